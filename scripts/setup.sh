@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what llamesh is built from out of Debian's packages, and says first what that is.
+#   scripts/setup.sh [--no-install] [--ci]
+#     --no-install   only say what is missing
+#     --ci           also what CI checks with
+# docs/dependencies.md says what each package is for.
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build
+  libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libdnnl-dev
+  libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
+  libgtest-dev bible-kjv
+)
+install=yes
+for option in "$@"; do
+  case $option in
+    --no-install) install=no ;;
+    --ci) packages+=(clang-format) ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  if [[ $install == no ]]; then exit 0; fi
+  echo "This is not a Debian: install what these packages of Debian 12 hold, then add --no-install:" >&2
+  echo "  ${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status} ' "$package" 2>/dev/null || true)
+  if [[ " $status" != *" installed "* ]]; then missing+=("$package"); fi
+done
+if [[ ${#missing[@]} == 0 ]]; then exit 0; fi
+
+echo "Debian packages that are missing: ${missing[*]}"
+if [[ $install == no ]]; then
+  echo "Not installed (--no-install): what follows may fail without them."
+  exit 0
+fi
+
+as_root=()
+if [[ $(id -u) != 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "Neither root nor sudo here: have them installed (apt-get install ${missing[*]})." >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+# Through env, since sudo drops the caller's environment.
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}"

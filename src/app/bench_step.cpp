@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "app/bench.hpp"
+#include "app/session.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::app {
+namespace {
+
+constexpr const char* yardstick = "inputs/llama-100m.yaml";
+
+/// The records of a few steps, the first one (which makes buffers and kernels) left out.
+std::vector<train::StepRecord> measure(train::Trainer& trainer, std::int64_t steps) {
+  trainer.train_step();
+  std::vector<train::StepRecord> records;
+  for (std::int64_t i = 1; i < steps; ++i) records.push_back(trainer.train_step());
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return records;
+}
+
+void print_table(const train::Setup& setup, double gemm_rate,
+                 const std::vector<train::StepRecord>& records) {
+  const auto& in = setup.inputs;
+  const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
+  const double flops = 6.0 * static_cast<double>(setup.table->numel_in_products()) * tokens;
+  const double floor = flops / gemm_rate;
+  const auto& best = records.front();
+  const auto& median = records[records.size() / 2];
+  fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
+             name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
+             comm::to_string(setup.mesh));
+  fmt::print("floor: 6 x {} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
+             setup.table->numel_in_products(), tokens, flops, gemm_rate / 1e9, floor);
+  fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
+             "MFU");
+  for (const auto& [name, r] : {std::pair{"best", best}, std::pair{"median", median}})
+    fmt::print("{:<8} {:>10.3f} {:>12.0f} {:>8.0f} % {:>6.0f} %\n", name, r.seconds,
+               r.tokens_per_second, 100 * floor / r.seconds, 100 * r.mfu);
+  fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
+             static_cast<double>(best.valley) / (1 << 20),
+             static_cast<double>(best.peak) / (1 << 20));
+}
+
+}  // namespace
+
+int bench_step(const std::vector<std::string>& arguments) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  const auto path = arguments.empty() ? yardstick : arguments.front();
+  const std::vector<std::string> overrides(arguments.begin() + (arguments.empty() ? 0 : 1),
+                                           arguments.end());
+  auto [inputs, text] = read_inputs(world, path, overrides);
+  const auto folder = std::filesystem::temp_directory_path() /
+                      fmt::format("llamesh-bench-{}", world.broadcast(std::to_string(getpid())));
+  inputs.run.folder = folder.string();
+  inputs.evaluate.every_steps = 0;
+  validate(inputs.train.steps >= 2, "bench step needs train.steps of at least 2, not {}",
+           inputs.train.steps);
+  const train::Setup setup = train::make_setup(world, inputs);
+  run_or_abort([&, &config = text] {
+    train::Trainer trainer(world, setup, config);
+    const auto records = measure(trainer, setup.inputs.train.steps);
+    if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), records);
+  });
+  if (world.rank() == 0) std::filesystem::remove_all(folder);
+  return 0;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,85 @@
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <functional>
+
+#include "app/bench.hpp"
+#include "app/commands.hpp"
+#include "app/report.hpp"
+#include "comm/session.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::app {
+namespace {
+
+/// Declares the subcommands; the chosen one is left in `command`.
+void declare(CLI::App& cli, TrainArguments& training, std::string& path,
+             std::vector<std::string>& rest, std::function<int()>& command) {
+  auto* train_command = cli.add_subcommand("train", "Train a model (under mpirun or srun)");
+  train_command->add_option("INPUTS", training.inputs, "YAML file")->required();
+  train_command->add_option("OVERRIDES", training.overrides, "key.path=value ...");
+  train_command->add_flag("--print-config", training.print_config, "Print all inputs, and stop");
+  train_command->add_flag("--print-mesh", training.print_mesh,
+                          "Print which rank stands where, and stop");
+  train_command->add_flag("--print-units", training.print_units,
+                          "Print what is gathered together, and stop");
+  train_command->add_flag("--check", training.check,
+                          "Check everything up to the first step, and stop");
+  train_command->callback([&] { command = [&] { return train(training); }; });
+
+  auto* report = cli.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
+  report->add_option("RUN_FOLDER", path)->required();
+  report->callback([&] {
+    command = [&] {
+      write_report(path);
+      return 0;
+    };
+  });
+
+  auto* bench = cli.add_subcommand("bench", "Measure this machine and llamesh on it");
+  bench->require_subcommand(1);
+  const auto add_bench = [&](const char* name, const char* help, std::function<int()> run) {
+    bench->add_subcommand(name, help)->callback([&command, run] { command = run; });
+  };
+  add_bench("gemm", "GEMM rates beside the peak", bench_gemm);
+  add_bench("ops", "Every other kernel beside its floor", bench_ops);
+  add_bench("collectives", "Collectives beside plain MPI (under mpirun)", bench_collectives);
+  auto* step =
+      bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
+  step->add_option("INPUTS", rest,
+                   "YAML file (the 100M yardstick when left out), then key.path=value ...");
+  step->callback([&] { command = [&] { return bench_step(rest); }; });
+}
+
+int run(int argc, char** argv) {
+  CLI::App cli{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
+  cli.set_version_flag("--version", version_text());
+  cli.require_subcommand(1);
+  TrainArguments training;
+  std::string path;
+  std::vector<std::string> rest;
+  std::function<int()> command;
+  declare(cli, training, path, rest, command);
+  try {
+    cli.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return cli.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::bad_input);
+  }
+  return command();
+}
+
+}  // namespace
+}  // namespace llamesh::app
+
+int main(int argc, char** argv) {
+  try {
+    return llamesh::app::run(argc, argv);
+  } catch (const llamesh::comm::Failed& error) {  // told by another rank
+    return static_cast<int>(error.code());
+  } catch (const llamesh::Error& error) {
+    fmt::print(stderr, "llamesh: {}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "llamesh: {} (this is a bug, please report it)\n", error.what());
+    return static_cast<int>(llamesh::ExitCode::internal_error);
+  }
+}

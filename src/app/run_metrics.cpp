@@ -1,0 +1,90 @@
+#include "app/run_metrics.hpp"
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/error.hpp"
+
+namespace llamesh::app {
+namespace {
+
+using nlohmann::json;
+
+double number(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return std::numeric_limits<double>::quiet_NaN();
+  return found->get<double>();
+}
+
+StepMetrics step_metrics(const json& line) {
+  StepMetrics step{.loss = number(line, "loss"),
+                   .grad_norm = number(line, "grad_norm"),
+                   .lr = number(line, "lr"),
+                   .tokens = number(line, "tokens"),
+                   .seconds = number(line, "seconds"),
+                   .tokens_per_second = number(line, "tokens_per_second"),
+                   .mfu = number(line, "mfu"),
+                   .valley = number(line.value("memory", json::object()), "valley"),
+                   .peak = number(line.value("memory", json::object()), "peak"),
+                   .traffic = {}};
+  const json traffic = line.value("traffic", json::object());
+  for (const auto& [axis, bytes] : traffic.items())
+    if (bytes.is_number()) step.traffic[axis] = bytes.get<double>();
+  return step;
+}
+
+template <class Map>
+void drop_after(Map& map, std::int64_t step) {
+  map.erase(map.upper_bound(step), map.end());
+}
+
+void take_event(const std::string& event, std::int64_t step, const json& line, RunMetrics& run) {
+  if (event == "validation") {
+    run.validation[step] = number(line, "loss");
+  } else if (event == "checkpoint") {
+    ++run.checkpoints;
+  } else if (event == "resume") {
+    drop_after(run.steps, step);
+    drop_after(run.validation, step);
+    run.resumes.push_back(step);
+  }
+}
+
+/// False when the line is no JSON object with a step. Events of unknown kinds are fine.
+bool take_line(const std::string& text, RunMetrics& run) {
+  const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!line.is_object()) return false;
+  for (const char* part : {"memory", "traffic"})
+    if (line.contains(part) && !line[part].is_object()) return false;
+  const bool is_event = line.contains("event");
+  if (is_event && !line["event"].is_string()) return false;
+  const double step = number(line, "step");
+  const bool has_step = step >= 0 && step < 1e15 && std::floor(step) == step;
+  if (!has_step) return is_event;
+  const auto index = static_cast<std::int64_t>(step);
+  if (is_event)
+    take_event(line["event"].get<std::string>(), index, line, run);
+  else
+    run.steps[index] = step_metrics(line);
+  return true;
+}
+
+}  // namespace
+
+RunMetrics read_metrics(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  validate(in.good(), "{} cannot be read; give the folder of a run that llamesh train has written",
+           file.string());
+  RunMetrics run;
+  std::string line;
+  while (std::getline(in, line)) {
+    const bool torn = in.eof();  // no newline at the end: a run that was killed, or is writing now
+    if (line.empty()) continue;
+    if (!take_line(line, run) && !torn) ++run.unreadable;
+  }
+  return run;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,36 @@
+#include "app/session.hpp"
+
+#include <fmt/format.h>
+
+#include "comm/session.hpp"
+#include "config/inputs.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::app {
+
+ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
+                       const std::vector<std::string>& overrides) {
+  std::string text =
+      comm::on_rank_0(world, [&] { return config::to_yaml(config::load_inputs(path, overrides)); });
+  return {config::parse_inputs(text, "resolved inputs"), text};
+}
+
+void run_or_abort(const std::function<void()>& work) {
+  const auto tell = [](const std::string& what) {
+    fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
+               what);
+  };
+  try {
+    work();
+  } catch (const comm::Failed& error) {  // told by another rank
+    comm::abort_job(error.code());
+  } catch (const Error& error) {
+    tell(error.what());
+    comm::abort_job(error.code());
+  } catch (const std::exception& error) {
+    tell(fmt::format("{} (this is a bug, please report it)", error.what()));
+    comm::abort_job(ExitCode::internal_error);
+  }
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "train/inputs.hpp"
+
+/// What the commands that run under mpirun or srun have in common.
+namespace llamesh::app {
+
+/// The inputs, as rank 0 has read them, and their resolved text.
+struct ReadInputs {
+  train::Inputs inputs;
+  std::string text;
+};
+
+/// Rank 0 reads the file and sends the resolved text to all: one reader, one judge. Collective.
+ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
+                       const std::vector<std::string>& overrides);
+
+/// Runs work in which an error of one rank cannot be agreed upon, since the others may be in the
+/// middle of a collective: the rank that has the error tells it and ends the job.
+void run_or_abort(const std::function<void()>& work);
+
+}  // namespace llamesh::app

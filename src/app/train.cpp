@@ -1,0 +1,38 @@
+#include <fmt/format.h>
+
+#include "app/commands.hpp"
+#include "app/session.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "core/process.hpp"
+#include "sharding/wrap_policy.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::app {
+
+int train(const TrainArguments& arguments) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
+  const train::Setup setup = train::make_setup(world, inputs);
+
+  const auto print = [&](bool wanted, const auto& make_text) {
+    if (wanted && world.rank() == 0) fmt::print("{}", make_text());
+    return wanted;
+  };
+  // Bitwise, so that every text that was asked for is printed.
+  if (print(arguments.print_config, [&] { return text; }) |
+      print(arguments.print_mesh, [&] { return comm::describe(setup.mesh, setup.topology); }) |
+      print(arguments.print_units, [&] { return sharding::describe_units(*setup.layout); }) |
+      print(arguments.check, [] { return "The inputs are in order.\n"; }))
+    return 0;
+
+  run_or_abort([&, &config = text] {
+    train::Trainer trainer(world, setup, config);
+    trainer.run();
+  });
+  return 0;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "core/accumulate.hpp"
+#include "core/tensor.hpp"
+#include "device/buffer.hpp"
+#include "device/stream.hpp"
+
+namespace llamesh::comm {
+
+/// The data plane of one mesh axis: collectives over the ranks that differ in that axis only.
+///
+/// Each object has a stream of its own, so all its collectives happen in the one order in which
+/// they were called; every rank calls the same ones in the same order. A call starts once `after`
+/// has happened and returns an event for its end. Tensors are dense and stay alive until then.
+/// Results are bit-identical from run to run and, where ranks share a result, between ranks.
+///
+/// Buffers from allocate_*() take the fast path (on CPUs within a node an MPI shared-memory window,
+/// in which nothing has to be copied); any other memory works too.
+class Collectives {
+ public:
+  virtual ~Collectives() = default;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  device::Stream& stream() { return stream_; }
+
+  /// A buffer of size() equal ranges of `bytes_per_rank` (a multiple of 64) for all_gather. Ranks
+  /// of one node may share the memory of it: before its all_gather a rank writes only its own
+  /// range. Counts 1/size() of shared memory as this rank's. Zero at first. Collective.
+  virtual device::Buffer allocate_gathered(std::int64_t bytes_per_rank) = 0;
+  /// Whether buffers of allocate_gathered() are one copy in memory that all ranks of the axis
+  /// share. Then a rank's state can lie there for good, and gathering it costs no byte.
+  virtual bool shares_gathered() const { return size_ == 1; }
+
+  /// A buffer of this rank's own for reduce_scatter and all_reduce. Zero at first. Collective.
+  virtual device::Buffer allocate_symmetric(std::int64_t bytes) = 0;
+
+  /// whole[r * n, (r + 1) * n) = rank r's `mine` (n numbers), cast to whole's dtype, for all r.
+  /// `mine` may be its own range of `whole`. The former contents of `whole` may be in use by
+  /// others until their `after` has happened, not longer.
+  virtual device::Event all_gather(Tensor whole, Tensor mine, device::Event after) = 0;
+
+  /// mine (n, fp32) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts
+  /// in fp32 or bf16, summed in fp32 in a fixed order. When size() is 1, `mine` may be `parts`
+  /// itself. After the event `parts` may be overwritten.
+  virtual device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                                       device::Event after) = 0;
+
+  /// data (fp32) = sum of all ranks' data, everywhere the same bits.
+  virtual device::Event all_reduce(Tensor data, device::Event after) = 0;
+
+  /// data = root's data.
+  virtual device::Event broadcast(Tensor data, int root, device::Event after) = 0;
+
+  /// Bytes that this rank has sent to (or had read by) each of the others so far, by the formulas
+  /// of a bandwidth-optimal collective of B bytes over S ranks: all-gather and reduce-scatter
+  /// B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.
+  std::int64_t bytes_sent() const { return bytes_sent_.load(); }
+
+ protected:
+  Collectives(int rank, int size) : rank_(rank), size_(size), stream_(device::Stream::worker()) {}
+  /// Puts `work` into the stream, behind `after`, and counts what it will send.
+  template <class Work>
+  device::Event submit(const device::Event& after, std::int64_t bytes, Work&& work) {
+    count_sent(bytes);
+    stream_.wait(after);
+    stream_.run(std::forward<Work>(work));
+    return stream_.record();
+  }
+  void count_sent(std::int64_t bytes) { bytes_sent_ += bytes; }
+
+ private:
+  int rank_;
+  int size_;
+  std::atomic<std::int64_t> bytes_sent_{0};
+  device::Stream stream_;
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,61 @@
+#include "comm/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <initializer_list>
+#include <optional>
+#include <string_view>
+
+namespace llamesh::comm {
+namespace {
+
+std::optional<int> number(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  if (text == nullptr) return {};
+  const std::string_view view(text);
+  int value = 0;
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
+  if (error != std::errc{} || end != view.data() + view.size()) return {};
+  return value;
+}
+
+}  // namespace
+
+Launch detect_launch(const Environment& environment) {
+  struct Source {
+    const char* ranks;
+    const char* rank;
+  };
+  // Open MPI's mpirun, Hydra's mpiexec.
+  for (const Source& source :
+       {Source{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, Source{"PMI_SIZE", "PMI_RANK"}})
+    if (const auto ranks = number(environment, source.ranks))
+      return {*ranks, source.ranks, number(environment, source.rank).value_or(0), true};
+  // srun sets the first for its tasks; the second alone is a shell inside an allocation.
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
+    if (const auto ranks = number(environment, name)) {
+      const bool step = environment("SLURM_STEP_NUM_TASKS") != nullptr;
+      const bool pmi = environment("PMIX_RANK") != nullptr || environment("PMI_RANK") != nullptr;
+      return {*ranks, name, step ? number(environment, "SLURM_PROCID").value_or(0) : 0,
+              pmi || *ranks <= 1};
+    }
+  return {};
+}
+
+std::string launch_problem(const Launch& launch, int world_size) {
+  if (launch.ranks == 0 || launch.ranks == world_size) return {};
+  const auto numbers = fmt::format("{} is {} but MPI sees {} {}", launch.variable, launch.ranks,
+                                   world_size, world_size == 1 ? "rank" : "ranks");
+  if (launch.variable.starts_with("SLURM"))
+    return numbers +
+           ": the ranks cannot find each other; start them by srun --mpi=pmix (see srun "
+           "--mpi=list) "
+           "or by mpirun";
+  return numbers +
+         ": the program uses another MPI than the mpirun that started it; use the mpirun of the "
+         "MPI "
+         "that it was built with";
+}
+
+}  // namespace llamesh::comm

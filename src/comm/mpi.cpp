@@ -1,0 +1,57 @@
+#include "comm/mpi.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+#include <string>
+
+#include "comm/patience.hpp"
+#include "core/error.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+
+void check(int code, std::string_view doing, const std::source_location& where) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  std::string_view file = where.file_name();
+  if (const auto at = file.rfind("src/"); at != std::string_view::npos) file.remove_prefix(at);
+  const auto& self = this_process();
+  throw Error(
+      ExitCode::internal_error,
+      fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank, self.host,
+                  std::string_view(text.data(), static_cast<std::size_t>(length)), file,
+                  where.line()));
+}
+
+void wait(MPI_Request& request, std::string_view doing) {
+  wait_all({&request, 1}, doing);
+}
+
+void wait_all(std::span<MPI_Request> requests, std::string_view doing) {
+  Patience patience;
+  for (auto& request : requests) {
+    for (int done = 0;;) {
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
+      if (done != 0) break;
+      patience.pause();
+    }
+  }
+}
+
+MPI_Comm native(const Communicator& communicator) {
+  return communicator.handle().comm;
+}
+
+bool may_free() {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized != 0 && finalized == 0 && std::uncaught_exceptions() == 0;
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,43 @@
+#pragma once
+
+// The only door to <mpi.h>. Included by comm/*.cpp and by checkpoint/ (parallel HDF5), by no header
+// of another layer.
+#include <mpi.h>
+
+#include <source_location>
+#include <span>
+#include <string_view>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::comm {
+
+/// Throws when an MPI call failed: what was being done, MPI_Error_string, rank, file and line.
+void check(int code, std::string_view doing,
+           const std::source_location& where = std::source_location::current());
+
+/// Completes the request without holding the core: polls, yields, then sleeps a little between
+/// polls.
+void wait(MPI_Request& request, std::string_view doing);
+void wait_all(std::span<MPI_Request> requests, std::string_view doing);
+
+MPI_Comm native(const Communicator& communicator);
+
+/// Whether collective calls that free something may still be made: MPI runs, and no exception is
+/// unwinding this thread (the other ranks would not take part).
+bool may_free();
+
+/// The MPI communicator inside a Communicator, with what is asked of it most.
+struct Communicator::Handle {
+  /// Takes the ownership of `owned`.
+  explicit Handle(MPI_Comm owned);
+  ~Handle();
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  MPI_Comm comm;
+  int rank = 0;
+  int size = 1;
+};
+
+}  // namespace llamesh::comm

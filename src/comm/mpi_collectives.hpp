@@ -1,0 +1,27 @@
+#pragma once
+
+#include "comm/collectives.hpp"
+#include "comm/pairwise_exchange.hpp"
+
+namespace llamesh::comm {
+
+/// Collectives by messages, for an axis that crosses nodes. Buffers are ordinary memory.
+class MpiCollectives final : public Collectives {
+ public:
+  /// Collective over `group`.
+  explicit MpiCollectives(const Communicator& group);
+  ~MpiCollectives() override;
+
+  device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
+  device::Buffer allocate_symmetric(std::int64_t bytes) override;
+  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
+  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                               device::Event after) override;
+  device::Event all_reduce(Tensor data, device::Event after) override;
+  device::Event broadcast(Tensor data, int root, device::Event after) override;
+
+ private:
+  PairwiseExchange exchange_;  ///< used by the stream's worker only
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace llamesh::comm {
+
+/// A barrier of the ranks of one node, in memory that they share and that is zero at first. What a
+/// rank wrote before it arrived is seen by all after they left. A rank that waits yields a little
+/// and then sleeps in the kernel (a futex); it looks up from time to time, so that stop_waiting()
+/// ends it.
+class NodeBarrier {
+ public:
+  void arrive_and_wait(int ranks);
+
+ private:
+  void sleep_while(std::uint32_t generation);
+
+  std::atomic<std::uint32_t> arrived_{0};
+  std::atomic<std::uint32_t> generation_{0};
+  std::atomic<std::uint32_t> sleepers_{0};
+};
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free, "a barrier between processes");
+
+}  // namespace llamesh::comm

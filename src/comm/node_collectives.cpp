@@ -1,0 +1,235 @@
+#include "comm/node_collectives.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "comm/arguments.hpp"
+#include "comm/node_barrier.hpp"
+#include "comm/numbers.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+std::int64_t round_up(std::int64_t value, std::int64_t to) {
+  return (value + to - 1) / to * to;
+}
+
+/// Which numbers of an all-reduce rank `rank` sums: whole cache lines, in order of ranks.
+struct Slice {
+  std::int64_t first;
+  std::int64_t count;
+};
+Slice slice_of(std::int64_t numel, int rank, int size) {
+  const std::int64_t n = round_up((numel + size - 1) / size, 16);
+  const std::int64_t first = std::min(rank * n, numel);
+  return {first, std::min(n, numel - first)};
+}
+
+std::vector<const std::byte*> moved(const std::vector<std::byte*>& from, std::int64_t bytes) {
+  std::vector<const std::byte*> to;
+  for (const std::byte* address : from) to.push_back(address + bytes);
+  return to;
+}
+
+}  // namespace
+
+/// What the ranks share besides buffers: a barrier, then the places of two calls in turn, by rank.
+/// Two, since a rank may begin the next call while another still reads the places of this one.
+struct NodeCollectives::Control {
+  NodeBarrier barrier;
+
+  static std::int64_t bytes(int ranks) {
+    return 64 + 2 * ranks * static_cast<std::int64_t>(sizeof(Place));
+  }
+  Place* places(std::int64_t call, int ranks) {
+    auto* first = reinterpret_cast<Place*>(reinterpret_cast<std::byte*>(this) + 64);
+    return first + (call % 2) * ranks;
+  }
+};
+
+NodeCollectives::NodeCollectives(const Communicator& group)
+    : Collectives(group.rank(), group.size()),
+      group_(group.duplicate()),
+      messages_(group),
+      control_window_(group_, Control::bytes(group.size())),
+      control_(reinterpret_cast<Control*>(control_window_.data())) {
+  static_assert(sizeof(Control) <= 64);
+  if (rank() == 0) new (control_) Control;
+  group_.barrier();
+}
+
+NodeCollectives::~NodeCollectives() {
+  finish(stream());
+}
+
+std::shared_ptr<SharedWindow> NodeCollectives::add_region(Kind kind, std::int64_t bytes) {
+  auto window = std::make_shared<SharedWindow>(group_, bytes);
+  const std::lock_guard lock(mutex_);
+  regions_.push_back({window, kind});
+  return window;
+}
+
+device::Buffer NodeCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
+  expects(bytes_per_rank % 64 == 0, "{} bytes a rank are no multiple of 64", bytes_per_rank);
+  auto window = add_region(Kind::gathered, bytes_per_rank * size());
+  std::byte* data = window->data();
+  return {std::move(window), data, bytes_per_rank * size(), bytes_per_rank};
+}
+
+device::Buffer NodeCollectives::allocate_symmetric(std::int64_t bytes) {
+  const std::int64_t stride = round_up(bytes, 4096);
+  auto window = add_region(Kind::symmetric, stride * size());
+  std::byte* data = window->data() + rank() * stride;
+  return {std::move(window), data, bytes, bytes};
+}
+
+NodeCollectives::Place NodeCollectives::place_of(const Tensor& tensor) const {
+  Place place{-1, 0, tensor.bytes(), false};
+  const auto* data = static_cast<const std::byte*>(tensor.data());
+  const std::lock_guard lock(mutex_);
+  for (std::size_t i = 0; i < regions_.size(); ++i) {
+    const auto& window = *regions_[i].window;
+    if (!window.contains(data)) continue;
+    place.region = static_cast<std::int64_t>(i);
+    place.offset = data - window.data();
+  }
+  return place;
+}
+
+template <class Work>
+device::Event NodeCollectives::submit(const device::Event& after, Work work) {
+  stream().wait(after);
+  stream().run(std::move(work));
+  return stream().record();
+}
+
+void NodeCollectives::barrier() {
+  control_->barrier.arrive_and_wait(size());
+}
+
+std::vector<NodeCollectives::Place> NodeCollectives::exchange_places(const Place& mine) {
+  Place* places = control_->places(calls_++, size());
+  places[rank()] = mine;
+  barrier();
+  std::vector<Place> all(places, places + size());
+  for (const Place& place : all)
+    expects(place.bytes == mine.bytes, "ranks call a collective with {} and {} bytes", mine.bytes,
+            place.bytes);
+  return all;
+}
+
+std::vector<std::byte*> NodeCollectives::addresses(std::span<const Place> places, Kind kind) const {
+  std::vector<std::byte*> all;
+  const std::lock_guard lock(mutex_);
+  for (const Place& place : places) {
+    if (place.region < 0) return {};
+    const Region& region = regions_[static_cast<std::size_t>(place.region)];
+    if (region.kind != kind) return {};
+    all.push_back(region.window->data() + place.offset);
+  }
+  // Gathered memory is one copy only when all mean the same place.
+  if (kind == Kind::gathered && std::ranges::adjacent_find(all, std::not_equal_to<>{}) != all.end())
+    return {};
+  return all;
+}
+
+device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
+  check_all_gather(*this, whole, mine);
+  count_sent(all_gather_bytes(whole, size()));
+  Place place = place_of(whole);
+  place.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
+                  mine.dtype() == whole.dtype();
+  return submit(after, [this, whole, mine, place] { gather_now(whole, mine, place); });
+}
+
+void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine, const Place& place) {
+  const std::int64_t n = mine.numel();
+  const Tensor own = whole.slice(rank() * n, n);
+  const auto places = exchange_places(place);
+  if (!addresses(places, Kind::gathered).empty()) {
+    // Past the first barrier everybody is done with the former contents.
+    if (std::ranges::all_of(places, &Place::written)) return;
+    copy_cast(own, mine);
+    return barrier();
+  }
+  const auto peers = addresses(places, Kind::symmetric);
+  if (peers.empty()) return messages_.all_gather(whole, mine);
+  copy_cast(own, mine);
+  barrier();
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    std::memcpy(whole.slice(peer * n, n).data(),
+                peers[static_cast<std::size_t>(peer)] + peer * own.bytes(),
+                static_cast<std::size_t>(own.bytes()));
+  }
+  barrier();
+}
+
+device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                                              device::Event after) {
+  check_reduce_scatter(*this, mine, parts, accumulate);
+  count_sent(reduce_scatter_bytes(parts, size()));
+  return submit(after, [this, mine, parts, accumulate, place = place_of(parts)] {
+    reduce_scatter_now(mine, parts, accumulate, place);
+  });
+}
+
+void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts,
+                                         Accumulate accumulate, const Place& place) {
+  const auto places = exchange_places(place);
+  const auto peers = addresses(places, Kind::symmetric);
+  if (peers.empty()) return messages_.reduce_scatter(mine, parts, accumulate);
+  const std::int64_t n = mine.numel();
+  if (size() > 1 || accumulate == Accumulate::yes || mine.data() != parts.data())
+    sum_parts(mine.as<float>(), moved(peers, rank() * n * size_of(parts.dtype())), parts.dtype(), n,
+              accumulate);
+  barrier();  // the peers may overwrite their parts now
+}
+
+device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
+  check_all_reduce(data);
+  count_sent(all_reduce_bytes(data, size()));
+  return submit(after, [this, data, place = place_of(data)] { all_reduce_now(data, place); });
+}
+
+void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
+  const auto places = exchange_places(place);
+  const auto peers = addresses(places, Kind::symmetric);
+  if (peers.empty()) return messages_.all_reduce(data);
+  const auto floats = [](std::int64_t count) {
+    return count * static_cast<std::int64_t>(sizeof(float));
+  };
+  const auto own = slice_of(data.numel(), rank(), size());
+  sum_parts(data.as<float>() + own.first, moved(peers, floats(own.first)), DType::f32, own.count,
+            Accumulate::no);
+  barrier();
+  for (int step = 1; step < size(); ++step) {
+    const int peer = (rank() + step) % size();
+    const auto slice = slice_of(data.numel(), peer, size());
+    std::memcpy(data.as<float>() + slice.first,
+                peers[static_cast<std::size_t>(peer)] + floats(slice.first),
+                static_cast<std::size_t>(floats(slice.count)));
+  }
+  barrier();
+}
+
+device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
+  check_broadcast(*this, data, root);
+  count_sent(broadcast_bytes(*this, data, root));
+  return submit(after,
+                [this, data, root, place = place_of(data)] { broadcast_now(data, root, place); });
+}
+
+void NodeCollectives::broadcast_now(const Tensor& data, int root, const Place& place) {
+  const auto places = exchange_places(place);
+  if (!addresses(places, Kind::gathered).empty()) return;  // one copy: root's words are everybody's
+  const auto peers = addresses(places, Kind::symmetric);
+  if (peers.empty()) return messages_.broadcast(data, root);
+  if (rank() != root)
+    std::memcpy(data.data(), peers[static_cast<std::size_t>(root)],
+                static_cast<std::size_t>(data.bytes()));
+  barrier();
+}
+
+}  // namespace llamesh::comm

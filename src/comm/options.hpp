@@ -1,0 +1,12 @@
+#pragma once
+
+namespace llamesh::comm {
+
+/// `mesh:` of the inputs; 0 stands for `auto`.
+struct MeshOptions {
+  int replicate = 0;       ///< size of the replicate axis; auto: by the strategy
+  int shard = 0;           ///< size of the shard axis; auto: by the strategy
+  int ranks_per_node = 0;  ///< cuts each machine into logical nodes; auto: as the machines are
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "comm/communicator.hpp"
+#include "core/accumulate.hpp"
+#include "core/tensor.hpp"
+#include "device/buffer.hpp"
+
+namespace llamesh::comm {
+
+/// Blocking collectives by messages between pairs of ranks, on any memory. In step k a rank sends
+/// to the k-th after it and receives from the k-th before it, in pieces of which few are under way,
+/// so a large group is never flooded and a receiver adds one piece while the next arrives.
+/// Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes the same
+/// calls. Tensors and results as in Collectives.
+class PairwiseExchange {
+ public:
+  /// Collective: the messages travel on a duplicate of `group`.
+  explicit PairwiseExchange(const Communicator& group) : group_(group.duplicate()) {}
+
+  void all_gather(const Tensor& whole, const Tensor& mine);
+  void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
+  void all_reduce(const Tensor& data);
+  void broadcast(const Tensor& data, int root);
+
+ private:
+  /// Where the bytes of step `step` (1 to size - 1) with `peer` lie.
+  using Range = std::function<Tensor(int peer)>;
+  using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
+
+  void all_reduce_small(const Tensor& data);
+  /// Sends outgoing(peer) to and receives incoming(peer) from every other rank. With `arrived` the
+  /// pieces are received into scratch and handed to it, `first` being the piece's first element.
+  void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
+  std::byte* scratch(std::int64_t bytes);
+
+  Communicator group_;
+  device::Buffer scratch_;
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,101 @@
+#include "comm/session.hpp"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "comm/launch.hpp"
+#include "comm/mpi.hpp"
+#include "comm/patience.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+/// Defaults of Open MPI for ranks that compute on the cores they wait on; what the user has set
+/// stays.
+void set_mpi_defaults() {
+  // MPI's own blocking calls (MPI_Comm_split, MPI_Win_free, MPI-IO) give the core away while they
+  // wait.
+  setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+}
+
+bool mpi_runs() {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized != 0 && finalized == 0;
+}
+
+/// One process prints the problem, the others end quietly with the same exit code.
+void refuse(const Launch& launch, int world_size) {
+  const auto problem = launch_problem(launch, world_size);
+  if (problem.empty()) return;
+  if (launch.rank != 0) throw Failed(ExitCode::bad_input);
+  fail(ExitCode::bad_input, "{}", problem);
+}
+
+}  // namespace
+
+MpiSession::MpiSession() {
+  const auto launch = detect_launch([](const char* name) { return std::getenv(name); });
+  // Without a PMI MPI_Init would end every task with a page of text of its own.
+  if (!launch.wired && launch.variable == "SLURM_STEP_NUM_TASKS") refuse(launch, 1);
+  set_mpi_defaults();
+  int granted = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &granted), "MPI_Init_thread");
+  check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  auto& self = this_process();
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &self.rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &self.world_size), "MPI_Comm_size");
+  refuse(launch, self.world_size);
+  validate(
+      granted == MPI_THREAD_MULTIPLE,
+      "this MPI grants thread level {} where llamesh needs {} (MPI_THREAD_MULTIPLE); use an MPI "
+      "built with threads",
+      granted, MPI_THREAD_MULTIPLE);
+  MPI_Comm world = MPI_COMM_NULL;
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
+  world_.emplace(std::make_unique<Communicator::Handle>(world));
+}
+
+MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > 0) return;
+  world_.reset();
+  MPI_Finalize();
+}
+
+void abort_job(ExitCode code) {
+  stop_waiting();
+  std::fflush(nullptr);
+  if (mpi_runs()) {
+    // MPI_Abort asks the launcher, which may itself be gone; then the process ends on its own.
+    std::thread([code] {
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+      std::_Exit(static_cast<int>(code));
+    }).detach();
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  }
+  std::_Exit(static_cast<int>(code));
+}
+
+std::string mpi_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  int major = 0;
+  int minor = 0;
+  MPI_Get_version(&major, &minor);
+  std::string library(text.data(), static_cast<std::size_t>(length));
+  library = library.substr(0, library.find_first_of(",\n"));
+  return fmt::format("{} (MPI {}.{})", library, major, minor);
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::comm {
+
+/// MPI for the time of its life: initialised (thread multiple, errors returned and checked), the rank and
+/// host written into this_process(). Throws a user error when srun started the ranks one by one
+/// (no PMI), seen by SLURM_NTASKS against the size of the world. One per process.
+/// While an exception unwinds it, MPI is left alone: fatal() has to end the job then.
+class MpiSession {
+ public:
+  MpiSession();
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  const Communicator& world() const { return *world_; }
+
+ private:
+  std::optional<Communicator> world_;
+};
+
+/// Thrown on ranks that follow another rank's failure: nothing to print, the same exit code.
+class Failed : public Error {
+ public:
+  explicit Failed(ExitCode code) : Error(code, "another rank failed") {}
+};
+
+/// Ends the whole job at once, whatever the other ranks are doing, with this exit code (MPI_Abort;
+/// plain exit when MPI does not run).
+[[noreturn]] void abort_job(ExitCode code);
+
+/// Name and version of the MPI library, for --version.
+std::string mpi_version();
+
+}  // namespace llamesh::comm

@@ -1,0 +1,72 @@
+#include "comm/shared_window.hpp"
+
+#include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "comm/mpi.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+constexpr std::int64_t page = 4096;
+
+/// Where Open MPI puts the memory of windows.
+const char* backing_folder() {
+  const char* chosen = std::getenv("OMPI_MCA_osc_sm_backing_directory");
+  return chosen != nullptr ? chosen : "/dev/shm";
+}
+
+/// A window larger than its file system would end the process by a bus error at some later write.
+void validate_room(std::int64_t bytes) {
+  struct statvfs room {};
+  if (statvfs(backing_folder(), &room) != 0) return;
+  const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
+  validate(
+      bytes <= free,
+      "the ranks of a node need {} bytes of shared memory and {} has {} free; enlarge it (mount "
+      "-o remount,size=...), or use more nodes or smaller units",
+      bytes, backing_folder(), free);
+}
+
+}  // namespace
+
+struct SharedWindow::Handle {
+  MPI_Win window = MPI_WIN_NULL;
+};
+
+SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes)
+    : handle_(std::make_unique<Handle>()), bytes_(bytes) {
+  expects(bytes >= 0, "a window of {} bytes", bytes);
+  if (group.size() > 1)
+    agree(group, [&] {
+      if (group.rank() == 0) validate_room(bytes + page);
+    });
+  std::byte* own = nullptr;
+  const MPI_Aint size = group.rank() == 0 ? static_cast<MPI_Aint>(bytes + page) : 0;
+  check(MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window),
+        fmt::format("the allocation of a shared window of {} bytes", bytes));
+  MPI_Aint found = 0;
+  int unit = 0;
+  check(MPI_Win_shared_query(handle_->window, 0, &found, &unit, &own), "MPI_Win_shared_query");
+  // Segments are mapped at pages, so the distance to the next page is the same in every process.
+  const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(own) % page);
+  data_ = own + (page - past) % page;
+  // Each rank touches a part first, so that the pages spread over the memory of all its cores.
+  const std::int64_t share = (bytes / group.size() / page + 1) * page;
+  const std::int64_t first = std::min(bytes, group.rank() * share);
+  std::memset(data_ + first, 0, static_cast<std::size_t>(std::min(share, bytes - first)));
+  group.barrier();
+}
+
+SharedWindow::~SharedWindow() {
+  if (handle_->window == MPI_WIN_NULL || !may_free()) return;
+  if (MPI_Win_free(&handle_->window) != MPI_SUCCESS)
+    spdlog::warn("a shared-memory window could not be freed");
+}
+
+}  // namespace llamesh::comm

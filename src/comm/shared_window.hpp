@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::comm {
+
+/// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts
+/// at a page, is zero at first, and lies at another address in every process. Collective to make
+/// and to end; while an exception unwinds, or after MPI has ended, it is left to the end of the
+/// process.
+class SharedWindow {
+ public:
+  /// `bytes` in total. Throws on every rank a user error with the sizes where there is no room.
+  SharedWindow(const Communicator& group, std::int64_t bytes);
+  ~SharedWindow();
+  SharedWindow(const SharedWindow&) = delete;
+  SharedWindow& operator=(const SharedWindow&) = delete;
+
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+  bool contains(const void* at) const {
+    const auto* byte = static_cast<const std::byte*>(at);
+    return byte >= data_ && byte < data_ + bytes_;
+  }
+
+ private:
+  struct Handle;
+  std::unique_ptr<Handle> handle_;
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::comm {
+
+/// Which rank stands on which node. A node is a set of ranks that share memory; with
+/// `ranks_per_node` set, every machine is cut into logical nodes of that many ranks.
+struct Topology {
+  std::vector<int> node_of;         ///< by world rank; nodes numbered by their lowest rank
+  std::vector<int> local_rank_of;   ///< by world rank: its place within its node
+  std::vector<std::string> host_of; ///< by world rank
+  int nodes = 0;
+
+  int ranks_on(int node) const;
+  /// All nodes hold this many ranks, or 0 when they differ.
+  int uniform_ranks_per_node() const;
+};
+
+/// Asks MPI who shares memory with whom. Collective. `ranks_per_node` 0: as the machines are.
+Topology discover_topology(const Communicator& world, int ranks_per_node);
+
+/// The pure part: cuts the ranks of each machine, in rank order, into logical nodes.
+/// Throws a user error when `ranks_per_node` does not divide a machine's ranks.
+Topology make_topology(const std::vector<int>& machine_of, const std::vector<std::string>& host_of,
+                       int ranks_per_node);
+
+}  // namespace llamesh::comm

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/options.hpp"
+#include "model/options.hpp"
+#include "optim/options.hpp"
+#include "sharding/options.hpp"
+
+namespace llamesh::config {
+
+/// The words of an enum in the inputs.
+template <class E>
+struct EnumNames {
+  std::vector<std::pair<std::string_view, E>> words;
+  std::vector<std::string_view> planned = {};  ///< documented words that are refused for now
+};
+
+/// The only value of rope_scaling.rope_type.
+enum class RopeType { llama3 };
+
+inline EnumNames<RopeType> names(RopeType) {
+  return {{{"llama3", RopeType::llama3}}};
+}
+
+inline EnumNames<sharding::Strategy> names(sharding::Strategy) {
+  using enum sharding::Strategy;
+  EnumNames<sharding::Strategy> result;
+  for (const auto s : {full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2})
+    result.words.emplace_back(sharding::name_of(s), s);
+  return result;
+}
+
+inline EnumNames<sharding::Wrap> names(sharding::Wrap) {
+  using enum sharding::Wrap;
+  return {{{"layer", layer}, {"size", size}, {"none", none}}};
+}
+
+inline EnumNames<DType> names(DType) {
+  return {{{name_of(DType::f32), DType::f32}, {name_of(DType::bf16), DType::bf16}}};
+}
+
+inline EnumNames<model::ActivationCheckpointing> names(model::ActivationCheckpointing) {
+  using enum model::ActivationCheckpointing;
+  return {{{"none", none}, {"selective", selective}, {"full", full}}};
+}
+
+inline EnumNames<data::Format> names(data::Format) {
+  return {{{"text", data::Format::text}, {"tokens", data::Format::tokens}}, {"jsonl"}};
+}
+
+inline EnumNames<data::Order> names(data::Order) {
+  return {{{"shuffled", data::Order::shuffled}, {"sequential", data::Order::sequential}}};
+}
+
+inline EnumNames<data::TokenDtype> names(data::TokenDtype) {
+  using enum data::TokenDtype;
+  return {{{"auto", from_header}, {"uint16", uint16}, {"uint32", uint32}}};
+}
+
+inline EnumNames<optim::OptimizerName> names(optim::OptimizerName) {
+  return {{{"adamw", optim::OptimizerName::adamw}, {"sgd", optim::OptimizerName::sgd}}};
+}
+
+inline EnumNames<optim::ScheduleName> names(optim::ScheduleName) {
+  using enum optim::ScheduleName;
+  return {{{"constant", constant}, {"linear", linear}, {"cosine", cosine}, {"wsd", wsd}}};
+}
+
+}  // namespace llamesh::config

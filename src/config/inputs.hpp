@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/inputs.hpp"
+
+namespace llamesh::config {
+
+/// All that an input file can say: each layer's own options, under the names of the file's groups.
+using train::Inputs;
+
+/// Reads an input file and applies `overrides` ("key.path=value"). Throws a user error of one line
+/// that begins with file and line for whatever is wrong with it.
+///
+/// `model.file` names a file with the keys of `model`, relative to the input file (on the command
+/// line: to the current folder); keys beside it count more.
+Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides = {});
+
+/// The same from text; `name` stands for the path in messages and for `model.file`. The text of
+/// to_yaml() refers to no other file, so it can be sent to other ranks and read there.
+Inputs parse_inputs(const std::string& text, const std::string& name,
+                    const std::vector<std::string>& overrides = {});
+
+/// All keys with their values (--print-config); parse_inputs reads it back to the same Inputs.
+std::string to_yaml(const Inputs& inputs);
+
+}  // namespace llamesh::config

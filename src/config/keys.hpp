@@ -1,0 +1,130 @@
+#pragma once
+
+#include <cstdint>
+
+#include "config/enum_names.hpp"
+#include "config/inputs.hpp"
+#include "config/range.hpp"
+
+namespace llamesh::config {
+
+// The one list of all keys of an input file. `Io` is Reader or Writer: reading, writing and the
+// check for unknown keys follow from it.
+
+template <class Io>
+void model_keys(Io& io, model::LlamaConfig& m) {
+  io.handled("file");
+  io.refused("hf",
+             "reading Hugging Face folders is not there yet; give the shape here or in model.file");
+  io.refused("load_weights", "reading weights is not there yet; leave it out");
+  io.key("hidden_size", m.hidden_size, at_least(1));
+  io.key("intermediate_size", m.intermediate_size, at_least(1));
+  io.key("num_hidden_layers", m.num_hidden_layers, at_least(1));
+  io.key("num_attention_heads", m.num_attention_heads, at_least(1));
+  io.automatic("num_key_value_heads", m.num_key_value_heads);
+  io.automatic("head_dim", m.head_dim);
+  io.key("vocab_size", m.vocab_size, from_to(1, 2147483647));
+  io.key("rms_norm_eps", m.rms_norm_eps, above(0));
+  io.key("rope_theta", m.rope_theta, above(0));
+  io.optional_section("rope_scaling", m.rope_scaling, [&](model::RopeScaling& r) {
+    auto type = RopeType::llama3;
+    io.key("rope_type", type);
+    io.key("factor", r.factor, above(0));
+    io.key("low_freq_factor", r.low_freq_factor, above(0));
+    io.key("high_freq_factor", r.high_freq_factor, above(0));
+    io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(1));
+  });
+  io.key("tie_word_embeddings", m.tie_word_embeddings);
+  io.key("initializer_range", m.initializer_range, at_least(0));
+}
+
+template <class Io>
+void parallel_keys(Io& io, Inputs& in) {
+  io.section("mesh", [&] {
+    io.section("axes", [&] {
+      io.automatic("replicate", in.mesh.replicate);
+      io.automatic("shard", in.mesh.shard);
+    });
+    io.automatic("ranks_per_node", in.mesh.ranks_per_node);
+  });
+  io.section("sharding", [&] {
+    io.key("strategy", in.sharding.strategy);
+    io.key("wrap", in.sharding.wrap.wrap);
+    io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
+    io.key("prefetch", in.sharding.prefetch, from_to(0, 1));
+    io.refused("offload", "offloading is not there yet; leave it out");
+    io.refused("spec", "partition-spec files are not there yet; choose a sharding.strategy");
+  });
+  io.section("precision", [&] {
+    io.key("parameters", in.precision.parameters);
+    io.key("reduce", in.precision.reduce);
+  });
+  io.section("memory", [&] {
+    io.key("activation_checkpointing", in.memory.activation_checkpointing);
+    io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
+  });
+}
+
+template <class Io>
+void training_keys(Io& io, Inputs& in) {
+  io.section("data", [&] {
+    io.key("train", in.data.train);
+    io.key("validation", in.data.validation);
+    io.key("format", in.data.format);
+    io.only("tokenizer", in.data.tokenizer, "byte",
+            "tokenizer files are not there yet; available: byte");
+    io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
+    io.key("order", in.data.order);
+    io.key("token_dtype", in.data.token_dtype);
+  });
+  io.section("optimizer", [&] {
+    io.key("name", in.optimizer.name);
+    io.key("lr", in.optimizer.lr, above(0));
+    io.pair("betas", in.optimizer.beta1, in.optimizer.beta2, from_below(0, 1));
+    io.key("eps", in.optimizer.eps, above(0));
+    io.key("weight_decay", in.optimizer.weight_decay, at_least(0));
+    io.key("clip_norm", in.optimizer.clip_norm, at_least(0));
+  });
+  io.section("schedule", [&] {
+    io.key("name", in.schedule.name);
+    io.key("warmup_steps", in.schedule.warmup_steps, at_least(0));
+    io.key("decay_steps", in.schedule.decay_steps, at_least(0));
+    io.key("min_lr_ratio", in.schedule.min_lr_ratio, from_to(0, 1));
+  });
+  io.section("train", [&] {
+    io.key("steps", in.train.steps, at_least(0));
+    io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
+    io.automatic("global_batch", in.train.global_batch);
+    io.automatic("threads", in.train.threads);
+  });
+  io.section("evaluate", [&] {
+    io.key("every_steps", in.evaluate.every_steps, at_least(0));
+    io.key("batches", in.evaluate.batches, at_least(0));
+  });
+}
+
+template <class Io>
+void all_keys(Io& io, Inputs& in) {
+  io.section("run", [&] {
+    io.key("name", in.run.name);
+    io.key("folder", in.run.folder);
+    io.key("seed", in.run.seed, at_least(0));
+  });
+  io.section("model", [&] { model_keys(io, in.model); });
+  parallel_keys(io, in);
+  training_keys(io, in);
+  io.section("checkpoint", [&] {
+    io.key("every_steps", in.checkpoint.every_steps, at_least(0));
+    io.key("every_minutes", in.checkpoint.every_minutes, at_least(0));
+    io.key("keep", in.checkpoint.keep, at_least(1));
+    io.key("keep_every", in.checkpoint.keep_every, at_least(0));
+    io.key("resume", in.checkpoint.resume);
+    io.key("async", in.checkpoint.async);
+  });
+  io.section("log", [&] {
+    io.key("every_steps", in.log.every_steps, at_least(1));
+    io.refused("tensorboard", "TensorBoard files are not there yet; metrics.jsonl has every step");
+  });
+}
+
+}  // namespace llamesh::config

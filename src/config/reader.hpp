@@ -1,0 +1,111 @@
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/enum_names.hpp"
+#include "config/range.hpp"
+#include "config/tree.hpp"
+
+namespace llamesh::config {
+
+/// Fills variables from a tree. A key that is not there leaves its variable as it is. Every key
+/// asked for becomes known; `finish` refuses the rest. All errors are user errors that begin with
+/// file and line. Writer has the same functions, so one list of keys drives both (config/keys.hpp).
+class Reader {
+ public:
+  explicit Reader(const Node& root) : root_(&root), here_(&root) {}
+
+  /// The keys below `name`, asked for by `body`.
+  template <class Body>
+  void section(std::string_view name, Body body) {
+    const Node* outside = here_;
+    const std::string prefix = prefix_;
+    here_ = enter(name);
+    prefix_ = path(name) + '.';
+    body();
+    here_ = outside;
+    prefix_ = prefix;
+  }
+  /// A section that may be absent or null.
+  template <class T, class Body>
+  void optional_section(std::string_view name, std::optional<T>& value, Body body) {
+    if (const Node* node = here_ ? here_->find(name) : nullptr)
+      value = node->kind == Node::Kind::null ? std::nullopt : std::optional<T>(T{});
+    T scratch{};
+    section(name, [&] { body(value ? *value : scratch); });
+  }
+
+  template <std::integral T>
+  void key(std::string_view name, T& value, Range range, std::string_view expected = "an integer") {
+    // Far from the limits of double, so that they can be compared exactly.
+    const Range of_type = from_to(static_cast<double>(std::numeric_limits<T>::min()),
+                                  static_cast<double>(std::numeric_limits<T>::max()));
+    if (const auto read = integer(name, range, of_type, expected)) value = static_cast<T>(*read);
+  }
+  void key(std::string_view name, double& value, Range range);
+  void key(std::string_view name, bool& value);
+  void key(std::string_view name, std::string& value);
+  /// A list of words, or one word.
+  void key(std::string_view name, std::vector<std::string>& value);
+  template <class E>
+  requires std::is_enum_v<E>
+  void key(std::string_view name, E& value) {
+    const auto table = names(E{});
+    std::vector<std::string_view> words;
+    for (const auto& entry : table.words) words.push_back(entry.first);
+    if (const auto index = word(name, words, table.planned)) value = table.words[*index].second;
+  }
+  /// A number of at least 1, or `auto` (also 0), which is stored as 0.
+  template <std::integral T>
+  void automatic(std::string_view name, T& value) {
+    if (is_auto(name))
+      value = 0;
+    else
+      key(name, value, at_least(0), "an integer or auto");
+  }
+  /// A list of two numbers.
+  void pair(std::string_view name, double& first, double& second, Range range);
+  /// A word that has only one possible value for now.
+  void only(std::string_view name, std::string& value, std::string_view allowed,
+            std::string_view why);
+  /// A key that is documented but not served; `why` says so and what to do instead.
+  void refused(std::string_view name, std::string_view why);
+  /// A key that was dealt with before.
+  void handled(std::string_view name) { lookup(name); }
+
+  /// Throws for the first key that nobody asked for, with the nearest one that is known.
+  void finish() const;
+
+ private:
+  std::string path(std::string_view name) const { return prefix_ + std::string(name); }
+  const Node* lookup(std::string_view name);
+  const Node* enter(std::string_view name);
+  const Node* scalar(std::string_view name, std::string_view expected);
+  bool is_auto(std::string_view name);
+  std::optional<std::int64_t> integer(std::string_view name, Range range, Range of_type,
+                                      std::string_view expected);
+  double number(const Node& node, std::string_view name, Range range) const;
+  std::optional<std::size_t> word(std::string_view name, const std::vector<std::string_view>& words,
+                                  const std::vector<std::string_view>& planned);
+  void refuse_unknown(const Node& node, const std::string& prefix) const;
+
+  const Node* root_;
+  const Node* here_;  ///< null inside a section that is absent
+  std::string prefix_;
+  std::set<std::string> known_;  ///< leaves
+  std::set<std::string> sections_;
+};
+
+/// The candidate nearest to `word` by edit distance, or empty when none is near. A candidate with
+/// the same last part (train.lr, optimizer.lr) counts as near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace llamesh::config

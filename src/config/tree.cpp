@@ -1,0 +1,153 @@
+#include "config/tree.hpp"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/error.hpp"
+
+namespace llamesh::config {
+namespace {
+
+constexpr std::size_t largest_text = 1U << 20U;
+// Aliases may refer to their own ancestors or double at every level: both end at these limits.
+constexpr int deepest = 16;
+constexpr int most_nodes = 20'000;
+
+class Converter {
+ public:
+  explicit Converter(const std::string& name) : name_(name) {}
+
+  Node convert(const YAML::Node& yaml, int depth = 0) {
+    Node node;
+    node.where = where(yaml.Mark());
+    validate(depth < deepest && ++count_ < most_nodes,
+             "{}: too deep or too large for an input file (aliases that refer to themselves?)",
+             node.where);
+    if (yaml.IsScalar()) {
+      node.kind = Node::Kind::scalar;
+      node.scalar = yaml.Scalar();
+    } else if (yaml.IsSequence()) {
+      node.kind = Node::Kind::list;
+      for (const auto& item : yaml) node.items.push_back(convert(item, depth + 1));
+    } else if (yaml.IsMap()) {
+      node.kind = Node::Kind::map;
+      for (const auto& member : yaml) add_member(node, member.first, member.second, depth);
+    }
+    return node;
+  }
+
+  std::string where(const YAML::Mark& mark) const {
+    return mark.is_null() ? name_ : fmt::format("{}:{}", name_, mark.line + 1);
+  }
+
+ private:
+  void add_member(Node& node, const YAML::Node& key, const YAML::Node& value, int depth) {
+    const std::string at = where(key.Mark());
+    validate(key.IsScalar() && !key.Scalar().empty(), "{}: a key must be a plain word", at);
+    const std::string& word = key.Scalar();
+    const Node* earlier = node.find(word);
+    validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, word,
+             earlier ? earlier->where : "");
+    Node child = convert(value, depth + 1);
+    child.where = at;  // the line of the key, also for a group of keys below it
+    node.members.emplace_back(word, std::move(child));
+  }
+
+  const std::string& name_;
+  int count_ = 0;
+};
+
+void set_where(Node& node, const std::string& where) {
+  node.where = where;
+  for (Node& item : node.items) set_where(item, where);
+  for (auto& member : node.members) set_where(member.second, where);
+}
+
+/// One document as it is; no text gives null.
+Node parse_value(const std::string& text, const std::string& name) {
+  validate(text.size() <= largest_text, "{}: {} bytes are too many for an input file (at most {})",
+           name, text.size(), largest_text);
+  Converter converter(name);
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    validate(documents.size() <= 1, "{}: {} YAML documents (parted by ---); give one", name,
+             documents.size());
+    if (documents.empty()) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
+    return converter.convert(documents.front());
+  } catch (const YAML::Exception& error) {
+    fail(ExitCode::bad_input, "{}: not valid YAML: {}", converter.where(error.mark), error.msg);
+  }
+}
+
+}  // namespace
+
+Node* Node::find(std::string_view key) {
+  const auto found = std::ranges::find(
+      members, key, [](const auto& member) -> std::string_view { return member.first; });
+  return found == members.end() ? nullptr : &found->second;
+}
+
+std::string Node::describe() const {
+  switch (kind) {
+    case Kind::scalar:
+      return fmt::format("'{}'", scalar);
+    case Kind::list:
+      return "a list";
+    case Kind::map:
+      return "a group of keys";
+    case Kind::null:
+      break;
+  }
+  return "nothing";
+}
+
+Node parse_tree(const std::string& text, const std::string& name) {
+  Node root = parse_value(text, name);
+  if (root.kind == Node::Kind::null) root.kind = Node::Kind::map;
+  return root;
+}
+
+void overlay(Node& base, Node over) {
+  if (base.kind != Node::Kind::map || over.kind != Node::Kind::map) {
+    base = std::move(over);
+    return;
+  }
+  for (auto& [key, value] : over.members) {
+    if (Node* below = base.find(key))
+      overlay(*below, std::move(value));
+    else
+      base.members.emplace_back(key, std::move(value));
+  }
+}
+
+void apply_override(Node& root, const std::string& text) {
+  const auto equals = text.find('=');
+  validate(equals != std::string::npos && equals > 0,
+           "command line: '{}' is not of the form key.path=value", text);
+  const std::string path = text.substr(0, equals);
+  Node* node = &root;
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('.', begin), path.size());
+    const std::string key = path.substr(begin, end - begin);
+    validate(!key.empty(), "command line: '{}' has an empty part in its key", text);
+    if (node->kind == Node::Kind::null) node->kind = Node::Kind::map;
+    validate(node->kind == Node::Kind::map,
+             "command line: {}: '{}' is {} at {}, not a group of keys", text,
+             path.substr(0, begin > 0 ? begin - 1 : 0), node->describe(), node->where);
+    Node* child = node->find(key);
+    if (child == nullptr) {
+      node->members.emplace_back(key, Node{});
+      child = &node->members.back().second;
+      child->where = "command line";
+    }
+    node = child;
+    begin = end + 1;
+  }
+  Node value = parse_value(text.substr(equals + 1), "command line: " + path);
+  set_where(value, "command line");
+  overlay(*node, std::move(value));
+}
+
+}  // namespace llamesh::config

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace llamesh::config {
+
+/// A parsed YAML value that remembers where it was written.
+struct Node {
+  enum class Kind { null, scalar, list, map };
+
+  Kind kind = Kind::null;
+  std::string where;   ///< "inputs/tiny.yaml:12" or "command line"
+  std::string scalar;  ///< of a scalar, without quotes
+  std::vector<Node> items;
+  std::vector<std::pair<std::string, Node>> members;
+
+  /// The member of a map, or nullptr.
+  Node* find(std::string_view key);
+  const Node* find(std::string_view key) const { return const_cast<Node*>(this)->find(key); }
+  /// "'abc'", "a list", "a group of keys" or "nothing", for messages.
+  std::string describe() const;
+};
+
+/// Parses one YAML document; an empty one gives an empty map. Throws a user error with `name` and
+/// the line for text that is not YAML, duplicate keys, keys that are no plain words, several
+/// documents, and for anything absurdly large or deep.
+Node parse_tree(const std::string& text, const std::string& name);
+
+/// Lays `over` on `base`: maps are merged key by key, anything else of `over` replaces.
+void overlay(Node& base, Node over);
+
+/// Applies "key.path=value"; the value is YAML. The last of several for one key wins. Throws a user
+/// error when the text has another form or a part of the path is no group of keys.
+void apply_override(Node& root, const std::string& text);
+
+}  // namespace llamesh::config

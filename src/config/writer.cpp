@@ -1,0 +1,46 @@
+#include "config/writer.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+namespace llamesh::config {
+namespace {
+
+bool is_plain(std::string_view word) {
+  constexpr std::array special = {"null", "Null", "NULL", "~"};
+  const auto alphanumeric = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+  };
+  return !word.empty() && std::ranges::find(special, word) == special.end() &&
+         (alphanumeric(word[0]) || word[0] == '/' || word[0] == '_') &&
+         std::ranges::all_of(word, [&](char c) {
+           return alphanumeric(c) || std::string_view("/_.-+").find(c) != std::string_view::npos;
+         });
+}
+
+}  // namespace
+
+std::string yaml_word(std::string_view word) {
+  if (is_plain(word)) return std::string(word);
+  std::string text = "\"";
+  for (const char c : word) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\')
+      text += {'\\', c};
+    else if (code < 0x20 || code == 0x7f)
+      text += fmt::format("\\x{:02x}", code);
+    else
+      text += c;
+  }
+  return text + '"';
+}
+
+void Writer::key(std::string_view name, const std::vector<std::string>& value) {
+  std::vector<std::string> words;
+  for (const std::string& word : value) words.push_back(yaml_word(word));
+  line(name, fmt::format(" [{}]", fmt::join(words, ", ")));
+}
+
+}  // namespace llamesh::config

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/enum_names.hpp"
+#include "config/range.hpp"
+
+namespace llamesh::config {
+
+/// A word as YAML: plain where that is safe, else in double quotes.
+std::string yaml_word(std::string_view word);
+
+/// Writes variables as YAML text that Reader reads back to the same values. The functions are
+/// Reader's.
+class Writer {
+ public:
+  const std::string& text() const { return text_; }
+
+  template <class Body>
+  void section(std::string_view name, Body body) {
+    line(name, "");
+    indent_ += 2;
+    body();
+    indent_ -= 2;
+  }
+  template <class T, class Body>
+  void optional_section(std::string_view name, std::optional<T>& value, Body body) {
+    if (value)
+      section(name, [&] { body(*value); });
+    else
+      line(name, " null");
+  }
+
+  template <class T>
+  requires(std::integral<T> || std::floating_point<T>) void key(std::string_view name, T value,
+                                                                Range) {
+    line(name, fmt::format(" {}", value));
+  }
+  void key(std::string_view name, bool value) { line(name, value ? " true" : " false"); }
+  void key(std::string_view name, const std::string& value) { line(name, ' ' + yaml_word(value)); }
+  void key(std::string_view name, const std::vector<std::string>& value);
+  template <class E>
+  requires std::is_enum_v<E>
+  void key(std::string_view name, E value) {
+    for (const auto& [word, meaning] : names(E{}).words)
+      if (meaning == value) line(name, fmt::format(" {}", word));
+  }
+  template <std::integral T>
+  void automatic(std::string_view name, T value) {
+    line(name, value == 0 ? " auto" : fmt::format(" {}", value));
+  }
+  void pair(std::string_view name, double first, double second, Range) {
+    line(name, fmt::format(" [{}, {}]", first, second));
+  }
+  void only(std::string_view name, const std::string& value, std::string_view, std::string_view) {
+    key(name, value);
+  }
+  void refused(std::string_view, std::string_view) {}
+  void handled(std::string_view) {}
+
+ private:
+  void line(std::string_view name, std::string_view value) {
+    text_ += fmt::format("{:{}}{}:{}\n", "", indent_, name, value);
+  }
+
+  std::string text_;
+  int indent_ = 0;
+};
+
+}  // namespace llamesh::config

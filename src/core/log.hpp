@@ -1,0 +1,14 @@
+#pragma once
+
+#include <spdlog/spdlog.h>
+
+namespace llamesh {
+
+/// Sets spdlog up for this process: a timestamp, and the rank where it is not 0. Rank 0 logs from
+/// info on, the others from warning on, so that a message common to all ranks appears once.
+void setup_logging();
+
+/// Also appends the log to a file (rank 0 does this for runs/<name>/log.txt).
+void log_to_file(const std::string& path);
+
+}  // namespace llamesh

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace llamesh {
+
+/// Philox4x32-10, a counter-based generator: the numbers of a (key, counter) pair are a pure
+/// function of it, so any rank can draw any element's numbers without drawing those before it.
+/// Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
+std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_high,
+                                    std::uint64_t counter_low);
+
+/// A stable 64-bit hash of a name (FNV-1a), to give every parameter its own stream of numbers.
+std::uint64_t name_hash(std::string_view name);
+
+/// Writes standard normal numbers for elements [first, first + count) of the stream `(seed, name)`;
+/// element i has the same value whoever draws it. Box-Muller on pairs of Philox words.
+void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
+                 std::string_view name, float stddev);
+
+}  // namespace llamesh

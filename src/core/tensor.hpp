@@ -1,0 +1,71 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+
+namespace llamesh {
+
+/// A view of numbers that somebody else owns (device::Buffer does). Row-major; the rows (all dims but
+/// the last, flattened) may lie further apart than they are long, so a column slice of a matrix
+/// is a Tensor too. Copying a Tensor copies the view.
+class Tensor {
+ public:
+  static constexpr int max_dims = 4;
+
+  Tensor() = default;
+  /// A dense view of `shape` at `data`.
+  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
+
+  explicit operator bool() const { return data_ != nullptr; }
+  void* data() const { return data_; }
+  DType dtype() const { return dtype_; }
+  int dims() const { return dims_; }
+  std::int64_t size(int dim) const { return shape_[static_cast<std::size_t>(dim)]; }
+  std::int64_t numel() const;
+  std::int64_t bytes() const { return numel() * size_of(dtype_); }
+
+  /// As a matrix: all dims but the last are its rows, the last its columns.
+  std::int64_t rows() const { return cols() == 0 ? 0 : numel() / cols(); }
+  std::int64_t cols() const { return dims_ == 0 ? 0 : shape_[static_cast<std::size_t>(dims_ - 1)]; }
+  /// Elements from the start of one row to the start of the next; >= cols().
+  std::int64_t row_stride() const { return row_stride_; }
+  bool dense() const { return row_stride_ == cols() || rows() <= 1; }
+
+  /// Rows [first, first + count) as a matrix.
+  Tensor slice_rows(std::int64_t first, std::int64_t count) const;
+  /// Columns [first, first + count) as a matrix with this view's row stride.
+  Tensor slice_cols(std::int64_t first, std::int64_t count) const;
+  /// Elements [first, first + count) of a dense view, as one dim.
+  Tensor slice(std::int64_t first, std::int64_t count) const;
+  /// The same dense numbers under another shape of equal numel.
+  Tensor reshape(std::initializer_list<std::int64_t> shape) const;
+
+  /// The numbers as T; T must match the dtype.
+  template <class T>
+  T* as() const {
+    expects(dtype_of<T> == dtype_, "tensor holds {}, not {}", name_of(dtype_),
+            name_of(dtype_of<T>));
+    return static_cast<T*>(data_);
+  }
+  /// The numbers of a dense tensor as a span.
+  template <class T>
+  std::span<T> span() const {
+    expects(dense(), "a span needs a dense tensor");
+    return {as<T>(), static_cast<std::size_t>(numel())};
+  }
+
+ private:
+  void* data_ = nullptr;
+  std::array<std::int64_t, max_dims> shape_{};
+  std::int64_t row_stride_ = 0;
+  int dims_ = 0;
+  DType dtype_ = DType::f32;
+};
+
+}  // namespace llamesh

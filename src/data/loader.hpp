@@ -1,0 +1,66 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "data/batch.hpp"
+#include "data/sampler.hpp"
+#include "data/token_stream.hpp"
+
+namespace llamesh::data {
+
+/// How the sequences of a step are dealt out. Micro-batch a of data rank r takes the positions
+/// step * global_batch + (a * ranks + r) * micro_batch and the micro_batch - 1 that follow.
+struct Dealing {
+  std::int64_t sequence_length = 512;
+  std::int64_t micro_batch = 1;  ///< sequences of one batch of one rank
+  std::int64_t global_batch =
+      1;         ///< sequences of a step over all ranks: a multiple of ranks * micro_batch
+  int rank = 0;  ///< among the data ranks
+  int ranks = 1;
+
+  std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }
+};
+
+/// Deals out the training data: batch after batch of one rank, from any step on. Its only state is
+/// the step, so a resumed run sees exactly what an unbroken one would. A background thread fills a
+/// few batches ahead; the memory is allocated once.
+class Loader {
+ public:
+  /// Starts reading at the first micro-batch of `first_step`. `stream` is borrowed. Throws a user
+  /// error when the stream is shorter than one sequence.
+  Loader(const TokenStream& stream, const Dealing& dealing, Order order, std::uint64_t seed,
+         std::int64_t first_step);
+  ~Loader();
+  Loader(const Loader&) = delete;
+  Loader& operator=(const Loader&) = delete;
+
+  /// The next micro-batch; valid until the next call. Throws what went wrong while reading it, for
+  /// example a token id outside the vocabulary.
+  const Batch& next();
+  /// Sequences in an epoch.
+  std::int64_t sequences() const { return sampler_.sequences(); }
+
+ private:
+  void run();
+  void fill(Batch& batch, std::int64_t number) const;
+
+  const TokenStream& stream_;
+  Dealing dealing_;
+  Sampler sampler_;
+  std::int64_t first_;       ///< number of the first micro-batch, counted from step 0
+  std::vector<Batch> ring_;  ///< batch k lies in slot k % size
+  std::mutex mutex_;         ///< guards what follows
+  std::condition_variable changed_;
+  std::int64_t filled_ = 0;  ///< batches made
+  std::int64_t taken_ = 0;   ///< batches handed out; the last one is still in use
+  bool stop_ = false;
+  std::exception_ptr error_;  ///< of batch number filled_
+  std::thread thread_;        ///< last, so that it starts when all else stands
+};
+
+}  // namespace llamesh::data

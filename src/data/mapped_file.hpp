@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace llamesh::data {
+
+/// A whole file mapped read-only into memory; the pages are shared with every other rank of the
+/// machine. The file must not shrink while it is mapped. Move-only.
+class MappedFile {
+ public:
+  /// Throws a user error that names the file when it is missing, unreadable, empty or no regular
+  /// file.
+  explicit MappedFile(std::string path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
+
+ private:
+  std::string path_;
+  std::span<const std::uint8_t> bytes_;
+};
+
+}  // namespace llamesh::data

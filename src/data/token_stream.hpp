@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/mapped_file.hpp"
+#include "data/options.hpp"
+
+namespace llamesh::data {
+
+/// The tokens of one or more files, one after another without separators, as a numbered stream.
+/// Nothing is read ahead of use: the files are mapped, and ids are widened when they are asked for.
+///
+/// Token files: llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a header of 256
+/// int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7, count,
+/// then uint32 ids. Without a header the ids begin at once, in the type of
+/// DataOptions::token_dtype. All little-endian.
+class TokenStream {
+ public:
+  /// Opens `files` as the format, tokenizer and token_dtype of `options` say. Throws a user error
+  /// naming the file when it is missing, unreadable, empty, cut off or malformed, or when the byte
+  /// tokenizer's 256 ids do not fit into `vocab_size`.
+  TokenStream(const DataOptions& options, std::span<const std::string> files,
+              std::int64_t vocab_size);
+
+  /// Number of tokens.
+  std::int64_t size() const { return size_; }
+  /// Writes tokens [begin, begin + out.size()), which must lie in the stream. Throws a user error
+  /// naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
+  void read(std::int64_t begin, std::span<std::int32_t> out) const;
+  /// "bible.txt" or "a.bin and 3 more", for messages.
+  std::string describe() const;
+
+ private:
+  struct File {
+    MappedFile mapped;
+    std::int64_t token_bytes;           ///< 1, 2 or 4
+    std::span<const std::uint8_t> ids;  ///< behind the header
+    std::int64_t begin;                 ///< where the file starts in the stream
+    std::int64_t count() const { return static_cast<std::int64_t>(ids.size()) / token_bytes; }
+  };
+  static File open_tokens(MappedFile mapped, TokenDtype stated);
+  void read_file(const File& file, std::int64_t first, std::span<std::int32_t> out) const;
+  [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
+                                            std::int64_t count) const;
+
+  std::vector<File> files_;
+  std::int64_t size_ = 0;
+  std::int64_t vocab_size_;
+};
+
+}  // namespace llamesh::data

@@ -1,0 +1,50 @@
+#include "device/buffer.hpp"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+namespace llamesh::device {
+namespace {
+
+/// Anonymous pages: zero without being touched, given back at once, and huge where the kernel can,
+/// which spares the GEMMs most of their TLB misses.
+std::shared_ptr<void> map_pages(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED)
+    fail(ExitCode::bad_input,
+         "cannot allocate {} bytes ({} are in use); use more ranks, a smaller micro_batch or "
+         "activation checkpointing",
+         bytes, MemoryMeter::instance().in_use());
+  if (size >= (std::size_t{1} << 21U)) madvise(at, size, MADV_HUGEPAGE);
+  return {at, [size](void* p) { munmap(p, size); }};
+}
+
+}  // namespace
+
+Buffer::Buffer(std::int64_t bytes, Counted counted) : bytes_(bytes), own_bytes_(bytes) {
+  expects(bytes >= 0, "a buffer of {} bytes", bytes);
+  if (bytes == 0) return;
+  owner_ = map_pages(bytes);
+  data_ = static_cast<std::byte*>(owner_.get());
+  if (counted == Counted::yes) claim_ = Claim(bytes);
+}
+
+Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
+               std::int64_t own_bytes)
+    : owner_(std::move(owner)),
+      data_(data),
+      bytes_(bytes),
+      own_bytes_(own_bytes),
+      claim_(own_bytes) {}
+
+Tensor Buffer::tensor(DType dtype, std::initializer_list<std::int64_t> shape,
+                      std::int64_t offset) const {
+  Tensor view(data_ + offset, dtype, shape);
+  expects(offset >= 0 && offset + view.bytes() <= bytes_,
+          "a view of {} bytes at {} in a buffer of {}", view.bytes(), offset, bytes_);
+  return view;
+}
+
+}  // namespace llamesh::device

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+
+#include "core/tensor.hpp"
+#include "device/memory_meter.hpp"
+
+namespace llamesh::device {
+
+/// Whether the bytes of a buffer count as in use while it lives, or only those that a pool or an
+/// arena lends out of it (which then makes the Claims).
+enum class Counted : bool { no, yes };
+
+/// Owns a stretch of device memory, 64-byte aligned and zero at first. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  /// Allocates `bytes` of this process's own memory; exits with a clear message when there is none.
+  explicit Buffer(std::int64_t bytes, Counted counted = Counted::yes);
+  /// Adopts memory that `owner` keeps alive (a slice of an MPI shared-memory window);
+  /// `own_bytes` of it are this process's part.
+  Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
+
+  explicit operator bool() const { return data_ != nullptr; }
+  std::byte* data() const { return data_; }
+  std::int64_t bytes() const { return bytes_; }
+
+  /// Bytes of it that count as this process's own: all, or its part of shared memory.
+  std::int64_t own_bytes() const { return own_bytes_; }
+  /// From now on a pool counts what it lends out of this buffer.
+  void stop_counting() { claim_.reset(); }
+
+  /// A dense view of the buffer from byte `offset` on.
+  Tensor tensor(DType dtype, std::initializer_list<std::int64_t> shape,
+                std::int64_t offset = 0) const;
+
+ private:
+  std::shared_ptr<void> owner_;
+  std::byte* data_ = nullptr;
+  std::int64_t bytes_ = 0;
+  std::int64_t own_bytes_ = 0;
+  Claim claim_;
+};
+
+}  // namespace llamesh::device

@@ -1,0 +1,59 @@
+#pragma once
+
+#include "core/tensor.hpp"
+#include "device/buffer.hpp"
+#include "device/stream.hpp"
+#include "model/activations.hpp"
+#include "model/block.hpp"
+#include "model/weights.hpp"
+
+namespace llamesh::model {
+
+/// A micro-batch. tokens and targets are (B, T) int32; a negative target is left out of the loss.
+struct Batch {
+  Tensor tokens;
+  Tensor targets;
+};
+
+/// A Llama: pure mathematics on one micro-batch. Where its weights come from and its gradients
+/// go to is the business of the Weights that each call is given.
+class Llama {
+ public:
+  /// `config` is resolved; batches have `batch` sequences of `sequence` tokens. Parameters and
+  /// activations are of `dtype`. Plans all activations now: calls allocate nothing. `table` is
+  /// borrowed.
+  Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
+        std::int64_t sequence, const MemoryOptions& memory, DType dtype);
+
+  /// Forward and backward. The gradients are those of `scale` times the sum of the token losses;
+  /// the return value is that sum without the scale, in nats.
+  double train(Weights& weights, const Batch& batch, float scale);
+
+  /// Forward alone: the sum of the token losses in nats.
+  double evaluate(Weights& weights, const Batch& batch);
+
+  /// The logits (M, V) of a forward pass alone, written to `logits`.
+  void logits(Weights& weights, const Batch& batch, Tensor logits);
+
+ private:
+  BlockContext context(Weights& weights, Pass pass);
+  Residual forward(const BlockContext& context, const Tensor& tokens);
+  Tensor final_norm(const BlockContext& context, const Residual& hidden);
+  double head(const BlockContext& context, const Residual& hidden, const Tensor& targets);
+  double head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
+                       float scale);
+  void backward(const BlockContext& context, const Tensor& tokens);
+  template <class PerChunk>
+  double chunked_loss(const Tensor& weight, const Tensor& targets, float scale, PerChunk per_chunk);
+
+  LlamaConfig config_;
+  const ParameterTable& table_;
+  MemoryOptions memory_;
+  std::int64_t batch_;
+  std::int64_t sequence_;
+  device::Stream stream_ = device::Stream::calling_thread();
+  Activations activations_;
+  device::Buffer rope_;
+};
+
+}  // namespace llamesh::model

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace llamesh::model {
+
+/// Frequency scaling of Llama 3.1 and later ("rope_type": "llama3" in config.json).
+struct RopeScaling {
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  std::int64_t original_max_position_embeddings = 8192;
+};
+
+/// The shape of a Llama, by the names of Hugging Face's config.json.
+struct LlamaConfig {
+  std::int64_t hidden_size = 256;
+  std::int64_t intermediate_size = 688;
+  std::int64_t num_hidden_layers = 4;
+  std::int64_t num_attention_heads = 8;
+  std::int64_t num_key_value_heads = 0;  ///< 0: as num_attention_heads
+  std::int64_t head_dim = 0;             ///< 0: hidden_size / num_attention_heads
+  std::int64_t vocab_size = 256;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  std::optional<RopeScaling> rope_scaling;
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+
+  /// The same with the zeros above replaced by what they stand for. Throws a user error, naming
+  /// the key, when the numbers do not fit together.
+  LlamaConfig resolved() const;
+};
+
+}  // namespace llamesh::model

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+namespace llamesh::model {
+
+/// What of a layer's forward pass is computed again in the backward pass instead of being kept.
+enum class ActivationCheckpointing : std::uint8_t {
+  none,       ///< nothing: fastest, most memory
+  selective,  ///< norms and SwiGLU, which cost no GEMM
+  full,       ///< everything but the layer's input
+};
+
+/// `memory:` of the inputs.
+struct MemoryOptions {
+  ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;
+  std::int64_t loss_chunk = 1024;  ///< tokens whose logits exist at a time
+};
+
+}  // namespace llamesh::model

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/llama_config.hpp"
+
+namespace llamesh::model {
+
+/// The E/2 rotary frequencies theta^(-2i/E), in radians a position; with rope_scaling, long
+/// wavelengths are stretched by `factor` and those between the two bounds blended, as in Llama 3.1
+/// (Hugging Face's _compute_llama3_parameters).
+std::vector<double> rope_frequencies(const LlamaConfig& config);
+
+/// out (T, E) fp32: of each position E/2 cosines, then E/2 sines.
+void rope_table(const LlamaConfig& config, std::int64_t sequence, std::span<float> out);
+
+}  // namespace llamesh::model

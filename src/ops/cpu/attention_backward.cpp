@@ -1,0 +1,194 @@
+#include <cmath>
+
+#include "ops/cpu/attention_tile.hpp"
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/ops.hpp"
+
+// With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
+// algorithm 2):
+//   dV += P^T dO,  dS = P * (dO V^T - D),  dK += scale dS^T Q,  dQ = scale dS K.
+// One task has a key-value head of a sequence to itself and sums dK and dV over its query heads and
+// query blocks in a fixed order. As in the forward pass, tiles of scores are transposed: (keys,
+// queries).
+
+namespace llamesh::ops {
+namespace {
+
+using namespace cpu;
+
+/// What a task keeps in fp32: T' and E' are the sequence and the head dim rounded up to whole tiles
+/// and vectors.
+struct Tiles {
+  Tiles(std::int64_t padded, std::int64_t length, Scratch& scratch)
+      : pieces(scratch.array<float>(4 * length * padded + 6 * tile * padded + 2 * tile * tile +
+                                    2 * tile)),
+        keys(pieces.take(length * padded)),
+        values(pieces.take(length * padded)),
+        dkeys(pieces.take(length * padded)),
+        dvalues(pieces.take(length * padded)),
+        queries(pieces.take(tile * padded)),
+        queries_t(pieces.take(tile * padded)),
+        douts(pieces.take(tile * padded)),
+        douts_t(pieces.take(tile * padded)),
+        rows(pieces.take(tile * padded)),
+        dqueries_t(pieces.take(tile * padded)),
+        scores(pieces.take(tile * tile)),
+        dscores(pieces.take(tile * tile)),
+        log_sum_exp(pieces.take(tile)),
+        delta(pieces.take(tile)) {}
+
+  Pieces pieces;
+  float *keys, *values, *dkeys, *dvalues;  ///< (T', E')
+  float *queries, *queries_t;              ///< (tile, E') and (E', tile), scaled
+  float *douts, *douts_t;                  ///< (tile, E') and (E', tile)
+  float* rows;                             ///< (tile, E')
+  float* dqueries_t;                       ///< (E', tile), not yet scaled
+  float *scores, *dscores;                 ///< (keys, queries)
+  float *log_sum_exp, *delta;              ///< (tile)
+};
+
+/// One query head's part of the tensors.
+template <class T>
+struct Head {
+  Rows<T> dq;
+  Rows<const T> q, out, dout;
+  const float* log_sum_exp;
+  float* delta;
+};
+
+/// scores = P, dscores = P * (dscores - delta); on the diagonal tile zero where a query does not
+/// see a key.
+void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal) {
+  for (std::int64_t q = 0; q < width; q += vec_width) {
+    const auto normalizer = load(t.log_sum_exp + q, Whole{});
+    const auto delta = load(t.delta + q, Whole{});
+    for (std::int64_t k = 0; k < keys; ++k) {
+      auto* score = t.scores + k * tile + q;
+      auto* dscore = t.dscores + k * tile + q;
+      auto p = cpu::exp(load(score, Whole{}) - normalizer);
+      if (diagonal) p = sees(q, k) ? p : Vec{};
+      store(score, p, Whole{});
+      store(dscore, p * (load(dscore, Whole{}) - delta), Whole{});
+    }
+  }
+}
+
+/// delta = rowsum(dout * out), from the tiles of both.
+void row_products(float* delta, const float* douts, const float* outs, std::int64_t rows,
+                  std::int64_t padded) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Vec products{};
+    for (std::int64_t e = 0; e < padded; e += vec_width)
+      products += load(douts + r * padded + e, Whole{}) * load(outs + r * padded + e, Whole{});
+    delta[r] = cpu::sum(products);
+  }
+}
+
+/// Brings `count` queries from `first` on, their dout, log_sum_exp and delta into the tiles; zeros
+/// beyond.
+template <class T>
+void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
+                  std::int64_t head_dim, float scale) {
+  const auto padded = round_up(head_dim, vec_width);
+  const auto width = round_up(count, vec_width);
+  load_tile(t.queries, width, padded, head.q.from(first), count, head_dim, scale);
+  transpose(t.queries_t, tile, t.queries, padded, width, padded);
+  load_tile(t.douts, width, padded, head.dout.from(first), count, head_dim);
+  transpose(t.douts_t, tile, t.douts, padded, width, padded);
+  load_tile(t.rows, width, padded, head.out.from(first), count, head_dim);
+  row_products(head.delta + first, t.douts, t.rows, count, padded);
+  std::fill_n(t.log_sum_exp, tile, 0.0F);
+  std::fill_n(t.delta, tile, 0.0F);
+  std::copy_n(head.log_sum_exp + first, count, t.log_sum_exp);
+  std::copy_n(head.delta + first, count, t.delta);
+  std::fill_n(t.dqueries_t, padded * tile, 0.0F);
+}
+
+/// One block of queries of one head: writes its dq, adds to dkeys and dvalues.
+template <class T>
+void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
+                      std::int64_t head_dim) {
+  const auto padded = round_up(head_dim, vec_width);
+  const auto width = round_up(count, vec_width);
+  const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  load_queries(t, head, first, count, head_dim, scale);
+  for (std::int64_t key = 0; key <= first; key += tile) {
+    const auto keys = key == first ? width : tile;
+    const auto offset = key * padded;
+    multiply<Accumulate::no>(t.scores, tile, plain(t.keys + offset, padded), t.queries_t, tile,
+                             keys, width, padded);
+    multiply<Accumulate::no>(t.dscores, tile, plain(t.values + offset, padded), t.douts_t, tile,
+                             keys, width, padded);
+    softmax_backward(t, keys, width, key == first);
+    multiply<Accumulate::yes>(t.dvalues + offset, padded, plain(t.scores, tile), t.douts, padded,
+                              keys, padded, width);
+    multiply<Accumulate::yes>(t.dkeys + offset, padded, plain(t.dscores, tile), t.queries, padded,
+                              keys, padded, width);
+    multiply<Accumulate::yes>(t.dqueries_t, tile, transposed(t.keys + offset, padded), t.dscores,
+                              tile, padded, width, keys);
+  }
+  transpose(t.rows, padded, t.dqueries_t, tile, padded, width);
+  store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
+}
+
+/// All tensors of the pass, typed.
+template <class T>
+struct Operands {
+  Rows<T> dq, dk, dv;
+  Rows<const T> dout, q, k, v, out;
+  const float* log_sum_exp;
+  float* delta;
+};
+
+/// A key-value head of one sequence with all its query heads.
+template <class T>
+void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std::int64_t kv) {
+  thread_local Scratch scratch;
+  const auto padded = round_up(s.head_dim, vec_width);
+  const auto length = round_up(s.sequence, tile);
+  const Tiles t(padded, length, scratch);
+  const auto token = b * s.sequence;
+  const auto column = kv * s.head_dim;
+  load_tile(t.keys, length, padded, o.k.from(token, column), s.sequence, s.head_dim);
+  load_tile(t.values, length, padded, o.v.from(token, column), s.sequence, s.head_dim);
+  std::fill_n(t.dkeys, length * padded, 0.0F);
+  std::fill_n(t.dvalues, length * padded, 0.0F);
+  const auto group = s.heads / s.kv_heads;
+  for (auto h = kv * group; h < (kv + 1) * group; ++h) {
+    const auto at = h * s.head_dim;
+    const auto statistics = (b * s.heads + h) * s.sequence;
+    const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),        o.out.from(token, at),
+                       o.dout.from(token, at), o.log_sum_exp + statistics, o.delta + statistics};
+    for (std::int64_t first = 0; first < s.sequence; first += tile)
+      block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
+  }
+  store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded);
+  store_tile(o.dv.from(token, column), s.sequence, s.head_dim, t.dvalues, padded);
+}
+
+}  // namespace
+
+void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
+                        const AttentionShape& shape) {
+  expect_attention_shapes(shape, q, k, v);
+  expect_attention_shapes(shape, dq, dk, dv);
+  const auto statistics = shape.batch * shape.heads * shape.sequence;
+  expects(same_matrix_shape(out, q) && same_matrix_shape(dout, q) && log_sum_exp.dense() &&
+              delta.dense() && log_sum_exp.numel() == statistics && delta.numel() == statistics,
+          "attention_backward: shapes of out, dout, log_sum_exp and delta");
+  stream.run([=] {
+    with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Operands<T> operands{Rows<T>(dq),         Rows<T>(dk),        Rows<T>(dv),
+                                 Rows<const T>(dout), Rows<const T>(q),   Rows<const T>(k),
+                                 Rows<const T>(v),    Rows<const T>(out), log_sum_exp.as<float>(),
+                                 delta.as<float>()};
+      for_each_task(shape.batch * shape.kv_heads, [&](std::int64_t task) {
+        kv_head(operands, shape, task / shape.kv_heads, task % shape.kv_heads);
+      });
+    });
+  });
+}
+
+}  // namespace llamesh::ops

@@ -1,0 +1,104 @@
+#include <numeric>
+#include <span>
+
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops {
+namespace {
+
+using namespace cpu;
+
+constexpr std::int64_t block_of_elements = 32768;
+
+/// y[i] = f(y[i], x[i]) in fp32, for dense y and x of any two dtypes.
+template <class F>
+void combine(const Tensor& y, const Tensor& x, const F& f) {
+  with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
+    with_type(x.dtype(), [&]<class X>(std::type_identity<X>) {
+      auto* to = y.span<Y>().data();
+      const auto* from = x.span<X>().data();
+      for_each_block(y.numel(), block_of_elements, [&](std::int64_t first, std::int64_t last) {
+        for_each_vec(last - first, [&](std::int64_t i, auto lanes) {
+          auto* at = to + first + i;
+          store(at, f(at, load(from + first + i, lanes), lanes), lanes);
+        });
+      });
+    });
+  });
+}
+
+/// y[i] = f(y[i]) in fp32, for dense y.
+template <class F>
+void change(const Tensor& y, const F& f) {
+  with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
+    auto* to = y.span<Y>().data();
+    for_each_block(y.numel(), block_of_elements, [&](std::int64_t first, std::int64_t last) {
+      for_each_vec(last - first, [&](std::int64_t i, auto lanes) {
+        auto* at = to + first + i;
+        store(at, f(at, lanes), lanes);
+      });
+    });
+  });
+}
+
+double squares_of(const float* x, std::int64_t n) {
+  constexpr std::int64_t lanes = 16;  // the same on every CPU, so that the sum is too
+  double total[lanes] = {};
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (std::int64_t j = 0; j < lanes; ++j) {
+      const auto v = static_cast<double>(x[i + j]);
+      total[j] += v * v;
+    }
+  for (; i < n; ++i) {
+    const auto v = static_cast<double>(x[i]);
+    total[i % lanes] += v * v;
+  }
+  return std::accumulate(total, total + lanes, 0.0);
+}
+
+}  // namespace
+
+void copy(Stream& stream, Tensor y, Tensor x) {
+  expects(y.numel() == x.numel(), "copy of {} numbers to {}", x.numel(), y.numel());
+  stream.run([=] { combine(y, x, [](auto*, Vec from, auto) { return from; }); });
+}
+
+void add(Stream& stream, Tensor y, Tensor x) {
+  expects(y.numel() == x.numel(), "add of {} numbers to {}", x.numel(), y.numel());
+  stream.run([=] {
+    combine(y, x, [](auto* at, Vec from, auto lanes) { return load(at, lanes) + from; });
+  });
+}
+
+void fill(Stream& stream, Tensor y, float value) {
+  stream.run([=] { change(y, [value](auto*, auto) { return broadcast(value); }); });
+}
+
+void scale(Stream& stream, Tensor y, float factor) {
+  stream.run(
+      [=] { change(y, [factor](auto* at, auto lanes) { return load(at, lanes) * factor; }); });
+}
+
+double sum_of_squares(Stream& stream, Tensor x) {
+  double total = 0.0;
+  stream.run([&] {
+    thread_local Scratch scratch;
+    const auto numbers = x.span<float>();
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    const auto blocks = (count + block_of_elements - 1) / block_of_elements;
+    auto* partial = scratch.array<double>(blocks);
+    for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
+      partial[first / block_of_elements] = squares_of(numbers.data() + first, last - first);
+    });
+    total = std::accumulate(partial, partial + blocks, 0.0);
+  });
+  stream.record().wait();
+  return total;
+}
+
+}  // namespace llamesh::ops

@@ -1,0 +1,205 @@
+#include "ops/cpu/gemm.hpp"
+
+#include <array>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops::cpu {
+namespace {
+
+dnnl::engine& engine() {
+  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  return cpu;
+}
+
+/// All that tells one GEMM primitive from another.
+using Key = std::array<std::int64_t, 12>;
+
+struct KeyHash {
+  std::size_t operator()(const Key& key) const {
+    std::size_t hash = 1469598103934665603U;
+    for (const auto number : key) hash = (hash ^ static_cast<std::size_t>(number)) * 1099511628211U;
+    return hash ^ (hash >> 29U);
+  }
+};
+
+Key key_of(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  return {c.rows,
+          c.cols,
+          a.cols,
+          c.row_stride,
+          a.row_stride,
+          a.col_stride,
+          b.row_stride,
+          b.col_stride,
+          static_cast<std::int64_t>(a.dtype),
+          static_cast<std::int64_t>(b.dtype),
+          static_cast<std::int64_t>(c.dtype),
+          static_cast<std::int64_t>(accumulate)};
+}
+
+dnnl::memory::desc description(const Matrix& m) {
+  const auto type =
+      m.dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+  return {{m.rows, m.cols}, type, dnnl::memory::dims{m.row_stride, m.col_stride}};
+}
+
+/// A matmul of fixed shapes, with the argument objects that each execution points at its own data.
+class Matmul {
+ public:
+  Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (accumulate == Accumulate::yes) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0F);
+      attributes.set_post_ops(sum);
+    }
+    const dnnl::matmul::primitive_desc primitive({description(a), description(b), description(c)},
+                                                 attributes, engine());
+    matmul_ = dnnl::matmul(primitive);
+    a_ = dnnl::memory(description(a), engine(), nullptr);
+    b_ = dnnl::memory(description(b), engine(), nullptr);
+    c_ = dnnl::memory(description(c), engine(), nullptr);
+    const auto scratchpad = primitive.scratchpad_desc();
+    scratchpad_bytes_ = static_cast<std::int64_t>(scratchpad.get_size());
+    scratchpad_ = dnnl::memory(scratchpad, engine(), nullptr);
+    arguments_ = {{DNNL_ARG_SRC, a_},
+                  {DNNL_ARG_WEIGHTS, b_},
+                  {DNNL_ARG_DST, c_},
+                  {DNNL_ARG_SCRATCHPAD, scratchpad_}};
+  }
+
+  void execute(void* c, void* a, void* b) {
+    thread_local dnnl::stream stream(engine());
+    thread_local Scratch scratch;
+    a_.set_data_handle(a);
+    b_.set_data_handle(b);
+    c_.set_data_handle(c);
+    scratchpad_.set_data_handle(scratch.bytes(scratchpad_bytes_));
+    matmul_.execute(stream, arguments_);
+    stream.wait();
+  }
+
+ private:
+  dnnl::matmul matmul_;
+  dnnl::memory a_, b_, c_, scratchpad_;
+  std::int64_t scratchpad_bytes_ = 0;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+/// Runs the GEMM in the dtypes given. Primitives are kept per thread, which spares a lock.
+void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  thread_local std::unordered_map<Key, Matmul, KeyHash> cache;
+  const auto key = key_of(c, a, b, accumulate);
+  auto found = cache.find(key);
+  if (found == cache.end()) found = cache.emplace(key, Matmul(c, a, b, accumulate)).first;
+  found->second.execute(c.data, a.data, b.data);
+}
+
+/// `to` = or += `from`, row by row along the dim whose stride is 1; shapes are equal.
+void convert(const Matrix& to, const Matrix& from, Accumulate accumulate) {
+  with_type(to.dtype, [&]<class To>(std::type_identity<To>) {
+    with_type(from.dtype, [&]<class From>(std::type_identity<From>) {
+      for_each_block(to.rows, rows_per_block(to.cols), [&](std::int64_t first, std::int64_t last) {
+        for (auto r = first; r < last; ++r) {
+          auto* out = static_cast<To*>(to.data) + r * to.row_stride;
+          const auto* in = static_cast<const From*>(from.data) + r * from.row_stride;
+          for_each_vec(to.cols, [&](std::int64_t i, auto lanes) {
+            const auto old = accumulate == Accumulate::yes ? load(out + i, lanes) : Vec{};
+            store(out + i, old + load(in + i, lanes), lanes);
+          });
+        }
+      });
+    });
+  });
+}
+
+/// The matrix in fp32: itself, or a dense copy in `scratch` that keeps its orientation.
+Matrix as_fp32(const Matrix& m, Scratch& scratch) {
+  if (m.dtype == DType::f32) return m;
+  const bool upright = m.col_stride == 1;
+  const Matrix source = upright ? m : m.transposed();
+  Matrix copy = source;
+  copy.data = scratch.array<float>(m.rows * m.cols);
+  copy.dtype = DType::f32;
+  copy.row_stride = copy.cols;
+  convert(copy, source, Accumulate::no);
+  return upright ? copy : copy.transposed();
+}
+
+}  // namespace
+
+Matrix Matrix::transposed() const {
+  Matrix t = *this;
+  std::swap(t.rows, t.cols);
+  std::swap(t.row_stride, t.col_stride);
+  return t;
+}
+
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  expects(c.rows == a.rows && c.cols == b.cols && a.cols == b.rows,
+          "GEMM shapes ({}, {}) = ({}, {}) ({}, {})", c.rows, c.cols, a.rows, a.cols, b.rows,
+          b.cols);
+  expects(a.dtype == b.dtype, "GEMM operands in {} and {}", name_of(a.dtype), name_of(b.dtype));
+  if (c.rows == 0 || c.cols == 0) return;
+  if (a.dtype == DType::bf16 ? has_fast_bf16() : c.dtype == DType::f32) {
+    run_matmul(c, a, b, accumulate);
+    return;
+  }
+  thread_local Scratch scratch_a, scratch_b, scratch_c;
+  const auto wide_a = as_fp32(a, scratch_a);
+  const auto wide_b = as_fp32(b, scratch_b);
+  if (c.dtype == DType::f32) {
+    run_matmul(c, wide_a, wide_b, accumulate);
+    return;
+  }
+  Matrix wide_c = c;
+  wide_c.data = scratch_c.array<float>(c.rows * c.cols);
+  wide_c.dtype = DType::f32;
+  wide_c.row_stride = c.cols;
+  run_matmul(wide_c, wide_a, wide_b, Accumulate::no);
+  convert(c, wide_c, accumulate);
+}
+
+}  // namespace llamesh::ops::cpu
+
+namespace llamesh::ops {
+
+bool has_fast_bf16() {
+  static const bool fast = [] {
+    const auto isa = dnnl::get_effective_cpu_isa();
+    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
+  }();
+  return fast;
+}
+
+const char* instruction_set() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "avx512_core_amx";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512_core_bf16";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512_core_vnni";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512_core";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx:
+      return "avx";
+    default:
+      return "sse41";
+  }
+}
+
+}  // namespace llamesh::ops

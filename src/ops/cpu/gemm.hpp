@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/accumulate.hpp"
+#include "core/tensor.hpp"
+
+namespace llamesh::ops::cpu {
+
+/// A matrix view for gemm(): element (i, j) lies at i * row_stride + j * col_stride, one of them 1.
+struct Matrix {
+  void* data;
+  DType dtype;
+  std::int64_t rows, cols;
+  std::int64_t row_stride, col_stride;
+
+  explicit Matrix(const Tensor& t)
+      : data(t.data()),
+        dtype(t.dtype()),
+        rows(t.rows()),
+        cols(t.cols()),
+        row_stride(t.row_stride()),
+        col_stride(1) {}
+  Matrix transposed() const;
+};
+
+/// c (m, n) = or += a (m, k) b (k, n) by oneDNN, which sums in fp32. a and b have one dtype; c is
+/// row-major, fp32 or bf16. On CPUs without bf16 instructions the operands are converted and fp32
+/// is computed.
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate);
+
+}  // namespace llamesh::ops::cpu

@@ -1,0 +1,20 @@
+#include "ops/cpu/gemm.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops {
+
+using cpu::Matrix;
+
+void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
+  stream.run([=] { cpu::gemm(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate); });
+}
+
+void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate) {
+  stream.run([=] { cpu::gemm(Matrix(dx), Matrix(dy), Matrix(w), accumulate); });
+}
+
+void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate) {
+  stream.run([=] { cpu::gemm(Matrix(dw), Matrix(dy).transposed(), Matrix(x), accumulate); });
+}
+
+}  // namespace llamesh::ops

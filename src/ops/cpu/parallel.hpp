@@ -1,0 +1,34 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace llamesh::ops::cpu {
+
+/// Whether the calling thread may open an OpenMP team: only the main thread computes. A worker of a
+/// stream runs its (small) kernels alone, since a second team would fight with the first one for
+/// the cores.
+bool may_open_team();
+
+/// body(first, last) for consecutive blocks of at most `block` of `count` items, spread evenly over
+/// the threads. The blocks do not depend on the number of threads. The body must not throw.
+template <class Body>
+void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
+  const auto blocks = (count + block - 1) / block;
+#pragma omp parallel for schedule(static) if (blocks > 1 && may_open_team())
+  for (std::int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
+}
+
+/// body(i) for tasks of uneven cost, each given to the next free thread. The body must not throw.
+template <class Body>
+void for_each_task(std::int64_t count, const Body& body) {
+#pragma omp parallel for schedule(dynamic) if (count > 1 && may_open_team())
+  for (std::int64_t i = 0; i < count; ++i) body(i);
+}
+
+/// Rows per block so that a block touches about `elements` numbers.
+inline std::int64_t rows_per_block(std::int64_t cols, std::int64_t elements = 16384) {
+  return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, cols));
+}
+
+}  // namespace llamesh::ops::cpu

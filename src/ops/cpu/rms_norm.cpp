@@ -1,0 +1,147 @@
+#include <cmath>
+
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops {
+namespace {
+
+using namespace cpu;
+
+/// total[i] = x[i] + delta[i]; returns the sum of squares of what was stored.
+template <class T>
+float add_row(T* total, const T* x, const T* delta, std::int64_t cols) {
+  Vec squares{};
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    store(total + i, load(x + i, lanes) + load(delta + i, lanes), lanes);
+    const auto stored = load(total + i, lanes);  // rounded, as the backward pass will see it
+    squares += stored * stored;
+  });
+  return cpu::sum(squares);
+}
+
+template <class T>
+float square_row(const T* x, std::int64_t cols) {
+  Vec squares{};
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    const auto v = load(x + i, lanes);
+    squares += v * v;
+  });
+  return cpu::sum(squares);
+}
+
+template <class T>
+void forward(const Tensor& y, const Tensor& inverse_rms, const Tensor& sum, const Tensor& x,
+             const Tensor& delta, const Tensor& w, float eps) {
+  const auto cols = x.cols();
+  const Rows<T> to(y), total(sum);
+  const Rows<const T> from(x), added(delta);
+  const auto* weight = w.as<T>();
+  auto* inverse = inverse_rms.as<float>();
+  for_each_block(x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto m = first; m < last; ++m) {
+      const auto squares =
+          added.data ? add_row(total[m], from[m], added[m], cols) : square_row(from[m], cols);
+      const T* row = added.data ? total[m] : from[m];
+      inverse[m] = 1.0F / std::sqrt(squares / static_cast<float>(cols) + eps);
+      const auto factor = broadcast(inverse[m]);
+      for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+        store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
+      });
+    }
+  });
+}
+
+/// dx of one row, and dw_row += dy * x / rms. With g = dy w and n = x / rms:
+/// dx = (g - n mean(g n)) / rms.
+template <class T>
+void backward_row(T* dx, Accumulate accumulate, float* dw_row, const T* dy, const T* x,
+                  const T* weight, float inverse, std::int64_t cols) {
+  Vec products{};
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    const auto normed = load(x + i, lanes) * inverse;
+    const auto slope = load(dy + i, lanes);
+    store(dw_row + i, load(dw_row + i, lanes) + slope * normed, lanes);
+    products += slope * load(weight + i, lanes) * normed;
+  });
+  const auto mean = cpu::sum(products) / static_cast<float>(cols);
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    const auto normed = load(x + i, lanes) * inverse;
+    auto result = (load(dy + i, lanes) * load(weight + i, lanes) - normed * mean) * inverse;
+    if (accumulate == Accumulate::yes) result += load(dx + i, lanes);
+    store(dx + i, result, lanes);
+  });
+}
+
+/// dw = or += the column sums of partial (blocks, D), block by block.
+template <class W>
+void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
+                  std::int64_t blocks) {
+  const auto cols = dw.numel();
+  auto* to = dw.as<W>();
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    auto total = accumulate == Accumulate::yes ? load(to + i, lanes) : Vec{};
+    for (std::int64_t b = 0; b < blocks; ++b) total += load(partial + b * cols + i, lanes);
+    store(to + i, total, lanes);
+  });
+}
+
+template <class T>
+void backward(const Tensor& dx, Accumulate accumulate_dx, const Tensor& dw,
+              Accumulate accumulate_dw, const Tensor& dy, const Tensor& x,
+              const Tensor& inverse_rms, const Tensor& w) {
+  // Each block of tokens sums its part of dw; the partition depends on the number of tokens alone.
+  constexpr std::int64_t most_blocks = 64;
+  thread_local Scratch scratch;
+  const auto cols = x.cols();
+  const auto block = std::max<std::int64_t>(16, (x.rows() + most_blocks - 1) / most_blocks);
+  const auto blocks = (x.rows() + block - 1) / block;
+  auto* partial = scratch.array<float>(blocks * cols);
+  const Rows<T> to(dx);
+  const Rows<const T> slope(dy), from(x);
+  const auto* weight = w.as<T>();
+  const auto* inverse = inverse_rms.as<float>();
+  for_each_block(x.rows(), block, [&](std::int64_t first, std::int64_t last) {
+    auto* dw_row = partial + first / block * cols;
+    std::fill_n(dw_row, cols, 0.0F);
+    for (auto m = first; m < last; ++m)
+      backward_row(to[m], accumulate_dx, dw_row, slope[m], from[m], weight, inverse[m], cols);
+  });
+  with_type(dw.dtype(), [&]<class W>(std::type_identity<W>) {
+    add_partials<W>(dw, accumulate_dw, partial, blocks);
+  });
+}
+
+}  // namespace
+
+void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x, Tensor delta,
+              Tensor w, float eps) {
+  expects(same_matrix_shape(y, x) && inverse_rms.numel() == x.rows() && w.numel() == x.cols(),
+          "rms_norm shapes");
+  expects(static_cast<bool>(sum) == static_cast<bool>(delta), "rms_norm: delta without sum");
+  expects(!delta || (same_matrix_shape(delta, x) && same_matrix_shape(sum, x)),
+          "rms_norm shapes of delta and sum");
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      forward<T>(y, inverse_rms, sum, x, delta, w, eps);
+    });
+  });
+}
+
+void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
+                       Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms,
+                       Tensor w) {
+  expects(same_matrix_shape(dx, x) && same_matrix_shape(dy, x) && w.numel() == x.cols() &&
+              dw.numel() == x.cols() && inverse_rms.numel() == x.rows(),
+          "rms_norm_backward shapes");
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      backward<T>(dx, accumulate_dx, dw, accumulate_dw, dy, x, inverse_rms, w);
+    });
+  });
+}
+
+}  // namespace llamesh::ops

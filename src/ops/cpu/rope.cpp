@@ -1,0 +1,48 @@
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops {
+namespace {
+
+using namespace cpu;
+
+/// Rotates one head in place; `sign` is -1 to rotate back.
+template <class T>
+void rotate(T* head, const float* cosines, const float* sines, std::int64_t half, float sign) {
+  for_each_vec(half, [&](std::int64_t i, auto lanes) {
+    const auto c = load(cosines + i, lanes);
+    const auto s = load(sines + i, lanes) * sign;
+    const auto x1 = load(head + i, lanes);
+    const auto x2 = load(head + half + i, lanes);
+    store(head + i, x1 * c - x2 * s, lanes);
+    store(head + half + i, x2 * c + x1 * s, lanes);
+  });
+}
+
+}  // namespace
+
+void rope(Stream& stream, Tensor x, Tensor cos_sin, std::int64_t head_dim, Rotation rotation) {
+  expects(
+      head_dim > 0 && head_dim % 2 == 0 && x.cols() % head_dim == 0 && cos_sin.cols() == head_dim,
+      "rope: {} columns, heads of {}, {} cosines and sines", x.cols(), head_dim, cos_sin.cols());
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      const auto half = head_dim / 2;
+      const auto sign = rotation == Rotation::forward ? 1.0F : -1.0F;
+      const Rows<T> tokens(x);
+      const Rows<const float> table(cos_sin);
+      for_each_block(x.rows(), rows_per_block(x.cols()),
+                     [&](std::int64_t first, std::int64_t last) {
+                       for (auto m = first; m < last; ++m) {
+                         const auto* cosines = table[m % cos_sin.rows()];
+                         for (std::int64_t h = 0; h < x.cols(); h += head_dim)
+                           rotate(tokens[m] + h, cosines, cosines + half, half, sign);
+                       }
+                     });
+    });
+  });
+}
+
+}  // namespace llamesh::ops

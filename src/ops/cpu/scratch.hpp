@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "device/buffer.hpp"
+
+namespace llamesh::ops::cpu {
+
+/// Memory that a kernel needs only while it runs. It grows to the largest request and is then kept,
+/// so that a training step allocates nothing after the first one. Declare it `thread_local static`
+/// in the kernel.
+class Scratch {
+ public:
+  /// At least `bytes` bytes, 64-byte aligned, with whatever was left in them.
+  std::byte* bytes(std::int64_t bytes) {
+    if (buffer_.bytes() < bytes) {
+      buffer_ = {};  // first, so that the old and the new one never live together
+      buffer_ = device::Buffer(bytes);
+    }
+    return buffer_.data();
+  }
+  /// At least `count` numbers.
+  template <class T>
+  T* array(std::int64_t count) {
+    return reinterpret_cast<T*>(bytes(count * static_cast<std::int64_t>(sizeof(T))));
+  }
+
+ private:
+  device::Buffer buffer_;
+};
+
+/// Hands out consecutive pieces of one scratch array, each 64-byte aligned.
+class Pieces {
+ public:
+  explicit Pieces(float* next) : next_(next) {}
+  float* take(std::int64_t count) {
+    auto* piece = next_;
+    next_ += padded(count);
+    return piece;
+  }
+  /// The numbers that a piece of `count` takes up.
+  static constexpr std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
+
+ private:
+  float* next_;
+};
+
+}  // namespace llamesh::ops::cpu

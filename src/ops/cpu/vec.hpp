@@ -1,0 +1,150 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "core/dtype.hpp"
+
+#if defined(__SSE__)
+#include <immintrin.h>
+#else
+#include <cmath>
+#endif
+
+/// Vectors of floats as wide as the CPU's registers (GCC's vector extensions), loaded from and
+/// stored to fp32 or bf16. Loops over them are written once for whole and partial vectors.
+namespace llamesh::ops::cpu {
+
+#if defined(__AVX512F__)
+inline constexpr std::int64_t vec_width = 16;
+#elif defined(__AVX__)
+inline constexpr std::int64_t vec_width = 8;
+#else
+inline constexpr std::int64_t vec_width = 4;
+#endif
+
+using Vec [[gnu::vector_size(vec_width * 4)]] = float;
+using VecInt [[gnu::vector_size(vec_width * 4)]] = std::int32_t;
+using VecBits [[gnu::vector_size(vec_width * 4)]] = std::uint32_t;
+using VecHalves [[gnu::vector_size(vec_width * 2)]] = std::uint16_t;
+
+/// All lanes of a vector take part.
+struct Whole {};
+/// Only the first `count` lanes do; loads fill the others with zeros.
+struct Part {
+  std::int64_t count;
+};
+
+inline Vec load(const float* from, Whole /*lanes*/) {
+  Vec v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline Vec load(const bf16* from, Whole /*lanes*/) {
+  VecHalves halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return std::bit_cast<Vec>(__builtin_convertvector(halves, VecBits) << 16U);
+}
+
+inline void store(float* to, Vec v, Whole /*lanes*/) {
+  std::memcpy(to, &v, sizeof v);
+}
+
+/// Rounds to nearest even as bf16(float) does.
+inline void store(bf16* to, Vec v, Whole /*lanes*/) {
+  const auto u = std::bit_cast<VecBits>(v);
+  const VecBits rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
+  const VecBits nan = (u >> 16U) | 0x40U;
+  const VecBits bits = (u & 0x7fffffffU) > 0x7f800000U ? nan : rounded;
+  const VecHalves halves = __builtin_convertvector(bits, VecHalves);
+  std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
+}
+
+template <class T>
+Vec load(const T* from, Part lanes) {
+  T whole[vec_width] = {};
+  std::memcpy(static_cast<void*>(whole), from, static_cast<std::size_t>(lanes.count) * sizeof(T));
+  return load(whole, Whole{});
+}
+
+template <class T>
+void store(T* to, Vec v, Part lanes) {
+  T whole[vec_width];
+  store(whole, v, Whole{});
+  std::memcpy(static_cast<void*>(to), whole, static_cast<std::size_t>(lanes.count) * sizeof(T));
+}
+
+/// body(i, lanes) for i = 0, vec_width, ...: Whole lanes, then at most one Part.
+template <class Body>
+[[gnu::always_inline]] inline void for_each_vec(std::int64_t n, const Body& body) {
+  std::int64_t i = 0;
+  for (; i + vec_width <= n; i += vec_width) body(i, Whole{});
+  if (i < n) body(i, Part{n - i});
+}
+
+inline Vec broadcast(float value) {
+  return Vec{} + value;
+}
+inline Vec max(Vec a, Vec b) {
+  return a > b ? a : b;
+}
+
+/// The lanes added up pairwise, in an order that depends on the vector width alone.
+inline float sum(Vec v) {
+  float lane[vec_width];
+  store(lane, v, Whole{});
+  for (auto half = vec_width / 2; half > 0; half /= 2)
+    for (std::int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
+}
+
+inline float max(Vec v) {
+  float most = v[0];
+  for (std::int64_t i = 1; i < vec_width; ++i) most = v[i] > most ? v[i] : most;
+  return most;
+}
+
+inline Vec sqrt(Vec v) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_sqrt_ps(0xffff, v);  // GCC 12 warns of the plain one
+#elif defined(__AVX__)
+  return _mm256_sqrt_ps(v);
+#elif defined(__SSE__)
+  return _mm_sqrt_ps(v);
+#else
+  for (std::int64_t i = 0; i < vec_width; ++i) v[i] = std::sqrt(v[i]);
+  return v;
+#endif
+}
+
+/// e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN of NaN.
+/// x = n ln 2 + r with |r| <= ln(2) / 2; e^r by its Taylor polynomial of degree 7.
+inline Vec exp(Vec x) {
+  constexpr float lowest = -87.3F;
+  constexpr float highest = 88.3F;
+  constexpr float round_to_int = 12582912.0F;  // 1.5 * 2^23: the sum's low bits hold the integer
+  const VecInt below = x < lowest;
+  const VecInt above = x > highest;
+  const Vec shifted = x * 1.44269504F + round_to_int;
+  const Vec n = shifted - round_to_int;
+  // ln 2 in two parts; the first has few bits, so that n times it is exact.
+  const Vec r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  Vec p = broadcast(1.0F / 5040.0F);
+  p = p * r + 1.0F / 720.0F;
+  p = p * r + 1.0F / 120.0F;
+  p = p * r + 1.0F / 24.0F;
+  p = p * r + 1.0F / 6.0F;
+  p = p * r + 0.5F;
+  p = p * r + 1.0F;
+  p = p * r + 1.0F;
+  // Unsigned, since the bits are those of no integer where x is far out of range or NaN.
+  const auto power = std::bit_cast<Vec>((std::bit_cast<VecBits>(shifted) + 127U) << 23U);
+  const Vec result = p * power;
+  const Vec high = above ? broadcast(std::numeric_limits<float>::infinity()) : result;
+  return below ? Vec{} : high;
+}
+
+}  // namespace llamesh::ops::cpu

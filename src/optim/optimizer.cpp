@@ -1,0 +1,73 @@
+#include "optim/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ops/ops.hpp"
+
+namespace llamesh::optim {
+
+double gradient_norm(const sharding::Fsdp& fsdp) {
+  auto stream = device::Stream::calling_thread();
+  return std::sqrt(fsdp.shard_group().sum(ops::sum_of_squares(stream, fsdp.gradients())));
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp)
+    : options_(options), fsdp_(fsdp) {
+  if (options.name == OptimizerName::adamw) {
+    add_moment("exp_avg");
+    add_moment("exp_avg_sq");
+  } else {
+    add_moment("momentum");
+  }
+}
+
+void Optimizer::add_moment(const char* name) {
+  const auto& layout = fsdp_.layout();
+  buffers_.emplace_back(layout.shard_numel() * size_of(DType::f32));
+  Moment moment{name, {}};
+  std::int64_t offset = 0;
+  for (const auto& unit : layout.units()) {
+    moment.shards.push_back(
+        buffers_.back().tensor(DType::f32, {unit.shard_numel}, offset * size_of(DType::f32)));
+    offset += unit.shard_numel;
+  }
+  moments_.push_back(std::move(moment));
+}
+
+void Optimizer::step(double lr, double norm, std::int64_t step) {
+  const double clip =
+      options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;
+  const auto t = static_cast<double>(step);
+  ops::AdamwStep adamw{.lr = static_cast<float>(lr),
+                       .beta1 = static_cast<float>(options_.beta1),
+                       .beta2 = static_cast<float>(options_.beta2),
+                       .eps = static_cast<float>(options_.eps),
+                       .weight_decay = 0,
+                       .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
+                       .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
+                       .gradient_scale = static_cast<float>(clip)};
+  ops::SgdStep sgd{.lr = adamw.lr,
+                   .momentum = adamw.beta1,
+                   .weight_decay = 0,
+                   .gradient_scale = adamw.gradient_scale};
+  const auto& layout = fsdp_.layout();
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    for (const auto& piece : layout.pieces(u, fsdp_.shard_rank())) {
+      const auto part = [&](const Tensor& shard) { return shard.slice(piece.offset, piece.count); };
+      const bool decays = layout.table()[piece.parameter].is_matrix();
+      adamw.weight_decay = sgd.weight_decay =
+          decays ? static_cast<float>(options_.weight_decay) : 0.0F;
+      const Tensor parameter = part(fsdp_.master(u));
+      const Tensor gradient = part(fsdp_.gradient_shard(u));
+      const Tensor moment = part(moments_[0].shards[u]);
+      if (options_.name == OptimizerName::adamw)
+        ops::adamw(stream_, parameter, moment, part(moments_[1].shards[u]), gradient, adamw);
+      else
+        ops::sgd(stream_, parameter, moment, gradient, sgd);
+    }
+  }
+}
+
+}  // namespace llamesh::optim

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/buffer.hpp"
+#include "device/stream.hpp"
+#include "optim/options.hpp"
+#include "sharding/fsdp.hpp"
+
+namespace llamesh::optim {
+
+/// The norm of the whole gradient: the square root of the fp32 shards' sum of squares over the
+/// shard axis. The replicas hold the same sums and are not counted again; padding is zero. Every
+/// rank gets the same number. Collective over the shard axis.
+double gradient_norm(const sharding::Fsdp& fsdp);
+
+/// AdamW, or SGD with momentum, on this rank's shards. It reads the gradient shards of `fsdp` and
+/// updates its master shards in place, in one pass. Weight decay applies to matrices only.
+class Optimizer {
+ public:
+  /// `fsdp` is borrowed.
+  Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp);
+
+  /// One step. `norm` is the gradient's, for clipping: gradients are scaled by
+  /// min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. `step` counts from
+  /// 1 and enters the bias correction.
+  void step(double lr, double norm, std::int64_t step);
+
+  /// A moment by its name in checkpoints ("exp_avg", "exp_avg_sq"; SGD: "momentum"), and this
+  /// rank's shard of it for each unit: (shard_numel) fp32.
+  struct Moment {
+    std::string name;
+    std::vector<Tensor> shards;
+  };
+  const std::vector<Moment>& moments() const { return moments_; }
+
+ private:
+  void add_moment(const char* name);
+
+  OptimizerOptions options_;
+  sharding::Fsdp& fsdp_;
+  device::Stream stream_ = device::Stream::calling_thread();
+  std::vector<device::Buffer> buffers_;
+  std::vector<Moment> moments_;
+};
+
+}  // namespace llamesh::optim

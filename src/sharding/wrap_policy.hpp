@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sharding/shard_layout.hpp"
+
+namespace llamesh::sharding {
+
+enum class Wrap {
+  layer,  ///< the embedding, each decoder layer, final norm + head; a tied embedding in the root
+  size,   ///< modules of at least min_numel elements, children first (as FSDP's size policy)
+  none,   ///< one unit
+};
+
+struct WrapOptions {
+  Wrap wrap = Wrap::layer;
+  std::int64_t min_numel = 100'000'000;
+};
+
+/// The units of a model, in the order in which the forward pass first enters them. A parameter
+/// belongs to the nearest wrapped ancestor; what is left falls to the root unit. Empty units are
+/// left out. Pure.
+std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
+
+/// The unit tree with sizes, for --print-units.
+std::string describe_units(const ShardLayout& layout);
+
+}  // namespace llamesh::sharding

@@ -1,0 +1,27 @@
+#include "train/flops.hpp"
+
+namespace llamesh::train {
+namespace {
+
+double attention_flops(const model::LlamaConfig& c, std::int64_t sequence) {
+  return 12.0 * static_cast<double>(c.num_hidden_layers) *
+         static_cast<double>(c.num_attention_heads * c.head_dim) * static_cast<double>(sequence);
+}
+
+double product_flops(const model::ParameterTable& table) {
+  return 6.0 * static_cast<double>(table.numel_in_products());
+}
+
+}  // namespace
+
+double flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
+                       std::int64_t sequence) {
+  return product_flops(table) + attention_flops(config, sequence);
+}
+
+double causal_flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
+                              std::int64_t sequence) {
+  return product_flops(table) + attention_flops(config, sequence) / 2;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+namespace llamesh::train {
+
+/// What is known of one optimizer step, the same on every rank.
+struct StepRecord {
+  std::int64_t step = 0;  ///< counts from 1: steps done so far
+  double loss = 0;        ///< mean over the step's tokens, nats
+  double grad_norm = 0;   ///< before clipping
+  double lr = 0;
+  std::int64_t tokens = 0;  ///< since the start of the run
+  double seconds = 0;       ///< this step
+  double tokens_per_second = 0;
+  double mfu = 0;           ///< see flops.hpp, over the measured GEMM rate of all ranks
+  std::int64_t valley = 0;  ///< bytes in use after the step, on the fullest rank
+  std::int64_t peak = 0;    ///< most bytes in use within the step, on the fullest rank
+  std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by this rank in the step
+};
+
+/// Appends to metrics.jsonl: one JSON object a line, numbers that read back as the same bits.
+class MetricsFile {
+ public:
+  /// Opens for appending; a torn last line of a killed run is ended first. An I/O failure throws
+  /// (exit 74).
+  explicit MetricsFile(const std::filesystem::path& path);
+  void write(const StepRecord& record);
+  /// {"event": "validation", "step": ..., "loss": ...}
+  void write_validation(std::int64_t step, double loss);
+  /// {"event": name, "step": ...}, for resumed runs and saved checkpoints.
+  void write_event(const std::string& name, std::int64_t step, const std::string& detail);
+
+ private:
+  void append(const std::string& line);
+  std::filesystem::path path_;
+  std::ofstream out_;
+};
+
+/// One line for people: step, loss, norm, rate.
+std::string describe(const StepRecord& record, std::int64_t total_steps);
+
+}  // namespace llamesh::train

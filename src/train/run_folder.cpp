@@ -1,0 +1,25 @@
+#include "train/run_folder.hpp"
+
+#include <fstream>
+
+#include "core/error.hpp"
+#include "core/log.hpp"
+
+namespace llamesh::train {
+
+std::filesystem::path open_run_folder(const std::filesystem::path& folder,
+                                      const std::string& config) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    fail(ExitCode::io_failure, "cannot make the run folder {}: {}", folder.string(),
+         error.message());
+  std::ofstream out(folder / "config.yaml");
+  out << config;
+  out.close();
+  if (!out) fail(ExitCode::io_failure, "cannot write {}", (folder / "config.yaml").string());
+  log_to_file((folder / "log.txt").string());
+  return folder / "metrics.jsonl";
+}
+
+}  // namespace llamesh::train

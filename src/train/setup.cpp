@@ -1,0 +1,54 @@
+#include "train/setup.hpp"
+
+#include "data/sampler.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// How often each rank calls the model for one optimizer step.
+std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
+  const std::int64_t at_once = ranks * options.micro_batch;
+  if (options.global_batch == 0) options.global_batch = at_once;
+  validate(options.global_batch % at_once == 0,
+           "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}",
+           options.global_batch, ranks, options.micro_batch, at_once);
+  return options.global_batch / at_once;
+}
+
+data::TokenStream open_stream(const data::DataOptions& options,
+                              const std::vector<std::string>& files, std::int64_t vocab_size) {
+  data::TokenStream stream(options, files, vocab_size);
+  validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
+           "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
+           stream.describe(), stream.size(), options.sequence_length + 1);
+  return stream;
+}
+
+}  // namespace
+
+Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
+  Setup setup;
+  setup.inputs = inputs;
+  auto& in = setup.inputs;
+  setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
+  comm::agree(world, [&] {
+    in.model = in.model.resolved();
+    if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
+    setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
+    setup.micro_batches = micro_batches_of(in.train, world.size());
+    setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+    setup.layout = std::make_unique<const sharding::ShardLayout>(
+        *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
+    validate(!in.data.train.empty(), "data.train names no file; give at least one");
+    setup.train_tokens = open_stream(in.data, in.data.train, in.model.vocab_size);
+    if (in.evaluate.every_steps > 0) {
+      validate(!in.data.validation.empty(),
+               "evaluate.every_steps is {}, but data.validation names no file",
+               in.evaluate.every_steps);
+      setup.validation_tokens = open_stream(in.data, in.data.validation, in.model.vocab_size);
+    }
+  });
+  return setup;
+}
+
+}  // namespace llamesh::train

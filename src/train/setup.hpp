@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "comm/topology.hpp"
+#include "data/token_stream.hpp"
+#include "sharding/shard_layout.hpp"
+#include "train/inputs.hpp"
+
+namespace llamesh::train {
+
+/// A run thought through on paper: whatever can be wrong with its inputs is found when this is
+/// made, on every rank in the same way, before any memory is taken or any file written.
+struct Setup {
+  Inputs inputs;  ///< with model, global_batch and folder resolved
+  comm::Topology topology;
+  comm::MeshShape mesh;
+  std::unique_ptr<const model::ParameterTable> table;  ///< at a fixed address: layout borrows it
+  std::unique_ptr<const sharding::ShardLayout> layout;
+  std::int64_t micro_batches = 1;  ///< of each rank in an optimizer step
+  std::optional<data::TokenStream> train_tokens;
+  std::optional<data::TokenStream> validation_tokens;  ///< where there is to be a validation
+};
+
+/// Collective. Throws the user error on one rank and comm::Failed on the others.
+Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
+
+}  // namespace llamesh::train

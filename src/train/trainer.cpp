@@ -1,0 +1,167 @@
+#include "train/trainer.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/log.hpp"
+#include "device/memory_meter.hpp"
+#include "ops/gemm_rate.hpp"
+#include "optim/schedule.hpp"
+#include "train/flops.hpp"
+#include "train/run_folder.hpp"
+#include "train/threads.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(const comm::Communicator& world, const Setup& setup, const std::string& config)
+    : world_(world),
+      setup_(setup),
+      threads_(set_threads(setup.inputs.train.threads, world)),
+      mesh_(world, setup.topology, setup.mesh),
+      fsdp_(*setup.layout, mesh_, setup.inputs.sharding, setup.inputs.precision),
+      optimizer_(setup.inputs.optimizer, fsdp_),
+      llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
+             setup.inputs.data.sequence_length, setup.inputs.memory,
+             setup.inputs.precision.parameters),
+      loader_(*setup.train_tokens, dealing(), setup.inputs.data.order, setup.inputs.run.seed,
+              /*first_step=*/0),
+      micro_batches_(
+          static_cast<std::size_t>(setup.micro_batches),
+          data::Batch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
+  const Inputs& in = setup.inputs;
+  fsdp_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
+  if (setup.validation_tokens)
+    validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens, dealing(),
+                                                         in.evaluate.batches);
+  world.barrier();  // all ranks measure at the same time, as they will compute
+  gemm_rate_ = world.sum(ops::measured_gemm_rate(in.precision.parameters));
+  comm::agree(world, [&] {
+    if (world.rank() == 0)
+      metrics_ = std::make_unique<MetricsFile>(open_run_folder(in.run.folder, config));
+  });
+  spdlog::info("{} parameters on mesh {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
+               setup.table->numel(), comm::to_string(setup.mesh),
+               sharding::name_of(in.sharding.strategy), threads_, threads_ == 1 ? "" : "s",
+               gemm_rate_ / 1e9);
+}
+
+void Trainer::run() {
+  const Inputs& in = setup_.inputs;
+  Progress progress(step_, in.train.steps, in.log.every_steps);
+  const auto start = Clock::now();
+  while (step_ < in.train.steps) {
+    const StepRecord record = train_step();
+    if (metrics_) metrics_->write(record);
+    progress.show(step_, describe(record, in.train.steps), seconds_since(start));
+    if (validation_ && (step_ % in.evaluate.every_steps == 0 || step_ == in.train.steps))
+      evaluate_and_tell(progress);
+  }
+}
+
+StepRecord Trainer::train_step() {
+  const auto start = Clock::now();
+  device::MemoryMeter::instance().start_interval();
+  const std::int64_t valid_tokens = world_.sum(load_micro_batches());
+  const float scale = 1.0F / static_cast<float>(valid_tokens);
+
+  double loss = 0;
+  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
+    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
+    loss += llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
+  }
+  fsdp_.finish_gradients();
+
+  StepRecord record;
+  record.loss = world_.sum(loss) / static_cast<double>(valid_tokens);
+  record.grad_norm = optim::gradient_norm(fsdp_);
+  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
+    fail(ExitCode::no_progress,
+         "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
+         "schedule.warmup_steps",
+         step_ + 1, record.loss, record.grad_norm);
+  const Inputs& in = setup_.inputs;
+  record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
+  optimizer_.step(record.lr, record.grad_norm, step_ + 1);
+
+  record.step = ++step_;
+  record.tokens = tokens_ += valid_tokens;
+  this->record(record, seconds_since(start));
+  return record;
+}
+
+/// Takes the step's data from the loader; returns how many of this rank's targets count.
+std::int64_t Trainer::load_micro_batches() {
+  std::int64_t valid = 0;
+  for (auto& batch : micro_batches_) {
+    batch = loader_.next();
+    valid += std::count_if(batch.targets.begin(), batch.targets.end(),
+                           [](std::int32_t target) { return target >= 0; });
+  }
+  return valid;
+}
+
+double Trainer::evaluate() {
+  data::Batch batch(setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length);
+  double loss = 0;
+  std::int64_t valid = 0;
+  for (std::int64_t k = 0; k < validation_->batches(); ++k) {
+    validation_->read(k, batch);
+    loss += llama_.evaluate(fsdp_, as_tensors(batch));
+    valid += std::count_if(batch.targets.begin(), batch.targets.end(),
+                           [](std::int32_t target) { return target >= 0; });
+  }
+  return world_.sum(loss) / static_cast<double>(world_.sum(valid));
+}
+
+void Trainer::evaluate_and_tell(Progress& progress) {
+  const double loss = evaluate();
+  progress.clear();
+  spdlog::info("step {}: validation loss {:.4f} nats a token", step_, loss);
+  if (metrics_) metrics_->write_validation(step_, loss);
+}
+
+/// Completes the record with what was measured, as of the slowest and fullest rank.
+void Trainer::record(StepRecord& record, double seconds) {
+  const auto& meter = device::MemoryMeter::instance();
+  record.valley = world_.max(meter.in_use());
+  record.peak = world_.max(meter.peak());
+  record.seconds = static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))) / 1e9;
+  const auto step_tokens =
+      static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
+  record.tokens_per_second = step_tokens / record.seconds;
+  record.mfu =
+      record.tokens_per_second *
+      flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length) /
+      gemm_rate_;
+  for (const auto& [name, size] : setup_.mesh) {
+    const std::int64_t sent = mesh_.axis(name).collectives->bytes_sent();
+    record.traffic[name] = sent - std::exchange(sent_before_[name], sent);
+  }
+}
+
+data::Dealing Trainer::dealing() const {
+  return {.sequence_length = setup_.inputs.data.sequence_length,
+          .micro_batch = setup_.inputs.train.micro_batch,
+          .global_batch = setup_.inputs.train.global_batch,
+          .rank = world_.rank(),
+          .ranks = world_.size()};
+}
+
+model::Batch Trainer::as_tensors(data::Batch& batch) const {
+  const std::int64_t rows = setup_.inputs.train.micro_batch;
+  const std::int64_t cols = setup_.inputs.data.sequence_length;
+  return {Tensor(batch.tokens.data(), DType::i32, {rows, cols}),
+          Tensor(batch.targets.data(), DType::i32, {rows, cols})};
+}
+
+}  // namespace llamesh::train

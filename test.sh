@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Builds llamesh and runs its tests.
+#   ./test.sh [--no-install] [--sanitizers] [--ci] [CTEST-OPTION...]
+#     --no-install   install no packages, only say which are missing
+#     --sanitizers   also the unit tests under AddressSanitizer + UBSan and under ThreadSanitizer
+#     --ci           warnings are errors
+# Anything else goes to ctest, e.g.  ./test.sh -R sharding
+set -euo pipefail
+cd "$(dirname "$0")"
+
+setup=() presets=(cpu) ctest_options=()
+for option in "$@"; do
+  case $option in
+    --no-install) setup+=(--no-install) ;;
+    --ci) setup+=(--ci); presets[0]=ci ;;
+    --sanitizers) presets+=(asan tsan) ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) ctest_options+=("$option") ;;
+  esac
+done
+scripts/setup.sh "${setup[@]}"
+
+passed=0 failed=0
+logs=()
+for preset in "${presets[@]}"; do
+  scripts/build.sh "$preset"
+  source scripts/sanitizer_options.sh
+  labels=()
+  if [[ $preset == asan || $preset == tsan ]]; then labels=(-L unit); fi
+  # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other.
+  log=build/$preset/Testing/Temporary/LastTest.log
+  summary=build/$preset/ctest-summary.txt
+  ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 300 \
+    --test-output-size-passed 10000000 -j "$(nproc)" "${labels[@]}" "${ctest_options[@]}" |
+    tee "$summary" || true
+  # ctest's own closing line, e.g. "96% tests passed, 2 tests failed out of 50"
+  read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$summary") || {
+    bad=1 all=1
+  }
+  passed=$((passed + all - bad)) failed=$((failed + bad))
+  logs+=("$log")
+done
+
+skips=$(cat "${logs[@]}" 2>/dev/null | sed -n '/: Skipped$/{n;p}' || true)
+skipped=0
+if [[ -n $skips ]]; then
+  skipped=$(wc -l <<<"$skips")
+  echo
+  echo "Skipped cases within these tests, by reason:"
+  sort <<<"$skips" | uniq -c | sort -rn
+fi
+cases=$(cat "${logs[@]}" 2>/dev/null | sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p' |
+  awk '{ sum += $1 } END { print sum + 0 }')
+echo
+echo "$cases cases of GoogleTest passed in the ctest runs of: ${presets[*]} ($skipped cases skipped)"
+echo "$passed passed, $failed failed"
+[[ $failed == 0 ]]

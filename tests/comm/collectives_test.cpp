@@ -1,0 +1,257 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "comm/mpi_collectives.hpp"
+#include "comm/node_collectives.hpp"
+#include "mpi_world.hpp"
+
+// One set of assertions over every implementation. Inputs are small integers, of which every sum is
+// exact in fp32 (and in bf16 before the sum), so expected values do not depend on the order of
+// summing.
+namespace llamesh::comm {
+namespace {
+
+constexpr std::uint64_t seed = 20240229;
+
+/// The number that rank `rank` contributes at element `i` of call `call`: an integer in [-100,
+/// 100].
+float number(int rank, std::int64_t i, int call) {
+  std::uint64_t x = seed + static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15U +
+                    static_cast<std::uint64_t>(rank) * 0xBF58476D1CE4E5B9U +
+                    static_cast<std::uint64_t>(call) * 0x94D049BB133111EBU;
+  x ^= x >> 31U;
+  x *= 0xD6E8FEB86659FD93U;
+  x ^= x >> 32U;
+  return static_cast<float>(static_cast<std::int64_t>(x % 201) - 100);
+}
+
+float sum_of(int size, std::int64_t i, int call) {
+  float sum = 0;
+  for (int r = 0; r < size; ++r) sum += number(r, i, call);
+  return sum;
+}
+
+void fill(const Tensor& t, int rank, int call, std::int64_t first = 0) {
+  for (std::int64_t i = 0; i < t.numel(); ++i)
+    if (t.dtype() == DType::bf16)
+      t.as<bf16>()[i] = bf16(number(rank, first + i, call));
+    else
+      t.as<float>()[i] = number(rank, first + i, call);
+}
+
+float at(const Tensor& t, std::int64_t i) {
+  return t.dtype() == DType::bf16 ? static_cast<float>(t.as<bf16>()[i]) : t.as<float>()[i];
+}
+
+enum class Memory { window, plain };
+
+template <class Implementation>
+class CollectivesTest : public ::testing::Test {
+ protected:
+  CollectivesTest() : axis(test::world()), rank(axis.rank()), size(axis.size()) {}
+
+  device::Buffer gathered(std::int64_t per_rank, Memory memory) {
+    per_rank = (per_rank + 63) / 64 * 64;
+    if (memory == Memory::window) return axis.allocate_gathered(per_rank);
+    return device::Buffer(per_rank * size);
+  }
+  device::Buffer symmetric(std::int64_t bytes, Memory memory) {
+    if (memory == Memory::window) return axis.allocate_symmetric(bytes);
+    return device::Buffer(bytes);
+  }
+
+  Implementation axis;
+  int rank;
+  int size;
+  std::vector<std::int64_t> lengths{0, 1, 7, 1000, 300'001};
+};
+
+using Implementations = ::testing::Types<NodeCollectives, MpiCollectives>;
+TYPED_TEST_SUITE(CollectivesTest, Implementations);
+
+TYPED_TEST(CollectivesTest, AllGatherCastsAndPlacesEveryRange) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const DType type : {DType::f32, DType::bf16})
+      for (const auto n : this->lengths) {
+        auto buffer = this->gathered(n * size_of(type), memory);
+        device::Buffer own(n * 4);
+        const auto whole = buffer.tensor(type, {n * this->size});
+        const auto mine = own.tensor(DType::f32, {n});
+        for (int call = 0; call < 3; ++call) {
+          fill(mine, this->rank, call);
+          this->axis.all_gather(whole, mine, {}).wait();
+          for (std::int64_t i = 0; i < whole.numel(); ++i)
+            ASSERT_EQ(at(whole, i), number(static_cast<int>(i / n), i % n, call)) << "n " << n;
+          test::world().barrier();  // before the owner's next call nobody reads any more
+        }
+      }
+}
+
+TYPED_TEST(CollectivesTest, AllGatherInPlaceAndOfASubView) {
+  constexpr std::int64_t n = 4099;
+  constexpr std::int64_t skip = 33;
+  for (const Memory memory : {Memory::window, Memory::plain}) {
+    auto buffer = this->gathered((n + skip) * 4, memory);
+    const auto whole =
+        buffer.tensor(DType::f32, {(n + skip) * this->size}).slice(skip, n * this->size);
+    const auto mine = whole.slice(this->rank * n, n);
+    fill(mine, this->rank, 5);
+    this->axis.all_gather(whole, mine, {}).wait();
+    for (std::int64_t i = 0; i < whole.numel(); ++i)
+      ASSERT_EQ(at(whole, i), number(static_cast<int>(i / n), i % n, 5));
+  }
+}
+
+TYPED_TEST(CollectivesTest, AllGatherIntoSymmetricMemory) {
+  constexpr std::int64_t n = 777;
+  auto buffer = this->axis.allocate_symmetric(n * this->size * 4);
+  const auto whole = buffer.tensor(DType::f32, {n * this->size});
+  fill(whole.slice(this->rank * n, n), this->rank, 1);
+  this->axis.all_gather(whole, whole.slice(this->rank * n, n), {}).wait();
+  for (std::int64_t i = 0; i < whole.numel(); ++i)
+    ASSERT_EQ(at(whole, i), number(static_cast<int>(i / n), i % n, 1));
+}
+
+TYPED_TEST(CollectivesTest, ReduceScatterSumsAndAccumulates) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const DType type : {DType::f32, DType::bf16})
+      for (const auto n : this->lengths) {
+        auto buffer = this->symmetric(n * this->size * size_of(type) + 64, memory);
+        device::Buffer own(n * 4);
+        const auto parts = buffer.tensor(type, {n * this->size}, 64);
+        const auto mine = own.tensor(DType::f32, {n});
+        for (int call = 0; call < 2; ++call) {
+          fill(parts, this->rank, call);
+          this->axis.reduce_scatter(mine, parts, call == 0 ? Accumulate::no : Accumulate::yes, {})
+              .wait();
+        }
+        for (std::int64_t i = 0; i < n; ++i) {
+          const auto j = this->rank * n + i;
+          ASSERT_EQ(at(mine, i), sum_of(this->size, j, 0) + sum_of(this->size, j, 1)) << n;
+        }
+      }
+}
+
+TYPED_TEST(CollectivesTest, AllReduceGivesEveryRankTheSameBits) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const auto n : this->lengths) {
+      auto buffer = this->symmetric(n * 4, memory);
+      const auto data = buffer.tensor(DType::f32, {n});
+      fill(data, this->rank, 2);
+      this->axis.all_reduce(data, {}).wait();
+      for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(at(data, i), sum_of(this->size, i, 2)) << n;
+
+      std::mt19937_64 random(seed + static_cast<std::uint64_t>(this->rank));
+      std::normal_distribution<float> normal;
+      std::vector<float> input(static_cast<std::size_t>(n));
+      for (float& x : input) x = normal(random);
+      std::string first;
+      for (int run = 0; run < 2; ++run) {
+        std::copy(input.begin(), input.end(), data.template as<float>());
+        this->axis.all_reduce(data, {}).wait();
+        const std::string bits(static_cast<const char*>(data.data()),
+                               static_cast<std::size_t>(data.bytes()));
+        if (run == 0) first = bits;
+        ASSERT_TRUE(bits == first) << "two runs differ";
+        ASSERT_TRUE(bits == test::world().broadcast(bits)) << "ranks differ";
+      }
+    }
+}
+
+TYPED_TEST(CollectivesTest, BroadcastFromEveryRoot) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (int root = 0; root < this->size; ++root) {
+      auto buffer = this->symmetric(4004, memory);
+      const auto data = buffer.tensor(DType::f32, {1001});
+      fill(data, this->rank, 3);
+      this->axis.broadcast(data, root, {}).wait();
+      for (std::int64_t i = 0; i < 1001; ++i) ASSERT_EQ(at(data, i), number(root, i, 3));
+    }
+}
+
+/// A training step's pattern many times over the same buffers, without a wait in between.
+TYPED_TEST(CollectivesTest, ManyCallsBackToBackOnTheSameBuffers) {
+  constexpr std::int64_t n = 513;
+  auto gathered = this->gathered(n * 2, Memory::window);
+  auto symmetric = this->symmetric(n * this->size * 4, Memory::window);
+  device::Buffer own(n * 4);
+  device::Buffer sums(n * 4);
+  const auto whole = gathered.tensor(DType::bf16, {n * this->size});
+  const auto parts = symmetric.tensor(DType::f32, {n * this->size});
+  const auto mine = own.tensor(DType::f32, {n});
+  const auto sum = sums.tensor(DType::f32, {n});
+  auto compute = device::Stream::worker();
+  std::int64_t wrong = 0;
+  device::Event computed;
+  for (int call = 0; call < 100; ++call) {
+    compute.run([=, this] { fill(mine, this->rank, call); });
+    const auto all = this->axis.all_gather(whole, mine, compute.record());
+    compute.wait(all);
+    compute.run([=, this, &wrong] {
+      for (std::int64_t i = 0; i < whole.numel(); ++i)
+        wrong += at(whole, i) != number(static_cast<int>(i / n), i % n, call) ? 1 : 0;
+      fill(parts, this->rank, call);
+    });
+    const auto reduced = this->axis.reduce_scatter(sum, parts, Accumulate::no, compute.record());
+    compute.wait(reduced);
+    compute.run([=, this, &wrong] {
+      for (std::int64_t i = 0; i < n; ++i)
+        wrong += at(sum, i) != sum_of(this->size, this->rank * n + i, call) ? 1 : 0;
+    });
+  }
+  compute.record().wait();
+  EXPECT_EQ(wrong, 0);
+}
+
+TYPED_TEST(CollectivesTest, CountsTheBytesOfTheFormulas) {
+  const std::int64_t n = 100;
+  const std::int64_t others = this->size - 1;
+  device::Buffer buffer(n * this->size * 4);
+  device::Buffer own(n * 4);
+  const auto all = buffer.tensor(DType::f32, {n * this->size});
+  const auto mine = own.tensor(DType::f32, {n});
+  std::int64_t expected = 0;
+  this->axis.all_gather(all, mine, {}).wait();
+  EXPECT_EQ(this->axis.bytes_sent(), expected += 4 * n * others);
+  this->axis.reduce_scatter(mine, buffer.tensor(DType::bf16, {n * this->size}), Accumulate::no, {})
+      .wait();
+  EXPECT_EQ(this->axis.bytes_sent(), expected += 2 * n * others);
+  this->axis.all_reduce(all, {}).wait();
+  EXPECT_EQ(this->axis.bytes_sent(), expected += 2 * 4 * n * others);
+  this->axis.broadcast(mine, 0, {}).wait();
+  EXPECT_EQ(this->axis.bytes_sent(), expected += this->rank == 0 && this->size > 1 ? 4 * n : 0);
+}
+
+TYPED_TEST(CollectivesTest, AnErrorInAWorkerReachesTheWaiter) {
+  auto bad = device::Stream::worker();
+  bad.run([] { throw std::runtime_error("bad shard"); });
+  device::Buffer own(4);
+  const auto event = this->axis.all_reduce(own.tensor(DType::f32, {1}), bad.record());
+  EXPECT_THROW(event.wait(), std::runtime_error);
+}
+
+TYPED_TEST(CollectivesTest, RefusesTensorsThatDoNotFit) {
+  device::Buffer buffer(4096);
+  const auto mine = buffer.tensor(DType::f32, {8});
+  const auto other = buffer.tensor(DType::f32, {8 * this->size + 1}, 512);
+  EXPECT_THROW(this->axis.all_gather(other, mine, {}), Error);
+  EXPECT_THROW(this->axis.reduce_scatter(mine, other, Accumulate::no, {}), Error);
+  EXPECT_THROW(this->axis.broadcast(mine, this->size, {}), Error);
+}
+
+TYPED_TEST(CollectivesTest, BuffersAreZeroAlignedAndCounted) {
+  const auto before = device::MemoryMeter::instance().in_use();
+  auto whole = this->axis.allocate_gathered(640);
+  auto own = this->axis.allocate_symmetric(100);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(whole.data()) % 64, 0U);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(own.data()) % 64, 0U);
+  for (std::int64_t i = 0; i < whole.bytes(); ++i) ASSERT_EQ(whole.data()[i], std::byte{0});
+  for (std::int64_t i = 0; i < own.bytes(); ++i) ASSERT_EQ(own.data()[i], std::byte{0});
+  const auto shared = std::is_same_v<TypeParam, NodeCollectives> ? 640 : 640 * this->size;
+  EXPECT_EQ(device::MemoryMeter::instance().in_use() - before, shared + 100);
+}
+
+}  // namespace
+}  // namespace llamesh::comm

@@ -1,0 +1,94 @@
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "comm/communicator.hpp"
+#include "comm/mpi.hpp"
+#include "comm/session.hpp"
+#include "mpi_world.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using test::world;
+
+TEST(Communicator, SumsAndGathersByRank) {
+  const int size = world().size();
+  EXPECT_EQ(world().sum(std::int64_t{world().rank() + 1}), size * (size + 1) / 2);
+  EXPECT_EQ(world().sum(0.5), 0.5 * size);
+  EXPECT_EQ(world().max(world().rank()), size - 1);
+  EXPECT_EQ(world().min(world().rank()), 0);
+  const auto texts = world().all_gather(std::string(static_cast<std::size_t>(world().rank()), 'x'));
+  for (int r = 0; r < size; ++r)
+    EXPECT_EQ(texts[static_cast<std::size_t>(r)].size(), static_cast<std::size_t>(r));
+  const std::string text = world().rank() == size - 1 ? "from the last" : "";
+  EXPECT_EQ(world().broadcast(text, size - 1), "from the last");
+}
+
+TEST(Communicator, SplitsByColorInTheOrderOfKeys) {
+  const auto part = world().split(world().rank() % 2, -world().rank());
+  EXPECT_EQ(part.size(), (world().size() + 1 - world().rank() % 2) / 2);
+  const auto members = part.all_gather(std::int64_t{world().rank()});
+  EXPECT_TRUE(std::is_sorted(members.rbegin(), members.rend()));
+  const auto copy = part.duplicate();
+  EXPECT_EQ(copy.rank(), part.rank());
+  EXPECT_EQ(copy.sum(std::int64_t{1}), part.size());
+}
+
+TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
+  int value = 0;
+  try {
+    check(MPI_Send(&value, 1, MPI_INT, world().size(), 0, native(world())), "a send to nobody");
+    FAIL() << "a send to a rank that does not exist succeeded";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("MPI_ERR_RANK"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("a send to nobody"), std::string::npos);
+  }
+}
+
+/// The exit code and text with which this rank left the phase.
+std::pair<int, std::string> outcome(const std::function<void()>& phase) {
+  try {
+    agree(world(), phase);
+  } catch (const Failed& failed) {
+    return {static_cast<int>(failed.code()), "follows"};
+  } catch (const Error& error) {
+    return {static_cast<int>(error.code()), error.what()};
+  }
+  return {0, ""};
+}
+
+TEST(Agree, EveryRankLeavesByTheLowestFailure) {
+  const int last = world().size() - 1;
+  const bool fails = world().rank() == last;
+  EXPECT_EQ(outcome([] {}).first, 0);
+  auto left = outcome([&] { validate(!fails, "bad file on {}", last); });
+  EXPECT_EQ(left.first, 78);
+  EXPECT_EQ(left.second, fails ? "bad file on " + std::to_string(last) : "follows");
+  left = outcome([&] {
+    if (fails) throw std::runtime_error("a library's error");
+  });
+  EXPECT_EQ(left.first, 70);
+  EXPECT_EQ(left.second, fails ? "a library's error" : "follows");
+  left = outcome([&] { fail(ExitCode::io_failure, "rank {} fails", world().rank()); });
+  EXPECT_EQ(left.first, 74);
+  EXPECT_EQ(left.second, world().rank() == 0 ? "rank 0 fails" : "follows");
+}
+
+TEST(Agree, TheOriginalErrorIsToldRatherThanOneThatFollows) {
+  const int last = world().size() - 1;
+  const auto left = outcome([&] {
+    if (world().rank() == last) fail(ExitCode::io_failure, "the origin");
+    throw Failed(ExitCode::bad_input);
+  });
+  EXPECT_EQ(left.first, 74);
+  EXPECT_EQ(left.second, world().rank() == last ? "the origin" : "follows");
+}
+
+TEST(Agree, OnRankZeroGivesItsTextToAll) {
+  EXPECT_EQ(on_rank_0(world(), [] { return "rank " + std::to_string(world().rank()); }), "rank 0");
+  EXPECT_THROW(on_rank_0(world(), []() -> std::string { throw std::runtime_error("no"); }), Error);
+}
+
+}  // namespace
+}  // namespace llamesh::comm

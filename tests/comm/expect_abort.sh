@@ -1,0 +1,8 @@
+#!/bin/sh
+# expect_abort.sh MPIRUN PROGRAM: three ranks of which one throws end within 10 s with exit code 74.
+begin=$(date +%s)
+timeout 20 "$1" 3 "$2"
+code=$?
+seconds=$(($(date +%s) - begin))
+echo "exit code $code after $seconds s"
+[ "$code" = 74 ] && [ "$seconds" -le 10 ]

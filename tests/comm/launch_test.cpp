@@ -1,0 +1,56 @@
+#include "comm/launch.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace llamesh::comm {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Launch launch(const Variables& variables) {
+  return detect_launch([&](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+std::string problem(const Variables& variables, int world_size) {
+  return launch_problem(launch(variables), world_size);
+}
+
+TEST(Launch, AProgramStartedAloneIsAWorldOfOne) {
+  EXPECT_EQ(problem({}, 1), "");
+}
+
+TEST(Launch, SrunWithPmixIsRightWhenTheSizesAgree) {
+  const Variables srun{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_NTASKS", "4"}, {"PMIX_RANK", "1"}};
+  EXPECT_EQ(problem(srun, 4), "");
+  EXPECT_NE(problem(srun, 1).find("SLURM_STEP_NUM_TASKS is 4 but MPI sees 1 rank"),
+            std::string::npos);
+}
+
+TEST(Launch, SrunWithoutPmiIsSeenBeforeMpiStarts) {
+  const auto srun = launch({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}});
+  EXPECT_FALSE(srun.wired);
+  EXPECT_EQ(srun.rank, 3);
+  EXPECT_NE(launch_problem(srun, 1).find("srun --mpi=pmix"), std::string::npos);
+}
+
+TEST(Launch, MpirunInsideAnAllocationDecidesItself) {
+  const Variables inside{
+      {"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}};
+  EXPECT_EQ(problem(inside, 2), "");
+  EXPECT_NE(problem(inside, 1).find("another MPI"), std::string::npos);
+}
+
+TEST(Launch, AShellInAnAllocationHasToUseALauncher) {
+  EXPECT_NE(problem({{"SLURM_NTASKS", "8"}}, 1), "");
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "1"}}, 1), "");
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "many"}}, 1), "");
+}
+
+}  // namespace
+}  // namespace llamesh::comm

@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include "comm/device_mesh.hpp"
+#include "comm/mpi_collectives.hpp"
+#include "comm/node_collectives.hpp"
+#include "mpi_world.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using test::world;
+
+TEST(Topology, CutsMachinesIntoLogicalNodes) {
+  const std::vector<std::string> hosts{"a", "b", "a", "b", "a", "a"};
+  const std::vector<int> machines{0, 1, 0, 1, 0, 0};
+  const auto whole = make_topology(machines, hosts, 0);
+  EXPECT_EQ(whole.nodes, 2);
+  EXPECT_EQ(whole.node_of, machines);
+  EXPECT_EQ(whole.local_rank_of, (std::vector<int>{0, 0, 1, 1, 2, 3}));
+  EXPECT_EQ(whole.ranks_on(0), 4);
+  EXPECT_EQ(whole.uniform_ranks_per_node(), 0);
+  const auto cut = make_topology(machines, hosts, 2);
+  EXPECT_EQ(cut.nodes, 3);
+  EXPECT_EQ(cut.node_of, (std::vector<int>{0, 1, 0, 1, 2, 2}));
+  EXPECT_EQ(cut.local_rank_of, (std::vector<int>{0, 0, 1, 1, 0, 1}));
+  EXPECT_EQ(cut.uniform_ranks_per_node(), 2);
+  EXPECT_THROW(make_topology(machines, hosts, 3), Error);
+  EXPECT_THROW(make_topology(machines, hosts, -1), Error);
+}
+
+TEST(Mesh, CoordinatesAreRowMajor) {
+  const MeshShape shape{{"replicate", 2}, {"shard", 3}};
+  EXPECT_EQ(coordinates(shape, 0), (std::vector<int>{0, 0}));
+  EXPECT_EQ(coordinates(shape, 4), (std::vector<int>{1, 1}));
+  EXPECT_EQ(to_string(shape), "replicate=2 x shard=3");
+}
+
+TEST(Mesh, AnAxisLiesWithinNodesOnlyWhenAllItsGroupsDo) {
+  const std::vector<int> one_machine(4, 0);
+  const std::vector<std::string> hosts(4, "a");
+  const auto two = make_topology(one_machine, hosts, 2);
+  const MeshShape shape{{"replicate", 2}, {"shard", 2}};
+  EXPECT_FALSE(axis_within_node(shape, 0, two));
+  EXPECT_TRUE(axis_within_node(shape, 1, two));
+  EXPECT_TRUE(axis_within_node(shape, 0, make_topology(one_machine, hosts, 0)));
+  EXPECT_FALSE(axis_within_node(shape, 1, make_topology({0, 0, 0, 1}, hosts, 0)));
+  const auto text = describe(shape, two);
+  EXPECT_NE(text.find("4 ranks on 2 nodes"), std::string::npos) << text;
+  EXPECT_NE(text.find("replicate 1 shard 0"), std::string::npos) << text;
+}
+
+TEST(Mesh, ReducesAlongEachAxisAlone) {
+  const int size = world().size();
+  const int inner = size % 2 == 0 ? 2 : 1;
+  const auto topology = discover_topology(world(), inner);
+  EXPECT_EQ(topology.nodes, size / inner);
+  DeviceMesh mesh(world(), topology, {{"replicate", size / inner}, {"shard", inner}});
+  auto& replicate = mesh.axis("replicate");
+  auto& shard = mesh.axis("shard");
+  EXPECT_NE(dynamic_cast<NodeCollectives*>(shard.collectives.get()), nullptr);
+  EXPECT_EQ(dynamic_cast<MpiCollectives*>(replicate.collectives.get()) != nullptr, size > inner);
+  EXPECT_EQ(shard.rank, world().rank() % inner);
+  EXPECT_EQ(replicate.rank, world().rank() / inner);
+
+  device::Buffer buffer(8);
+  const auto a = buffer.tensor(DType::f32, {1});
+  const auto b = buffer.tensor(DType::f32, {1}, 4);
+  *a.as<float>() = *b.as<float>() = static_cast<float>(1 << world().rank());
+  shard.collectives->all_reduce(a, {}).wait();
+  replicate.collectives->all_reduce(b, {}).wait();
+  int along_shard = 0;
+  int along_replicate = 0;
+  for (int r = 0; r < size; ++r) {
+    if (r / inner == replicate.rank) along_shard += 1 << r;
+    if (r % inner == shard.rank) along_replicate += 1 << r;
+  }
+  EXPECT_EQ(*a.as<float>(), static_cast<float>(along_shard));
+  EXPECT_EQ(*b.as<float>(), static_cast<float>(along_replicate));
+}
+
+TEST(Mesh, RefusesShapesThatDoNotFit) {
+  const auto topology = discover_topology(world(), 0);
+  const int size = world().size();
+  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", size + 1}}), Error);
+  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", 0}}), Error);
+  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", size}, {"shard", 1}}), Error);
+}
+
+}  // namespace
+}  // namespace llamesh::comm

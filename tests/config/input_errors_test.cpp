@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include "config/inputs.hpp"
+#include "config/reader.hpp"
+#include "errors.hpp"
+
+namespace llamesh::config {
+namespace {
+
+std::string error(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return test::error_of([&] { parse_inputs(text, "f.yaml", overrides); });
+}
+const std::string data = "data: {train: a.txt}\n";
+
+TEST(InputErrors, UnknownKeysNameTheNearest) {
+  EXPECT_EQ(error(data + "modle:\n  hidden_sise: 4\n"),
+            "f.yaml:3: unknown key 'modle.hidden_sise'; did you mean 'model.hidden_size'?");
+  EXPECT_EQ(error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
+            "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(error(data + "mesh: {axes: {tensor: 2}}\n"),
+            "f.yaml:2: unknown key 'mesh.axes.tensor'");
+  EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
+  EXPECT_EQ(error(data, {"train.stepz=4"}),
+            "command line: unknown key 'train.stepz'; did you mean 'train.steps'?");
+  EXPECT_EQ(error(data + "train.steps: 4\n"),
+            "f.yaml:2: key 'train.steps' is written with dots; nest it: train: {steps: ...}");
+  EXPECT_EQ(error(data + "model: {rope_scaling: {facter: 2}}\n"),
+            "f.yaml:2: unknown key 'model.rope_scaling.facter'; did you mean "
+            "'model.rope_scaling.factor'?");
+}
+
+TEST(InputErrors, DuplicateKeys) {
+  EXPECT_EQ(error(data + "train: {steps: 3}\ntrain: {steps: 4}\n"),
+            "f.yaml:3: duplicate key 'train'; it is already at f.yaml:2");
+}
+
+TEST(InputErrors, WrongTypes) {
+  EXPECT_EQ(error(data + "train: {steps: abc}\n"),
+            "f.yaml:2: train.steps: expected an integer, got 'abc'");
+  EXPECT_EQ(error(data, {"train.steps=1.5"}),
+            "command line: train.steps: expected an integer, got '1.5'");
+  EXPECT_EQ(error(data, {"train.steps="}),
+            "command line: train.steps: expected an integer, got nothing");
+  EXPECT_EQ(error(data, {"train.steps=[1]"}),
+            "command line: train.steps: expected an integer, got a list");
+  EXPECT_EQ(error(data, {"train.steps=1e400"}),
+            "command line: train.steps: expected an integer, got '1e400'");
+  EXPECT_EQ(error(data, {"train=5"}), "command line: train: expected a group of keys, got '5'");
+  EXPECT_EQ(error(data, {"optimizer.lr=fast"}),
+            "command line: optimizer.lr: expected a number, got 'fast'");
+  EXPECT_EQ(error(data, {"optimizer.lr=nan"}),
+            "command line: optimizer.lr: expected a number, got 'nan'");
+  EXPECT_EQ(error(data, {"optimizer.betas=[0.9]"}),
+            "command line: optimizer.betas: expected a list of two numbers, got 1 of them");
+  EXPECT_EQ(error(data, {"optimizer.betas=0.9"}),
+            "command line: optimizer.betas: expected a list of two numbers, got '0.9'");
+  EXPECT_EQ(error(data, {"checkpoint.async=yes"}),
+            "command line: checkpoint.async: expected true or false, got 'yes'");
+  EXPECT_EQ(error(data, {"run.name={a: 1}"}),
+            "command line: run.name: expected a word, got a group of keys");
+  EXPECT_EQ(error(data, {"data.train={a: 1}"}),
+            "command line: data.train: expected a list of words, got a group of keys");
+  EXPECT_EQ(error(data, {"data.train=[a, [b]]"}),
+            "command line: data.train: expected a list of words, got a list in it");
+  EXPECT_EQ(error(data, {"mesh.axes.shard=many"}),
+            "command line: mesh.axes.shard: expected an integer or auto, got 'many'");
+  EXPECT_EQ(error("- a\n"), "f.yaml:1: expected groups of keys, got a list");
+}
+
+TEST(InputErrors, UnknownWords) {
+  EXPECT_EQ(error(data, {"sharding.strategy=hybrid_shrad"}),
+            "command line: sharding.strategy: unknown value 'hybrid_shrad'; allowed: full_shard, "
+            "shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; did you mean "
+            "'hybrid_shard'?");
+  EXPECT_EQ(error(data, {"precision.reduce=q"}),
+            "command line: precision.reduce: unknown value 'q'; allowed: fp32, bf16");
+  EXPECT_NE(error(data, {"model.rope_scaling.rope_type=yarn"}).find("allowed: llama3"),
+            std::string::npos);
+}
+
+TEST(InputErrors, Ranges) {
+  const auto range = [](const std::string& key, const std::string& value,
+                        const std::string& allowed) {
+    EXPECT_EQ(error(data, {key + "=" + value}),
+              "command line: " + key + ": " + value + " is out of range; allowed: " + allowed);
+  };
+  range("train.steps", "-1", ">= 0");
+  range("train.micro_batch", "0", "[1, 16777216]");
+  range("data.sequence_length", "0", "[1, 16777216]");
+  range("optimizer.lr", "0", "> 0");
+  EXPECT_EQ(error(data, {"optimizer.betas=[0.9, 1]"}),
+            "command line: optimizer.betas: 1 is out of range; allowed: [0, 1)");
+  range("schedule.min_lr_ratio", "1.5", "[0, 1]");
+  range("sharding.prefetch", "2", "[0, 1]");
+  range("checkpoint.keep", "0", ">= 1");
+  range("mesh.axes.shard", "-2", ">= 0");
+  range("run.seed", "-1", ">= 0");
+  EXPECT_EQ(error(data, {"train.threads=3000000000"}),
+            "command line: train.threads: 3000000000 is too large; at most 2147483647");
+}
+
+TEST(InputErrors, WhatIsNotThereYet) {
+  EXPECT_EQ(error(data, {"data.format=jsonl"}),
+            "command line: data.format: 'jsonl' is not there yet; available: text, tokens");
+  EXPECT_EQ(
+      error(data, {"data.tokenizer=sp.model"}),
+      "command line: data.tokenizer: 'sp.model' is refused: tokenizer files are not there yet; "
+      "available: byte");
+  for (const std::string key :
+       {"model.hf", "model.load_weights", "sharding.offload", "sharding.spec", "log.tensorboard"}) {
+    const std::string text = error(data, {key + "=x"});
+    EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
+    EXPECT_NE(text.find("not there yet; "), std::string::npos) << text;
+  }
+}
+
+TEST(InputErrors, WhatDoesNotFitTogether) {
+  EXPECT_EQ(error(""), "f.yaml: data.train is missing; name at least one file");
+  EXPECT_NE(error(data, {"evaluate.every_steps=5"}).find("data.validation is missing"),
+            std::string::npos);
+  for (const std::string name : {"a/b", "..", "''"})
+    EXPECT_NE(error(data, {"run.name=" + name}).find("cannot name a folder"), std::string::npos)
+        << name;
+  EXPECT_NE(error(data, {"model.num_attention_heads=8", "model.num_key_value_heads=3"})
+                .find("num_key_value_heads"),
+            std::string::npos);
+}
+
+TEST(Nearest, FindsOnlyWhatIsNear) {
+  EXPECT_EQ(nearest("stpes", {"steps", "keep"}), "steps");
+  EXPECT_EQ(nearest("zzzzz", {"steps", "keep"}), "");
+  EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), "");
+}
+
+}  // namespace
+}  // namespace llamesh::config

@@ -1,0 +1,176 @@
+#include "config/inputs.hpp"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "errors.hpp"
+
+namespace llamesh::config {
+namespace {
+
+const std::string minimal = "data: {train: a.txt}\n";
+
+TEST(Inputs, DefaultsAreThoseOfTheOptions) {
+  const Inputs in = parse_inputs(minimal, "f");
+  const Inputs defaults;
+  EXPECT_EQ(in.run.folder, "runs/run");
+  EXPECT_EQ(in.optimizer.lr, defaults.optimizer.lr);
+  EXPECT_EQ(in.train.steps, defaults.train.steps);
+  EXPECT_EQ(in.model.hidden_size, defaults.model.hidden_size);
+  EXPECT_EQ(in.model.num_key_value_heads, defaults.model.num_attention_heads);  // resolved
+  EXPECT_EQ(in.model.head_dim, 32);
+  EXPECT_EQ(in.data.train, std::vector<std::string>{"a.txt"});
+}
+
+TEST(Inputs, ReadsEveryKindOfValue) {
+  const Inputs in = parse_inputs(
+      "run: {name: x, folder: /tmp/y z, seed: 7}\n"
+      "model: {hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16,\n"
+      "  rope_theta: 5e5, tie_word_embeddings: true,\n"
+      "  rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4096}}\n"
+      "mesh: {axes: {replicate: auto, shard: 4}, ranks_per_node: 2}\n"
+      "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0}\n"
+      "precision: {parameters: bf16, reduce: bf16}\n"
+      "memory: {activation_checkpointing: selective}\n"
+      "data: {train: [a.bin, b.bin], validation: c.bin, format: tokens, order: sequential,\n"
+      "  token_dtype: uint32, sequence_length: +128}\n"
+      "optimizer: {name: sgd, betas: [0, 0.5]}\n"
+      "schedule: {name: wsd, decay_steps: 1.2e1}\n"
+      "train: {threads: auto, global_batch: 48}\n"
+      "evaluate: {every_steps: 5}\n"
+      "checkpoint: {every_minutes: 0.5, resume: none, async: true}\n",
+      "f");
+  EXPECT_EQ(in.run.folder, "/tmp/y z");
+  EXPECT_EQ(in.run.seed, 7U);
+  EXPECT_EQ(in.model.rope_theta, 5e5);
+  ASSERT_TRUE(in.model.rope_scaling.has_value());
+  EXPECT_EQ(in.model.rope_scaling->factor, 32);
+  EXPECT_EQ(in.model.rope_scaling->high_freq_factor, 4);
+  EXPECT_TRUE(in.model.tie_word_embeddings);
+  EXPECT_EQ(in.mesh.replicate, 0);
+  EXPECT_EQ(in.mesh.shard, 4);
+  EXPECT_EQ(in.mesh.ranks_per_node, 2);
+  EXPECT_EQ(in.sharding.strategy, sharding::Strategy::shard_grad_op);
+  EXPECT_EQ(in.sharding.wrap.wrap, sharding::Wrap::size);
+  EXPECT_EQ(in.sharding.wrap.min_numel, 1'000'000);
+  EXPECT_EQ(in.sharding.prefetch, 0);
+  EXPECT_EQ(in.precision.parameters, DType::bf16);
+  EXPECT_EQ(in.precision.reduce, DType::bf16);
+  EXPECT_EQ(in.memory.activation_checkpointing, model::ActivationCheckpointing::selective);
+  EXPECT_EQ(in.data.train, (std::vector<std::string>{"a.bin", "b.bin"}));
+  EXPECT_EQ(in.data.validation, std::vector<std::string>{"c.bin"});
+  EXPECT_EQ(in.data.format, data::Format::tokens);
+  EXPECT_EQ(in.data.order, data::Order::sequential);
+  EXPECT_EQ(in.data.token_dtype, data::TokenDtype::uint32);
+  EXPECT_EQ(in.data.sequence_length, 128);
+  EXPECT_EQ(in.optimizer.name, optim::OptimizerName::sgd);
+  EXPECT_EQ(in.optimizer.beta1, 0);
+  EXPECT_EQ(in.optimizer.beta2, 0.5);
+  EXPECT_EQ(in.schedule.name, optim::ScheduleName::wsd);
+  EXPECT_EQ(in.schedule.decay_steps, 12);
+  EXPECT_EQ(in.train.threads, 0);
+  EXPECT_EQ(in.train.global_batch, 48);
+  EXPECT_EQ(in.checkpoint.every_minutes, 0.5);
+  EXPECT_EQ(in.checkpoint.resume, "none");
+  EXPECT_TRUE(in.checkpoint.async);
+  // Printed and read again it is the same, to the last digit and word.
+  const Inputs again = parse_inputs(to_yaml(in), "printed");
+  EXPECT_EQ(to_yaml(again), to_yaml(in));
+  EXPECT_EQ(again.model.rope_scaling->original_max_position_embeddings, 4096);
+  EXPECT_EQ(again.data.train, in.data.train);
+  EXPECT_EQ(again.optimizer.beta2, in.optimizer.beta2);
+  EXPECT_EQ(again.mesh.shard, 4);
+}
+
+TEST(Inputs, PrintedNumbersAreExact) {
+  for (const double lr : {3e-4, 1.0 / 3, 1e-300, 123456789.123, 0.1 + 0.2}) {
+    const Inputs in = parse_inputs(minimal, "f", {fmt::format("optimizer.lr={}", lr)});
+    EXPECT_EQ(in.optimizer.lr, lr);
+    EXPECT_EQ(parse_inputs(to_yaml(in), "printed").optimizer.lr, lr);
+  }
+  const Inputs big =
+      parse_inputs(minimal, "f", {"train.steps=9007199254740993", "run.name='a b: c'"});
+  EXPECT_EQ(big.train.steps, 9007199254740993);
+  EXPECT_EQ(parse_inputs(to_yaml(big), "printed").train.steps, 9007199254740993);
+}
+
+TEST(Inputs, OverridesWinOverTheFile) {
+  const Inputs in =
+      parse_inputs("train: {steps: 5, micro_batch: 2}\n" + minimal, "f",
+                   {"train.steps=9", "data.train=[x, y]", "sharding.strategy=no_shard"});
+  EXPECT_EQ(in.train.steps, 9);
+  EXPECT_EQ(in.train.micro_batch, 2);
+  EXPECT_EQ(in.data.train, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(in.sharding.strategy, sharding::Strategy::no_shard);
+}
+
+class ModelFile : public ::testing::Test {
+ protected:
+  ModelFile() {
+    char pattern[] = "/tmp/llamesh-config-XXXXXX";
+    folder_ = ::mkdtemp(pattern);
+    std::filesystem::create_directory(folder_ + "/models");
+    write("models/m.yaml", "hidden_size: 96\nnum_attention_heads: 6\nrope_scaling: {factor: 2}\n");
+    write("run.yaml", "model: {file: models/m.yaml, num_attention_heads: 3}\n" + minimal);
+  }
+  ~ModelFile() override { std::filesystem::remove_all(folder_); }
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ + "/" + name) << text;
+  }
+  std::string error(const std::string& name, const std::vector<std::string>& overrides = {}) const {
+    return test::error_of([&] { load_inputs(folder_ + "/" + name, overrides); });
+  }
+  std::string folder_;
+};
+
+TEST_F(ModelFile, InlineKeysAndOverridesCountMore) {
+  const Inputs in = load_inputs(folder_ + "/run.yaml", {"model.rope_scaling.factor=3"});
+  EXPECT_EQ(in.model.hidden_size, 96);
+  EXPECT_EQ(in.model.num_attention_heads, 3);
+  EXPECT_EQ(in.model.rope_scaling->factor, 3);
+  EXPECT_FALSE(load_inputs(folder_ + "/run.yaml", {"model.rope_scaling=null"}).model.rope_scaling);
+  EXPECT_EQ(to_yaml(in).find("file:"), std::string::npos);
+  write("none.yaml", minimal);
+  EXPECT_EQ(load_inputs(folder_ + "/none.yaml", {"model.file=" + folder_ + "/models/m.yaml"})
+                .model.hidden_size,
+            96);
+}
+
+TEST_F(ModelFile, ErrorsNameTheFileThatIsWrong) {
+  write("models/m.yaml", "hidden_size: 96\nhiden_size: 4\n");
+  EXPECT_NE(error("run.yaml").find(folder_ + "/models/m.yaml:2: unknown key 'model.hiden_size'"),
+            std::string::npos);
+  write("models/m.yaml", "- a\n");
+  EXPECT_NE(error("run.yaml").find("expected the keys of a model, got a list"), std::string::npos);
+  write("models/m.yaml", "file: m.yaml\n");
+  EXPECT_NE(error("run.yaml").find("cannot name another file"), std::string::npos);
+  std::filesystem::remove(folder_ + "/models/m.yaml");
+  EXPECT_NE(error("run.yaml").find("run.yaml:1: model.file: there is no file"), std::string::npos);
+  EXPECT_NE(error("run.yaml", {"model.file=[a]"}).find("expected a path, got a list"),
+            std::string::npos);
+  EXPECT_NE(error("missing.yaml").find("missing.yaml' cannot be opened: No such file"),
+            std::string::npos);
+  EXPECT_NE(error("").find("is a folder"), std::string::npos);
+}
+
+TEST(Inputs, TheFilesOfTheRepositoryAreGood) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LLAMESH_INPUTS)) {
+    if (entry.path().extension() != ".yaml") continue;
+    SCOPED_TRACE(entry.path().string());
+    const Inputs in = load_inputs(entry.path().string());
+    EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "printed")), to_yaml(in));
+    EXPECT_EQ(in.run.name, entry.path().stem().string());
+    ++files;
+  }
+  EXPECT_GE(files, 3);
+  for (const auto& entry : std::filesystem::directory_iterator(LLAMESH_INPUTS "/models"))
+    EXPECT_NO_THROW(parse_inputs(minimal, "f", {"model.file=" + entry.path().string()}))
+        << entry.path();
+}
+
+}  // namespace
+}  // namespace llamesh::config

@@ -1,0 +1,158 @@
+#include "data/loader.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "data/validation.hpp"
+#include "files.hpp"
+
+namespace llamesh::data {
+namespace {
+
+using test::TemporaryFolder;
+
+std::string random_text(std::size_t size) {
+  std::mt19937 random(11);
+  std::string text(size, ' ');
+  for (char& c : text) c = static_cast<char>(random() & 255U);
+  return text;
+}
+
+/// A random text as a stream.
+struct Text {
+  explicit Text(std::size_t size)
+      : bytes(random_text(size)),
+        files{folder.write("text", bytes)},
+        stream(DataOptions{}, files, 256) {}
+  std::int32_t at(std::int64_t i) const {
+    return static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]);
+  }
+  TemporaryFolder folder;
+  std::string bytes;
+  std::vector<std::string> files;
+  TokenStream stream;
+};
+
+Dealing deal(std::int64_t length, std::int64_t micro, std::int64_t global, int rank, int ranks) {
+  return {.sequence_length = length,
+          .micro_batch = micro,
+          .global_batch = global,
+          .rank = rank,
+          .ranks = ranks};
+}
+
+TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
+  const Text text(1000);  // 99 sequences of 10: the third step crosses into the next epoch
+  for (const Order order : {Order::sequential, Order::shuffled}) {
+    const Sampler sampler(99, order, 5);
+    for (const auto& [ranks, micro] : {std::pair{1, 12}, {1, 1}, {2, 3}, {3, 2}, {4, 1}, {6, 2}}) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        Loader loader(text.stream, deal(10, micro, 36, rank, ranks), order, 5, 0);
+        EXPECT_EQ(loader.sequences(), 99);
+        for (std::int64_t step = 0; step < 4; ++step)
+          for (std::int64_t a = 0; a < 36 / (ranks * micro); ++a) {
+            const Batch& batch = loader.next();
+            ASSERT_EQ(batch.tokens.size(), static_cast<std::size_t>(micro * 10));
+            for (std::int64_t i = 0; i < micro * 10; ++i) {
+              const std::int64_t p = step * 36 + (a * ranks + rank) * micro + i / 10;
+              const std::int64_t token = sampler.sequence_of(p) * 10 + i % 10;
+              ASSERT_EQ(batch.tokens[static_cast<std::size_t>(i)], text.at(token));
+              ASSERT_EQ(batch.targets[static_cast<std::size_t>(i)], text.at(token + 1));
+            }
+          }
+      }
+    }
+  }
+}
+
+TEST(Loader, ResumesAtAnyStep) {
+  const Text text(2000);
+  const Dealing dealing = deal(8, 2, 8, 1, 2);  // two micro-batches a step
+  Loader whole(text.stream, dealing, Order::shuffled, 9, 0);
+  for (std::int64_t step = 0; step < 40; ++step) {
+    Loader resumed(text.stream, dealing, Order::shuffled, 9, step);
+    for (int a = 0; a < 2; ++a) {
+      const Batch& expected = whole.next();
+      const Batch& batch = resumed.next();
+      ASSERT_EQ(batch.tokens, expected.tokens) << "step " << step;
+      ASSERT_EQ(batch.targets, expected.targets) << "step " << step;
+    }
+  }
+}
+
+TEST(Loader, KeepsTheBatchInUseUntouched) {
+  const Text text(500);
+  Loader loader(text.stream, deal(4, 1, 1, 0, 1), Order::sequential, 0, 0);
+  for (int i = 0; i < 20; ++i) {
+    const Batch& batch = loader.next();
+    const Batch copy = batch;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the thread fills what it may
+    EXPECT_EQ(batch.tokens, copy.tokens);
+  }
+}
+
+TEST(Loader, ReadErrorsComeOutOfNext) {
+  const TemporaryFolder folder;
+  std::vector<std::uint16_t> ids(41, 5);
+  ids[33] = 300;
+  const std::vector<std::string> files = {folder.write("ids", test::bytes_of(ids))};
+  DataOptions options;
+  options.format = Format::tokens;
+  options.token_dtype = TokenDtype::uint16;
+  const TokenStream stream(options, files, 256);
+  Loader loader(stream, deal(10, 1, 1, 0, 1), Order::sequential, 0, 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(loader.next().tokens, std::vector<std::int32_t>(10, 5));
+  EXPECT_ERROR(loader.next(), "token 33 of");
+  EXPECT_ERROR(loader.next(), "has id 300");  // again, not a hang
+}
+
+TEST(Loader, RefusesATextShorterThanASequence) {
+  const Text text(10);
+  EXPECT_ERROR(Loader(text.stream, deal(10, 1, 1, 0, 1), Order::shuffled, 1, 0),
+               "has 10 tokens, but one sequence of data.sequence_length 10 needs 11");
+  Loader fits(text.stream, deal(9, 1, 1, 0, 1), Order::shuffled, 1, 1000);
+  EXPECT_EQ(fits.next().targets.back(), text.at(9));
+}
+
+TEST(ValidationData, CoversEveryPredictionOnce) {
+  for (const std::size_t size : {2, 11, 12, 101, 137}) {
+    const Text text(size);
+    for (const int ranks : {1, 2, 3}) {
+      std::multiset<std::pair<std::int32_t, std::int32_t>> seen;
+      std::multiset<std::pair<std::int32_t, std::int32_t>> expected;
+      for (std::int64_t i = 0; i + 1 < static_cast<std::int64_t>(size); ++i)
+        expected.emplace(text.at(i), text.at(i + 1));
+      std::int64_t batches = -1;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const ValidationData data(text.stream, deal(10, 2, 0, rank, ranks), 0);
+        if (rank > 0) {
+          EXPECT_EQ(data.batches(), batches);
+        }
+        batches = data.batches();
+        Batch batch(2, 10);
+        for (std::int64_t k = 0; k < batches; ++k) {
+          data.read(k, batch);
+          for (std::size_t i = 0; i < 20; ++i)
+            if (batch.targets[i] != ignored_target) seen.emplace(batch.tokens[i], batch.targets[i]);
+        }
+      }
+      EXPECT_EQ(seen, expected) << size << " tokens, " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(ValidationData, LimitsAndRefusals) {
+  const Text text(1001);
+  EXPECT_EQ(ValidationData(text.stream, deal(10, 4, 0, 0, 2), 0).batches(), 13);
+  EXPECT_EQ(ValidationData(text.stream, deal(10, 4, 0, 0, 2), 5).batches(), 5);
+  EXPECT_EQ(ValidationData(text.stream, deal(10, 4, 0, 0, 2), 50).batches(), 13);
+  const Text one(1);
+  EXPECT_ERROR(ValidationData(one.stream, deal(10, 1, 0, 0, 1), 0), "has 1 tokens");
+}
+
+}  // namespace
+}  // namespace llamesh::data

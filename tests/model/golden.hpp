@@ -1,0 +1,87 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace llamesh::test {
+
+/// A tensor out of a golden file, row-major.
+struct GoldenTensor {
+  std::vector<std::int64_t> shape;
+  std::span<const float> values;  ///< borrowed from its Golden
+};
+
+/// What the reference (PyTorch and transformers) computed for one tiny model; how, and what the
+/// names mean, is said in tests/model/golden/make_golden.py. Move-only, since its tensors point
+/// into it.
+class Golden {
+ public:
+  /// Reads PATH.json and PATH.bin; throws std::runtime_error where they do not fit together.
+  explicit Golden(const std::filesystem::path& path) {
+    static_assert(std::endian::native == std::endian::little, "golden files are little-endian");
+    std::ifstream text(path.string() + ".json");
+    if (!text) throw std::runtime_error("no golden file " + path.string() + ".json");
+    json_ = nlohmann::json::parse(text);
+    std::ifstream binary(path.string() + ".bin", std::ios::binary);
+    values_.resize(std::filesystem::file_size(path.string() + ".bin") / sizeof(float));
+    binary.read(reinterpret_cast<char*>(values_.data()),
+                static_cast<std::streamsize>(values_.size() * sizeof(float)));
+    if (!binary) throw std::runtime_error("cannot read " + path.string() + ".bin");
+    for (const auto& [name, entry] : json_.at("tensors").items()) add(name, entry);
+  }
+  Golden(Golden&&) = default;
+  Golden& operator=(Golden&&) = default;
+
+  /// The keys of a Hugging Face config.json.
+  const nlohmann::json& config() const { return json_.at("config"); }
+  /// lr, betas, eps, weight_decay, clip_norm.
+  const nlohmann::json& adamw() const { return json_.at("adamw"); }
+  /// (B, T); a target of -100 counts for nothing.
+  std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
+  std::vector<std::vector<std::int32_t>> targets() const { return json_.at("targets"); }
+  /// Mean over the valid targets, before any step.
+  double loss() const { return json_.at("loss"); }
+  /// One for each optimizer step on this same batch: the loss before it, the norm before clipping.
+  std::vector<double> step_losses() const { return json_.at("step_losses"); }
+  std::vector<double> step_grad_norms() const { return json_.at("step_grad_norms"); }
+
+  /// E.g. "logits", "weights/model.norm.weight", "gradients/...", "trained/...".
+  const GoldenTensor& operator[](const std::string& name) const {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) throw std::runtime_error("no golden tensor named " + name);
+    return found->second;
+  }
+  const std::map<std::string, GoldenTensor>& tensors() const { return tensors_; }
+
+ private:
+  void add(const std::string& name, const nlohmann::json& entry) {
+    GoldenTensor tensor{entry.at("shape"), {}};
+    std::size_t size = 1;
+    for (const std::int64_t length : tensor.shape) size *= static_cast<std::size_t>(length);
+    const std::size_t offset = entry.at("offset");
+    if (offset + size > values_.size())
+      throw std::runtime_error("golden tensor " + name + " reaches past the end of its file");
+    tensor.values = std::span(values_).subspan(offset, size);
+    tensors_.emplace(name, std::move(tensor));
+  }
+
+  nlohmann::json json_;
+  std::vector<float> values_;
+  std::map<std::string, GoldenTensor> tensors_;
+};
+
+/// The golden file of a model, by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope.
+inline Golden load_golden(const std::string& model) {
+  return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
+}
+
+}  // namespace llamesh::test

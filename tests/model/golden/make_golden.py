@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Writes the golden files of this folder with PyTorch and Hugging Face transformers.
+
+    python3 -m venv --system-site-packages VENV      # Debian 12: with python3-torch installed
+    VENV/bin/pip install 'transformers==4.45.2'
+    VENV/bin/python tests/model/golden/make_golden.py
+
+For each tiny random LlamaForCausalLM: NAME.json describes, NAME.bin holds everything as little-endian
+float32, one tensor after another. NAME.json:
+    config      the keys of a Hugging Face config.json that llamesh reads
+    tokens, targets   (B, T) of integers; target -100 counts for nothing
+    loss        the mean over the valid targets, before any step
+    adamw       the options of torch.optim.AdamW and of clip_grad_norm_
+    step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
+                before clipping
+    tensors     name -> {shape, offset}: offset counts float32 values. Names: weights/<parameter>,
+                gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V)
+Weights, matrix products, gradients and the optimizer are float64 here, from weights that are exact in
+float32; transformers itself rounds norms, softmax and logits to float32. What is written is right to about
+1e-6 relative, well below the tolerances that a comparison needs.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import transformers
+
+BATCH, SEQUENCE, STEPS, CLIP_NORM = 2, 12, 10, 1.0
+ADAMW = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
+COMMON = {"rms_norm_eps": 1e-5, "initializer_range": 0.08, "num_hidden_layers": 2}
+MODELS = {
+    # Grouped-query attention of 8 heads over 2, untied head.
+    "gqa_8_2": {"hidden_size": 32, "intermediate_size": 44, "num_attention_heads": 8, "num_key_value_heads": 2,
+                "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
+    # heads * head_dim is not the hidden size; tied head; a vocabulary that no vector width divides.
+    "tied_6_3": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 6, "num_key_value_heads": 3,
+                 "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
+    # Frequency scaling of Llama 3.1. The original context is short, so that 12 positions with head_dim 16
+    # meet all three bands (kept, blended, divided by the factor).
+    "llama3_rope": {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1,
+                    "head_dim": 16, "vocab_size": 40, "rope_theta": 10000.0, "tie_word_embeddings": False,
+                    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                     "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+}
+
+
+def make_model(config):
+    """The model in float64, with weights that are exact in float32. Norm weights are random as well: ones
+    would hide a norm that is applied in the wrong place."""
+    extra = {"max_position_embeddings": 512, "attn_implementation": "eager"}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, **extra)).float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+    return model.double()
+
+
+def loss_and_logits(model, tokens, targets):
+    logits = model(input_ids=tokens, use_cache=False).logits.double()
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    return loss, logits
+
+
+def make_optimizer(model):
+    """Weight decay on matrices only, as in llamesh."""
+    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": ADAMW["weight_decay"]},
+              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"])
+
+
+def write(folder, name, config, seed):
+    torch.manual_seed(seed)
+    model = make_model(config)
+    stream = torch.randint(config["vocab_size"], (BATCH, SEQUENCE + 1))
+    tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
+    targets[1, :3] = -100  # rows with different numbers of valid targets
+    tensors = {f"weights/{n}": p.detach().clone() for n, p in model.named_parameters()}
+
+    loss, logits = loss_and_logits(model, tokens, targets)
+    loss.backward()
+    tensors["logits"] = logits.detach()
+    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters()}
+
+    optimizer, losses, norms = make_optimizer(model), [], []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        step_loss, _ = loss_and_logits(model, tokens, targets)
+        step_loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
+        optimizer.step()
+        losses.append(step_loss.item())
+    tensors |= {f"trained/{n}": p.detach() for n, p in model.named_parameters()}
+
+    index, data, offset = {}, b"", 0
+    for tensor_name, tensor in tensors.items():
+        index[tensor_name] = {"shape": list(tensor.shape), "offset": offset}
+        data += tensor.float().contiguous().numpy().astype("<f4").tobytes()
+        offset += tensor.numel()
+    description = {
+        "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
+        "config": config, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
+        "adamw": ADAMW | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
+    (folder / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    (folder / f"{name}.bin").write_bytes(data)
+    print(f"{name}: {offset} values, {len(data)} bytes, loss {loss.item():.6f} -> {losses[-1]:.6f}, "
+          f"first norm {norms[0]:.3f}, last norm {norms[-1]:.3f}")
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
+    for seed, (name, config) in enumerate(MODELS.items(), start=1):
+        write(folder, name, COMMON | config, seed)
+
+
+if __name__ == "__main__":
+    main()

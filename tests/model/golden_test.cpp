@@ -1,0 +1,106 @@
+#include "model/golden.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/llama.hpp"
+#include "model/local_weights.hpp"
+
+// Against PyTorch and Hugging Face transformers: tests/model/golden/make_golden.py.
+
+namespace llamesh::model {
+namespace {
+
+LlamaConfig config_of(const nlohmann::json& j) {
+  LlamaConfig c;
+  c.hidden_size = j.at("hidden_size");
+  c.intermediate_size = j.at("intermediate_size");
+  c.num_hidden_layers = j.at("num_hidden_layers");
+  c.num_attention_heads = j.at("num_attention_heads");
+  c.num_key_value_heads = j.at("num_key_value_heads");
+  c.head_dim = j.at("head_dim");
+  c.vocab_size = j.at("vocab_size");
+  c.rms_norm_eps = j.at("rms_norm_eps");
+  c.rope_theta = j.at("rope_theta");
+  c.tie_word_embeddings = j.at("tie_word_embeddings");
+  if (j.contains("rope_scaling")) {
+    const auto& s = j.at("rope_scaling");
+    c.rope_scaling = RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
+                                 s.at("original_max_position_embeddings")};
+  }
+  return c.resolved();
+}
+
+/// The reference's model, loaded into llamesh.
+struct Loaded {
+  explicit Loaded(const std::string& name)
+      : golden(std::filesystem::path(LLAMESH_GOLDEN_FOLDER) / name),
+        config(config_of(golden.config())),
+        table(parameter_table(config)),
+        weights(table),
+        batch_size(static_cast<std::int64_t>(golden.tokens().size())),
+        sequence(static_cast<std::int64_t>(golden.tokens().front().size())),
+        llama(config, table, batch_size, sequence, {}, DType::f32) {
+    for (std::size_t p = 0; p < table.parameters.size(); ++p) {
+      const auto& expected = golden["weights/" + table.parameters[p].name];
+      EXPECT_EQ(expected.shape, table.parameters[p].shape) << table.parameters[p].name;
+      std::copy(expected.values.begin(), expected.values.end(),
+                weights.master(static_cast<ParameterId>(p)).span<float>().begin());
+    }
+    for (const auto& row : golden.tokens()) tokens.insert(tokens.end(), row.begin(), row.end());
+    for (const auto& row : golden.targets()) targets.insert(targets.end(), row.begin(), row.end());
+    valid = std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
+  }
+  Batch batch() {
+    return {Tensor(tokens.data(), DType::i32, {batch_size, sequence}),
+            Tensor(targets.data(), DType::i32, {batch_size, sequence})};
+  }
+
+  test::Golden golden;
+  LlamaConfig config;
+  ParameterTable table;
+  test::LocalWeights weights;
+  std::int64_t batch_size, sequence, valid = 0;
+  Llama llama;
+  std::vector<std::int32_t> tokens, targets;
+};
+
+class Golden : public testing::TestWithParam<const char*> {};
+
+TEST_P(Golden, Logits) {
+  Loaded l(GetParam());
+  std::vector<float> logits(l.tokens.size() * static_cast<std::size_t>(l.config.vocab_size));
+  l.llama.logits(l.weights, l.batch(),
+                 Tensor(logits.data(), DType::f32,
+                        {static_cast<std::int64_t>(l.tokens.size()), l.config.vocab_size}));
+  const auto expected = l.golden["logits"].values;
+  ASSERT_EQ(expected.size(), logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    ASSERT_NEAR(logits[i], expected[i], 1e-4) << "element " << i;
+}
+
+TEST_P(Golden, LossAndGradients) {
+  Loaded l(GetParam());
+  const double loss = l.llama.train(l.weights, l.batch(), 1.0F / static_cast<float>(l.valid));
+  EXPECT_NEAR(loss / static_cast<double>(l.valid), l.golden.loss(), 1e-5);
+  for (std::size_t p = 0; p < l.table.parameters.size(); ++p) {
+    const auto& name = l.table.parameters[p].name;
+    const auto seen = l.weights.gradient_of(static_cast<ParameterId>(p)).span<float>();
+    const auto expected = l.golden["gradients/" + name].values;
+    double error = 0;
+    double size = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      error += std::pow(static_cast<double>(seen[i]) - expected[i], 2);
+      size += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), 1e-4) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gqa_8_2", "tied_6_3", "llama3_rope"),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace llamesh::model

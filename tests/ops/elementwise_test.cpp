@@ -1,0 +1,126 @@
+#include "random_tensor.hpp"
+
+namespace llamesh::test {
+namespace {
+
+// Shorter than a vector, and longer than a thread's block with a tail.
+const std::int64_t all_sizes[] = {1, 7, 1000, 70003};
+
+device::Stream main_stream() {
+  return device::Stream::calling_thread();
+}
+
+TEST(Elementwise, CopyAndAddCastBetweenTypes) {
+  auto stream = main_stream();
+  for (const auto n : all_sizes)
+    for (const auto to : {DType::f32, DType::bf16})
+      for (const auto from : {DType::f32, DType::bf16}) {
+        const Matrix x(from, 1, n), y(to, 1, n);
+        const auto expected = sum(x.numbers(), y.numbers());
+        ops::add(stream, y, x);
+        expect_near(y.numbers(), expected, tolerance(to), "add");
+        ops::copy(stream, y, x);
+        expect_near(y.numbers(), x.numbers(), to == from ? 0.0 : tolerance(to), "copy");
+      }
+}
+
+TEST(Elementwise, CastToBf16RoundsAsItsConstructorDoes) {
+  auto stream = main_stream();
+  const std::int64_t n = 4099;
+  Matrix x(DType::f32, 1, n, 0, 1e-3), y(DType::bf16, 1, n);
+  const double special[] = {0.0, -0.0, 1e-40, 3.4e38, 1.00390625, 1.01171875, HUGE_VAL};
+  for (std::int64_t i = 0; i < 7; ++i) x.set(0, i, special[i]);
+  x.view().as<float>()[7] = std::nanf("");
+  ops::copy(stream, y, x);
+  for (std::int64_t i = 0; i < n; ++i)
+    ASSERT_EQ(y.view().as<bf16>()[i].bits, bf16(x.view().as<float>()[i]).bits) << i;
+}
+
+TEST(Elementwise, FillAndScale) {
+  auto stream = main_stream();
+  for (const auto n : all_sizes)
+    for (const auto dtype : {DType::f32, DType::bf16}) {
+      const Matrix x(dtype, 1, n);
+      auto expected = x.numbers();
+      for (auto& v : expected) v *= -0.37F;
+      ops::scale(stream, x, -0.37F);
+      expect_near(x.numbers(), expected, tolerance(dtype), "scale");
+      ops::fill(stream, x, 1.5F);
+      expect_near(x.numbers(), reference::Numbers(expected.size(), 1.5), 0.0, "fill");
+    }
+}
+
+TEST(Elementwise, SumOfSquaresIsExactToDoublesAndToTheBitForAnyThreads) {
+  auto stream = main_stream();
+  for (const auto n : all_sizes) {
+    const Matrix x(DType::f32, 1, n);
+    double expected = 0.0;
+    for (const auto v : x.numbers()) expected += v * v;
+    EXPECT_NEAR(ops::sum_of_squares(stream, x), expected, 1e-13 * expected);
+    double result = 0.0;
+    expect_same_for_any_threads([&] { result = ops::sum_of_squares(stream, x); },
+                                [&] { return result; });
+  }
+}
+
+TEST(Elementwise, RunsOnAWorkerThread) {
+  auto worker = device::Stream::worker();
+  const Matrix x(DType::f32, 1, 70003), y(DType::bf16, 1, 70003);
+  ops::copy(worker, y, x);
+  ops::add(worker, y, x);
+  const auto squares = ops::sum_of_squares(worker, x);
+  auto expected = x.numbers();
+  double total = 0.0;
+  for (auto& v : expected) {
+    total += v * v;
+    v *= 2.0;
+  }
+  expect_near(y.numbers(), expected, 2.0 * tolerance(DType::bf16), "y");
+  EXPECT_NEAR(squares, total, 1e-13 * total);
+}
+
+TEST(Optimizers, AdamwIsTorchs) {
+  auto stream = main_stream();
+  const std::int64_t n = 20011;
+  const Matrix p(DType::f32, 1, n), m(DType::f32, 1, n, 0, 0.0), v(DType::f32, 1, n, 0, 0.0);
+  auto p0 = p.numbers(), m0 = m.numbers(), v0 = v.numbers();
+  const double lr = 3e-3, b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, clip = 0.5;
+  for (int t = 1; t <= 5; ++t) {
+    const Matrix g(DType::f32, 1, n);
+    const double c1 = 1.0 - std::pow(b1, t), c2 = 1.0 - std::pow(b2, t);
+    const auto f = [](double x) { return static_cast<float>(x); };
+    ops::adamw(stream, p, m, v, g, {f(lr), f(b1), f(b2), f(eps), f(decay), f(c1), f(c2), f(clip)});
+    const auto slopes = g.numbers();
+    for (std::size_t i = 0; i < p0.size(); ++i) {
+      const auto slope = slopes[i] * clip;
+      p0[i] -= lr * decay * p0[i];
+      m0[i] = b1 * m0[i] + (1.0 - b1) * slope;
+      v0[i] = b2 * v0[i] + (1.0 - b2) * slope * slope;
+      p0[i] -= lr * (m0[i] / c1) / (std::sqrt(v0[i] / c2) + eps);
+    }
+  }
+  expect_near(p.numbers(), p0, 2e-6, "parameter");
+  expect_near(m.numbers(), m0, 2e-6, "exp_avg");
+  expect_near(v.numbers(), v0, 2e-6, "exp_avg_sq");
+}
+
+TEST(Optimizers, SgdIsTorchs) {
+  auto stream = main_stream();
+  const std::int64_t n = 1003;
+  const Matrix p(DType::f32, 1, n), b(DType::f32, 1, n, 0, 0.0);
+  auto p0 = p.numbers(), b0 = b.numbers();
+  for (int t = 0; t < 3; ++t) {
+    const Matrix g(DType::f32, 1, n);
+    ops::sgd(stream, p, b, g, {0.1F, 0.9F, 0.01F, 0.5F});
+    const auto slopes = g.numbers();
+    for (std::size_t i = 0; i < p0.size(); ++i) {
+      b0[i] = 0.9 * b0[i] + 0.5 * slopes[i] + 0.01 * p0[i];
+      p0[i] -= 0.1 * b0[i];
+    }
+  }
+  expect_near(p.numbers(), p0, 2e-6, "parameter");
+  expect_near(b.numbers(), b0, 2e-6, "momentum");
+}
+
+}  // namespace
+}  // namespace llamesh::test

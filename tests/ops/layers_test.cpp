@@ -1,0 +1,210 @@
+#include "random_tensor.hpp"
+
+namespace llamesh::test {
+namespace {
+
+class Layers : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, Layers, ::testing::Values(DType::f32, DType::bf16), dtype_name);
+
+struct Sizes {
+  std::int64_t rows, cols;
+};
+const Sizes all_sizes[] = {{1, 6}, {37, 50}, {130, 257}, {70, 64}};
+const Accumulate both[] = {Accumulate::no, Accumulate::yes};
+const Tensor none;
+
+// --- RMSNorm ---
+
+TEST_P(Layers, RmsNormEqualsTheReference) {
+  for (const auto& [rows, cols] : all_sizes) {
+    const Matrix x(dtype(), rows, cols, 3), w(dtype(), 1, cols), y(dtype(), rows, cols, 2);
+    const Matrix inverse(DType::f32, 1, rows);
+    ops::rms_norm(stream, y, inverse.view(), none, x, none, w.view().reshape({cols}), 1e-5F);
+    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+    EXPECT_TRUE(y.gaps_untouched());
+  }
+}
+
+TEST_P(Layers, RmsNormAddsTheResidualFirst) {
+  for (const auto& [rows, cols] : all_sizes) {
+    const Matrix x(dtype(), rows, cols), delta(dtype(), rows, cols), w(dtype(), 1, cols);
+    const Matrix y(dtype(), rows, cols), inverse(DType::f32, 1, rows);
+    const auto expected = sum(x.numbers(), delta.numbers());
+    ops::rms_norm(stream, y, inverse.view(), x, x, delta, w.view().reshape({cols}), 1e-5F);
+    expect_near(x.numbers(), expected, near(), "sum, in place");
+    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+  }
+}
+
+TEST_P(Layers, RmsNormBackwardIsFiniteDifferences) {
+  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{37, 18}})
+    for (const auto accumulate : both) {
+      const Matrix x(dtype(), rows, cols), w(dtype(), 1, cols), c(dtype(), rows, cols);
+      const Matrix y(dtype(), rows, cols), inverse(DType::f32, 1, rows);
+      const Matrix dx(dtype(), rows, cols), dw(DType::f32, 1, cols);
+      const auto weight = w.view().reshape({cols});
+      const auto old_dx = dx.numbers(), old_dw = dw.numbers();
+      ops::rms_norm(stream, y, inverse.view(), none, x, none, weight, 1e-5F);
+      ops::rms_norm_backward(stream, dx, accumulate, dw.view().reshape({cols}), accumulate, c, x,
+                             inverse.view(), weight);
+      const auto of_x = [&](const auto& v) { return reference::rms_norm(v, w.numbers(), 1e-5); };
+      const auto of_w = [&](const auto& v) { return reference::rms_norm(x.numbers(), v, 1e-5); };
+      auto slope_x = reference::numerical_gradient(of_x, x.numbers(), c.numbers());
+      auto slope_w = reference::numerical_gradient(of_w, w.numbers(), c.numbers());
+      if (accumulate == Accumulate::yes) {
+        slope_x = sum(slope_x, old_dx);
+        slope_w = sum(slope_w, old_dw);
+      }
+      expect_near(dx.numbers(), slope_x, near(), "dx");
+      expect_near(dw.numbers(), slope_w, 1e-5, "dw");
+    }
+}
+
+TEST_P(Layers, RmsNormBackwardDoesNotDependOnTheNumberOfThreads) {
+  const std::int64_t rows = 333, cols = 70;
+  const Matrix x(dtype(), rows, cols), w(dtype(), 1, cols), c(dtype(), rows, cols);
+  const Matrix inverse(DType::f32, 1, rows, 0, 0.1), dx(dtype(), rows, cols), dw(dtype(), 1, cols);
+  const auto weight = w.view().reshape({cols});
+  expect_same_for_any_threads(
+      [&] {
+        ops::rms_norm_backward(stream, dx, Accumulate::no, dw.view().reshape({cols}),
+                               Accumulate::no, c, x, inverse.view(), weight);
+      },
+      [&] { return std::pair(dx.bytes(), dw.bytes()); });
+}
+
+// --- Rotary embedding ---
+
+TEST_P(Layers, RopeRotatesAndRotatesBack) {
+  for (const std::int64_t head_dim : {6, 32, 80}) {
+    const std::int64_t positions = 37, heads = 3;
+    const Matrix x(dtype(), 2 * positions, heads * head_dim, 7);
+    const Matrix cos_sin(DType::f32, positions, head_dim);
+    for (const auto rotation : {ops::Rotation::forward, ops::Rotation::backward}) {
+      const auto expected = reference::rope(x.numbers(), cos_sin.numbers(), 3,
+                                            static_cast<reference::Index>(head_dim),
+                                            rotation == ops::Rotation::forward ? 1.0 : -1.0);
+      ops::rope(stream, x, cos_sin, head_dim, rotation);
+      expect_near(x.numbers(), expected, near(), "x");
+      EXPECT_TRUE(x.gaps_untouched());
+    }
+  }
+}
+
+// Rotation is linear: its transpose is its gradient.
+TEST(RopeReference, BackwardIsFiniteDifferences) {
+  const Matrix x(DType::f32, 4, 12), c(DType::f32, 4, 12), cos_sin(DType::f32, 2, 6);
+  const auto table = cos_sin.numbers();
+  const auto of_x = [&](const auto& v) { return reference::rope(v, table, 2, 6, 1.0); };
+  expect_near(reference::rope(c.numbers(), table, 2, 6, -1.0),
+              reference::numerical_gradient(of_x, x.numbers(), c.numbers()), 1e-7, "dx");
+}
+
+// --- SwiGLU ---
+
+TEST_P(Layers, SwigluEqualsTheReferenceAndItsFiniteDifferences) {
+  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{9, 21}}) {
+    const Matrix x(dtype(), rows, 2 * cols, 4, 3.0), y(dtype(), rows, cols, 1);
+    const Matrix c(dtype(), rows, cols);
+    const auto f = [n = cols](const auto& v) {
+      return reference::swiglu(v, static_cast<reference::Index>(n));
+    };
+    const auto numbers = x.numbers();
+    ops::swiglu(stream, y, x);
+    expect_near(y.numbers(), f(numbers), near(), "y");
+    ops::swiglu_backward(stream, x, c, x);  // in place
+    expect_near(x.numbers(), reference::numerical_gradient(f, numbers, c.numbers()), near(), "dx");
+    EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched());
+  }
+}
+
+TEST_P(Layers, SwigluOfHugeGatesIsFinite) {
+  const Matrix y(dtype(), 1, 2);
+  Matrix gates(dtype(), 1, 4);
+  const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
+  for (std::int64_t i = 0; i < 4; ++i) gates.set(0, i, numbers[i]);
+  ops::swiglu(stream, y, gates);
+  expect_near(y.numbers(), {0.0, 400.0}, 1e-6, "y");
+}
+
+// --- Cross-entropy ---
+
+TEST_P(Layers, CrossEntropyEqualsTheReferenceAndItsFiniteDifferences) {
+  for (const auto& [rows, cols] : {Sizes{1, 3}, Sizes{8, 33}, Sizes{3, 257}}) {
+    auto tokens = random_tokens(rows, cols);
+    if (rows > 2) tokens[1] = -1;
+    const Integers targets(tokens);
+    const Matrix logits(dtype(), rows, cols, 5, 4.0), losses(DType::f32, 1, rows);
+    const auto numbers = logits.numbers();
+    const auto f = [&](const auto& v) { return reference::cross_entropy(v, tokens); };
+    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 0.25F, ops::WithGradient::no);
+    EXPECT_EQ(logits.numbers(), numbers);
+    expect_near(losses.numbers(), f(numbers), 1e-6, "losses", 10.0);
+    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 0.25F,
+                       ops::WithGradient::yes);
+    expect_near(losses.numbers(), f(numbers), 1e-6, "losses", 10.0);
+    const reference::Numbers scale(static_cast<std::size_t>(rows), 0.25);
+    expect_near(logits.numbers(), reference::numerical_gradient(f, numbers, scale), near(), "dx",
+                0.25);
+    EXPECT_TRUE(logits.gaps_untouched());
+  }
+}
+
+// Several chunks of the online sum, with the maximum in the first, a middle and the last one.
+TEST_P(Layers, CrossEntropyOfALargeVocabulary) {
+  const std::int64_t cols = 5003;
+  for (const std::int64_t peak : {0, 2500, 5002}) {
+    Matrix logits(dtype(), 1, cols, 0, 10.0);
+    logits.set(0, peak, 90.0);
+    const std::vector<std::int32_t> tokens{17};
+    const Integers targets(tokens);
+    const Matrix losses(DType::f32, 1, 1);
+    const auto expected = reference::cross_entropy(logits.numbers(), tokens);
+    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 1.0F, ops::WithGradient::yes);
+    expect_near(losses.numbers(), expected, 1e-6, "loss", 90.0);
+    expect_near({logits.get(0, peak)}, {1.0}, near(), "gradient at the maximum");
+  }
+}
+
+TEST_P(Layers, CrossEntropyIsNotANumberWhereALogitIsNot) {
+  Matrix logits(dtype(), 1, 40);
+  logits.set(0, 3, std::nan(""));
+  const Integers targets({7});
+  const Matrix losses(DType::f32, 1, 1);
+  ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 1.0F, ops::WithGradient::no);
+  EXPECT_TRUE(std::isnan(losses.get(0, 0)));
+}
+
+// --- Embedding ---
+
+TEST_P(Layers, EmbeddingTakesRowsAndGivesTheirGradientsBack) {
+  const std::int64_t vocabulary = 11, cols = 21, rows = 50;
+  const auto tokens = random_tokens(rows, vocabulary - 1);  // the last row is never used
+  const Integers indices(tokens);
+  const Matrix table(dtype(), vocabulary, cols), out(dtype(), rows, cols);
+  ops::embedding(stream, out, indices.tensor, table);
+  for (std::int64_t m = 0; m < rows; ++m)
+    for (std::int64_t c = 0; c < cols; ++c)
+      ASSERT_EQ(out.get(m, c), table.get(tokens[static_cast<std::size_t>(m)], c));
+  for (const auto result : {DType::f32, DType::bf16})
+    for (const auto accumulate : both) {
+      const Matrix dout(dtype(), rows, cols), dtable(result, vocabulary, cols);
+      auto expected = dtable.numbers();
+      if (accumulate == Accumulate::no) std::ranges::fill(expected, 0.0);
+      for (std::int64_t m = 0; m < rows; ++m)
+        for (std::int64_t c = 0; c < cols; ++c)
+          expected[static_cast<std::size_t>(tokens[static_cast<std::size_t>(m)] * cols + c)] +=
+              dout.get(m, c);
+      ops::embedding_backward(stream, dtable, dout, indices.tensor, accumulate);
+      expect_near(dtable.numbers(), expected, tolerance(result), "dtable");
+    }
+}
+
+TEST_P(Layers, EmbeddingRefusesATokenBeyondTheVocabulary) {
+  const Integers indices({3, 11});
+  const Matrix table(dtype(), 11, 4), out(dtype(), 2, 4);
+  EXPECT_THROW(ops::embedding(stream, out, indices.tensor, table), std::exception);
+}
+
+}  // namespace
+}  // namespace llamesh::test

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+/// Slow, plain double-precision versions of the kernels, written straight from the formulas.
+/// Matrices are dense and row-major; M rows, D (F, V, E) columns.
+namespace llamesh::test::reference {
+
+using Numbers = std::vector<double>;
+using Index = std::size_t;
+
+/// c (m, n) = a (m, k) b (k, n), each factor transposed on request (then stored (k, m) or (n, k)).
+inline Numbers product(const Numbers& a, bool a_transposed, const Numbers& b, bool b_transposed,
+                       Index m, Index n, Index k) {
+  Numbers c(m * n, 0.0);
+  for (Index i = 0; i < m; ++i)
+    for (Index j = 0; j < n; ++j)
+      for (Index p = 0; p < k; ++p)
+        c[i * n + j] += (a_transposed ? a[p * m + i] : a[i * k + p]) *
+                        (b_transposed ? b[j * k + p] : b[p * n + j]);
+  return c;
+}
+
+inline double sigmoid(double x) {
+  return 1.0 / (1.0 + std::exp(-x));
+}
+
+inline Numbers rms_norm(const Numbers& x, const Numbers& w, double eps) {
+  const auto cols = w.size();
+  Numbers y(x.size());
+  for (Index row = 0; row < x.size(); row += cols) {
+    double squares = 0.0;
+    for (Index i = 0; i < cols; ++i) squares += x[row + i] * x[row + i];
+    const auto rms = std::sqrt(squares / static_cast<double>(cols) + eps);
+    for (Index i = 0; i < cols; ++i) y[row + i] = x[row + i] / rms * w[i];
+  }
+  return y;
+}
+
+/// gate_up (M, 2 F) -> (M, F).
+inline Numbers swiglu(const Numbers& gate_up, Index cols) {
+  Numbers y(gate_up.size() / 2);
+  for (Index i = 0; i < y.size(); ++i) {
+    const auto row = i / cols * 2 * cols;
+    const auto gate = gate_up[row + i % cols];
+    y[i] = gate * sigmoid(gate) * gate_up[row + cols + i % cols];
+  }
+  return y;
+}
+
+/// Rotates the pairs (i, i + E/2) of each head by the angles of the token's position.
+inline Numbers rope(const Numbers& x, const Numbers& cos_sin, Index heads, Index head_dim,
+                    double sign) {
+  const auto half = head_dim / 2;
+  const auto positions = cos_sin.size() / head_dim;
+  Numbers y(x.size());
+  for (Index m = 0; m < x.size() / (heads * head_dim); ++m)
+    for (Index h = 0; h < heads; ++h)
+      for (Index i = 0; i < half; ++i) {
+        const auto at = (m * heads + h) * head_dim + i;
+        const auto c = cos_sin[m % positions * head_dim + i];
+        const auto s = sign * cos_sin[m % positions * head_dim + half + i];
+        y[at] = x[at] * c - x[at + half] * s;
+        y[at + half] = x[at + half] * c + x[at] * s;
+      }
+  return y;
+}
+
+/// The loss of each row; 0 where the target is negative.
+inline Numbers cross_entropy(const Numbers& logits, const std::vector<std::int32_t>& targets) {
+  const auto cols = logits.size() / targets.size();
+  Numbers losses(targets.size(), 0.0);
+  for (Index m = 0; m < targets.size(); ++m) {
+    if (targets[m] < 0) continue;
+    double most = -std::numeric_limits<double>::infinity();
+    for (Index i = 0; i < cols; ++i) most = std::max(most, logits[m * cols + i]);
+    double total = 0.0;
+    for (Index i = 0; i < cols; ++i) total += std::exp(logits[m * cols + i] - most);
+    losses[m] = most + std::log(total) - logits[m * cols + static_cast<Index>(targets[m])];
+  }
+  return losses;
+}
+
+struct Shape {
+  Index batch, sequence, heads, kv_heads, head_dim;
+  Index q_index(Index b, Index t, Index h) const {
+    return ((b * sequence + t) * heads + h) * head_dim;
+  }
+  Index kv_index(Index b, Index t, Index h) const {
+    return ((b * sequence + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
+  }
+};
+
+/// The softmax of query t's scores over keys [0, t].
+inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
+                             Index h) {
+  Numbers p(t + 1, 0.0);
+  double total = 0.0;
+  double most = -std::numeric_limits<double>::infinity();
+  for (Index j = 0; j <= t; ++j) {
+    for (Index e = 0; e < s.head_dim; ++e)
+      p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
+    p[j] /= std::sqrt(static_cast<double>(s.head_dim));
+    most = std::max(most, p[j]);
+  }
+  for (auto& x : p) total += x = std::exp(x - most);
+  for (auto& x : p) x /= total;
+  return p;
+}
+
+inline Numbers attention(const Numbers& q, const Numbers& k, const Numbers& v, const Shape& s) {
+  Numbers out(q.size(), 0.0);
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.heads; ++h)
+      for (Index t = 0; t < s.sequence; ++t) {
+        const auto p = probabilities(q, k, s, b, t, h);
+        for (Index j = 0; j <= t; ++j)
+          for (Index e = 0; e < s.head_dim; ++e)
+            out[s.q_index(b, t, h) + e] += p[j] * v[s.kv_index(b, j, h) + e];
+      }
+  return out;
+}
+
+struct AttentionGradients {
+  Numbers dq, dk, dv;
+};
+
+/// By the chain rule, one query at a time, with the softmax's full Jacobian.
+inline AttentionGradients attention_backward(const Numbers& dout, const Numbers& q,
+                                             const Numbers& k, const Numbers& v, const Shape& s) {
+  AttentionGradients g{Numbers(q.size()), Numbers(k.size()), Numbers(v.size())};
+  const auto root = std::sqrt(static_cast<double>(s.head_dim));
+  for (Index b = 0; b < s.batch; ++b)
+    for (Index h = 0; h < s.heads; ++h)
+      for (Index t = 0; t < s.sequence; ++t) {
+        const auto p = probabilities(q, k, s, b, t, h);
+        const auto at = s.q_index(b, t, h);
+        Numbers dp(t + 1, 0.0);
+        double mean = 0.0;
+        for (Index j = 0; j <= t; ++j) {
+          for (Index e = 0; e < s.head_dim; ++e) {
+            dp[j] += dout[at + e] * v[s.kv_index(b, j, h) + e];
+            g.dv[s.kv_index(b, j, h) + e] += p[j] * dout[at + e];
+          }
+          mean += p[j] * dp[j];
+        }
+        for (Index j = 0; j <= t; ++j)
+          for (Index e = 0; e < s.head_dim; ++e) {
+            const auto dscore = p[j] * (dp[j] - mean) / root;
+            g.dq[at + e] += dscore * k[s.kv_index(b, j, h) + e];
+            g.dk[s.kv_index(b, j, h) + e] += dscore * q[at + e];
+          }
+      }
+  return g;
+}
+
+/// The gradient of sum(weights * f(x)) for x, by central differences: it knows nothing of any
+/// backward formula.
+template <class F>
+Numbers numerical_gradient(const F& f, Numbers x, const Numbers& weights, double step = 1e-5) {
+  const auto value = [&] {
+    const auto y = f(x);
+    double total = 0.0;
+    for (Index i = 0; i < y.size(); ++i) total += weights[i] * y[i];
+    return total;
+  };
+  Numbers gradient(x.size());
+  for (Index i = 0; i < x.size(); ++i) {
+    const auto kept = x[i];
+    x[i] = kept + step;
+    const auto above = value();
+    x[i] = kept - step;
+    const auto below = value();
+    x[i] = kept;
+    gradient[i] = (above - below) / (2.0 * step);
+  }
+  return gradient;
+}
+
+}  // namespace llamesh::test::reference

@@ -1,0 +1,81 @@
+#include "sharding/shard_layout.hpp"
+
+#include <gtest/gtest.h>
+
+#include "sharding/wrap_policy.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+model::LlamaConfig odd_config(bool tied) {
+  model::LlamaConfig c;
+  c.hidden_size = 18;
+  c.intermediate_size = 13;
+  c.num_hidden_layers = 3;
+  c.num_attention_heads = 3;
+  c.num_key_value_heads = 1;
+  c.head_dim = 6;
+  c.vocab_size = 37;
+  c.tie_word_embeddings = tied;
+  return c.resolved();
+}
+
+class EveryLayout : public testing::TestWithParam<std::tuple<int, Wrap, bool>> {};
+
+TEST_P(EveryLayout, EveryElementLiesOnExactlyOneRank) {
+  const auto [shard_size, wrap, tied] = GetParam();
+  const auto table = model::parameter_table(odd_config(tied));
+  const ShardLayout layout(table, make_units(table, {wrap, 300}), shard_size);
+  std::vector<std::vector<int>> seen;
+  for (const auto& p : table.parameters) seen.emplace_back(static_cast<std::size_t>(p.numel()), 0);
+  for (std::size_t u = 0; u < layout.units().size(); ++u)
+    for (int rank = 0; rank < shard_size; ++rank)
+      for (const auto& piece : layout.pieces(u, rank)) {
+        EXPECT_GE(piece.offset, 0);
+        EXPECT_LE(piece.offset + piece.count, layout.units()[u].shard_numel);
+        for (std::int64_t i = 0; i < piece.count; ++i) {
+          ++seen[model::index(piece.parameter)][static_cast<std::size_t>(piece.begin + i)];
+          const auto owner = layout.owner(piece.parameter, piece.begin + i);
+          ASSERT_EQ(owner.rank, rank);
+          ASSERT_EQ(owner.offset, piece.offset + i);
+        }
+      }
+  for (const auto& elements : seen)
+    for (const int times : elements) ASSERT_EQ(times, 1);
+}
+
+TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
+  const auto [shard_size, wrap, tied] = GetParam();
+  const auto table = model::parameter_table(odd_config(tied));
+  const ShardLayout layout(table, make_units(table, {wrap, 300}), shard_size);
+  std::int64_t sum = 0;
+  for (const auto& unit : layout.units()) {
+    EXPECT_EQ(unit.shard_numel % 32, 0);
+    EXPECT_EQ(unit.padded_numel, unit.shard_numel * shard_size);
+    EXPECT_GE(unit.padded_numel, unit.numel);
+    EXPECT_LT(unit.padded_numel, unit.numel + 32 * shard_size);
+    sum += unit.shard_numel;
+  }
+  EXPECT_EQ(layout.shard_numel(), sum);
+}
+
+TEST(ShardLayout, MatricesUsedTogetherAreNeighbours) {
+  const auto table = model::parameter_table(odd_config(false));
+  const ShardLayout layout(table, make_units(table, {}), 4);
+  for (const auto& layer : table.layers) {
+    const auto end = [&](const model::Leaf& l) {
+      return layout.place(l.weight).offset + table[l.weight].numel();
+    };
+    EXPECT_EQ(layout.place(layer.k_proj.weight).offset, end(layer.q_proj));
+    EXPECT_EQ(layout.place(layer.v_proj.weight).offset, end(layer.k_proj));
+    EXPECT_EQ(layout.place(layer.up_proj.weight).offset, end(layer.gate_proj));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, EveryLayout,
+                         testing::Combine(testing::Values(1, 2, 3, 4, 7, 64),
+                                          testing::Values(Wrap::layer, Wrap::size, Wrap::none),
+                                          testing::Bool()));
+
+}  // namespace
+}  // namespace llamesh::sharding

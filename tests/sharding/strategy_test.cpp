@@ -1,0 +1,75 @@
+#include "sharding/strategy.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+using enum Strategy;
+
+/// `per_node` ranks on each of the machines.
+comm::Topology machines(const std::vector<int>& per_node) {
+  std::vector<int> machine_of;
+  std::vector<std::string> host_of;
+  for (std::size_t m = 0; m < per_node.size(); ++m)
+    for (int i = 0; i < per_node[m]; ++i) {
+      machine_of.push_back(static_cast<int>(m));
+      host_of.push_back("node" + std::to_string(m));
+    }
+  return comm::make_topology(machine_of, host_of, 0);
+}
+
+std::string shape(Strategy strategy, const std::vector<int>& per_node, int replicate = 0,
+                  int shard = 0) {
+  return comm::to_string(mesh_shape(strategy, {replicate, shard, 0}, machines(per_node)));
+}
+
+std::string error(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard) {
+  try {
+    shape(strategy, per_node, replicate, shard);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::bad_input);
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Strategy, AutoSizesFollowTheStrategy) {
+  EXPECT_EQ(shape(full_shard, {2, 2}), "replicate=1 x shard=4");
+  EXPECT_EQ(shape(shard_grad_op, {2, 2}), "replicate=1 x shard=4");
+  EXPECT_EQ(shape(no_shard, {2, 2}), "replicate=4 x shard=1");
+  EXPECT_EQ(shape(hybrid_shard, {2, 2}), "replicate=2 x shard=2");
+  EXPECT_EQ(shape(hybrid_shard_zero2, {4, 4}), "replicate=2 x shard=4");
+  EXPECT_EQ(shape(hybrid_shard, {1, 1, 1}), "replicate=3 x shard=1");
+  EXPECT_EQ(shape(hybrid_shard, {1}), "replicate=1 x shard=1");
+}
+
+TEST(Strategy, GivenSizesAreTaken) {
+  EXPECT_EQ(shape(hybrid_shard, {4}, 4, 1), "replicate=4 x shard=1");
+  EXPECT_EQ(shape(hybrid_shard, {4}, 1, 4), "replicate=1 x shard=4");
+  EXPECT_EQ(shape(hybrid_shard, {4}, 2), "replicate=2 x shard=2");
+  EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
+}
+
+TEST(Strategy, MisfitsNameTheNumbers) {
+  EXPECT_NE(error(hybrid_shard, {4}, 3, 2).find("needs 6 ranks, but there are 4"),
+            std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {2, 1}, 0, 0).find("3 ranks stand on 2 nodes"), std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),
+            std::string::npos);
+  EXPECT_NE(error(full_shard, {4}, 2, 2).find("use hybrid_shard"), std::string::npos);
+  EXPECT_NE(error(no_shard, {4}, 0, 2).find("use hybrid_shard"), std::string::npos);
+  EXPECT_NE(error(full_shard, {4}, 0, 3).find("there are 4"), std::string::npos);
+}
+
+TEST(Strategy, Resharding) {
+  EXPECT_EQ(reshard_of(full_shard), Reshard::after_forward);
+  EXPECT_EQ(reshard_of(hybrid_shard), Reshard::after_forward);
+  EXPECT_EQ(reshard_of(shard_grad_op), Reshard::after_backward);
+  EXPECT_EQ(reshard_of(hybrid_shard_zero2), Reshard::after_backward);
+}
+
+}  // namespace
+}  // namespace llamesh::sharding

@@ -1,0 +1,79 @@
+#include "sharding/wrap_policy.hpp"
+
+#include <gtest/gtest.h>
+
+namespace llamesh::sharding {
+namespace {
+
+model::LlamaConfig llama2(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+                          std::int64_t heads, std::int64_t kv_heads) {
+  model::LlamaConfig c;
+  c.hidden_size = hidden;
+  c.intermediate_size = intermediate;
+  c.num_hidden_layers = layers;
+  c.num_attention_heads = heads;
+  c.num_key_value_heads = kv_heads;
+  c.vocab_size = 32000;
+  return c.resolved();
+}
+
+std::vector<std::string> unit_names(const model::LlamaConfig& config, const WrapOptions& options) {
+  const auto table = model::parameter_table(config);
+  std::vector<std::string> names;
+  for (const auto& unit : make_units(table, options)) names.push_back(unit.name);
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(WrapPolicy, ByLayer) {
+  EXPECT_EQ(
+      unit_names(llama2(64, 96, 2, 4, 4), {Wrap::layer, 0}),
+      (Names{"model.embed_tokens", "model.layers.0", "model.layers.1", "model.norm + lm_head"}));
+}
+
+TEST(WrapPolicy, ATiedEmbeddingStaysInTheRoot) {
+  auto config = llama2(64, 96, 2, 4, 4);
+  config.tie_word_embeddings = true;
+  EXPECT_EQ(unit_names(config, {Wrap::layer, 0}),
+            (Names{"root", "model.layers.0", "model.layers.1", "model.norm"}));
+}
+
+TEST(WrapPolicy, NoneIsOneUnit) {
+  EXPECT_EQ(unit_names(llama2(64, 96, 2, 4, 4), {Wrap::none, 0}), (Names{"root"}));
+}
+
+// What FSDP's size policy makes of the two models with its default of 1e8 elements.
+TEST(WrapPolicy, BySizeOfLlama2With7B) {
+  EXPECT_EQ(
+      unit_names(llama2(4096, 11008, 2, 32, 32), {Wrap::size, 100'000'000}),
+      (Names{"root", "model.embed_tokens", "model.layers.0.mlp", "model.layers.1.mlp", "lm_head"}));
+}
+
+TEST(WrapPolicy, BySizeOfLlama2With70B) {
+  EXPECT_EQ(unit_names(llama2(8192, 28672, 1, 64, 8), {Wrap::size, 100'000'000}),
+            (Names{"root", "model.embed_tokens", "model.layers.0.self_attn",
+                   "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj",
+                   "model.layers.0.mlp.down_proj", "lm_head"}));
+}
+
+TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
+  const auto table = model::parameter_table(llama2(64, 96, 3, 4, 2));
+  for (const std::int64_t min_numel : {1, 500, 5000, 20000, 1000000}) {
+    std::vector<int> seen(table.parameters.size(), 0);
+    for (const auto& unit : make_units(table, {Wrap::size, min_numel}))
+      for (const auto id : unit.parameters) ++seen[model::index(id)];
+    for (const int times : seen) EXPECT_EQ(times, 1) << "min_numel " << min_numel;
+  }
+}
+
+TEST(WrapPolicy, DescriptionNamesUnitsAndSizes) {
+  const auto table = model::parameter_table(llama2(64, 96, 1, 4, 4));
+  const ShardLayout layout(table, make_units(table, {}), 2);
+  const auto text = describe_units(layout);
+  EXPECT_NE(text.find("model.layers.0.mlp.up_proj.weight"), std::string::npos);
+  EXPECT_NE(text.find("2048000"), std::string::npos);  // 32000 x 64
+}
+
+}  // namespace
+}  // namespace llamesh::sharding

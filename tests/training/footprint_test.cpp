@@ -1,0 +1,89 @@
+#include <gtest/gtest.h>
+
+#include "device/memory_meter.hpp"
+#include "training/small_run.hpp"
+
+// The bytes that a rank holds and sends, against the formulas of docs/performance.md.
+
+namespace llamesh::test {
+namespace {
+
+using sharding::Strategy;
+
+train::Inputs inputs_of(Strategy strategy, const TemporaryFolder& folder) {
+  auto in = small_inputs(folder.path());
+  in.sharding.strategy = strategy;
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  in.train.steps = 2;
+  return in;
+}
+
+class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, DType, DType>> {};
+
+TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
+  const auto [strategy, parameters, reduce] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(strategy, folder);
+  in.precision = {parameters, reduce};
+  const auto setup = train::make_setup(world(), in);
+  const auto traffic = run(world(), in).traffic;
+
+  const std::int64_t s = setup.mesh.back().size;
+  const std::int64_t r = setup.mesh.front().size;
+  const std::int64_t a = setup.micro_batches;
+  std::int64_t gathered = 0;  // elements, over all gathers of a micro-batch
+  std::int64_t padded = 0;
+  for (const auto& unit : setup.layout->units()) {
+    // Forward and backward each gather a unit, but for the last one, which is kept in between.
+    const bool twice = sharding::reshard_of(strategy) == sharding::Reshard::after_forward &&
+                       unit.name != "model.norm + lm_head";
+    gathered += (twice ? 2 : 1) * unit.padded_numel;
+    padded += unit.padded_numel;
+  }
+  EXPECT_EQ(traffic.at("shard"),
+            a * (gathered * size_of(parameters) + padded * size_of(reduce)) * (s - 1) / s);
+  EXPECT_EQ(traffic.at("replicate"), 2 * (padded / s) * 4 * (r - 1) / r);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Traffic, EveryStrategy,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard,
+                                     Strategy::hybrid_shard_zero2),
+                     testing::Values(DType::f32, DType::bf16),
+                     testing::Values(DType::f32, DType::bf16)));
+
+class AtRest : public testing::TestWithParam<std::tuple<Strategy, DType>> {};
+
+// Master, two moments and gradient: 16 bytes a parameter over the shard axis.
+TEST_P(AtRest, ARankHolds16BytesAParameter) {
+  const auto [strategy, parameters] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(strategy, folder);
+  in.precision.parameters = parameters;
+  in.model.hidden_size = 96;  // large enough that the rotary table and the padding do not count
+  in.model.intermediate_size = 512;
+  const auto before = device::MemoryMeter::instance().in_use();
+  const auto setup = train::make_setup(world(), in);
+  train::Trainer trainer(world(), setup, "");
+  trainer.train_step();
+  const auto after_one = device::MemoryMeter::instance().in_use() - before;
+  const auto record = trainer.train_step();
+  const auto held = device::MemoryMeter::instance().in_use() - before;
+  const double formula = 16.0 * static_cast<double>(setup.table->numel()) / setup.mesh.back().size;
+  constexpr double staging = 1 << 21;  // of an axis that goes by messages: what is on its way
+  EXPECT_GE(static_cast<double>(held), formula);
+  EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);
+  EXPECT_EQ(held, after_one) << "the second step left something behind";
+  EXPECT_GT(record.peak, record.valley);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Memory, AtRest,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard,
+                                     Strategy::hybrid_shard_zero2),
+                     testing::Values(DType::f32, DType::bf16)));
+
+}  // namespace
+}  // namespace llamesh::test

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "mpi_world.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::test {
+
+/// A folder of this process's own, removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
+    expects(mkdtemp(name.data()) != nullptr, "cannot make {}", name);
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Inputs of a tiny model of odd sizes that learns a tiny text in 20 steps of 12 sequences, in
+/// fp32.
+inline train::Inputs small_inputs(const std::filesystem::path& folder) {
+  const auto text = folder / "text.txt";
+  std::ofstream out(text);
+  for (int i = 0; i < 400; ++i) out << "the " << i * i % 97 << " lamps of mesh " << i % 7 << "\n";
+  train::Inputs in;
+  in.run.folder = (folder / "run").string();
+  in.model.hidden_size = 36;
+  in.model.intermediate_size = 52;
+  in.model.num_hidden_layers = 3;
+  in.model.num_attention_heads = 6;
+  in.model.num_key_value_heads = 3;
+  in.model.vocab_size = 257;
+  in.data.train = {text.string()};
+  in.data.sequence_length = 24;
+  in.train.steps = 20;
+  in.train.micro_batch = 1;
+  in.train.global_batch = 12;
+  in.train.threads = 1;
+  in.optimizer.lr = 3e-3;
+  in.schedule.warmup_steps = 4;
+  return in;
+}
+
+/// What a run leaves behind: its losses, and this rank's master shards and what they belong to.
+struct Outcome {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::vector<float> masters;
+  std::map<std::string, std::int64_t> traffic;  ///< of the last step
+};
+
+inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
+  const train::Setup setup = train::make_setup(ranks, inputs);
+  train::Trainer trainer(ranks, setup, "");
+  Outcome outcome;
+  while (trainer.step() < inputs.train.steps) {
+    const auto record = trainer.train_step();
+    outcome.losses.push_back(record.loss);
+    outcome.norms.push_back(record.grad_norm);
+    outcome.traffic = record.traffic;
+  }
+  for (std::size_t u = 0; u < setup.layout->units().size(); ++u) {
+    const auto shard = trainer.fsdp().master(u).span<float>();
+    outcome.masters.insert(outcome.masters.end(), shard.begin(), shard.end());
+  }
+  return outcome;
+}
+
+/// The same run on this rank alone: what every mesh has to agree with.
+inline Outcome run_alone(train::Inputs inputs) {
+  inputs.mesh = {};
+  inputs.sharding.strategy = sharding::Strategy::no_shard;
+  inputs.run.folder += "-alone";
+  return run(world().split(world().rank(), 0), inputs);
+}
+
+}  // namespace llamesh::test

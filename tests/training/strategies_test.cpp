@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "training/small_run.hpp"
+
+namespace llamesh::test {
+namespace {
+
+using sharding::Strategy;
+using sharding::Wrap;
+
+void expect_same_losses(const Outcome& seen, const Outcome& expected) {
+  ASSERT_EQ(seen.losses.size(), expected.losses.size());
+  EXPECT_LT(expected.losses.back(), 0.8 * expected.losses.front()) << "the run learnt nothing";
+  for (std::size_t i = 0; i < seen.losses.size(); ++i) {
+    EXPECT_NEAR(seen.losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(seen.norms[i], expected.norms[i], 1e-3 * expected.norms[i]) << "step " << i + 1;
+  }
+}
+
+/// The mesh of this many ranks that has the most to say: 2 nodes where that is possible.
+int ranks_per_node() {
+  return world().size() % 2 == 0 ? world().size() / 2 : 0;
+}
+
+struct Case {
+  Strategy strategy;
+  Wrap wrap = Wrap::layer;
+  bool tied = false;
+  std::int64_t micro_batch = 1;
+  int prefetch = 1;
+};
+
+std::string describe(const Case& c) {
+  const char* wraps[] = {"layer", "size", "none"};
+  return fmt::format("{}_{}_{}_micro{}_prefetch{}", sharding::name_of(c.strategy),
+                     wraps[static_cast<int>(c.wrap)], c.tied ? "tied" : "untied", c.micro_batch,
+                     c.prefetch);
+}
+
+train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
+  train::Inputs in = small_inputs(folder.path());
+  in.sharding.strategy = c.strategy;
+  in.sharding.wrap = {c.wrap,
+                      2500};  // by size: attention and MLP of a layer are units of their own
+  in.sharding.prefetch = c.prefetch;
+  in.model.tie_word_embeddings = c.tied;
+  in.train.micro_batch = c.micro_batch;
+  in.train.global_batch = 12 * c.micro_batch;
+  in.mesh.ranks_per_node = ranks_per_node();
+  return in;
+}
+
+class EveryStrategy : public testing::TestWithParam<Case> {};
+
+TEST_P(EveryStrategy, GivesTheLossesOfOneRank) {
+  const TemporaryFolder folder;
+  const auto in = inputs_of(GetParam(), folder);
+  expect_same_losses(run(world(), in), run_alone(in));
+}
+
+TEST_P(EveryStrategy, TwoRunsAgreeBitForBit) {
+  const TemporaryFolder folder;
+  auto in = inputs_of(GetParam(), folder);
+  in.train.steps = 6;
+  const auto first = run(world(), in);
+  const auto second = run(world(), in);
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.norms, second.norms);
+  EXPECT_EQ(first.masters, second.masters);
+}
+
+INSTANTIATE_TEST_SUITE_P(Training, EveryStrategy,
+                         testing::Values(Case{Strategy::full_shard}, Case{Strategy::shard_grad_op},
+                                         Case{Strategy::no_shard}, Case{Strategy::hybrid_shard},
+                                         Case{Strategy::hybrid_shard_zero2},
+                                         Case{Strategy::hybrid_shard, Wrap::size},
+                                         Case{Strategy::full_shard, Wrap::size, true},
+                                         Case{Strategy::hybrid_shard, Wrap::none},
+                                         Case{Strategy::hybrid_shard, Wrap::layer, true},
+                                         Case{Strategy::hybrid_shard, Wrap::layer, false, 2},
+                                         Case{Strategy::full_shard, Wrap::layer, true, 1, 0}),
+                         [](const auto& c) { return describe(c.param); });
+
+class EveryMesh : public testing::TestWithParam<std::pair<int, int>> {};
+
+TEST_P(EveryMesh, GivesTheLossesOfOneRank) {
+  const auto [replicate, shard] = GetParam();
+  if (replicate * shard != world().size()) return;  // a mesh of another number of ranks
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.mesh = {replicate, shard, 0};
+  expect_same_losses(run(world(), in), run_alone(in));
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
+                         testing::Values(std::pair{1, 1}, std::pair{2, 1}, std::pair{1, 2},
+                                         std::pair{3, 1}, std::pair{1, 3}, std::pair{4, 1},
+                                         std::pair{1, 4}, std::pair{2, 2}, std::pair{6, 1},
+                                         std::pair{1, 6}, std::pair{3, 2}, std::pair{2, 3}));
+
+TEST(Replicas, HoldTheSameBits) {
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.mesh.ranks_per_node = ranks_per_node();
+  const auto outcome = run(world(), in);
+  const std::string mine(reinterpret_cast<const char*>(outcome.masters.data()),
+                         outcome.masters.size() * sizeof(float));
+  const auto all = world().all_gather(mine);
+  const auto setup = train::make_setup(world(), in);
+  const int shard = setup.mesh.back().size;
+  for (int r = 0; r < world().size(); ++r)
+    EXPECT_TRUE(all[static_cast<std::size_t>(r)] == all[static_cast<std::size_t>(r % shard)])
+        << "rank " << r;
+}
+
+TEST(Bf16, StaysNearFp32AndIsReproducible) {
+  for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard,
+                              Strategy::hybrid_shard_zero2, Strategy::no_shard}) {
+    for (const auto reduce : {DType::f32, DType::bf16}) {
+      const TemporaryFolder folder;
+      auto in = inputs_of({strategy}, folder);
+      const auto exact = run_alone(in);
+      in.precision = {DType::bf16, reduce};
+      const auto rounded = run(world(), in);
+      EXPECT_EQ(run(world(), in).masters, rounded.masters);
+      for (std::size_t i = 0; i < exact.losses.size(); ++i)
+        EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i])
+            << sharding::name_of(strategy) << " step " << i + 1;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::test
