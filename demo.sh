@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# Trains a small Llama on the King James Bible: 4 MPI ranks as 2 nodes of 2, state sharded within a
-# node and replicated across nodes. A few minutes on 2 cores, everything under runs/.
+# Trains a small Llama on the King James Bible: 4 MPI ranks as 2 nodes of 2, state sharded within a node and
+# replicated across nodes. Twice: once straight through, and once killed with SIGKILL in the middle and
+# resumed from its last checkpoint, which has to end with the very same loss. A few minutes on 2 cores,
+# everything under runs/.
 #   ./demo.sh [--no-install]
 #     --no-install   install no packages, only say which are missing
 set -euo pipefail
@@ -10,31 +12,53 @@ setup=()
 for option in "$@"; do
   case $option in
     --no-install) setup+=(--no-install) ;;
-    -h | --help) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo.sh: unknown option $option (see --help)" >&2; exit 2 ;;
   esac
 done
 scripts/setup.sh "${setup[@]}"
 scripts/build.sh cpu llamesh
-llamesh=build/cpu/src/llamesh
-run=runs/demo
-target=1.8  # nats a byte
-
 scripts/demo_corpus.sh runs/data
-rm -rf "$run"  # a fresh demo; other runs stay
+llamesh=build/cpu/src/llamesh
+target=1.8     # nats a byte
+kill_after=200  # optimizer steps
 
 # mpirun refuses root unless told twice, and asks for an ssh that one machine does not need.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 command -v ssh >/dev/null || export OMPI_MCA_plm=isolated
-mpirun -n 4 --oversubscribe --bind-to none "$llamesh" train inputs/demo.yaml
-"$llamesh" report "$run"
+train() { mpirun -n 4 --oversubscribe --bind-to none "$llamesh" train inputs/demo.yaml "run.name=$1"; }
 
-loss=$(sed -n 's/.*"event": *"validation".*"loss": *\([-+.0-9eE]*\).*/\1/p' "$run/metrics.jsonl" | tail -n 1)
+# last_loss RUN WORD: the loss in the last line of a run's metrics that has WORD in it.
+last_loss() { grep "\"$2\"" "runs/$1/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([^,}]*\).*/\1/'; }
+
+rm -rf runs/demo runs/demo-unbroken  # a fresh demo; other runs stay
+echo "== 1. A run that nothing disturbs"
+train demo-unbroken
+
+echo "== 2. The same run, killed with SIGKILL after step $kill_after"
+train demo &
+job=$!
+until grep -qs "\"step\":$kill_after,\"loss\"" runs/demo/metrics.jsonl; do
+  kill -0 $job 2>/dev/null || { echo "The demo FAILED: the run ended before it was killed." >&2; exit 1; }
+  sleep 0.2
+done
+pkill -KILL -n -f "$llamesh train inputs/demo.yaml run.name=demo\$"
+wait $job && { echo "The demo FAILED: a killed run ended as if all were well." >&2; exit 1; }
+echo "== A rank was killed; the job is down. Starting it again."
+train demo
+
+"$llamesh" report runs/demo
 echo
-echo "Run folder: $PWD/$run"
-echo "Report:     $PWD/$run/report.html"
+echo "Run folder: $PWD/runs/demo"
+echo "Report:     $PWD/runs/demo/report.html"
+loss=$(last_loss demo validation)
+for word in grad_norm validation; do  # training, validation
+  [ "$(last_loss demo $word)" = "$(last_loss demo-unbroken $word)" ] && continue
+  echo "The demo FAILED: resumed it ended with loss $(last_loss demo $word), unbroken with $(last_loss demo-unbroken $word)." >&2
+  exit 1
+done
 if ! awk -v loss="${loss:-nan}" -v target=$target 'BEGIN { exit !(loss + 0 > 0 && loss < target) }'; then
   echo "The demo FAILED: validation loss ${loss:-missing}, not below $target nats a byte." >&2
   exit 1
 fi
-echo "Validation loss $loss nats a byte (below $target)."
+echo "Validation loss $loss nats a byte (below $target); killed and resumed, it is that of the unbroken run to the last digit."

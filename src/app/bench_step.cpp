@@ -1,8 +1,6 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "app/bench.hpp"
@@ -58,20 +56,16 @@ int bench_step(const std::vector<std::string>& arguments) {
   const auto path = arguments.empty() ? yardstick : arguments.front();
   const std::vector<std::string> overrides(arguments.begin() + (arguments.empty() ? 0 : 1),
                                            arguments.end());
-  auto [inputs, text] = read_inputs(world, path, overrides);
-  const auto folder = std::filesystem::temp_directory_path() /
-                      fmt::format("llamesh-bench-{}", world.broadcast(std::to_string(getpid())));
-  inputs.run.folder = folder.string();
+  train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
   validate(inputs.train.steps >= 2, "bench step needs train.steps of at least 2, not {}",
            inputs.train.steps);
   const train::Setup setup = train::make_setup(world, inputs);
-  run_or_abort([&, &config = text] {
-    train::Trainer trainer(world, setup, config);
+  run_or_abort([&] {
+    train::Trainer trainer(world, setup);
     const auto records = measure(trainer, setup.inputs.train.steps);
     if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), records);
   });
-  if (world.rank() == 0) std::filesystem::remove_all(folder);
   return 0;
 }
 

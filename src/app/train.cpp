@@ -6,7 +6,7 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "sharding/wrap_policy.hpp"
-#include "train/trainer.hpp"
+#include "train/run.hpp"
 
 namespace llamesh::app {
 
@@ -28,10 +28,7 @@ int train(const TrainArguments& arguments) {
       print(arguments.check, [] { return "The inputs are in order.\n"; }))
     return 0;
 
-  run_or_abort([&, &config = text] {
-    train::Trainer trainer(world, setup, config);
-    trainer.run();
-  });
+  run_or_abort([&, &config = text] { train::run(world, setup, config); });
   return 0;
 }
 

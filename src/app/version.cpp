@@ -2,17 +2,17 @@
 
 #include "app/commands.hpp"
 #include "comm/session.hpp"
+#include "core/version.hpp"
 #include "ops/ops.hpp"
-#include "version.hpp"
 
 namespace llamesh::app {
 
 std::string version_text() {
   return fmt::format(
-      "llamesh {} ({})\ncompiler: {} {}, -march={}\nMPI: {}\nHDF5: {}\nCPU kernels: {}\nCUDA: not "
-      "built in",
-      LLAMESH_VERSION, LLAMESH_COMMIT, LLAMESH_COMPILER, __VERSION__, LLAMESH_ARCH,
-      comm::mpi_version(), LLAMESH_HDF5_VERSION, ops::instruction_set());
+      "llamesh {} ({})\ncompiler: {}\nMPI: {}\nHDF5: {}\nCPU kernels: {}\nCUDA: not built "
+      "in",
+      version(), commit(), __VERSION__, comm::mpi_version(), LLAMESH_HDF5_VERSION,
+      ops::instruction_set());
 }
 
 }  // namespace llamesh::app

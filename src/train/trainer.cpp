@@ -4,12 +4,10 @@
 #include <chrono>
 #include <cmath>
 
-#include "core/log.hpp"
 #include "device/memory_meter.hpp"
 #include "ops/gemm_rate.hpp"
 #include "optim/schedule.hpp"
 #include "train/flops.hpp"
-#include "train/run_folder.hpp"
 #include "train/threads.hpp"
 
 namespace llamesh::train {
@@ -23,7 +21,7 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(const comm::Communicator& world, const Setup& setup, const std::string& config)
+Trainer::Trainer(const comm::Communicator& world, const Setup& setup)
     : world_(world),
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
@@ -33,8 +31,6 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, const std:
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
              setup.inputs.precision.parameters),
-      loader_(*setup.train_tokens, dealing(), setup.inputs.data.order, setup.inputs.run.seed,
-              /*first_step=*/0),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
           data::Batch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
@@ -45,27 +41,23 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, const std:
                                                          in.evaluate.batches);
   world.barrier();  // all ranks measure at the same time, as they will compute
   gemm_rate_ = world.sum(ops::measured_gemm_rate(in.precision.parameters));
-  comm::agree(world, [&] {
-    if (world.rank() == 0)
-      metrics_ = std::make_unique<MetricsFile>(open_run_folder(in.run.folder, config));
-  });
-  spdlog::info("{} parameters on mesh {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
-               setup.table->numel(), comm::to_string(setup.mesh),
-               sharding::name_of(in.sharding.strategy), threads_, threads_ == 1 ? "" : "s",
-               gemm_rate_ / 1e9);
+  go_on_from(0, 0);
 }
 
-void Trainer::run() {
+void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
+  step_ = step;
+  tokens_ = tokens;
   const Inputs& in = setup_.inputs;
-  Progress progress(step_, in.train.steps, in.log.every_steps);
-  const auto start = Clock::now();
-  while (step_ < in.train.steps) {
-    const StepRecord record = train_step();
-    if (metrics_) metrics_->write(record);
-    progress.show(step_, describe(record, in.train.steps), seconds_since(start));
-    if (validation_ && (step_ % in.evaluate.every_steps == 0 || step_ == in.train.steps))
-      evaluate_and_tell(progress);
-  }
+  loader_.emplace(*setup_.train_tokens, dealing(), in.data.order, in.run.seed, step);
+}
+
+std::string Trainer::describe() const {
+  const Inputs& in = setup_.inputs;
+  return fmt::format(
+      "{} parameters in {}, mesh {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
+      setup_.table->numel(), name_of(in.precision.parameters), comm::to_string(setup_.mesh),
+      sharding::name_of(in.sharding.strategy), threads_, threads_ == 1 ? "" : "s",
+      gemm_rate_ / 1e9);
 }
 
 StepRecord Trainer::train_step() {
@@ -103,7 +95,7 @@ StepRecord Trainer::train_step() {
 std::int64_t Trainer::load_micro_batches() {
   std::int64_t valid = 0;
   for (auto& batch : micro_batches_) {
-    batch = loader_.next();
+    batch = loader_->next();
     valid += std::count_if(batch.targets.begin(), batch.targets.end(),
                            [](std::int32_t target) { return target >= 0; });
   }
@@ -121,13 +113,6 @@ double Trainer::evaluate() {
                            [](std::int32_t target) { return target >= 0; });
   }
   return world_.sum(loss) / static_cast<double>(world_.sum(valid));
-}
-
-void Trainer::evaluate_and_tell(Progress& progress) {
-  const double loss = evaluate();
-  progress.clear();
-  spdlog::info("step {}: validation loss {:.4f} nats a token", step_, loss);
-  if (metrics_) metrics_->write_validation(step_, loss);
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.

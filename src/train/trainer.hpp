@@ -1,6 +1,8 @@
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "comm/device_mesh.hpp"
@@ -10,20 +12,16 @@
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "train/metrics.hpp"
-#include "train/progress.hpp"
 #include "train/setup.hpp"
 
 namespace llamesh::train {
 
-/// A training run, from the initial weights (or a checkpoint) to the last step.
+/// The engine of a run: takes steps and evaluates. What happens between the steps is run.cpp's.
 class Trainer {
  public:
-  /// Takes the memory, opens the run folder and starts reading data. `config` is the resolved
-  /// inputs as YAML, kept beside the run. Collective; `world` and `setup` are borrowed.
-  Trainer(const comm::Communicator& world, const Setup& setup, const std::string& config);
-
-  /// Trains to the last step.
-  void run();
+  /// Takes the memory, sets the initial weights and starts reading data. Collective; `world` and
+  /// `setup` are borrowed.
+  Trainer(const comm::Communicator& world, const Setup& setup);
 
   /// One optimizer step: forward and backward of every micro-batch, then one update.
   StepRecord train_step();
@@ -31,6 +29,13 @@ class Trainer {
   double evaluate();
 
   std::int64_t step() const { return step_; }
+  std::int64_t tokens() const { return tokens_; }
+  /// Continues after step `step`, the state having been filled by whoever calls.
+  void go_on_from(std::int64_t step, std::int64_t tokens);
+
+  comm::DeviceMesh& mesh() { return mesh_; }
+  /// One line: model, mesh, strategy, threads and their speed.
+  std::string describe() const;
   /// FLOP/s of all ranks' GEMMs together, as measured at the start: the denominator of MFU.
   double gemm_rate() const { return gemm_rate_; }
   const sharding::Fsdp& fsdp() const { return fsdp_; }
@@ -39,7 +44,6 @@ class Trainer {
  private:
   std::int64_t load_micro_batches();
   void record(StepRecord& record, double seconds);
-  void evaluate_and_tell(Progress& progress);
   data::Dealing dealing() const;
   model::Batch as_tensors(data::Batch& batch) const;
 
@@ -50,10 +54,9 @@ class Trainer {
   sharding::Fsdp fsdp_;
   optim::Optimizer optimizer_;
   model::Llama llama_;
-  data::Loader loader_;
+  std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
   std::vector<data::Batch> micro_batches_;  ///< of the step at hand
-  std::unique_ptr<MetricsFile> metrics_;    ///< rank 0 only
   double gemm_rate_ = 0;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run

@@ -64,7 +64,7 @@ struct Outcome {
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
   const train::Setup setup = train::make_setup(ranks, inputs);
-  train::Trainer trainer(ranks, setup, "");
+  train::Trainer trainer(ranks, setup);
   Outcome outcome;
   while (trainer.step() < inputs.train.steps) {
     const auto record = trainer.train_step();

@@ -1,0 +1,238 @@
+#include "checkpoint/h5.hpp"
+
+#include <hdf5.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "comm/mpi.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint::h5 {
+namespace {
+
+constexpr std::int64_t max_transfer = std::int64_t{1} << 28U;  // elements: 1 GiB, below MPI-IO's 2
+
+/// Once per process: our messages carry the error stack, HDF5 need not print it; and no file locks,
+/// which some cluster file systems refuse (the lease keeps two jobs apart).
+void set_up() {
+  static const bool done = [] {
+    setenv("HDF5_USE_FILE_LOCKING", "FALSE", /*overwrite=*/0);
+    H5open();
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+/// HDF5's error stack in one line, the innermost cause last.
+std::string error_stack() {
+  std::string text;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_DOWNWARD,
+      [](unsigned, const H5E_error2_t* entry, void* out) -> herr_t {
+        auto& line = *static_cast<std::string*>(out);
+        if (entry->desc == nullptr) return 0;
+        line += line.empty() ? "" : " <- ";
+        line += entry->desc;
+        return 0;
+      },
+      &text);
+  H5Eclear2(H5E_DEFAULT);
+  return text.empty() ? "no reason given" : text;
+}
+
+void check(bool ok, std::string_view doing, std::string_view name) {
+  if (!ok) fail(ExitCode::io_failure, "HDF5 failed to {} {}: {}", doing, name, error_stack());
+}
+
+std::vector<hsize_t> extents(const std::vector<std::int64_t>& shape) {
+  return {shape.begin(), shape.end()};
+}
+
+Handle properties(hid_t kind) {
+  return {H5Pcreate(kind), H5Pclose, "make a property list"};
+}
+
+void write_attribute(hid_t file, const std::string& name, const Handle& type, const void* value) {
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose, "make a scalar");
+  const Handle attribute(
+      H5Acreate2(file, name.c_str(), type.id(), space.id(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+      "make the attribute " + name);
+  check(H5Awrite(attribute.id(), type.id(), value) >= 0, "write the attribute", name);
+}
+
+}  // namespace
+
+Handle::Handle(std::int64_t id, Close closer, std::string_view doing) : id_(id), close_(closer) {
+  if (id < 0) fail(ExitCode::io_failure, "HDF5 failed to {}: {}", doing, error_stack());
+}
+
+Handle::~Handle() {
+  if (id_ >= 0 && close_(id_) < 0 && std::uncaught_exceptions() == 0)
+    spdlog::warn("HDF5 failed to close something: {}", error_stack());
+}
+
+Handle::Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+
+Handle& Handle::operator=(Handle&& other) noexcept {
+  std::swap(id_, other.id_);
+  std::swap(close_, other.close_);
+  return *this;
+}
+
+void Handle::close(std::string_view doing) {
+  check(close_(std::exchange(id_, -1)) >= 0, "close", doing);
+}
+
+Dataset::Dataset(Handle handle, std::string path)
+    : handle_(std::move(handle)), path_(std::move(path)) {
+  const Handle space(H5Dget_space(handle_.id()), H5Sclose, "ask for the shape of " + path_);
+  const int dims = H5Sget_simple_extent_ndims(space.id());
+  check(dims == 1 || dims == 2, "find one or two dims in", path_);
+  std::array<hsize_t, 2> sizes{};
+  check(H5Sget_simple_extent_dims(space.id(), sizes.data(), nullptr) == dims, "read the shape of",
+        path_);
+  for (int d = 0; d < dims; ++d)
+    shape_.push_back(static_cast<std::int64_t>(sizes[static_cast<std::size_t>(d)]));
+}
+
+std::int64_t Dataset::offset() const {
+  const haddr_t at = H5Dget_offset(handle_.id());
+  check(at != HADDR_UNDEF, "find the bytes of", path_);
+  return static_cast<std::int64_t>(at);
+}
+
+bool Dataset::plain() const {
+  const Handle type(H5Dget_type(handle_.id()), H5Tclose, "ask for the type of " + path_);
+  const Handle plist(H5Dget_create_plist(handle_.id()), H5Pclose, "ask for the layout of " + path_);
+  return H5Tequal(type.id(), H5T_IEEE_F32LE) > 0 && H5Pget_layout(plist.id()) == H5D_CONTIGUOUS;
+}
+
+void Dataset::write(std::int64_t begin, std::span<const float> values) {
+  // HDF5 only reads through the pointer when it writes the file.
+  transfer(begin, std::ssize(values), const_cast<float*>(values.data()), Direction::write);
+}
+
+void Dataset::read(std::int64_t begin, std::span<float> values) const {
+  transfer(begin, std::ssize(values), values.data(), Direction::read);
+}
+
+/// A range of elements of a matrix is at most three boxes: the rest of a row, whole rows, the
+/// beginning of a row. Each box is contiguous in the file, so HDF5 moves it in one piece.
+void Dataset::transfer(std::int64_t begin, std::int64_t count, float* data,
+                       Direction direction) const {
+  expects(count <= max_transfer, "a transfer of {} elements, at most {}", count, max_transfer);
+  const std::int64_t cols = shape_.size() == 2 ? shape_[1] : 1;
+  while (count > 0) {
+    const std::int64_t row = begin / cols;
+    const std::int64_t col = begin % cols;
+    const bool whole_rows = col == 0 && count >= cols;
+    const std::int64_t rows = whole_rows ? count / cols : 1;
+    const std::int64_t width = whole_rows ? cols : std::min(count, cols - col);
+    transfer_box(row, rows, col, width, data, direction);
+    begin += rows * width;
+    data += rows * width;
+    count -= rows * width;
+  }
+}
+
+void Dataset::transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+                           float* data, Direction direction) const {
+  const std::array<hsize_t, 2> start{static_cast<hsize_t>(row), static_cast<hsize_t>(col)};
+  const std::array<hsize_t, 2> size{static_cast<hsize_t>(rows), static_cast<hsize_t>(cols)};
+  const hsize_t numel = size[0] * size[1];
+  const Handle file_space(H5Dget_space(handle_.id()), H5Sclose, "ask for the shape of " + path_);
+  check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, start.data(), nullptr, size.data(),
+                            nullptr) >= 0,
+        "select a range of", path_);
+  const Handle memory(H5Screate_simple(1, &numel, nullptr), H5Sclose, "describe memory");
+  const auto id = handle_.id();
+  if (direction == Direction::write)
+    check(H5Dwrite(id, H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, data) >= 0,
+          "write", path_);
+  else
+    check(H5Dread(id, H5T_NATIVE_FLOAT, memory.id(), file_space.id(), H5P_DEFAULT, data) >= 0,
+          "read", path_);
+}
+
+File::File(Handle handle, std::filesystem::path path)
+    : handle_(std::move(handle)), path_(std::move(path)) {}
+
+File File::create(const std::filesystem::path& path, const comm::Communicator& group) {
+  set_up();
+  const Handle access = properties(H5P_FILE_ACCESS);
+  check(H5Pset_fapl_mpio(access.id(), comm::native(group), MPI_INFO_NULL) >= 0, "use MPI-IO for",
+        path.string());
+  H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
+  H5Pset_coll_metadata_write(access.id(), true);
+  const Handle creation = properties(H5P_FILE_CREATE);
+  H5Pset_obj_track_times(creation.id(), false);  // equal states give equal files
+  Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose,
+              "create " + path.string());
+  return {std::move(file), path};
+}
+
+File File::open(const std::filesystem::path& path) {
+  set_up();
+  return {
+      Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "open " + path.string()),
+      path};
+}
+
+Dataset File::create_dataset(const std::string& path, const std::vector<std::int64_t>& shape) {
+  const Handle link = properties(H5P_LINK_CREATE);
+  H5Pset_create_intermediate_group(link.id(), 1);
+  const Handle creation = properties(H5P_DATASET_CREATE);
+  H5Pset_layout(creation.id(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(creation.id(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation.id(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(creation.id(), false);
+  const auto sizes = extents(shape);
+  const Handle space(H5Screate_simple(static_cast<int>(sizes.size()), sizes.data(), nullptr),
+                     H5Sclose, "describe the shape of " + path);
+  return {Handle(H5Dcreate2(handle_.id(), path.c_str(), H5T_IEEE_F32LE, space.id(), link.id(),
+                            creation.id(), H5P_DEFAULT),
+                 H5Dclose, "create the dataset " + path),
+          path};
+}
+
+void File::create_attribute(const std::string& name, const std::string& text) {
+  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose, "make a string type");
+  H5Tset_size(type.id(), text.size() + 1);
+  H5Tset_cset(type.id(), H5T_CSET_UTF8);
+  write_attribute(handle_.id(), name, type, text.c_str());
+}
+
+void File::create_attribute(const std::string& name, std::int64_t number) {
+  const Handle type(H5Tcopy(H5T_STD_I64LE), H5Tclose, "make a number type");
+  write_attribute(handle_.id(), name, type, &number);
+}
+
+void File::link(const std::string& target, const std::string& path) {
+  check(H5Lcreate_soft(target.c_str(), handle_.id(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT) >= 0,
+        "make the link", path);
+}
+
+Dataset File::dataset(const std::string& path) const {
+  return {Handle(H5Dopen2(handle_.id(), path.c_str(), H5P_DEFAULT), H5Dclose,
+                 "open the dataset " + path),
+          path};
+}
+
+void File::close() {
+  handle_.close(path_.string());
+}
+
+std::string version() {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+}  // namespace llamesh::checkpoint::h5

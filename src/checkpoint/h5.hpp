@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+/// The door to HDF5. Every failure is thrown (exit 74) with HDF5's own error stack. The library is
+/// not thread-safe: one thread of a process at a time may be in here.
+namespace llamesh::checkpoint::h5 {
+
+/// Owns an HDF5 identifier (hid_t). Move-only; the destructor logs what it cannot report.
+class Handle {
+ public:
+  using Close = int (*)(std::int64_t);
+
+  Handle() = default;
+  /// Throws unless `id` is valid. `doing` says what was tried.
+  Handle(std::int64_t id, Close closer, std::string_view doing);
+  ~Handle();
+  Handle(Handle&& other) noexcept;
+  Handle& operator=(Handle&& other) noexcept;
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  std::int64_t id() const { return id_; }
+  /// Closes now, and throws when that fails.
+  void close(std::string_view doing);
+
+ private:
+  std::int64_t id_ = -1;
+  Close close_ = nullptr;
+};
+
+/// A contiguous fp32 dataset, seen as one row of numbers in row-major order.
+class Dataset {
+ public:
+  Dataset(Handle handle, std::string path);
+
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  /// Where its bytes start in the file.
+  std::int64_t offset() const;
+  /// Whether it lies in the file as we write them: fp32, little-endian, contiguous.
+  bool plain() const;
+  /// Elements [begin, begin + values.size()), at most 1 GiB of them. Independent of other ranks.
+  void write(std::int64_t begin, std::span<const float> values);
+  void read(std::int64_t begin, std::span<float> values) const;
+
+ private:
+  enum class Direction : bool { read, write };
+  void transfer(std::int64_t begin, std::int64_t count, float* data, Direction direction) const;
+  void transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
+                    float* data, Direction direction) const;
+
+  Handle handle_;
+  std::string path_;
+  std::vector<std::int64_t> shape_;
+};
+
+/// A file: created by all ranks of a group together (MPI-IO), or opened for reading by one process
+/// on its own (POSIX; so no rank can wait for another one in a damaged file).
+class File {
+ public:
+  /// Collective, as are all the create_*, link and close() of the file: every rank, in the same
+  /// order.
+  static File create(const std::filesystem::path& path, const comm::Communicator& group);
+  static File open(const std::filesystem::path& path);
+
+  /// Space is taken at once and not filled. Missing groups of the path are made.
+  Dataset create_dataset(const std::string& path, const std::vector<std::int64_t>& shape);
+  void create_attribute(const std::string& name, const std::string& text);
+  void create_attribute(const std::string& name, std::int64_t number);
+  /// Makes `path` another name of `target`.
+  void link(const std::string& target, const std::string& path);
+  Dataset dataset(const std::string& path) const;
+  /// Flushes and closes. The bytes are with the system then, not yet on the disk.
+  void close();
+
+ private:
+  File(Handle handle, std::filesystem::path path);
+  Handle handle_;
+  std::filesystem::path path_;
+};
+
+/// The number of the library, for --version.
+std::string version();
+
+}  // namespace llamesh::checkpoint::h5

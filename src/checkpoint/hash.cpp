@@ -1,0 +1,31 @@
+#include "checkpoint/hash.hpp"
+
+// Header only: compiled for the vector width of the build. GCC 12 warns inside its own intrinsics.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace llamesh::checkpoint {
+
+struct RunningHash::State {
+  XXH3_state_t xxh3;
+};
+
+std::uint64_t hash_of(const void* data, std::size_t bytes) {
+  return XXH3_64bits(data, bytes);
+}
+
+RunningHash::RunningHash() : state_(std::make_unique<State>()) {
+  XXH3_64bits_reset(&state_->xxh3);
+}
+RunningHash::~RunningHash() = default;
+
+void RunningHash::add(const void* data, std::size_t bytes) {
+  XXH3_64bits_update(&state_->xxh3, data, bytes);
+}
+
+std::uint64_t RunningHash::value() const {
+  return XXH3_64bits_digest(&state_->xxh3);
+}
+
+}  // namespace llamesh::checkpoint

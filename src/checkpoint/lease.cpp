@@ -1,0 +1,121 @@
+#include "checkpoint/lease.hpp"
+
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "checkpoint/files.hpp"
+#include "core/error.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto touch_every = 5s;
+constexpr auto dead_after = 12s;
+
+std::string job_id() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  return job != nullptr ? job : fmt::format("{}-{}", this_process().host, getpid());
+}
+
+/// Who holds a lease: job, host and process, as written in the file.
+struct Holder {
+  std::string job, host, pid;
+
+  static Holder read(const Descriptor& file) {
+    std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+    file.read(0, text.data(), std::ssize(text));
+    Holder holder;
+    std::istringstream(text) >> holder.job >> holder.host >> holder.pid;
+    return holder;
+  }
+};
+
+std::int64_t touched(const Descriptor& file) {
+  struct stat status {};
+  fstat(file.get(), &status);
+  return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& folder, const Holder& holder) {
+  fail(ExitCode::bad_input,
+       "job {} (host {}, process {}) is writing into {}; wait for it to end, or choose another "
+       "run.folder",
+       holder.job, holder.host, holder.pid, folder.string());
+}
+
+}  // namespace
+
+std::string job_name() {
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  return fmt::format("{}.{}", job_id(), restarts != nullptr ? restarts : "0");
+}
+
+struct Lease::Heartbeat {
+  explicit Heartbeat(const std::filesystem::path& folder)
+      : file(folder / ".lease", O_RDWR | O_CREAT) {
+    const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
+    const auto holder = Holder::read(file);
+    // Other errors than this one mean that the file system has no locks: the touches decide.
+    if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
+    if (!holder.job.empty()) take_over(folder, holder, locked);
+    const auto text = fmt::format("{} {} {}\n", job_id(), this_process().host, getpid());
+    if (ftruncate(file.get(), 0) != 0)
+      fail(ExitCode::io_failure, "cannot write {}", (folder / ".lease").string());
+    file.write(0, text.data(), std::ssize(text));
+    thread = std::thread([this] { beat(); });
+  }
+
+  ~Heartbeat() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    if (thread.joinable()) thread.join();
+    if (ftruncate(file.get(), 0) != 0) spdlog::warn("a lease could not be cleared");
+  }
+
+  void take_over(const std::filesystem::path& folder, const Holder& holder, bool locked) const {
+    const bool died_here = locked && holder.host == this_process().host;
+    if (!died_here && holder.job != job_id()) {
+      spdlog::warn("job {} on {} left a lease on {}; waiting {} s to see whether it lives",
+                   holder.job, holder.host, folder.string(), dead_after.count());
+      const auto before = touched(file);
+      std::this_thread::sleep_for(dead_after);
+      if (touched(file) != before) refuse(folder, holder);
+    }
+    spdlog::warn("taking over {} from job {} (host {}, process {}), which ended without a word",
+                 folder.string(), holder.job, holder.host, holder.pid);
+  }
+
+  void beat() {
+    std::unique_lock lock(mutex);
+    while (!wake.wait_for(lock, touch_every, [this] { return stop; }))
+      futimens(file.get(), nullptr);
+  }
+
+  Descriptor file;
+  std::thread thread;
+  std::mutex mutex;
+  std::condition_variable wake;
+  bool stop = false;
+};
+
+Lease::Lease(const std::filesystem::path& folder)
+    : heartbeat_(std::make_unique<Heartbeat>(folder)) {}
+Lease::~Lease() = default;
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llamesh::checkpoint {
+
+inline constexpr std::int64_t format_version = 1;
+
+/// Where a run stands: what is in a checkpoint beside the tensors (attributes of / in state.h5).
+/// Random numbers and the order of the data are functions of seed, step and tokens, so this is all
+/// of it.
+struct Progress {
+  std::int64_t step = 0;    ///< optimizer steps done
+  std::int64_t tokens = 0;  ///< since the start, over all ranks
+  std::uint64_t seed = 0;
+  std::string mesh;             ///< e.g. "replicate=2 x shard=2"
+  std::string strategy;         ///< e.g. "hybrid_shard"
+  std::string config;           ///< the resolved inputs, YAML
+  std::string model_config;     ///< as Hugging Face's config.json
+  std::string llamesh_version;  ///< of the program that wrote it
+
+  bool operator==(const Progress&) const = default;
+};
+
+/// Elements [begin, begin + count) of a dataset as one rank wrote them, and the XXH3-64 of their
+/// bytes.
+struct Segment {
+  std::int64_t begin;
+  std::int64_t count;
+  std::uint64_t hash;
+};
+
+struct DatasetEntry {
+  std::string path;                 ///< e.g. /model/model.norm.weight
+  std::vector<std::int64_t> shape;  ///< global
+  std::int64_t offset = 0;          ///< of its first byte in state.h5
+  std::vector<Segment> segments;    ///< in order; together exactly the dataset
+
+  std::int64_t numel() const;
+};
+
+/// manifest.json: what state.h5 must be, to the byte. A checkpoint is one when this is there.
+struct Manifest {
+  Progress progress;
+  std::int64_t file_bytes = 0;      ///< size of state.h5
+  std::uint64_t metadata_hash = 0;  ///< XXH3-64 of all of state.h5 outside the datasets
+  std::vector<DatasetEntry> datasets;
+
+  const DatasetEntry* find(const std::string& path) const;
+};
+
+/// The text of manifest.json: JSON whose first line is the checksum of all that follows it.
+std::string to_text(const Manifest& manifest);
+
+/// Throws exit 74 when the text is damaged, exit 78 when its format_version is newer than ours.
+/// What it returns is consistent: segments tile their datasets, datasets lie within the file.
+Manifest parse_manifest(const std::string& text);
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,150 @@
+#include "checkpoint/reader.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <map>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/h5.hpp"
+#include "checkpoint/hash.hpp"
+#include "checkpoint/writer.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  return fmt::format("({})", fmt::join(shape, ", "));
+}
+
+void check_segment(const DatasetEntry& entry, const Segment& s, std::span<const float> values) {
+  if (hash_of(values.data(), values.size_bytes()) != s.hash)
+    fail(ExitCode::io_failure, "{} is damaged in elements {} to {}", entry.path, s.begin,
+         s.begin + s.count);
+}
+
+/// Opens a dataset and checks that it is where and what the manifest says.
+h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
+  auto dataset = file.dataset(entry.path);
+  if (dataset.shape() != entry.shape || !dataset.plain() || dataset.offset() != entry.offset)
+    fail(ExitCode::io_failure, "{} does not lie in state.h5 as the manifest says", entry.path);
+  return dataset;
+}
+
+/// Segments that lie within the range are read in place; one that sticks out goes through `spare`.
+void read_transfer(const h5::Dataset& dataset, const DatasetEntry& entry, const Transfer& transfer,
+                   std::vector<float>& spare) {
+  const std::int64_t begin = transfer.begin;
+  const std::int64_t end = begin + std::ssize(transfer.values);
+  auto s = std::ranges::upper_bound(entry.segments, begin, {}, &Segment::begin);
+  for (--s; s != entry.segments.end() && s->begin < end; ++s) {
+    if (s->begin >= begin && s->begin + s->count <= end) {
+      const auto values = transfer.values.subspan(static_cast<std::size_t>(s->begin - begin),
+                                                  static_cast<std::size_t>(s->count));
+      dataset.read(s->begin, values);
+      check_segment(entry, *s, values);
+      continue;
+    }
+    spare.resize(static_cast<std::size_t>(s->count));
+    dataset.read(s->begin, spare);
+    check_segment(entry, *s, spare);
+    const std::int64_t from = std::max(begin, s->begin);
+    const std::int64_t to = std::min(end, s->begin + s->count);
+    std::copy_n(spare.begin() + (from - s->begin), to - from,
+                transfer.values.begin() + (from - begin));
+  }
+}
+
+void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
+                    const State& state) {
+  const auto file = h5::File::open(path);
+  const auto wanted = datasets_of(state);
+  std::map<std::string_view, const DatasetEntry*> by_path;
+  for (const auto& d : manifest.datasets) by_path[d.path] = &d;
+  std::vector<float> spare;
+  for (const auto& transfer : transfers_of(state)) {
+    const auto& entry = *by_path.at(wanted[transfer.dataset].path);
+    read_transfer(open_dataset(file, entry), entry, transfer, spare);
+  }
+}
+
+}  // namespace
+
+Manifest read_manifest(const std::filesystem::path& checkpoint) {
+  const auto path = checkpoint / "state.h5";
+  auto manifest = parse_manifest(read_text(checkpoint / "manifest.json"));
+  const auto bytes = Descriptor(path, O_RDONLY).bytes();
+  if (bytes != manifest.file_bytes)
+    fail(ExitCode::io_failure, "{} has {} bytes where its manifest says {}", path.string(), bytes,
+         manifest.file_bytes);
+  if (metadata_hash(path, manifest.datasets) != manifest.metadata_hash)
+    fail(ExitCode::io_failure, "{} is damaged in its HDF5 headers", path.string());
+  return manifest;
+}
+
+void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
+  std::map<std::string, const DatasetEntry*> left;
+  for (const auto& d : manifest.datasets) left[d.path] = &d;
+  for (const auto& wanted : datasets_of(state)) {
+    const auto found = left.find(wanted.path);
+    validate(found != left.end(), "the checkpoint has no {}; was it written by another model?",
+             wanted.path);
+    validate(found->second->shape == wanted.shape,
+             "{} has shape {} in the checkpoint and {} in the model; use the model that wrote it",
+             wanted.path, text_of(found->second->shape), text_of(wanted.shape));
+    left.erase(found);
+  }
+  for (const auto& [path, entry] : left) {
+    const bool in_group = std::ranges::any_of(
+        state.groups, [&](const auto& g) { return path.starts_with(g.path + "/"); });
+    validate(!in_group && others == OtherGroups::ignore,
+             "the checkpoint has {}, which the model or optimizer of this run does not", path);
+  }
+}
+
+Progress read_state(const std::filesystem::path& checkpoint, const State& state,
+                    const comm::Communicator& world, OtherGroups others) {
+  const auto text = comm::on_rank_0(world, [&] {
+    const auto manifest = read_manifest(checkpoint);
+    check_fits(manifest, state, others);
+    return to_text(manifest);
+  });
+  Manifest manifest;
+  comm::agree(world, [&] {
+    manifest = parse_manifest(text);
+    read_transfers(checkpoint / "state.h5", manifest, state);
+  });
+  return manifest.progress;
+}
+
+void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
+                      const std::function<void(std::int64_t, std::span<const float>)>& visit) {
+  const auto file = h5::File::open(checkpoint / "state.h5");
+  const auto dataset = open_dataset(file, entry);
+  std::vector<float> values;
+  for (const auto& s : entry.segments) {
+    values.resize(static_cast<std::size_t>(s.count));
+    dataset.read(s.begin, values);
+    check_segment(entry, s, values);
+    visit(s.begin, values);
+  }
+}
+
+std::vector<std::string> find_damage(const std::filesystem::path& checkpoint) {
+  std::vector<std::string> damage;
+  try {
+    const auto manifest = read_manifest(checkpoint);
+    for (const auto& entry : manifest.datasets) {
+      try {
+        for_each_segment(checkpoint, entry, [](auto, auto) {});
+      } catch (const Error& error) {
+        damage.emplace_back(error.what());
+      }
+    }
+  } catch (const Error& error) {
+    damage.emplace_back(error.what());
+  }
+  return damage;
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/state.hpp"
+#include "comm/communicator.hpp"
+
+namespace llamesh::checkpoint {
+
+/// Whether a checkpoint may hold groups that are not asked for (the optimizer's, for generation).
+/// Within the groups asked for everything must fit in either case.
+enum class OtherGroups : bool { refuse, ignore };
+
+/// Reads and checks the manifest of a checkpoint folder, and that state.h5 outside its datasets is
+/// what it says. By one process. Throws exit 74 when something is damaged or missing.
+Manifest read_manifest(const std::filesystem::path& checkpoint);
+
+/// Throws exit 78, naming it, when a dataset that the state needs is missing or has another shape,
+/// or when there is one that nobody asked for.
+void check_fits(const Manifest& manifest, const State& state, OtherGroups others);
+
+/// Fills the state of every rank from the checkpoint, whatever mesh wrote it. Each rank reads what
+/// it holds and checks all bytes that it uses against their hashes. Collective; on an error every
+/// rank throws (exit 74: damaged; exit 78: it does not fit) and the state is partly overwritten.
+Progress read_state(const std::filesystem::path& checkpoint, const State& state,
+                    const comm::Communicator& world, OtherGroups others);
+
+/// Everything that is wrong with a checkpoint, one line each; empty when every byte is as written.
+/// By one process, without MPI.
+std::vector<std::string> find_damage(const std::filesystem::path& checkpoint);
+
+/// One whole dataset, its hashes checked, segment by segment: visit(begin, values).
+void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
+                      const std::function<void(std::int64_t, std::span<const float>)>& visit);
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "checkpoint/lease.hpp"
+#include "checkpoint/options.hpp"
+#include "checkpoint/reader.hpp"
+#include "checkpoint/state.hpp"
+#include "checkpoint/writer.hpp"
+#include "comm/communicator.hpp"
+#include "device/buffer.hpp"
+
+namespace llamesh::checkpoint {
+
+/// The groups of this rank. Ranks of `shard` hold different data, ranks of `replicate` the same.
+struct Groups {
+  const comm::Communicator& world;
+  const comm::Communicator& shard;
+  const comm::Communicator& replicate;
+};
+
+/// The committed checkpoints of a folder (step_00000100, ...), newest first. Not verified.
+std::vector<std::filesystem::path> committed_checkpoints(const std::filesystem::path& folder);
+
+/// The checkpoints of a run: commits new ones, finds the newest good one, removes old ones. All
+/// calls are collective over the world. A checkpoint exists from one rename on; a process that is
+/// killed at any instant leaves the former ones as they were (docs/checkpoint-format.md).
+class Store {
+ public:
+  /// `folder` is <run>/checkpoints; it is made, and a lease taken on it, at once. The groups are
+  /// borrowed until the constructor returns.
+  Store(std::filesystem::path folder, const CheckpointOptions& options, const Groups& groups);
+  ~Store();  ///< Waits for a save under way; logs its error when nobody asked for it.
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  /// Saves, and returns the checkpoint's folder. With options.async it returns when the shards are
+  /// copied, once the save before has ended; errors surface at the next save() or wait().
+  /// Throws exit 74 when it fails: the former checkpoints stand.
+  std::filesystem::path save(const State& state, const Progress& progress);
+  /// Waits for the save under way, and throws what went wrong with it.
+  void wait();
+
+  /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
+  /// newest good checkpoint, if there is any at all; else from that checkpoint. Throws exit 78 when
+  /// there are checkpoints but none is good, or when one does not fit the model.
+  std::optional<Progress> resume(const State& state, const std::string& mode);
+
+ private:
+  void write(const State& state, const Progress& progress);
+  std::string prepare(const State& state, const Progress& progress) const;
+  void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
+  void remove_old(std::int64_t newest) const;
+  State copy(const State& state);
+
+  std::filesystem::path folder_;
+  CheckpointOptions options_;
+  comm::Communicator world_;
+  Replica replica_;
+  std::unique_ptr<Lease> lease_;  // rank 0
+  device::Buffer copy_;           // of the shards, for an asynchronous save
+  std::thread thread_;
+  std::exception_ptr error_;
+};
+
+}  // namespace llamesh::checkpoint

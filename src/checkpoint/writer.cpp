@@ -1,0 +1,154 @@
+#include "checkpoint/writer.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/h5.hpp"
+#include "checkpoint/hash.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+/// A segment that this rank wrote; plain numbers, so that ranks can exchange them.
+struct Written {
+  std::size_t dataset;
+  Segment segment;
+};
+
+void write_attributes(h5::File& file, const Progress& progress) {
+  file.create_attribute("format_version", format_version);
+  file.create_attribute("step", progress.step);
+  file.create_attribute("tokens", progress.tokens);
+  file.create_attribute("seed", static_cast<std::int64_t>(progress.seed));
+  file.create_attribute("mesh", progress.mesh);
+  file.create_attribute("strategy", progress.strategy);
+  file.create_attribute("llamesh_version", progress.llamesh_version);
+  file.create_attribute("config", progress.config);
+  file.create_attribute("model_config", progress.model_config);
+}
+
+/// A tied head is another name of the embedding in every group.
+void link_tied_head(h5::File& file, const State& state) {
+  const auto& table = state.layout.table();
+  if (!table.tied()) return;
+  for (const auto& group : state.groups)
+    file.link(group.path + "/" + table[table.embed_tokens.weight].name,
+              group.path + "/lm_head.weight");
+}
+
+/// Asks the system to start writing what lies in the file so far; a hint, so its failure is none.
+class WriteBack {
+ public:
+  WriteBack(const std::filesystem::path& path, EarlyWriteBack early)
+      : file_(path, O_WRONLY), early_(early) {}
+  void start(std::int64_t offset, std::int64_t bytes) const {
+    if (early_ == EarlyWriteBack::yes)
+      ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+  }
+
+ private:
+  Descriptor file_;
+  EarlyWriteBack early_;
+};
+
+std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
+                                     const std::vector<DatasetEntry>& entries,
+                                     const std::vector<Transfer>& transfers,
+                                     const WriteBack& write_back) {
+  std::vector<Written> written;
+  for (const auto& t : transfers) {
+    for (std::int64_t at = 0; at < std::ssize(t.values); at += segment_numel) {
+      const auto count = std::min(segment_numel, std::ssize(t.values) - at);
+      const auto values =
+          t.values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
+      const auto begin = t.begin + at;
+      written.push_back({t.dataset, {begin, count, hash_of(values.data(), values.size_bytes())}});
+      datasets[t.dataset].write(begin, values);
+      write_back.start(entries[t.dataset].offset + 4 * begin, 4 * count);
+    }
+  }
+  return written;
+}
+
+/// Every rank learns all segments.
+void exchange_segments(const comm::Communicator& world, const std::vector<Written>& mine,
+                       std::vector<DatasetEntry>& entries) {
+  static_assert(std::is_trivially_copyable_v<Written>);
+  const auto all = world.all_gather(
+      std::string_view(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Written)));
+  for (const auto& bytes : all) {
+    std::vector<Written> theirs(bytes.size() / sizeof(Written));
+    if (!bytes.empty()) std::memcpy(theirs.data(), bytes.data(), bytes.size());
+    for (const auto& w : theirs) entries[w.dataset].segments.push_back(w.segment);
+  }
+  for (auto& entry : entries) std::ranges::sort(entry.segments, {}, &Segment::begin);
+}
+
+}  // namespace
+
+Manifest write_state(const std::filesystem::path& path, const State& state,
+                     const Progress& progress, const comm::Communicator& world, Replica replica,
+                     EarlyWriteBack early) {
+  Manifest manifest{progress, 0, 0, datasets_of(state)};
+  std::optional<h5::File> file;
+  std::vector<h5::Dataset> datasets;
+  comm::agree(world, [&] { file = h5::File::create(path, world); });
+  comm::agree(world, [&] {
+    write_attributes(*file, progress);
+    for (auto& entry : manifest.datasets) {
+      datasets.push_back(file->create_dataset(entry.path, entry.shape));
+      entry.offset = datasets.back().offset();
+    }
+    link_tied_head(*file, state);
+  });
+  std::vector<Written> written;
+  comm::agree(world, [&] {
+    written = write_transfers(datasets, manifest.datasets,
+                              part_of(transfers_of(state), replica.rank, replica.size),
+                              WriteBack(path, early));
+  });
+  comm::agree(world, [&] {
+    datasets.clear();
+    file->close();
+  });
+  // Each rank, since on a cluster file system fsync brings what this node has written.
+  comm::agree(world, [&] { Descriptor(path, O_WRONLY).sync(); });
+  exchange_segments(world, written, manifest.datasets);
+  const auto sums = comm::on_rank_0(world, [&] {
+    return fmt::format("{} {}", Descriptor(path, O_RDONLY).bytes(),
+                       metadata_hash(path, manifest.datasets));
+  });
+  manifest.file_bytes = std::stoll(sums);
+  manifest.metadata_hash = std::stoull(sums.substr(sums.find(' ')));
+  return manifest;
+}
+
+std::uint64_t metadata_hash(const std::filesystem::path& path,
+                            const std::vector<DatasetEntry>& datasets) {
+  const Descriptor file(path, O_RDONLY);
+  std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // bytes of datasets: begin, end
+  for (const auto& d : datasets) ranges.emplace_back(d.offset, d.offset + 4 * d.numel());
+  const auto size = file.bytes();
+  ranges.emplace_back(size, size);
+  std::ranges::sort(ranges);
+  RunningHash hash;
+  std::vector<char> buffer(std::size_t{1} << 20U);
+  std::int64_t at = 0;
+  for (const auto& [begin, end] : ranges) {
+    while (at < begin) {
+      const auto count = std::min(begin - at, std::ssize(buffer));
+      file.read(at, buffer.data(), count);
+      hash.add(buffer.data(), static_cast<std::size_t>(count));
+      at += count;
+    }
+    at = std::max(at, end);
+  }
+  return hash.value();
+}
+
+}  // namespace llamesh::checkpoint

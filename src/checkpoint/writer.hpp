@@ -1,0 +1,29 @@
+#pragma once
+
+#include <filesystem>
+
+#include "checkpoint/options.hpp"
+#include "checkpoint/state.hpp"
+#include "comm/communicator.hpp"
+
+namespace llamesh::checkpoint {
+
+/// Which of several ranks with the same shards this one is.
+struct Replica {
+  int rank;
+  int size;
+};
+
+/// Writes state.h5 with all ranks of `world` together and brings it to the disk. Each shard is
+/// written once, a part of it by each replica, straight from where it lies (no copy). Returns the
+/// manifest, on every rank. On an error anywhere every rank throws, and the file is worthless.
+Manifest write_state(const std::filesystem::path& file, const State& state,
+                     const Progress& progress, const comm::Communicator& world, Replica replica,
+                     EarlyWriteBack early);
+
+/// XXH3-64 of all bytes of the file outside its datasets: superblock, object headers, attributes,
+/// gaps.
+std::uint64_t metadata_hash(const std::filesystem::path& file,
+                            const std::vector<DatasetEntry>& datasets);
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,8 @@
+#include "core/version.hpp"
+
+namespace llamesh {
+
+const char* version() { return LLAMESH_VERSION; }
+const char* commit() { return LLAMESH_COMMIT; }
+
+}  // namespace llamesh

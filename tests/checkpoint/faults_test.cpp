@@ -1,0 +1,191 @@
+#include <fcntl.h>
+#include <sys/mount.h>
+
+#include <fstream>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/hash.hpp"
+#include "fixture.hpp"
+
+namespace llamesh::test {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointOptions;
+using checkpoint::Store;
+
+void on_rank_0(const std::function<void()>& work) {
+  comm::agree(world(), [&] {
+    if (world().rank() == 0) work();
+  });
+}
+
+void flip(const fs::path& file, std::int64_t at) {
+  checkpoint::Descriptor bytes(file, O_RDWR);
+  char byte = 0;
+  bytes.read(at, &byte, 1);
+  byte = static_cast<char>(byte ^ 4);
+  bytes.write(at, &byte, 1);
+}
+
+/// A folder with checkpoints of steps 1 and 2; numbers are those of version 1 and 2.
+struct Saved {
+  Saved() : store(std::in_place, folder.path(), CheckpointOptions{}, run.comms()) {
+    for (int step = 1; step <= 2; ++step) {
+      run.fill(step);
+      store->save(run.state(), progress(step));
+    }
+    run.fill(0);
+  }
+  fs::path newest() const { return folder.path() / "step_00000002"; }
+  void expect_fall_back() {
+    const auto got = store->resume(run.state(), "auto");
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->step, 1);
+    EXPECT_EQ(run.wrong(1), 0);
+  }
+  Folder folder;
+  Job run{1};
+  std::optional<Store> store;
+};
+
+TEST(Faults, AFlippedBitAnywhereIsFound) {
+  Saved saved;
+  const auto manifest = checkpoint::read_manifest(saved.newest());
+  std::vector<std::pair<fs::path, std::int64_t>> places;
+  const auto h5 = saved.newest() / "state.h5";
+  for (const std::int64_t at : {0, 9, 40, 200, 900, 2048}) places.emplace_back(h5, at);
+  for (const auto& d : manifest.datasets) {
+    places.emplace_back(h5, d.offset);
+    places.emplace_back(h5, d.offset + 4 * d.numel() - 1);
+  }
+  const auto json = saved.newest() / "manifest.json";
+  for (const std::int64_t at : {0, 3, 15, 30, 32, 60, 1000}) places.emplace_back(json, at);
+  for (const auto& [file, at] : places) {
+    SCOPED_TRACE(fmt::format("byte {} of {}", at, file.filename().string()));
+    on_rank_0([&] { flip(file, at); });
+    EXPECT_FALSE(checkpoint::find_damage(saved.newest()).empty());
+    saved.expect_fall_back();
+    on_rank_0([&] { flip(file, at); });
+  }
+  EXPECT_TRUE(checkpoint::find_damage(saved.newest()).empty());
+}
+
+TEST(Faults, TruncatedOrMissingFilesFallBack) {
+  for (const char* name : {"state.h5", "manifest.json"}) {
+    Saved saved;
+    on_rank_0(
+        [&] { fs::resize_file(saved.newest() / name, fs::file_size(saved.newest() / name) - 1); });
+    saved.expect_fall_back();
+    on_rank_0([&] { fs::remove(saved.newest() / name); });
+    saved.expect_fall_back();
+  }
+}
+
+TEST(Faults, NoGoodCheckpointIsAnErrorNotANewRun) {
+  Saved saved;
+  on_rank_0([&] {
+    fs::remove(saved.folder.path() / "step_00000001/manifest.json");
+    fs::remove(saved.newest() / "state.h5");
+  });
+  EXPECT_EQ(code_of([&] { saved.store->resume(saved.run.state(), "auto"); }), ExitCode::bad_input);
+  EXPECT_EQ(code_of([&] { saved.store->resume(saved.run.state(), "/nowhere"); }),
+            ExitCode::bad_input);
+}
+
+TEST(Faults, AfterAFallBackTheDamagedOneIsOutOfTheWay) {
+  Saved saved;
+  on_rank_0([&] { flip(saved.newest() / "state.h5", 0); });
+  saved.expect_fall_back();
+  saved.store->save(saved.run.state(), progress(1));
+  world().barrier();
+  EXPECT_EQ(checkpoint::committed_checkpoints(saved.folder.path()).size(), 1U);
+  EXPECT_EQ(saved.store->resume(saved.run.state(), "auto")->step, 1);
+}
+
+TEST(Faults, AnotherModelIsRefused) {
+  Saved saved;
+  const Job other(1, sharding::Wrap::layer, small_config(32));
+  EXPECT_EQ(code_of([&] { saved.store->resume(other.state(), "auto"); }), ExitCode::bad_input);
+  Job less(1);
+  less.groups.pop_back();
+  EXPECT_EQ(code_of([&] { saved.store->resume(less.state(), "auto"); }), ExitCode::bad_input);
+  EXPECT_EQ(
+      checkpoint::read_state(saved.newest(), less.state(), world(), checkpoint::OtherGroups::ignore)
+          .step,
+      2);
+}
+
+TEST(Faults, ANewerFormatIsRefused) {
+  const Saved saved;
+  auto text = checkpoint::to_text(checkpoint::read_manifest(saved.newest()));
+  const auto at = text.find("\"format_version\":1");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 18, "\"format_version\":9");
+  const auto rest = text.substr(text.find('\n') + 1);
+  text =
+      fmt::format("{{\"checksum\": \"{:016x}\",\n", checkpoint::hash_of(rest.data(), rest.size())) +
+      rest;
+  EXPECT_EQ(code_of([&] { checkpoint::parse_manifest(text); }), ExitCode::bad_input);
+}
+
+TEST(Faults, SomethingInTheWayIsMovedAside) {
+  for (const bool folder_in_the_way : {true, false}) {
+    Saved saved;
+    const auto path = saved.folder.path() / "step_00000003";
+    on_rank_0([&] {
+      if (folder_in_the_way) fs::create_directory(path);
+      std::ofstream(folder_in_the_way ? path / "notes" : path) << "mine";
+    });
+    saved.run.fill(3);
+    saved.store->save(saved.run.state(), progress(3));
+    saved.run.fill(0);
+    EXPECT_EQ(saved.store->resume(saved.run.state(), "auto")->step, 3);
+    EXPECT_EQ(saved.run.wrong(3), 0);
+    EXPECT_TRUE(fs::exists(saved.folder.path() / "step_00000003.aside-1"));
+  }
+}
+
+TEST(Faults, ASecondJobIsRefused) {
+  Saved saved;
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }),
+            ExitCode::bad_input);
+  saved.store.reset();
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }), ExitCode::done);
+}
+
+/// A tmpfs smaller than what is to be written, or, without the right to mount, nothing.
+class SmallDisk {
+ public:
+  SmallDisk(const fs::path& path, const char* options) : path_(path) {
+    ok_ = comm::on_rank_0(world(), [&] {
+            return std::string(mount("tmpfs", path.c_str(), "tmpfs", 0, options) == 0 ? "y" : "n");
+          }) == "y";
+  }
+  ~SmallDisk() {
+    world().barrier();
+    if (ok_ && world().rank() == 0) umount2(path_.c_str(), MNT_DETACH);
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  fs::path path_;
+  bool ok_;
+};
+
+TEST(Faults, AFullDiskLeavesTheFormerCheckpoint) {
+  const Folder folder;
+  const SmallDisk disk(folder.path(), "size=384k");
+  if (!disk.ok()) GTEST_SKIP() << "no right to mount a tmpfs";
+  const Job run(1);
+  Store store(folder.path(), {}, run.comms());
+  run.fill(1);
+  store.save(run.state(), progress(1));
+  EXPECT_EQ(code_of([&] { store.save(run.state(), progress(2)); }), ExitCode::io_failure);
+  run.fill(0);
+  EXPECT_EQ(store.resume(run.state(), "auto")->step, 1);
+  EXPECT_EQ(run.wrong(1), 0);
+}
+
+}  // namespace
+}  // namespace llamesh::test

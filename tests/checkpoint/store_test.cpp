@@ -1,0 +1,124 @@
+#include <cstdio>
+#include <fstream>
+
+#include "fixture.hpp"
+
+namespace llamesh::test {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::CheckpointOptions;
+using checkpoint::Store;
+using sharding::Wrap;
+
+std::vector<int> divisors() {
+  std::vector<int> all;
+  for (int d = 1; d <= world().size(); ++d)
+    if (world().size() % d == 0) all.push_back(d);
+  return all;
+}
+
+TEST(Store, EveryMeshReadsWhatEveryMeshWrote) {
+  for (const int saved_on : divisors()) {
+    const Folder folder;
+    const Job writer(saved_on);
+    writer.fill(1);
+    Store(folder.path(), {}, writer.comms()).save(writer.state(), progress(5));
+    for (const int loaded_on : divisors())
+      for (const auto wrap : {Wrap::layer, Wrap::size, Wrap::none}) {
+        const Job reader(loaded_on, wrap);
+        const auto got = Store(folder.path(), {}, reader.comms()).resume(reader.state(), "auto");
+        ASSERT_TRUE(got);
+        EXPECT_EQ(*got, progress(5));
+        EXPECT_EQ(reader.wrong(1), 0);
+        EXPECT_GT(reader.wrong(2), 0);
+      }
+  }
+}
+
+TEST(Store, OneRankReadsAndChecksWhatAllWrote) {
+  const Folder folder;
+  const Job writer(1);
+  writer.fill(3);
+  const auto path = Store(folder.path(), {}, writer.comms()).save(writer.state(), progress(8));
+  EXPECT_TRUE(checkpoint::find_damage(path).empty());
+}
+
+TEST(Store, NothingThereIsANewRun) {
+  const Folder folder;
+  const Job run(1);
+  Store store(folder.path(), {}, run.comms());
+  EXPECT_FALSE(store.resume(run.state(), "auto"));
+  EXPECT_FALSE(store.resume(run.state(), "none"));
+}
+
+TEST(Store, KeepsTheNewestAndEveryMth) {
+  const Folder folder;
+  const Job run(1);
+  CheckpointOptions options;
+  options.keep = 2;
+  options.keep_every = 3;
+  Store store(folder.path(), options, run.comms());
+  for (int step = 1; step <= 7; ++step) store.save(run.state(), progress(step));
+  world().barrier();
+  std::vector<std::string> names;
+  for (const auto& path : checkpoint::committed_checkpoints(folder.path()))
+    names.push_back(path.filename());
+  EXPECT_EQ(names, (std::vector<std::string>{"step_00000007", "step_00000006", "step_00000003"}));
+}
+
+TEST(Store, AnAsynchronousSaveHoldsTheStateOfItsCall) {
+  const Folder folder;
+  const Job run(1);
+  CheckpointOptions options;
+  options.async = true;
+  {
+    Store store(folder.path(), options, run.comms());
+    for (int step = 1; step <= 3; ++step) {
+      run.fill(step);
+      store.save(run.state(), progress(step));
+      run.fill(99);                                             // training goes on
+      EXPECT_EQ(world().sum(std::int64_t{1}), world().size());  // and so do its collectives
+    }
+    store.wait();
+    EXPECT_EQ(store.resume(run.state(), "auto")->step, 3);
+  }
+  EXPECT_EQ(run.wrong(3), 0);
+}
+
+TEST(Store, AnErrorOfAnAsynchronousSaveSurfaces) {
+  const Folder folder;
+  const Job run(1);
+  CheckpointOptions options;
+  options.async = true;
+  Store store(folder.path() / "c", options, run.comms());
+  if (world().rank() == 0) {
+    fs::remove_all(folder.path() / "c");
+    std::ofstream(folder.path() / "c") << "a file in the way";
+  }
+  world().barrier();
+  store.save(run.state(), progress(1));
+  EXPECT_EQ(code_of([&] { store.wait(); }), ExitCode::io_failure);
+  EXPECT_EQ(code_of([&] { store.wait(); }), ExitCode::done);
+}
+
+TEST(Store, H5dumpReadsEveryDatasetAndTheTiedAlias) {
+  if (std::system("h5dump --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no h5dump";
+  const Folder folder;
+  const Job run(1, Wrap::layer, small_config(24, /*tied=*/true));
+  run.fill(1);
+  const auto path = Store(folder.path(), {}, run.comms()).save(run.state(), progress(1));
+  if (world().rank() != 0) return;
+  const auto list = (folder.path() / "list").string();
+  const auto command = "h5dump " + (path / "state.h5").string() + " > " + list + " 2>&1";
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const auto size = fs::file_size(list);
+  std::string text(size, '\0');
+  std::ifstream(list).read(text.data(), static_cast<std::streamsize>(size));
+  for (const auto& p : run.table.parameters)
+    EXPECT_NE(text.find("DATASET \"" + p.name + "\""), std::string::npos) << p.name;
+  EXPECT_NE(text.find("SOFTLINK \"lm_head.weight\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace llamesh::test

@@ -1,0 +1,174 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/golden.hpp"
+#include "model/llama.hpp"
+#include "optim/optimizer.hpp"
+#include "optim/sharded_model.hpp"
+
+// Ten AdamW steps with clipping against PyTorch and Hugging Face transformers
+// (tests/model/golden/make_golden.py), on one rank and on a hybrid mesh.
+
+namespace llamesh::optim {
+namespace {
+
+using test::Golden;
+using test::MeshSizes;
+using test::ShardedModel;
+
+model::LlamaConfig config_of(const nlohmann::json& j) {
+  model::LlamaConfig c;
+  c.hidden_size = j.at("hidden_size");
+  c.intermediate_size = j.at("intermediate_size");
+  c.num_hidden_layers = j.at("num_hidden_layers");
+  c.num_attention_heads = j.at("num_attention_heads");
+  c.num_key_value_heads = j.at("num_key_value_heads");
+  c.head_dim = j.at("head_dim");
+  c.vocab_size = j.at("vocab_size");
+  c.rms_norm_eps = j.at("rms_norm_eps");
+  c.rope_theta = j.at("rope_theta");
+  c.tie_word_embeddings = j.at("tie_word_embeddings");
+  if (j.contains("rope_scaling")) {
+    const auto& s = j.at("rope_scaling");
+    c.rope_scaling =
+        model::RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
+                           s.at("original_max_position_embeddings")};
+  }
+  return c.resolved();
+}
+
+OptimizerOptions options_of(const nlohmann::json& j) {
+  return {.name = OptimizerName::adamw,
+          .lr = j.at("lr"),
+          .beta1 = j.at("betas").at(0),
+          .beta2 = j.at("betas").at(1),
+          .eps = j.at("eps"),
+          .weight_decay = j.at("weight_decay"),
+          .clip_norm = j.at("clip_norm")};
+}
+
+/// One sequence, as it goes through the model by itself.
+struct Row {
+  std::vector<std::int32_t> tokens, targets;
+  model::Batch batch() {
+    const auto length = static_cast<std::int64_t>(tokens.size());
+    return {Tensor(tokens.data(), DType::i32, {1, length}),
+            Tensor(targets.data(), DType::i32, {1, length})};
+  }
+};
+
+/// This rank's micro-batches. One rank takes both rows, one after the other. Of several ranks each
+/// takes one: those behind the rows have sequences whose targets all count for nothing.
+std::vector<Row> rows_of_this_rank(const Golden& golden) {
+  const auto tokens = golden.tokens();
+  const auto targets = golden.targets();
+  if (test::world().size() == 1) return {{tokens[0], targets[0]}, {tokens[1], targets[1]}};
+  const auto rank = static_cast<std::size_t>(test::world().rank());
+  if (rank < tokens.size()) return {{tokens[rank], targets[rank]}};
+  return {{tokens[0], std::vector<std::int32_t>(tokens[0].size(), -1)}};
+}
+
+/// Training from the golden weights, as train::Trainer does it.
+class Run {
+ public:
+  Run(const Golden& golden, MeshSizes mesh)
+      : golden_(golden),
+        config_(config_of(golden.config())),
+        options_(options_of(golden.adamw())),
+        sharded_(config_, mesh),
+        optimizer_(options_, sharded_.fsdp()),
+        rows_(rows_of_this_rank(golden)),
+        llama_(config_, sharded_.table(), 1, static_cast<std::int64_t>(rows_[0].tokens.size()), {},
+               DType::f32) {
+    std::int64_t valid = 0;
+    for (const auto& row : rows_)
+      valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
+    valid_ = test::world().sum(valid);
+    sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+      const auto values = golden_of("weights/", piece);
+      std::ranges::copy(values, sharded_.fsdp().master(unit).as<float>() + piece.offset);
+    });
+    test::world().barrier();  // the master shards of a node are gathered as they stand
+  }
+
+  /// Loss and gradient norm of the step.
+  std::pair<double, double> step(std::int64_t step) {
+    double loss = 0;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      sharded_.fsdp().begin_micro_batch({.first = i == 0, .last = i + 1 == rows_.size()});
+      loss += llama_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
+    }
+    sharded_.fsdp().finish_gradients();
+    const double norm = gradient_norm(sharded_.fsdp());
+    optimizer_.step(options_.lr, norm, step);
+    return {test::world().sum(loss) / static_cast<double>(valid_), norm};
+  }
+
+  void expect_trained() {
+    sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+      const auto expected = golden_of("trained/", piece);
+      const float* seen = sharded_.fsdp().master(unit).as<float>() + piece.offset;
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(seen[i], expected[i], 1e-4)
+            << sharded_.table()[piece.parameter].name << " [" << piece.begin << " + " << i << "]";
+    });
+    for (std::size_t u = 0; u < sharded_.layout().units().size(); ++u) {
+      EXPECT_EQ(sharded_.padding_of(u, sharded_.fsdp().master(u)), 0.0F) << "unit " << u;
+      EXPECT_EQ(sharded_.padding_of(u, sharded_.fsdp().gradient_shard(u)), 0.0F) << "unit " << u;
+    }
+  }
+
+ private:
+  std::span<const float> golden_of(const std::string& group, const sharding::Piece& piece) const {
+    const auto& parameter = sharded_.table()[piece.parameter];
+    const auto& tensor = golden_[group + parameter.name];
+    EXPECT_EQ(tensor.shape, parameter.shape) << parameter.name;
+    return tensor.values.subspan(static_cast<std::size_t>(piece.begin),
+                                 static_cast<std::size_t>(piece.count));
+  }
+
+  const Golden& golden_;
+  model::LlamaConfig config_;
+  OptimizerOptions options_;
+  ShardedModel sharded_;
+  Optimizer optimizer_;
+  std::vector<Row> rows_;
+  model::Llama llama_;
+  std::int64_t valid_ = 0;
+};
+
+using Case = std::tuple<const char*, MeshSizes>;
+class GoldenSteps : public testing::TestWithParam<Case> {};
+
+TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
+  const auto& [name, mesh] = GetParam();
+  if (mesh.replicate * mesh.shard != test::world().size())
+    GTEST_SKIP() << "a mesh of another number of ranks";
+  const Golden golden = test::load_golden(name);
+  const auto losses = golden.step_losses();
+  const auto norms = golden.step_grad_norms();
+  ASSERT_EQ(losses.size(), 10U);
+  EXPECT_GT(norms.front(), 1.0) << "nothing would be clipped";
+  Run run(golden, mesh);
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const auto [loss, norm] = run.step(static_cast<std::int64_t>(i) + 1);
+    EXPECT_NEAR(loss, losses[i], 1e-4) << "step " << i + 1;
+    EXPECT_NEAR(norm, norms[i], 1e-4 * norms[i]) << "step " << i + 1;
+  }
+  run.expect_trained();
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
+                         testing::Combine(testing::Values("gqa_8_2", "tied_6_3", "llama3_rope"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
+                                                          MeshSizes{1, 4}, MeshSizes{4, 1})),
+                         [](const auto& c) {
+                           const MeshSizes mesh = std::get<1>(c.param);
+                           return fmt::format("{}_replicate{}_shard{}", std::get<0>(c.param),
+                                              mesh.replicate, mesh.shard);
+                         });
+
+}  // namespace
+}  // namespace llamesh::optim

@@ -1,0 +1,232 @@
+#include "optim/optimizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/philox.hpp"
+#include "optim/sharded_model.hpp"
+
+namespace llamesh::optim {
+namespace {
+
+using test::MeshSizes;
+using test::ShardedModel;
+
+constexpr std::uint64_t seed = 20240611;
+constexpr float initial_deviation = 0.5F;
+
+/// Odd sizes: matrices are cut in the middle, and some ranks of four own padding only.
+model::LlamaConfig tiny() {
+  model::LlamaConfig c;
+  c.hidden_size = 12;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 2;
+  c.num_key_value_heads = 1;
+  c.vocab_size = 5;
+  return c.resolved();
+}
+
+/// The gradient of a parameter in a step; norms from about 10 to about 1000, so that clipping has
+/// another factor every time.
+std::vector<float> gradient_of(const model::Parameter& parameter, std::int64_t step) {
+  std::vector<float> g(static_cast<std::size_t>(parameter.numel()));
+  const auto deviation = static_cast<float>(std::pow(10.0, static_cast<double>(step % 3) - 0.5));
+  fill_normal(g.data(), 0, parameter.numel(), seed + static_cast<std::uint64_t>(step),
+              parameter.name, deviation);
+  return g;
+}
+
+/// The whole model and its optimizer on one rank, in double precision, element by element.
+class Reference {
+ public:
+  Reference(const model::ParameterTable& table, const OptimizerOptions& options)
+      : table_(table), options_(options) {
+    for (const auto& p : table.parameters) {
+      std::vector<float> values(static_cast<std::size_t>(p.numel()), 1.0F);
+      if (p.is_matrix()) fill_normal(values.data(), 0, p.numel(), seed, p.name, initial_deviation);
+      values_.emplace_back(values.begin(), values.end());
+      first_.emplace_back(values.size(), 0.0);
+      second_.emplace_back(values.size(), 0.0);
+    }
+  }
+
+  double norm(std::int64_t step) const {
+    double sum = 0;
+    for (const auto& p : table_.parameters)
+      for (const double g : gradient_of(p, step)) sum += g * g;
+    return std::sqrt(sum);
+  }
+
+  void step(double lr, std::int64_t step) {
+    const double n = norm(step);
+    const double clip =
+        options_.clip_norm > 0 && n > options_.clip_norm ? options_.clip_norm / (n + 1e-6) : 1;
+    for (std::size_t p = 0; p < values_.size(); ++p) {
+      const auto g = gradient_of(table_.parameters[p], step);
+      const double decay = table_.parameters[p].shape.size() == 2 ? options_.weight_decay : 0;
+      for (std::size_t i = 0; i < g.size(); ++i) {
+        if (options_.name == OptimizerName::adamw)
+          adamw(p, i, clip * g[i], decay, lr, static_cast<double>(step));
+        else
+          sgd(p, i, clip * g[i], decay, lr);
+      }
+    }
+  }
+
+  double value(model::ParameterId id, std::int64_t i) const { return at(values_, id, i); }
+  double moment(std::size_t which, model::ParameterId id, std::int64_t i) const {
+    return at(which == 0 ? first_ : second_, id, i);
+  }
+
+ private:
+  using Numbers = std::vector<std::vector<double>>;
+  static double at(const Numbers& numbers, model::ParameterId id, std::int64_t i) {
+    return numbers[model::index(id)][static_cast<std::size_t>(i)];
+  }
+  void adamw(std::size_t p, std::size_t i, double g, double decay, double lr, double t) {
+    double& m = first_[p][i];
+    double& v = second_[p][i];
+    m = options_.beta1 * m + (1 - options_.beta1) * g;
+    v = options_.beta2 * v + (1 - options_.beta2) * g * g;
+    const double mean = m / (1 - std::pow(options_.beta1, t));
+    const double square = v / (1 - std::pow(options_.beta2, t));
+    values_[p][i] -= lr * decay * values_[p][i];
+    values_[p][i] -= lr * mean / (std::sqrt(square) + options_.eps);
+  }
+  void sgd(std::size_t p, std::size_t i, double g, double decay, double lr) {
+    first_[p][i] = options_.beta1 * first_[p][i] + g + decay * values_[p][i];
+    values_[p][i] -= lr * first_[p][i];
+  }
+
+  const model::ParameterTable& table_;
+  OptimizerOptions options_;
+  Numbers values_, first_, second_;
+};
+
+void set_gradients(ShardedModel& sharded, std::int64_t step) {
+  sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+    const auto whole = gradient_of(sharded.table()[piece.parameter], step);
+    std::copy_n(whole.begin() + piece.begin, piece.count,
+                sharded.fsdp().gradient_shard(unit).as<float>() + piece.offset);
+  });
+}
+
+void expect_close(float seen, double expected, const std::string& what) {
+  ASSERT_NEAR(seen, expected, 1e-5 * std::max(0.1, std::abs(expected))) << what;
+}
+
+void expect_same(ShardedModel& sharded, const Optimizer& optimizer, const Reference& reference) {
+  sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+    for (std::int64_t i = 0; i < piece.count; ++i) {
+      const auto what =
+          fmt::format("{} [{}]", sharded.table()[piece.parameter].name, piece.begin + i);
+      const std::int64_t at = piece.offset + i;
+      expect_close(sharded.fsdp().master(unit).as<float>()[at],
+                   reference.value(piece.parameter, piece.begin + i), what);
+      for (std::size_t m = 0; m < optimizer.moments().size(); ++m)
+        expect_close(optimizer.moments()[m].shards[unit].as<float>()[at],
+                     reference.moment(m, piece.parameter, piece.begin + i),
+                     optimizer.moments()[m].name + " of " + what);
+    }
+  });
+}
+
+void expect_zero_padding(ShardedModel& sharded, const Optimizer& optimizer) {
+  for (std::size_t u = 0; u < sharded.layout().units().size(); ++u) {
+    EXPECT_EQ(sharded.padding_of(u, sharded.fsdp().master(u)), 0.0F) << "unit " << u;
+    EXPECT_EQ(sharded.padding_of(u, sharded.fsdp().gradient_shard(u)), 0.0F) << "unit " << u;
+    for (const auto& moment : optimizer.moments())
+      EXPECT_EQ(sharded.padding_of(u, moment.shards[u]), 0.0F) << moment.name << " of unit " << u;
+  }
+}
+
+class EveryMesh : public testing::TestWithParam<MeshSizes> {
+ protected:
+  void SetUp() override {
+    if (GetParam().replicate * GetParam().shard != test::world().size())
+      GTEST_SKIP() << "a mesh of another number of ranks";
+  }
+
+  /// Five steps, compared with the reference after each.
+  static void compare(const OptimizerOptions& options) {
+    ShardedModel sharded(tiny(), GetParam());
+    sharded.fsdp().initialize(seed, initial_deviation);
+    Optimizer optimizer(options, sharded.fsdp());
+    Reference reference(sharded.table(), options);
+    expect_same(sharded, optimizer, reference);
+    for (std::int64_t step = 1; step <= 5; ++step) {
+      const double lr = 0.02 / static_cast<double>(step);
+      set_gradients(sharded, step);
+      optimizer.step(lr, gradient_norm(sharded.fsdp()), step);
+      reference.step(lr, step);
+      expect_same(sharded, optimizer, reference);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    expect_zero_padding(sharded, optimizer);
+  }
+};
+
+TEST_P(EveryMesh, AdamwIsTheReference) {
+  compare({.name = OptimizerName::adamw, .eps = 1e-3, .weight_decay = 0.3, .clip_norm = 0});
+}
+
+TEST_P(EveryMesh, AdamwWithClippingIsTheReference) {
+  compare({.name = OptimizerName::adamw, .eps = 1e-3, .weight_decay = 0.1, .clip_norm = 50});
+}
+
+TEST_P(EveryMesh, SgdIsTheReference) {
+  compare({.name = OptimizerName::sgd, .beta1 = 0.9, .weight_decay = 0.3, .clip_norm = 0});
+}
+
+TEST_P(EveryMesh, SgdWithClippingIsTheReference) {
+  compare({.name = OptimizerName::sgd, .beta1 = 0.8, .weight_decay = 0.1, .clip_norm = 3});
+}
+
+TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
+  ShardedModel sharded(tiny(), GetParam());
+  const Reference reference(sharded.table(), {});
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    set_gradients(sharded, step);
+    const double norm = gradient_norm(sharded.fsdp());
+    EXPECT_NEAR(norm, reference.norm(step), 1e-6 * reference.norm(step));
+    for (const auto bits : test::world().all_gather(std::bit_cast<std::int64_t>(norm)))
+      EXPECT_EQ(bits, std::bit_cast<std::int64_t>(norm));
+  }
+}
+
+TEST_P(EveryMesh, GradientNormOfZeroIsZeroAndOfNoNumberIsNoNumberEverywhere) {
+  ShardedModel sharded(tiny(), GetParam());
+  EXPECT_EQ(gradient_norm(sharded.fsdp()), 0.0);
+  bool first = sharded.fsdp().shard_rank() == 0;
+  sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+    if (std::exchange(first, false))
+      sharded.fsdp().gradient_shard(unit).as<float>()[piece.offset] = std::nanf("");
+  });
+  EXPECT_TRUE(std::isnan(gradient_norm(sharded.fsdp())));
+}
+
+TEST_P(EveryMesh, MomentsHaveTheNamesOfCheckpoints) {
+  ShardedModel sharded(tiny(), GetParam());
+  const Optimizer adamw({.name = OptimizerName::adamw}, sharded.fsdp());
+  ASSERT_EQ(adamw.moments().size(), 2U);
+  EXPECT_EQ(adamw.moments()[0].name, "exp_avg");
+  EXPECT_EQ(adamw.moments()[1].name, "exp_avg_sq");
+  const Optimizer sgd({.name = OptimizerName::sgd}, sharded.fsdp());
+  ASSERT_EQ(sgd.moments().size(), 1U);
+  EXPECT_EQ(sgd.moments()[0].name, "momentum");
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
+                         testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2}, MeshSizes{2, 1},
+                                         MeshSizes{2, 2}, MeshSizes{1, 4}, MeshSizes{4, 1}),
+                         [](const auto& mesh) {
+                           return fmt::format("replicate{}_shard{}", mesh.param.replicate,
+                                              mesh.param.shard);
+                         });
+
+}  // namespace
+}  // namespace llamesh::optim
