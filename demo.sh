@@ -31,6 +31,15 @@ train() { mpirun -n 4 --oversubscribe --bind-to none "$llamesh" train inputs/dem
 # last_loss RUN WORD: the loss in the last line of a run's metrics that has WORD in it.
 last_loss() { grep "\"$2\"" "runs/$1/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([^,}]*\).*/\1/'; }
 
+# a_rank_of RUN: the process id of one of its ranks.
+a_rank_of() {
+  local exe process
+  for exe in /proc/[0-9]*/exe; do
+    process=${exe%/exe}
+    [ "$(readlink "$exe")" = "$PWD/$llamesh" ] && grep -qszx "run.name=$1" "$process/cmdline" && echo "${process#/proc/}" && return
+  done
+}
+
 rm -rf runs/demo runs/demo-unbroken  # a fresh demo; other runs stay
 echo "== 1. A run that nothing disturbs"
 train demo-unbroken
@@ -42,7 +51,7 @@ until grep -qs "\"step\":$kill_after,\"loss\"" runs/demo/metrics.jsonl; do
   kill -0 $job 2>/dev/null || { echo "The demo FAILED: the run ended before it was killed." >&2; exit 1; }
   sleep 0.2
 done
-pkill -KILL -n -f "$llamesh train inputs/demo.yaml run.name=demo\$"
+kill -KILL "$(a_rank_of demo)"
 wait $job && { echo "The demo FAILED: a killed run ended as if all were well." >&2; exit 1; }
 echo "== A rank was killed; the job is down. Starting it again."
 train demo

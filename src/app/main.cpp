@@ -4,7 +4,10 @@
 
 #include "app/bench.hpp"
 #include "app/commands.hpp"
+#include "app/diff.hpp"
+#include "app/inspect.hpp"
 #include "app/report.hpp"
+#include "app/verify.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
 
@@ -12,7 +15,7 @@ namespace llamesh::app {
 namespace {
 
 /// Declares the subcommands; the chosen one is left in `command`.
-void declare(CLI::App& cli, TrainArguments& training, std::string& path,
+void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::string& other_path,
              std::vector<std::string>& rest, std::function<int()>& command) {
   auto* train_command = cli.add_subcommand("train", "Train a model (under mpirun or srun)");
   train_command->add_option("INPUTS", training.inputs, "YAML file")->required();
@@ -26,14 +29,24 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path,
                           "Check everything up to the first step, and stop");
   train_command->callback([&] { command = [&] { return train(training); }; });
 
-  auto* report = cli.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
-  report->add_option("RUN_FOLDER", path)->required();
-  report->callback([&] {
-    command = [&] {
-      write_report(path);
-      return 0;
-    };
-  });
+  const auto add_path_command = [&](const char* name, const char* help, const char* argument,
+                                    std::function<int(const std::string&)> run) {
+    auto* subcommand = cli.add_subcommand(name, help);
+    subcommand->add_option(argument, path)->required();
+    subcommand->callback([&, run] { command = [&, run] { return run(path); }; });
+  };
+  add_path_command("inspect", "Say what a run folder or a checkpoint is", "PATH", inspect);
+  add_path_command("verify", "Check every byte of a checkpoint; exit 0 only if all is good",
+                   "CHECKPOINT", verify);
+  add_path_command("report", "Draw a run's metrics into RUN_FOLDER/report.html", "RUN_FOLDER",
+                   [](const std::string& folder) {
+                     write_report(folder);
+                     return 0;
+                   });
+  auto* compare = cli.add_subcommand("diff", "Compare two checkpoints tensor by tensor");
+  compare->add_option("A", path)->required();
+  compare->add_option("B", other_path)->required();
+  compare->callback([&] { command = [&] { return diff(path, other_path); }; });
 
   auto* bench = cli.add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
@@ -56,9 +69,10 @@ int run(int argc, char** argv) {
   cli.require_subcommand(1);
   TrainArguments training;
   std::string path;
+  std::string other_path;
   std::vector<std::string> rest;
   std::function<int()> command;
-  declare(cli, training, path, rest, command);
+  declare(cli, training, path, other_path, rest, command);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

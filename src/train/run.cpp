@@ -51,8 +51,11 @@ class Run {
       const bool last = record.step == in.train.steps;
       if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0))
         evaluate(progress);
-      if (last || save_is_due()) save(progress);
+      if (save_is_due()) save(progress);
     }
+    // Also when there was nothing left to train: a run that took its state from elsewhere owns it
+    // now.
+    if (saved_step_ != trainer_.step()) save(progress);
     store_.wait();
   }
 
@@ -65,6 +68,7 @@ class Run {
              "order; keep the seed, or start afresh with checkpoint.resume=none",
              found->seed, setup_.inputs.run.seed);
     trainer_.go_on_from(found->step, found->tokens);
+    if (setup_.inputs.checkpoint.resume == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
     if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
   }
@@ -100,6 +104,7 @@ class Run {
                   .model_config = checkpoint::to_config_json(setup_.inputs.model),
                   .llamesh_version = version()});
     last_save_ = Clock::now();
+    saved_step_ = trainer_.step();
     progress.clear();
     spdlog::info("saved {} in {:.2f} s", path.string(), seconds_since(start));
     if (metrics_) metrics_->write_event("checkpoint", trainer_.step(), path.filename().string());
@@ -119,6 +124,7 @@ class Run {
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();
+  std::int64_t saved_step_ = -1;  // the newest step that this run's own store has
 };
 
 }  // namespace

@@ -14,7 +14,9 @@ namespace fs = std::filesystem;
 using checkpoint::CheckpointOptions;
 using checkpoint::Store;
 
+/// Once all ranks have come here, so that none is still reading what the work changes.
 void on_rank_0(const std::function<void()>& work) {
+  world().barrier();
   comm::agree(world(), [&] {
     if (world().rank() == 0) work();
   });

@@ -71,9 +71,9 @@ std::vector<Row> rows_of_this_rank(const Golden& golden) {
 }
 
 /// Training from the golden weights, as train::Trainer does it.
-class Run {
+class GoldenRun {
  public:
-  Run(const Golden& golden, MeshSizes mesh)
+  GoldenRun(const Golden& golden, MeshSizes mesh)
       : golden_(golden),
         config_(config_of(golden.config())),
         options_(options_of(golden.adamw())),
@@ -151,7 +151,7 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   const auto norms = golden.step_grad_norms();
   ASSERT_EQ(losses.size(), 10U);
   EXPECT_GT(norms.front(), 1.0) << "nothing would be clipped";
-  Run run(golden, mesh);
+  GoldenRun run(golden, mesh);
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const auto [loss, norm] = run.step(static_cast<std::int64_t>(i) + 1);
     EXPECT_NEAR(loss, losses[i], 1e-4) << "step " << i + 1;

@@ -49,7 +49,7 @@ TEST(Constant, StaysWhereItIs) {
 TEST(Linear, FallsToTheMinimumAtTheEndOfTheRun) {
   const auto schedule = options(ScheduleName::linear, 20, 0, 0.1);
   EXPECT_DOUBLE_EQ(rate(schedule, 60), 2 * 0.55);
-  EXPECT_DOUBLE_EQ(rate(schedule, 99), 2 * (1 - 0.9 * 79 / 80));
+  EXPECT_NEAR(rate(schedule, 99), 2 * (1 - 0.9 * 79 / 80), 1e-14);
   EXPECT_DOUBLE_EQ(rate(schedule, 100), 0.2);
   EXPECT_DOUBLE_EQ(rate(schedule, 1000), 0.2);
 }

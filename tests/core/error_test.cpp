@@ -1,0 +1,69 @@
+#include "core/error.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/tensor.hpp"
+
+namespace llamesh {
+namespace {
+
+template <class Action>
+Error error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return {ExitCode::done, ""};
+}
+
+TEST(Validate, PassesWhatIsGood) {
+  validate(true, "never seen: {}", 1);
+  expects(true, "never seen: {}", 1);
+}
+
+TEST(Validate, ThrowsAUserErrorWithTheNumbers) {
+  const auto error = error_of([] { validate(false, "{} ranks do not divide {}", 3, 8); });
+  EXPECT_EQ(error.code(), ExitCode::bad_input);
+  EXPECT_STREQ(error.what(), "3 ranks do not divide 8");
+}
+
+TEST(Fail, ThrowsWithTheCodeThatItIsGiven) {
+  const auto error = error_of([] { fail(ExitCode::io_failure, "cannot write {}", "a.h5"); });
+  EXPECT_EQ(error.code(), ExitCode::io_failure);
+  EXPECT_STREQ(error.what(), "cannot write a.h5");
+}
+
+TEST(Expects, SaysWhereTheBugIs) {
+  int line = 0;
+  const auto error = error_of([&] {
+    line = __LINE__ + 1;
+    expects(false, "{} is not {}", "this", "that");
+  });
+  EXPECT_EQ(error.code(), ExitCode::internal_error);
+  const std::string text = error.what();
+  EXPECT_TRUE(text.starts_with("this is not that (")) << text;
+  EXPECT_NE(text.find("error_test.cpp:" + std::to_string(line) + ", please report this)"),
+            std::string::npos)
+      << text;
+}
+
+TEST(Expects, NamesFilesOfTheSourceFromSrcOn) {
+  const std::string text = error_of([] { Tensor(nullptr, DType::f32, {}); }).what();
+  EXPECT_NE(text.find("(src/core/tensor.cpp:"), std::string::npos) << text;
+}
+
+TEST(Error, CodesAreThoseThatSchedulersDecideBy) {
+  EXPECT_EQ(static_cast<int>(ExitCode::done), 0);
+  EXPECT_EQ(static_cast<int>(ExitCode::internal_error), 70);
+  EXPECT_EQ(static_cast<int>(ExitCode::io_failure), 74);
+  EXPECT_EQ(static_cast<int>(ExitCode::stopped_early), 75);
+  EXPECT_EQ(static_cast<int>(ExitCode::bad_input), 78);
+  EXPECT_EQ(static_cast<int>(ExitCode::no_progress), 93);
+}
+
+}  // namespace
+}  // namespace llamesh

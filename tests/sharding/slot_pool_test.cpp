@@ -1,0 +1,186 @@
+#include "sharding/slot_pool.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+constexpr std::int64_t bytes_per_element = 4;
+
+/// A pool that tells what it allocates.
+class SlotPoolTest : public testing::Test {
+ protected:
+  SlotPool pool(std::size_t units, std::size_t behind) {
+    return {[this](std::int64_t numel) {
+              allocated_.push_back(numel);
+              return device::Buffer(numel * bytes_per_element);
+            },
+            units, behind};
+  }
+  /// Bytes in use beyond those at the start of the test.
+  std::int64_t in_use() const { return device::MemoryMeter::instance().in_use() - before_; }
+
+  std::vector<std::int64_t> allocated_;
+
+ private:
+  std::int64_t before_ = device::MemoryMeter::instance().in_use();
+};
+
+TEST_F(SlotPoolTest, GivesAUnitTheSlotThatItHadBefore) {
+  auto slots = pool(2, 0);
+  const auto* first = slots.lend(0, 100).buffer.data();
+  const auto* second = slots.lend(1, 100).buffer.data();
+  EXPECT_NE(first, second);
+  slots.give_back(0, {});
+  slots.give_back(1, {});
+  EXPECT_EQ(slots.lend(1, 100).buffer.data(), second) << "not the one that was free the longest";
+  EXPECT_EQ(slots.lend(0, 100).buffer.data(), first);
+  EXPECT_EQ(allocated_, (std::vector<std::int64_t>{100, 100}));
+}
+
+TEST_F(SlotPoolTest, NeverLendsASlotTwiceAtATime) {
+  auto slots = pool(4, 0);
+  std::set<const void*> lent;
+  for (std::size_t unit = 0; unit < 4; ++unit) lent.insert(slots.lend(unit, 64).buffer.data());
+  EXPECT_EQ(lent.size(), 4U);
+}
+
+TEST_F(SlotPoolTest, TakesAnotherUnitsSlotThatIsLargeEnough) {
+  auto slots = pool(3, 0);
+  const auto* large = slots.lend(0, 100).buffer.data();
+  slots.give_back(0, {});
+  auto& reused = slots.lend(1, 30);
+  EXPECT_EQ(reused.buffer.data(), large);
+  EXPECT_EQ(reused.numel, 100);
+  slots.give_back(1, {});
+  EXPECT_NE(slots.lend(2, 101).buffer.data(), large);
+  EXPECT_EQ(allocated_, (std::vector<std::int64_t>{100, 101}));
+}
+
+TEST_F(SlotPoolTest, TakesTheSlotThatWasGivenBackFirst) {
+  auto slots = pool(4, 0);
+  for (std::size_t unit = 0; unit < 3; ++unit) slots.lend(unit, 64);
+  const auto* expected = slots.lend(3, 64).buffer.data();
+  for (const std::size_t unit : {3U, 0U, 2U, 1U}) slots.give_back(unit, {});
+  auto other = pool(1, 0);  // a pool does not know of another's slots
+  EXPECT_NE(other.lend(0, 64).buffer.data(), expected);
+  slots.lend(0, 64);
+  slots.lend(1, 64);
+  slots.lend(2, 64);
+  EXPECT_EQ(slots.lend(3, 64).buffer.data(), expected);
+}
+
+TEST_F(SlotPoolTest, LeavesSlotsAloneThatACollectiveStillReads) {
+  auto slots = pool(4, 1);
+  const auto* first = slots.lend(0, 64).buffer.data();
+  slots.give_back(0, {});
+  const auto* second = slots.lend(1, 64).buffer.data();
+  EXPECT_NE(second, first) << "the slot of unit 0 is the one behind";
+  slots.give_back(1, {});
+  EXPECT_EQ(slots.lend(2, 64).buffer.data(), first) << "the slot of unit 1 is the one behind";
+  slots.give_back(2, {});
+  EXPECT_EQ(slots.lend(3, 64).buffer.data(), second);
+  EXPECT_EQ(allocated_.size(), 2U);
+}
+
+TEST_F(SlotPoolTest, HandsOnTheEventThatFreesTheSlot) {
+  auto slots = pool(1, 0);
+  EXPECT_TRUE(slots.lend(0, 64).free_after.ready());
+  auto stream = device::Stream::worker();
+  std::atomic<bool> go{false};
+  stream.run([&] { go.wait(false); });
+  slots.give_back(0, stream.record());
+  const auto& slot = slots.lend(0, 64);
+  EXPECT_FALSE(slot.free_after.ready());
+  go = true;
+  go.notify_all();
+  slot.free_after.wait();
+}
+
+TEST_F(SlotPoolTest, CountsWhatIsLentAndNoMore) {
+  {
+    auto slots = pool(3, 0);
+    slots.lend(0, 100);
+    EXPECT_EQ(in_use(), 400);
+    slots.lend(1, 60);
+    EXPECT_EQ(in_use(), 640);
+    slots.give_back(0, {});
+    EXPECT_EQ(in_use(), 240);
+    slots.lend(2, 25);  // a quarter of the slot of unit 0
+    EXPECT_EQ(in_use(), 340);
+    slots.give_back(1, {});
+    slots.give_back(2, {});
+    EXPECT_EQ(in_use(), 0);
+    slots.lend(0, 100);
+  }
+  EXPECT_EQ(in_use(), 0) << "a pool takes its claims along";
+}
+
+TEST_F(SlotPoolTest, CountsItsShareOfSharedMemory) {
+  auto memory = std::make_shared<std::vector<std::byte>>(400);
+  SlotPool slots([&](std::int64_t) { return device::Buffer(memory, memory->data(), 400, 100); }, 2,
+                 0);
+  slots.lend(0, 100);
+  EXPECT_EQ(in_use(), 100);
+  slots.give_back(0, {});
+  slots.lend(1, 50);
+  EXPECT_EQ(in_use(), 50);
+}
+
+TEST_F(SlotPoolTest, RefusesASlotThatWasNotLent) {
+  auto slots = pool(1, 0);
+  slots.lend(0, 64);
+  slots.give_back(0, {});
+  EXPECT_THROW(slots.give_back(0, {}), Error);
+}
+
+/// The calls of one step of sharding::Fsdp: a unit is gathered with the next one ahead, and given
+/// back when it is left, forward and backward.
+void step_of_gathers(SlotPool& pool, const std::vector<std::int64_t>& sizes, bool prefetch) {
+  std::vector<bool> gathered(sizes.size(), false);
+  const auto gather = [&](std::size_t u) {
+    if (u >= sizes.size() || gathered[u]) return;
+    gathered[u] = true;
+    pool.lend(u, sizes[u]);
+  };
+  const auto visit = [&](std::size_t u, std::size_t next) {
+    gather(u);
+    if (prefetch) gather(next);
+    gathered[u] = false;
+    pool.give_back(u, {});
+  };
+  for (std::size_t u = 0; u < sizes.size(); ++u) visit(u, u + 1);
+  for (std::size_t u = sizes.size(); u-- > 0;) visit(u, u - 1);
+}
+
+TEST_F(SlotPoolTest, GrowsInTheFirstStepOnly) {
+  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<std::int64_t> sizes(1 + random() % 9);
+    for (auto& size : sizes) size = 32 * (1 + static_cast<std::int64_t>(random() % 6));
+    const bool prefetch = random() % 2 == 0;
+    allocated_.clear();
+    auto slots = pool(sizes.size(), random() % 2);
+    step_of_gathers(slots, sizes, prefetch);
+    const auto after_first = allocated_.size();
+    for (int step = 0; step < 5; ++step) step_of_gathers(slots, sizes, prefetch);
+    ASSERT_EQ(allocated_.size(), after_first) << "seed " << seed;
+    EXPECT_EQ(in_use(), 0) << "seed " << seed;
+  }
+}
+
+TEST_F(SlotPoolTest, NeedsTwoSlotsForEqualLayers) {
+  auto slots = pool(8, 0);
+  for (int step = 0; step < 3; ++step)
+    step_of_gathers(slots, std::vector<std::int64_t>(8, 64), true);
+  EXPECT_EQ(allocated_.size(), 2U);
+}
+
+}  // namespace
+}  // namespace llamesh::sharding

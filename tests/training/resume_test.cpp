@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "train/run.hpp"
+#include "training/small_run.hpp"
+
+// Whole runs that stop and go on. All ranks of a run share its folder.
+
+namespace llamesh::test {
+namespace {
+
+using sharding::Strategy;
+
+/// A folder of rank 0's that all ranks know.
+class SharedFolder {
+ public:
+  SharedFolder() : path_(world().broadcast(own_.path().string())) {}
+  ~SharedFolder() { world().barrier(); }  // nobody is in it any more when rank 0 removes it
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  TemporaryFolder own_;
+  std::filesystem::path path_;
+};
+
+train::Inputs inputs_in(const std::filesystem::path& folder) {
+  // Each rank writes the same text to the same file; one does it.
+  train::Inputs in;
+  if (world().rank() == 0) in = small_inputs(folder);
+  world().barrier();
+  if (world().rank() != 0) in = small_inputs(TemporaryFolder().path());
+  in.data.train = {(folder / "text.txt").string()};
+  in.run.folder = (folder / "run").string();
+  in.train.steps = 12;
+  in.checkpoint.every_steps = 5;
+  in.checkpoint.keep = 9;
+  return in;
+}
+
+/// step -> loss, the last one told for each step.
+std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
+  std::map<std::int64_t, double> losses;
+  std::ifstream in(run / "metrics.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    if (!entry.contains("event")) losses[entry.at("step")] = entry.at("loss");
+  }
+  return losses;
+}
+
+void run_to_the_end(const train::Inputs& in) {
+  const auto setup = train::make_setup(world(), in);
+  train::run(world(), setup, "run: {}\n");
+  world().barrier();
+}
+
+std::string checkpoint_of(const train::Inputs& in, const char* step) {
+  return in.run.folder + "/checkpoints/step_000000" + step;
+}
+
+struct Case {
+  Strategy strategy;
+  std::int64_t global_batch;  ///< 12: accumulation; an epoch of the text has 343 sequences
+  DType dtype = DType::f32;
+};
+
+class Resume : public testing::TestWithParam<Case> {};
+
+TEST_P(Resume, OnTheSameMeshIsExact) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.sharding.strategy = GetParam().strategy;
+  in.train.global_batch = GetParam().global_batch;
+  in.precision.parameters = GetParam().dtype;
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  run_to_the_end(in);
+  const auto unbroken = losses_of(in.run.folder);
+  ASSERT_EQ(unbroken.size(), 12U);
+  // As after a kill: the newer checkpoints never came to be.
+  if (world().rank() == 0)
+    for (const auto* step : {"10", "12"}) std::filesystem::remove_all(checkpoint_of(in, step));
+  world().barrier();
+  run_to_the_end(in);
+  EXPECT_EQ(losses_of(in.run.folder), unbroken);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, Resume,
+                         testing::Values(Case{Strategy::hybrid_shard, 12},
+                                         Case{Strategy::full_shard, 60},
+                                         Case{Strategy::no_shard, 12},
+                                         Case{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
+
+TEST(ResumeOnAnotherMesh, GoesOnWithTheSameLosses) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  run_to_the_end(in);
+  const auto expected = losses_of(in.run.folder);
+  in.checkpoint.resume = checkpoint_of(in, "05");
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard,
+                              Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
+    in.sharding.strategy = strategy;
+    in.sharding.wrap.wrap = sharding::Wrap::none;
+    in.run.folder = (folder.path() / sharding::name_of(strategy)).string();
+    in.mesh = {};
+    run_to_the_end(in);
+    for (const auto& [step, loss] : losses_of(in.run.folder))
+      EXPECT_NEAR(loss, expected.at(step), 1e-5 * loss)
+          << sharding::name_of(strategy) << " step " << step;
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::test
