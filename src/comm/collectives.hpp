@@ -66,12 +66,11 @@ class Collectives {
   /// Puts `work` into the stream, behind `after`, and counts what it will send.
   template <class Work>
   device::Event submit(const device::Event& after, std::int64_t bytes, Work&& work) {
-    count_sent(bytes);
+    bytes_sent_ += bytes;
     stream_.wait(after);
     stream_.run(std::forward<Work>(work));
     return stream_.record();
   }
-  void count_sent(std::int64_t bytes) { bytes_sent_ += bytes; }
 
  private:
   int rank_;

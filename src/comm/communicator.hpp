@@ -12,10 +12,10 @@ namespace llamesh::comm {
 
 /// Owns an MPI communicator: a group of ranks with a message space of its own. Move-only.
 ///
-/// The collective calls here are the control plane: small host values, every rank of the group calls,
-/// in the same order. They poll politely (yield, then short sleeps), so that a rank that waits does
-/// not take the core of one that computes. Any failure of MPI is thrown with MPI's own text.
-/// Only one thread at a time may use a communicator; give another thread a duplicate().
+/// The collective calls here are the control plane: small host values, every rank of the group
+/// calls, in the same order. They poll politely (yield, then short sleeps), so that a rank that
+/// waits does not take the core of one that computes. Any failure of MPI is thrown with MPI's own
+/// text. Only one thread at a time may use a communicator; give another thread a duplicate().
 class Communicator {
  public:
   Communicator(Communicator&&) noexcept;
@@ -54,8 +54,8 @@ class Communicator {
 };
 
 /// Runs `phase` on every rank of the group and agrees on the outcome. When it threw anywhere, every
-/// rank throws: the lowest rank on which it failed the original error, the others a Failed. So one rank
-/// tells, all leave by the same exit code, and nobody waits for a rank that gave up.
+/// rank throws: the lowest rank on which it failed the original error, the others a Failed. So one
+/// rank tells, all leave by the same exit code, and nobody waits for a rank that gave up.
 void agree(const Communicator& group, const std::function<void()>& phase);
 
 /// Runs `phase` on rank 0 alone, as agree() does, and gives its text to all.

@@ -20,15 +20,15 @@ using MeshShape = std::vector<MeshAxis>;
 /// "replicate=2 x shard=4".
 std::string to_string(const MeshShape& shape);
 
-/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighbouring
-/// ranks. For each axis it holds the group of ranks that differ in that axis only.
+/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
+/// neighbouring ranks. For each axis it holds the group of ranks that differ in that axis only.
 class DeviceMesh {
  public:
   struct Axis {
     std::string name;
     int size;
-    int rank;           ///< this rank's coordinate
-    bool within_node;   ///< in every such group all ranks share one node
+    int rank;            ///< this rank's coordinate
+    bool within_node;    ///< in every such group all ranks share one node
     Communicator group;  ///< for small host values and collective I/O
     std::unique_ptr<Collectives> collectives;
   };

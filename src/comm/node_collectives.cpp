@@ -97,13 +97,6 @@ NodeCollectives::Place NodeCollectives::place_of(const Tensor& tensor) const {
   return place;
 }
 
-template <class Work>
-device::Event NodeCollectives::submit(const device::Event& after, Work work) {
-  stream().wait(after);
-  stream().run(std::move(work));
-  return stream().record();
-}
-
 void NodeCollectives::barrier() {
   control_->barrier.arrive_and_wait(size());
 }
@@ -136,11 +129,11 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const Place> places
 
 device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  count_sent(all_gather_bytes(whole, size()));
   Place place = place_of(whole);
   place.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
                   mine.dtype() == whole.dtype();
-  return submit(after, [this, whole, mine, place] { gather_now(whole, mine, place); });
+  return submit(after, all_gather_bytes(whole, size()),
+                [this, whole, mine, place] { gather_now(whole, mine, place); });
 }
 
 void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine, const Place& place) {
@@ -169,10 +162,10 @@ void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine, const 
 device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  count_sent(reduce_scatter_bytes(parts, size()));
-  return submit(after, [this, mine, parts, accumulate, place = place_of(parts)] {
-    reduce_scatter_now(mine, parts, accumulate, place);
-  });
+  return submit(after, reduce_scatter_bytes(parts, size()),
+                [this, mine, parts, accumulate, place = place_of(parts)] {
+                  reduce_scatter_now(mine, parts, accumulate, place);
+                });
 }
 
 void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts,
@@ -189,8 +182,8 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
 
 device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  count_sent(all_reduce_bytes(data, size()));
-  return submit(after, [this, data, place = place_of(data)] { all_reduce_now(data, place); });
+  return submit(after, all_reduce_bytes(data, size()),
+                [this, data, place = place_of(data)] { all_reduce_now(data, place); });
 }
 
 void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
@@ -216,8 +209,7 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
 
 device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  count_sent(broadcast_bytes(*this, data, root));
-  return submit(after,
+  return submit(after, broadcast_bytes(*this, data, root),
                 [this, data, root, place = place_of(data)] { broadcast_now(data, root, place); });
 }
 

@@ -54,8 +54,6 @@ class NodeCollectives final : public Collectives {
 
   Place place_of(const Tensor& tensor) const;
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
-  template <class Work>
-  device::Event submit(const device::Event& after, Work work);
 
   void barrier();
   /// Tells the others my place and learns theirs; a barrier.

@@ -10,9 +10,9 @@ namespace llamesh::comm {
 /// Which rank stands on which node. A node is a set of ranks that share memory; with
 /// `ranks_per_node` set, every machine is cut into logical nodes of that many ranks.
 struct Topology {
-  std::vector<int> node_of;         ///< by world rank; nodes numbered by their lowest rank
-  std::vector<int> local_rank_of;   ///< by world rank: its place within its node
-  std::vector<std::string> host_of; ///< by world rank
+  std::vector<int> node_of;          ///< by world rank; nodes numbered by their lowest rank
+  std::vector<int> local_rank_of;    ///< by world rank: its place within its node
+  std::vector<std::string> host_of;  ///< by world rank
   int nodes = 0;
 
   int ranks_on(int node) const;
