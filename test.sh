@@ -23,15 +23,18 @@ scripts/setup.sh "${setup[@]}"
 passed=0 failed=0
 logs=()
 for preset in "${presets[@]}"; do
-  scripts/build.sh "$preset"
+  targets=() selection=()
+  case $preset in  # of the sanitizers only what they can see into: unit tests, and threads on few ranks
+    asan) targets=(tests/all) selection=(-L unit -R '@[0-9]+$') ;;
+    tsan) targets=(tests/all) selection=(-L unit -R '@[12]$') ;;
+  esac
+  scripts/build.sh "$preset" "${targets[@]}"
   source scripts/sanitizer_options.sh
-  labels=()
-  if [[ $preset == asan || $preset == tsan ]]; then labels=(-L unit); fi
   # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other.
   log=build/$preset/Testing/Temporary/LastTest.log
   summary=build/$preset/ctest-summary.txt
   ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 300 \
-    --test-output-size-passed 10000000 -j "$(nproc)" "${labels[@]}" "${ctest_options[@]}" |
+    --test-output-size-passed 10000000 -j "$(nproc)" "${selection[@]}" "${ctest_options[@]}" |
     tee "$summary" || true
   # ctest's own closing line, e.g. "96% tests passed, 2 tests failed out of 50"
   read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$summary") || {

@@ -9,11 +9,13 @@ namespace llamesh::test {
 namespace {
 const comm::Communicator* world_of_tests = nullptr;
 }
-const comm::Communicator& world() { return *world_of_tests; }
+const comm::Communicator& world() {
+  return *world_of_tests;
+}
 }  // namespace llamesh::test
 
-/// Runs the tests on all ranks; rank 0 prints, the others only when something fails there. The process
-/// fails when any rank saw a failure.
+/// Runs the tests on all ranks; rank 0 prints, the others only when something fails there. The
+/// process fails when any rank saw a failure.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const llamesh::comm::MpiSession session;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@ int bench_ops();
 /// `llamesh bench collectives`: bus bandwidth on each mesh axis beside plain MPI and memcpy.
 /// Returns the exit code.
 int bench_collectives();
+/// `llamesh bench checkpoint [--mib N]`: saves and loads a state of about N MiB beside raw writes
+/// and reads of the same bytes (under mpirun), in a folder below the one in which it starts.
+/// Returns the exit code.
+int bench_checkpoint(std::int64_t mebibytes);
 /// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps beside the floor that
 /// their matmul FLOPs need. Returns the exit code.
 int bench_step(const std::vector<std::string>& arguments);

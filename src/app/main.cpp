@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 
@@ -7,7 +8,9 @@
 #include "app/diff.hpp"
 #include "app/inspect.hpp"
 #include "app/report.hpp"
+#include "app/session.hpp"
 #include "app/verify.hpp"
+#include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
 
@@ -16,7 +19,8 @@ namespace {
 
 /// Declares the subcommands; the chosen one is left in `command`.
 void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::string& other_path,
-             std::vector<std::string>& rest, std::function<int()>& command) {
+             std::vector<std::string>& rest, std::int64_t& mebibytes,
+             std::function<int()>& command) {
   auto* train_command = cli.add_subcommand("train", "Train a model (under mpirun or srun)");
   train_command->add_option("INPUTS", training.inputs, "YAML file")->required();
   train_command->add_option("OVERRIDES", training.overrides, "key.path=value ...");
@@ -56,6 +60,10 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
   add_bench("gemm", "GEMM rates beside the peak", bench_gemm);
   add_bench("ops", "Every other kernel beside its floor", bench_ops);
   add_bench("collectives", "Collectives beside plain MPI (under mpirun)", bench_collectives);
+  auto* save_and_load = bench->add_subcommand(
+      "checkpoint", "Saving and loading beside raw writes and reads (under mpirun)");
+  save_and_load->add_option("--mib", mebibytes, "Size of the state, about (default 2048)");
+  save_and_load->callback([&] { command = [&] { return bench_checkpoint(mebibytes); }; });
   auto* step =
       bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
   step->add_option("INPUTS", rest,
@@ -63,21 +71,32 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
   step->callback([&] { command = [&] { return bench_step(rest); }; });
 }
 
+/// Every rank sees the same command line before MPI is there: the first one tells.
+[[noreturn]] void refuse(const std::string& what) {
+  if (comm::detect_launch([](const char* name) { return std::getenv(name); }).rank != 0)
+    throw comm::Failed(ExitCode::bad_input);
+  fail(ExitCode::bad_input, "{}; see llamesh --help", what);
+}
+
 int run(int argc, char** argv) {
   CLI::App cli{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
   cli.set_version_flag("--version", version_text());
-  cli.require_subcommand(1);
+  cli.require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   TrainArguments training;
   std::string path;
   std::string other_path;
   std::vector<std::string> rest;
+  std::int64_t mebibytes = 2048;
   std::function<int()> command;
-  declare(cli, training, path, other_path, rest, command);
+  declare(cli, training, path, other_path, rest, mebibytes, command);
   try {
     cli.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return cli.exit(request);
   } catch (const CLI::ParseError& error) {
-    return cli.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::bad_input);
+    refuse(error.what());
   }
+  if (!command) refuse("No command is given");
   return command();
 }
 
@@ -87,7 +106,8 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return llamesh::app::run(argc, argv);
-  } catch (const llamesh::comm::Failed& error) {  // told by another rank
+  } catch (const llamesh::comm::Failed& error) {
+    llamesh::app::await_the_teller();
     return static_cast<int>(error.code());
   } catch (const llamesh::Error& error) {
     fmt::print(stderr, "llamesh: {}\n", error.what());

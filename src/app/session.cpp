@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+#include <thread>
+
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
 #include "core/process.hpp"
@@ -15,6 +18,10 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   return {config::parse_inputs(text, "resolved inputs"), text};
 }
 
+void await_the_teller() {
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+}
+
 void run_or_abort(const std::function<void()>& work) {
   const auto tell = [](const std::string& what) {
     fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
@@ -22,7 +29,8 @@ void run_or_abort(const std::function<void()>& work) {
   };
   try {
     work();
-  } catch (const comm::Failed& error) {  // told by another rank
+  } catch (const comm::Failed& error) {
+    await_the_teller();
     comm::abort_job(error.code());
   } catch (const Error& error) {
     tell(error.what());

@@ -20,6 +20,10 @@ struct ReadInputs {
 ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides);
 
+/// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
+/// with it, so the one that tells has to be given the time for its line. It then ends the wait.
+void await_the_teller();
+
 /// Runs work in which an error of one rank cannot be agreed upon, since the others may be in the
 /// middle of a collective: the rank that has the error tells it and ends the job.
 void run_or_abort(const std::function<void()>& work);

@@ -4,7 +4,9 @@
 
 namespace llamesh::detail {
 
-void throw_user_error(ExitCode code, std::string text) { throw Error(code, text); }
+void throw_user_error(ExitCode code, std::string text) {
+  throw Error(code, text);
+}
 
 void throw_bug(const std::source_location& where, std::string text) {
   std::string_view file = where.file_name();

@@ -9,11 +9,12 @@ namespace llamesh {
 
 void setup_logging() {
   const auto& self = this_process();
-  auto logger = std::make_shared<spdlog::logger>(
-      "llamesh", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger = std::make_shared<spdlog::logger>("llamesh",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_level(self.rank == 0 ? spdlog::level::info : spdlog::level::warn);
-  logger->set_pattern(self.rank == 0 ? "%H:%M:%S %v"
-                                     : fmt::format("%H:%M:%S rank {} on {}: %v", self.rank, self.host));
+  logger->set_pattern(self.rank == 0
+                          ? "%H:%M:%S %v"
+                          : fmt::format("%H:%M:%S rank {} on {}: %v", self.rank, self.host));
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }

@@ -2,7 +2,11 @@
 
 namespace llamesh {
 
-const char* version() { return LLAMESH_VERSION; }
-const char* commit() { return LLAMESH_COMMIT; }
+const char* version() {
+  return LLAMESH_VERSION;
+}
+const char* commit() {
+  return LLAMESH_COMMIT;
+}
 
 }  // namespace llamesh

@@ -14,7 +14,9 @@ void MemoryMeter::add(std::int64_t bytes) {
   }
 }
 
-Claim::Claim(std::int64_t bytes) : bytes_(bytes) { MemoryMeter::instance().add(bytes); }
+Claim::Claim(std::int64_t bytes) : bytes_(bytes) {
+  MemoryMeter::instance().add(bytes);
+}
 
 Claim& Claim::operator=(Claim&& other) noexcept {
   if (this != &other) {

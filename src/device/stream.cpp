@@ -104,7 +104,9 @@ Stream::~Stream() = default;
 Stream::Stream(Stream&&) noexcept = default;
 Stream& Stream::operator=(Stream&&) noexcept = default;
 
-Stream Stream::calling_thread() { return {}; }
+Stream Stream::calling_thread() {
+  return {};
+}
 
 Stream Stream::worker() {
   Stream stream;
@@ -112,13 +114,17 @@ Stream Stream::worker() {
   return stream;
 }
 
-void Stream::enqueue(std::function<void()> work) { worker_->enqueue(std::move(work)); }
+void Stream::enqueue(std::function<void()> work) {
+  worker_->enqueue(std::move(work));
+}
 
 void Stream::wait(const Event& event) {
   if (!event.state_) return;
   run([event] { event.wait(); });
 }
 
-Event Stream::record() { return worker_ ? Event(worker_->record()) : Event(); }
+Event Stream::record() {
+  return worker_ ? Event(worker_->record()) : Event();
+}
 
 }  // namespace llamesh::device

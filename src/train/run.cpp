@@ -63,10 +63,13 @@ class Run {
   void resume() {
     const auto found = store_.resume(state(), setup_.inputs.checkpoint.resume);
     if (!found) return;
-    validate(found->seed == setup_.inputs.run.seed,
-             "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
-             "order; keep the seed, or start afresh with checkpoint.resume=none",
-             found->seed, setup_.inputs.run.seed);
+    comm::agree(world_, [&] {
+      validate(
+          found->seed == setup_.inputs.run.seed,
+          "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
+          "order; keep the seed, or start afresh with checkpoint.resume=none",
+          found->seed, setup_.inputs.run.seed);
+    });
     trainer_.go_on_from(found->step, found->tokens);
     if (setup_.inputs.checkpoint.resume == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);

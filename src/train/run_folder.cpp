@@ -18,7 +18,11 @@ std::filesystem::path open_run_folder(const std::filesystem::path& folder,
   out << config;
   out.close();
   if (!out) fail(ExitCode::io_failure, "cannot write {}", (folder / "config.yaml").string());
-  log_to_file((folder / "log.txt").string());
+  try {
+    log_to_file((folder / "log.txt").string());
+  } catch (const spdlog::spdlog_ex& failed) {
+    fail(ExitCode::io_failure, "cannot start the log: {}", failed.what());
+  }
   return folder / "metrics.jsonl";
 }
 

@@ -30,7 +30,9 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   Setup setup;
   setup.inputs = inputs;
   auto& in = setup.inputs;
-  setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
+  comm::agree(world, [&] {  // every rank finds the same fault, one tells it
+    setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
+  });
   comm::agree(world, [&] {
     in.model = in.model.resolved();
     if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;

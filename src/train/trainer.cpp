@@ -63,7 +63,9 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step() {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
-  const std::int64_t valid_tokens = world_.sum(load_micro_batches());
+  std::int64_t mine = 0;
+  comm::agree(world_, [&] { mine = load_micro_batches(); });  // a bad file is met by several ranks
+  const std::int64_t valid_tokens = world_.sum(mine);
   const float scale = 1.0F / static_cast<float>(valid_tokens);
 
   double loss = 0;
@@ -77,10 +79,12 @@ StepRecord Trainer::train_step() {
   record.loss = world_.sum(loss) / static_cast<double>(valid_tokens);
   record.grad_norm = optim::gradient_norm(fsdp_);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
-    fail(ExitCode::no_progress,
-         "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
-         "schedule.warmup_steps",
-         step_ + 1, record.loss, record.grad_norm);
+    comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
+      fail(ExitCode::no_progress,
+           "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
+           "schedule.warmup_steps",
+           step_ + 1, record.loss, record.grad_norm);
+    });
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
   optimizer_.step(record.lr, record.grad_norm, step_ + 1);

@@ -1,6 +1,6 @@
 // A small run for kill_at_test.sh: resumes, checks that the state is that of the step it resumed
-// at, and saves `saves` further steps. Usage: kill_at_victim FOLDER SAVES. Prints the step that it
-// resumed at.
+// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST. Prints the step
+// that it resumed at; exits with 2 when a state that it loads is not the right one.
 #include <fmt/format.h>
 
 #include "comm/session.hpp"
@@ -24,14 +24,18 @@ int main(int, char** arguments) {
   options.keep = 1;
   checkpoint::Store store(arguments[1], options, job.comms());
   const auto resumed = store.resume(job.state(), "auto");
-  const std::int64_t step = resumed ? resumed->step : 0;
-  if (resumed && job.wrong(static_cast<int>(step)) != 0) return 2;
+  const int first = resumed ? static_cast<int>(resumed->step) : 0;
+  const int last = std::atoi(arguments[2]);
+  if (resumed && job.wrong(first) != 0) return 2;
   setenv("LLAMESH_KILL_ARMED", "1", 1);
-  for (int s = 1; s <= std::atoi(arguments[2]); ++s) {
-    job.fill(static_cast<int>(step + s));
-    store.save(job.state(), test::progress(step + s));
+  for (int step = first + 1; step <= last; ++step) {
+    job.fill(step);
+    store.save(job.state(), test::progress(step));
   }
   unsetenv("LLAMESH_KILL_ARMED");
-  fmt::print("resumed {}\n", step);
+  job.fill(0);
+  const auto reached = store.resume(job.state(), "auto");
+  if (!reached || reached->step != last || job.wrong(last) != 0) return 2;
+  fmt::print("resumed {}\n", first);
   return 0;
 }

@@ -1,0 +1,89 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# Sourced by the scripts of this folder: llamesh under mpirun in a fresh folder, and what has to be
+# true of a run that ends badly. $program is the llamesh under test, $sources the repository.
+set -uo pipefail
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-faults.XXXXXX")
+work=$(cd "$work" && pwd -P)
+trap 'end_processes; rm -rf "$work"' EXIT
+cd "$work" || exit 1
+ln -s "$sources/inputs" inputs
+
+this_shell=$(readlink "/proc/$$/exe")
+
+# Of a Slurm job around the tests nothing may be seen.
+for variable in $(compgen -e SLURM_); do unset "$variable"; done
+
+# processes: the ids of all that runs in the work folder (the ranks and their mpirun) but our shells.
+processes() {
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $(readlink "$process/cwd") == "$work" && $(readlink "$process/exe") != "$this_shell" ]]; then
+      echo "${process#/proc/}"
+    fi
+  done 2>/dev/null
+}
+
+end_processes() {
+  local process
+  for process in $(processes); do kill -KILL "$process" 2>/dev/null; done
+}
+
+# bad TEXT: the test has failed.
+bad() {
+  echo "FAILED: $1"
+  echo "--- exit code ${code:-?} after ${seconds:-?} s; standard error:"
+  cat err 2>/dev/null
+  exit 1
+}
+
+# launch RANKS ARGUMENT...: llamesh with these arguments to its end, or for 30 s. Sets code and seconds.
+launch() {
+  local ranks=$1 begin=$SECONDS
+  shift
+  timeout -k 2 30 "$sources/tests/mpirun.sh" "$ranks" "$program" "$@" >out 2>err </dev/null
+  code=$?
+  seconds=$((SECONDS - begin))
+}
+
+# expect_end CODE: the run has ended with this exit code, in time, and without a trace in the system.
+expect_end() {
+  [[ $code == "$1" ]] || bad "exit code $code instead of $1"
+  ((seconds < 20)) || bad "it took $seconds s"
+  # mpirun may still be taking its leave.
+  for _ in {1..20}; do [[ -z $(processes) ]] && return || sleep 0.1; done
+  bad "processes are left: $(processes)"
+}
+
+# expect_line TEXT...: one rank has said one line, and these texts are in it. The notices of mpirun do not count.
+expect_line() {
+  local lines text
+  lines=$(grep '^llamesh: ' err)
+  [[ $(grep -c '^llamesh: ' err) == 1 ]] || bad "not exactly one line that begins with 'llamesh: '"
+  for text in "$@"; do
+    [[ $lines == *"$text"* ]] || bad "the line does not say '$text'"
+  done
+}
+
+# refused RANKS TEXT... -- ARGUMENT...: `llamesh train ARGUMENT...` is refused before any work, with these texts.
+refused() {
+  local ranks=$1 texts=()
+  shift
+  while [[ $1 != -- ]]; do texts+=("$1"); shift; done
+  shift
+  launch "$ranks" train "$@"
+  expect_end 78
+  expect_line "${texts[@]}"
+  [[ ! -e runs ]] || bad "a run folder was made"
+}
+
+# a_rank N: the process id of rank N.
+a_rank() {
+  local process
+  for process in $(processes); do
+    if [[ $(readlink "/proc/$process/exe") == "$program" ]] &&
+      tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then
+      echo "$process"
+    fi
+  done
+}

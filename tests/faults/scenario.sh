@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# scenario.sh PROGRAM SCENARIO: one fault of the program as its user meets it. The scenarios are the
+# functions below; CMakeLists.txt names them.
+# shellcheck disable=SC2034  # used by faults.sh
+sources=$(cd "$(dirname "$0")/../.." && pwd -P)
+program=$(readlink -f "$1")
+source "$(dirname "$0")/faults.sh"
+
+# --- the inputs
+
+tiny=inputs/tiny.yaml
+# own_inputs: a.yaml is a copy of it, to be changed.
+own_inputs() { sed "s|file: models|file: inputs/models|" $tiny >a.yaml; }
+
+unknown_key() {
+  own_inputs
+  sed -i '/^train:/a\  stesp: 3' a.yaml
+  local line
+  line=$(grep -n stesp a.yaml | cut -d: -f1)
+  refused 3 "a.yaml:$line: unknown key 'train.stesp'" "did you mean 'train.steps'" -- a.yaml
+}
+unknown_key_on_command_line() {
+  refused 3 "unknown key 'train.micro_bach'" "did you mean 'train.micro_batch'" -- $tiny train.micro_bach=2
+}
+duplicate_key() {
+  own_inputs
+  echo 'run: {name: again}' >>a.yaml
+  refused 3 "a.yaml:$(wc -l <a.yaml): duplicate key 'run'" "already at a.yaml:$(grep -n '^run:' a.yaml | head -n 1 | cut -d: -f1)" -- a.yaml
+}
+wrong_type() { refused 3 "train.steps: expected an integer, got 'many'" -- $tiny train.steps=many; }
+not_yaml() {
+  printf 'run: {name: x\ndata: [\n' >a.yaml
+  refused 3 "a.yaml:" "not valid YAML" -- a.yaml
+}
+missing_inputs() { refused 3 "nowhere.yaml" "No such file" -- nowhere.yaml; }
+global_batch_not_divisible() {
+  refused 4 "train.global_batch 10" "4 ranks" "train.micro_batch 1 = 4" -- $tiny train.global_batch=10
+}
+
+# --- the data
+
+missing_data() { refused 3 "'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+empty_data() {
+  : >empty.txt
+  refused 3 "'empty.txt' is empty" -- $tiny data.train=empty.txt
+}
+short_text() {
+  head -c 64 /dev/zero | tr '\0' a >short.txt
+  refused 3 "'short.txt' has 64 tokens" "one sequence" "needs 65" -- $tiny data.train=short.txt
+}
+small_vocabulary() {
+  refused 3 "ids 0 to 255" "model.vocab_size is 255" -- $tiny model.vocab_size=255
+}
+
+# token_file FILE NUMBER ID BAD-ID POSITION...: NUMBER ids of 2 bytes, another one at some positions.
+token_file() {
+  local file=$1 number=$2 id bad_id position
+  id=$(printf '\\x%02x\\x%02x' $(($3 % 256)) $(($3 / 256)))
+  bad_id=$(printf '\\x%02x\\x%02x' $(($4 % 256)) $(($4 / 256)))
+  shift 4
+  # shellcheck disable=SC2059
+  for ((position = 0; position < number; ++position)); do printf "$id"; done >"$file"
+  # shellcheck disable=SC2059
+  for position in "$@"; do
+    printf "$bad_id" | dd of="$file" bs=2 seek="$position" conv=notrunc status=none
+  done
+}
+token_outside_vocabulary() {
+  # In the second step of whichever rank has sequence 13, and of no other.
+  token_file ids.bin 6401 97 300 $((13 * 64 + 5))
+  launch 3 train $tiny data.train=ids.bin data.format=tokens data.token_dtype=uint16 data.order=sequential
+  expect_end 78
+  expect_line "token $((13 * 64 + 5)) of 'ids.bin'" "id 300" "model.vocab_size is 259"
+}
+all_tokens_outside_vocabulary() {
+  token_file ids.bin 6401 300 300
+  launch 4 train $tiny data.train=ids.bin data.format=tokens data.token_dtype=uint16
+  expect_end 78
+  expect_line "of 'ids.bin'" "id 300" "model.vocab_size is 259"
+}
+
+# --- the mesh
+
+mesh_not_the_world() {
+  refused 4 "replicate=3" "shard=2" "6 ranks" "there are 4" -- $tiny mesh.axes.replicate=3 mesh.axes.shard=2
+}
+shard_across_nodes() {
+  refused 4 "hybrid_shard" "shard axis of 4 ranks would cross nodes" "4 ranks on 2 nodes" -- \
+    $tiny mesh.ranks_per_node=2 mesh.axes.replicate=1 mesh.axes.shard=4
+}
+ranks_per_node_not_dividing() {
+  refused 4 "4 ranks" "nodes of 3" "mesh.ranks_per_node" -- $tiny mesh.ranks_per_node=3
+}
+slurm_started_one_by_one() {
+  SLURM_NTASKS=4 refused 1 "SLURM_NTASKS is 4 but MPI sees 1 rank" "srun --mpi=pmix" -- $tiny
+}
+
+# --- the command line
+
+unknown_subcommand() {
+  launch 3 trian $tiny
+  expect_end 78
+  expect_line trian
+}
+no_subcommand() {
+  launch 3
+  expect_end 78
+  expect_line "No command" "llamesh --help"
+}
+unknown_option() { refused 3 --fast -- $tiny --fast; }
+
+# --- while it runs
+
+run_folder_in_the_way() {
+  : >occupied
+  launch 3 train $tiny run.folder=occupied/run
+  expect_end 74
+  expect_line "occupied"
+}
+run_folder_is_a_file() {
+  : >occupied
+  launch 3 train $tiny run.folder=occupied
+  expect_end 74
+  expect_line "occupied"
+}
+divergence() {
+  launch 4 train $tiny optimizer.lr=1e6 schedule.warmup_steps=0
+  expect_end 93
+  expect_line "step " "diverged" "optimizer.lr"
+}
+
+# A rank that is killed in the middle of the training takes the whole job with it.
+kill_rank() {
+  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
+  local job=$! victim begin
+  for _ in {1..150}; do
+    [[ -n $(sed -n 3p runs/tiny/metrics.jsonl 2>/dev/null) ]] && break || sleep 0.1
+  done
+  victim=$(a_rank "$1")
+  [[ -n $victim && -n $(sed -n 3p runs/tiny/metrics.jsonl) ]] || bad "rank $1 does not train"
+  begin=$SECONDS
+  kill -KILL "$victim"
+  wait $job
+  code=$? seconds=$((SECONDS - begin))
+  ((seconds <= 10)) || bad "the job took $seconds s to end"
+  expect_end 137
+}
+killed_rank_0() { kill_rank 0; }
+killed_rank_2() { kill_rank 2; }
+
+if [[ $(type -t "$2") != function ]]; then echo "scenario.sh: no scenario named $2" >&2; exit 2; fi
+"$2"
+echo "$2: exit code $code after $seconds s"

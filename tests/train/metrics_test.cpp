@@ -1,0 +1,180 @@
+#include "train/metrics.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "training/small_run.hpp"
+
+namespace llamesh::train {
+namespace {
+
+StepRecord record_of(std::int64_t step) {
+  StepRecord record;
+  record.step = step;
+  return record;
+}
+
+class Metrics : public testing::Test {
+ protected:
+  std::vector<std::string> lines() const {
+    std::ifstream in(path_);
+    std::vector<std::string> all;
+    for (std::string line; std::getline(in, line);) all.push_back(line);
+    return all;
+  }
+  void write_raw(const std::string& text) const { std::ofstream(path_) << text; }
+
+ private:
+  test::TemporaryFolder folder_;
+
+ protected:
+  std::filesystem::path path_ = folder_.path() / "metrics.jsonl";
+};
+
+void expect_same_bits(const nlohmann::json& number, double expected) {
+  EXPECT_EQ(std::bit_cast<std::uint64_t>(number.get<double>()),
+            std::bit_cast<std::uint64_t>(expected))
+      << number << " was " << expected;
+}
+
+TEST_F(Metrics, HoldEveryFieldByItsName) {
+  StepRecord record{.step = 7,
+                    .loss = 1.0 / 3,
+                    .grad_norm = 0.1,
+                    .lr = 3e-4,
+                    .tokens = std::int64_t{1} << 53,
+                    .seconds = 0.7,
+                    .tokens_per_second = 1e7 / 3,
+                    .mfu = 0.45,
+                    .valley = 123456789012,
+                    .peak = 223456789012,
+                    .traffic = {{"replicate", 5}, {"shard", 6}}};
+  MetricsFile(path_).write(record);
+  ASSERT_EQ(lines().size(), 1U);
+  const auto j = nlohmann::json::parse(lines()[0]);
+  EXPECT_EQ(j.at("step"), 7);
+  expect_same_bits(j.at("loss"), 1.0 / 3);
+  expect_same_bits(j.at("grad_norm"), 0.1);
+  expect_same_bits(j.at("lr"), 3e-4);
+  EXPECT_EQ(j.at("tokens"), std::int64_t{1} << 53);
+  expect_same_bits(j.at("seconds"), 0.7);
+  expect_same_bits(j.at("tokens_per_second"), 1e7 / 3);
+  expect_same_bits(j.at("mfu"), 0.45);
+  EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012}, {"peak", 223456789012}}));
+  EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
+  EXPECT_EQ(j.size(), 10U);
+}
+
+TEST_F(Metrics, ReadBackAsTheSameBits) {
+  std::mt19937_64 random(11);
+  std::vector<double> numbers{0.0,
+                              -0.0,
+                              5e-324,
+                              1e-310,
+                              std::numeric_limits<double>::max(),
+                              std::nextafter(1.0, 2.0),
+                              9007199254740993.0};
+  while (numbers.size() < 500) {
+    const auto number = std::bit_cast<double>(random());
+    if (std::isfinite(number)) numbers.push_back(number);
+  }
+  MetricsFile file(path_);
+  for (const double number : numbers) {
+    StepRecord record;
+    record.loss = number;
+    record.lr = -number;
+    file.write(record);
+  }
+  const auto seen = lines();
+  ASSERT_EQ(seen.size(), numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    const auto j = nlohmann::json::parse(seen[i]);
+    expect_same_bits(j.at("loss"), numbers[i]);
+    expect_same_bits(j.at("lr"), -numbers[i]);
+  }
+}
+
+TEST_F(Metrics, AreThereAtOnce) {
+  MetricsFile file(path_);
+  file.write(record_of(1));
+  EXPECT_EQ(lines().size(), 1U) << "before the file is closed";
+}
+
+TEST_F(Metrics, GoOnBehindWholeLines) {
+  write_raw("{\"step\": 1}\n");
+  MetricsFile(path_).write(record_of(2));
+  MetricsFile(path_).write(record_of(3));
+  ASSERT_EQ(lines().size(), 3U);
+  EXPECT_EQ(nlohmann::json::parse(lines()[0]).at("step"), 1);
+  EXPECT_EQ(nlohmann::json::parse(lines()[1]).at("step"), 2);
+  EXPECT_EQ(nlohmann::json::parse(lines()[2]).at("step"), 3);
+}
+
+TEST_F(Metrics, EndATornLastLine) {
+  write_raw("{\"step\": 1}\n{\"step\": 2, \"lo");
+  MetricsFile(path_).write(record_of(2));
+  ASSERT_EQ(lines().size(), 3U);
+  EXPECT_EQ(lines()[1], "{\"step\": 2, \"lo");
+  EXPECT_EQ(nlohmann::json::parse(lines()[2]).at("step"), 2);
+}
+
+TEST_F(Metrics, StartInAnEmptyFile) {
+  write_raw("");
+  MetricsFile(path_).write(record_of(1));
+  EXPECT_EQ(lines().size(), 1U);
+}
+
+TEST_F(Metrics, TellOfEvents) {
+  MetricsFile file(path_);
+  file.write_validation(30, 1.0 / 7);
+  file.write_event("resumed", 31, "from \"step_31\"\n");
+  ASSERT_EQ(lines().size(), 2U);
+  const auto validation = nlohmann::json::parse(lines()[0]);
+  EXPECT_EQ(validation.at("event"), "validation");
+  EXPECT_EQ(validation.at("step"), 30);
+  expect_same_bits(validation.at("loss"), 1.0 / 7);
+  const auto resumed = nlohmann::json::parse(lines()[1]);
+  EXPECT_EQ(resumed.at("event"), "resumed");
+  EXPECT_EQ(resumed.at("step"), 31);
+  EXPECT_EQ(resumed.at("detail"), "from \"step_31\"\n");
+}
+
+template <class Action>
+void expect_io_failure(Action action, const std::string& part) {
+  try {
+    action();
+    ADD_FAILURE() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_failure);
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Metrics, FailWhereTheyCannotBeWritten) {
+  const auto missing = path_ / "deeper" / "metrics.jsonl";
+  expect_io_failure([&] { MetricsFile file(missing); }, missing.string());
+  expect_io_failure([] { MetricsFile("/dev/full").write(record_of(1)); }, "is the disk full?");
+}
+
+TEST(Describe, SaysWhatPeopleLookFor) {
+  StepRecord record = record_of(9);
+  record.loss = 2.34567;
+  record.grad_norm = 1.5;
+  record.lr = 3e-4;
+  record.tokens_per_second = 12345;
+  record.mfu = 0.42;
+  record.valley = 3 << 20;
+  record.peak = 5 << 20;
+  const auto text = describe(record, 1000);
+  for (const char* part : {"step    9/1000", "loss 2.3457", "grad norm 1.500", "lr 3.00e-04",
+                           "12345 tokens/s", "MFU 42 %", "memory 3.0/5.0 MiB"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+}
+
+}  // namespace
+}  // namespace llamesh::train

@@ -1,0 +1,130 @@
+#include "train/setup.hpp"
+
+#include <gtest/gtest.h>
+
+#include "comm/session.hpp"
+#include "training/small_run.hpp"
+
+namespace llamesh::train {
+namespace {
+
+class SetupTest : public testing::Test {
+ protected:
+  /// The setup fails on all ranks: `teller` has the error with its text, the others follow with the
+  /// same exit code.
+  void expect_error(const std::string& part, int teller = 0) {
+    const int rank = test::world().rank();
+    try {
+      make_setup(test::world(), inputs_);
+      ADD_FAILURE() << "no error was thrown";
+    } catch (const comm::Failed& failed) {
+      EXPECT_NE(rank, teller);
+      EXPECT_EQ(failed.code(), ExitCode::bad_input);
+    } catch (const Error& error) {
+      EXPECT_EQ(rank, teller);
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+    EXPECT_FALSE(std::filesystem::exists(inputs_.run.folder)) << "a file was written all the same";
+  }
+  std::string write(const std::string& name, const std::string& text) const {
+    const auto path = folder_.path() / name;
+    std::ofstream(path) << text;
+    return path.string();
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+
+ protected:
+  Inputs inputs_ = test::small_inputs(folder_.path());
+};
+
+TEST_F(SetupTest, FillsInWhatWasLeftOpen) {
+  inputs_.run.name = "lamps";
+  inputs_.run.folder = "";
+  inputs_.train.micro_batch = 2;
+  inputs_.train.global_batch = 0;
+  const auto setup = make_setup(test::world(), inputs_);
+  const int ranks = test::world().size();
+  EXPECT_EQ(setup.inputs.run.folder, "runs/lamps");
+  EXPECT_EQ(setup.inputs.train.global_batch, 2 * ranks);
+  EXPECT_EQ(setup.micro_batches, 1);
+  EXPECT_EQ(setup.inputs.model.head_dim, 6);
+  EXPECT_EQ(setup.mesh.front().size * setup.mesh.back().size, ranks);
+  EXPECT_EQ(setup.layout->shard_size(), setup.mesh.back().size);
+  EXPECT_TRUE(setup.train_tokens);
+  EXPECT_FALSE(setup.validation_tokens);
+}
+
+TEST_F(SetupTest, CountsTheMicroBatches) {
+  inputs_.train.micro_batch = 2;
+  inputs_.train.global_batch = 24;
+  EXPECT_EQ(make_setup(test::world(), inputs_).micro_batches, 12 / test::world().size());
+}
+
+TEST_F(SetupTest, RefusesAGlobalBatchThatTheRanksCannotShare) {
+  inputs_.train.micro_batch = 2;
+  inputs_.train.global_batch = 13;
+  const int ranks = test::world().size();
+  expect_error(
+      fmt::format("global_batch 13 is not a multiple of {} ranks x train.micro_batch 2 = {}", ranks,
+                  2 * ranks));
+}
+
+TEST_F(SetupTest, RefusesATextShorterThanASequence) {
+  inputs_.data.train = {write("short.txt", std::string(24, 'x'))};
+  expect_error("has 24 tokens, but one sequence needs 25");
+  inputs_.data.train = {write("enough.txt", std::string(25, 'x'))};
+  make_setup(test::world(), inputs_);
+}
+
+TEST_F(SetupTest, RefusesAVocabularyTooSmallForBytes) {
+  inputs_.model.vocab_size = 255;
+  expect_error("model.vocab_size is 255; set it to 256");
+}
+
+TEST_F(SetupTest, RefusesAMissingFile) {
+  inputs_.data.train = {"/nowhere/text.txt"};
+  expect_error("'/nowhere/text.txt' cannot be opened");
+}
+
+/// As on a cluster where one node has not mounted the file system.
+TEST_F(SetupTest, RefusesAFileThatOneRankMisses) {
+  const int last = test::world().size() - 1;
+  if (test::world().rank() == last) inputs_.data.train = {"/nowhere/text.txt"};
+  expect_error("'/nowhere/text.txt' cannot be opened", last);
+}
+
+TEST_F(SetupTest, RefusesToTrainOnNothing) {
+  inputs_.data.train.clear();
+  expect_error("data.train names no file");
+}
+
+TEST_F(SetupTest, RefusesAValidationWithoutData) {
+  inputs_.evaluate.every_steps = 5;
+  expect_error("evaluate.every_steps is 5, but data.validation names no file");
+  inputs_.data.validation = {write("short.txt", "too short")};
+  expect_error("short.txt' has 9 tokens, but one sequence needs 25");
+  inputs_.data.validation = inputs_.data.train;
+  EXPECT_TRUE(make_setup(test::world(), inputs_).validation_tokens);
+}
+
+TEST_F(SetupTest, RefusesAModelWhoseNumbersDoNotFit) {
+  inputs_.model.num_key_value_heads = 4;
+  expect_error("num_key_value_heads");
+}
+
+TEST_F(SetupTest, RefusesAMeshOfAnotherNumberOfRanks) {
+  inputs_.mesh.shard = 2;
+  inputs_.mesh.replicate = 2;
+  expect_error("2");
+}
+
+TEST_F(SetupTest, RefusesNodesThatDoNotDivideTheMachine) {
+  inputs_.mesh.ranks_per_node = 2;
+  expect_error("cannot be cut into nodes of 2");
+}
+
+}  // namespace
+}  // namespace llamesh::train
