@@ -24,7 +24,7 @@ class Buffer {
   /// `own_bytes` of it are this process's part.
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
 
-  explicit operator bool() const { return data_ != nullptr; }
+  explicit operator bool() const { return owner_ != nullptr; }
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
 

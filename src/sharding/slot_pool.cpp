@@ -1,28 +1,21 @@
 #include "sharding/slot_pool.hpp"
 
-#include <limits>
 #include <utility>
 
 #include "core/error.hpp"
 
 namespace llamesh::sharding {
-namespace {
-
-constexpr auto none = std::numeric_limits<std::size_t>::max();
-
-}  // namespace
-
 SlotPool::SlotPool(std::function<device::Buffer(std::int64_t)> allocate, std::size_t units,
                    std::size_t behind)
     : allocate_(std::move(allocate)), behind_(behind), slot_of_(units, none) {}
 
 std::size_t SlotPool::choose(std::size_t unit, std::int64_t numel) {
   const std::size_t before = slot_of_[unit];
-  if (before != none && !entries_[before]->lent) return before;
+  if (before != none && entries_[before]->lent_to == none) return before;
   std::size_t oldest = none;
   std::size_t fitting = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i]->lent || entries_[i]->slot.numel < numel) continue;
+    if (entries_[i]->lent_to != none || entries_[i]->slot.numel < numel) continue;
     ++fitting;
     if (oldest == none || entries_[i]->returned < entries_[oldest]->returned) oldest = i;
   }
@@ -38,17 +31,18 @@ SlotPool::Slot& SlotPool::lend(std::size_t unit, std::int64_t numel) {
     entries_[at]->slot.buffer.stop_counting();
   }
   Entry& entry = *entries_[at];
-  entry.lent = true;
+  entry.lent_to = unit;
   entry.claim = device::Claim(entry.slot.buffer.own_bytes() * numel / entry.slot.numel);
   slot_of_[unit] = at;
   return entry.slot;
 }
 
 void SlotPool::give_back(std::size_t unit, device::Event free_after) {
+  expects(slot_of_[unit] != none && entries_[slot_of_[unit]]->lent_to == unit,
+          "unit {} gave back a slot that it did not have", unit);
   Entry& entry = *entries_[slot_of_[unit]];
-  expects(entry.lent, "unit {} gave back a slot that it did not have", unit);
   entry.slot.free_after = std::move(free_after);
-  entry.lent = false;
+  entry.lent_to = none;
   entry.returned = ++clock_;
   entry.claim.reset();
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -32,10 +33,11 @@ class SlotPool {
   void give_back(std::size_t unit, device::Event free_after);
 
  private:
+  static constexpr auto none = std::numeric_limits<std::size_t>::max();
   struct Entry {
     Slot slot;
-    bool lent = false;
-    std::int64_t returned = 0;  ///< when it was given back last, counted in calls
+    std::size_t lent_to = none;  ///< the unit that has it
+    std::int64_t returned = 0;   ///< when it was given back last, counted in calls
     device::Claim claim;
   };
   std::size_t choose(std::size_t unit, std::int64_t numel);

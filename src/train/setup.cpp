@@ -41,6 +41,10 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
     setup.layout = std::make_unique<const sharding::ShardLayout>(
         *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
+    if (in.schedule.name == optim::ScheduleName::wsd)
+      validate(in.schedule.warmup_steps + in.schedule.decay_steps <= in.train.steps,
+               "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
+               in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
     validate(!in.data.train.empty(), "data.train names no file; give at least one");
     setup.train_tokens = open_stream(in.data, in.data.train, in.model.vocab_size);
     if (in.evaluate.every_steps > 0) {

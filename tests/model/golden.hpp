@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "model/llama_config.hpp"
+
 namespace llamesh::test {
 
 /// A tensor out of a golden file, row-major.
@@ -82,6 +84,28 @@ class Golden {
 /// The golden file of a model, by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope.
 inline Golden load_golden(const std::string& model) {
   return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
+}
+
+/// The model that a golden file is about.
+inline model::LlamaConfig config_of(const nlohmann::json& j) {
+  model::LlamaConfig c;
+  c.hidden_size = j.at("hidden_size");
+  c.intermediate_size = j.at("intermediate_size");
+  c.num_hidden_layers = j.at("num_hidden_layers");
+  c.num_attention_heads = j.at("num_attention_heads");
+  c.num_key_value_heads = j.at("num_key_value_heads");
+  c.head_dim = j.at("head_dim");
+  c.vocab_size = j.at("vocab_size");
+  c.rms_norm_eps = j.at("rms_norm_eps");
+  c.rope_theta = j.at("rope_theta");
+  c.tie_word_embeddings = j.at("tie_word_embeddings");
+  if (j.contains("rope_scaling")) {
+    const auto& s = j.at("rope_scaling");
+    c.rope_scaling =
+        model::RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
+                           s.at("original_max_position_embeddings")};
+  }
+  return c.resolved();
 }
 
 }  // namespace llamesh::test

@@ -13,31 +13,11 @@
 namespace llamesh::model {
 namespace {
 
-LlamaConfig config_of(const nlohmann::json& j) {
-  LlamaConfig c;
-  c.hidden_size = j.at("hidden_size");
-  c.intermediate_size = j.at("intermediate_size");
-  c.num_hidden_layers = j.at("num_hidden_layers");
-  c.num_attention_heads = j.at("num_attention_heads");
-  c.num_key_value_heads = j.at("num_key_value_heads");
-  c.head_dim = j.at("head_dim");
-  c.vocab_size = j.at("vocab_size");
-  c.rms_norm_eps = j.at("rms_norm_eps");
-  c.rope_theta = j.at("rope_theta");
-  c.tie_word_embeddings = j.at("tie_word_embeddings");
-  if (j.contains("rope_scaling")) {
-    const auto& s = j.at("rope_scaling");
-    c.rope_scaling = RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
-                                 s.at("original_max_position_embeddings")};
-  }
-  return c.resolved();
-}
-
 /// The reference's model, loaded into llamesh.
 struct Loaded {
   explicit Loaded(const std::string& name)
-      : golden(std::filesystem::path(LLAMESH_GOLDEN_FOLDER) / name),
-        config(config_of(golden.config())),
+      : golden(test::load_golden(name)),
+        config(test::config_of(golden.config())),
         table(parameter_table(config)),
         weights(table),
         batch_size(static_cast<std::int64_t>(golden.tokens().size())),

@@ -18,27 +18,6 @@ using test::Golden;
 using test::MeshSizes;
 using test::ShardedModel;
 
-model::LlamaConfig config_of(const nlohmann::json& j) {
-  model::LlamaConfig c;
-  c.hidden_size = j.at("hidden_size");
-  c.intermediate_size = j.at("intermediate_size");
-  c.num_hidden_layers = j.at("num_hidden_layers");
-  c.num_attention_heads = j.at("num_attention_heads");
-  c.num_key_value_heads = j.at("num_key_value_heads");
-  c.head_dim = j.at("head_dim");
-  c.vocab_size = j.at("vocab_size");
-  c.rms_norm_eps = j.at("rms_norm_eps");
-  c.rope_theta = j.at("rope_theta");
-  c.tie_word_embeddings = j.at("tie_word_embeddings");
-  if (j.contains("rope_scaling")) {
-    const auto& s = j.at("rope_scaling");
-    c.rope_scaling =
-        model::RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
-                           s.at("original_max_position_embeddings")};
-  }
-  return c.resolved();
-}
-
 OptimizerOptions options_of(const nlohmann::json& j) {
   return {.name = OptimizerName::adamw,
           .lr = j.at("lr"),
@@ -75,7 +54,7 @@ class GoldenRun {
  public:
   GoldenRun(const Golden& golden, MeshSizes mesh)
       : golden_(golden),
-        config_(config_of(golden.config())),
+        config_(test::config_of(golden.config())),
         options_(options_of(golden.adamw())),
         sharded_(config_, mesh),
         optimizer_(options_, sharded_.fsdp()),

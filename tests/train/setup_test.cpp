@@ -118,7 +118,8 @@ TEST_F(SetupTest, RefusesAModelWhoseNumbersDoNotFit) {
 TEST_F(SetupTest, RefusesAMeshOfAnotherNumberOfRanks) {
   inputs_.mesh.shard = 2;
   inputs_.mesh.replicate = 2;
-  expect_error("2");
+  expect_error(fmt::format("mesh replicate=2 x shard=2 needs 4 ranks, but there are {}",
+                           test::world().size()));
 }
 
 TEST_F(SetupTest, RefusesNodesThatDoNotDivideTheMachine) {
