@@ -24,9 +24,9 @@ passed=0 failed=0
 logs=()
 for preset in "${presets[@]}"; do
   targets=() selection=()
-  case $preset in  # of the sanitizers only what they can see into: unit tests, and threads on few ranks
-    asan) targets=(tests/all) selection=(-L unit -R '@[0-9]+$') ;;
-    tsan) targets=(tests/all) selection=(-L unit -R '@[12]$') ;;
+  case $preset in  # of the sanitizers only what they can see into: unit tests, and threads of one process
+    asan) targets=(tests/all) selection=(-L unit -R '@[12]$') ;;
+    tsan) targets=(tests/all) selection=(-L unit -R '@1$') ;;
   esac
   scripts/build.sh "$preset" "${targets[@]}"
   source scripts/sanitizer_options.sh

@@ -25,7 +25,9 @@ struct bf16 {
 
 enum class DType : std::uint8_t { f32, bf16, i32 };
 
-constexpr std::int64_t size_of(DType t) { return t == DType::bf16 ? 2 : 4; }
+constexpr std::int64_t size_of(DType t) {
+  return t == DType::bf16 ? 2 : 4;
+}
 
 constexpr std::string_view name_of(DType t) {
   return t == DType::f32 ? "fp32" : t == DType::bf16 ? "bf16" : "int32";
