@@ -203,14 +203,9 @@ class Bench {
 
   checkpoint::Groups groups() const { return {world_, world_, lone_}; }
 
-  /// Raw and ours one after the other: whatever else the machine does meets both.
+  /// Raw and ours one after the other, in turns first: what else the machine does meets both.
   void save_and_load(int round) {
     const auto raw = folder_ / "raw";
-    const auto remove_raw = [&] {
-      world_.barrier();
-      if (world_.rank() == 0) fs::remove(raw);
-      world_.barrier();
-    };
     checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, groups());
     fs::path saved;
     const auto measure_raw = [&] {
@@ -232,7 +227,13 @@ class Bench {
     times_.load.push_back(seconds_of(world_, [&] {
       checkpoint::read_state(saved, state_.state(), world_, checkpoint::OtherGroups::refuse);
     }));
-    remove_raw();
+    // Here, so that neither time holds the removal of an older file.
+    world_.barrier();
+    if (world_.rank() == 0) {
+      fs::remove(raw);
+      fs::remove_all(saved);
+    }
+    world_.barrier();
   }
 
   /// The stall is what save() takes while none is under way. The first one makes the copy's buffer.

@@ -20,6 +20,7 @@ constexpr std::int64_t max_transfer = std::int64_t{1} << 28U;  // elements: 1 Gi
 /// which some cluster file systems refuse (the lease keeps two jobs apart).
 void set_up() {
   static const bool done = [] {
+    H5dont_atexit();  // a file that was abandoned must not be closed by a process that leaves
     setenv("HDF5_USE_FILE_LOCKING", "FALSE", /*overwrite=*/0);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -57,6 +58,26 @@ Handle properties(hid_t kind) {
   return {H5Pcreate(kind), H5Pclose, "make a property list"};
 }
 
+/// Owns an MPI_Info with the hints for the MPI-IO driver.
+class MpiInfo {
+ public:
+  explicit MpiInfo(const std::vector<std::string>& hints) {
+    comm::check(MPI_Info_create(&info_), "MPI_Info_create");
+    for (const auto& hint : hints) {
+      const auto at = hint.find('=');
+      comm::check(MPI_Info_set(info_, hint.substr(0, at).c_str(), hint.substr(at + 1).c_str()),
+                  "MPI_Info_set");
+    }
+  }
+  ~MpiInfo() { MPI_Info_free(&info_); }
+  MpiInfo(const MpiInfo&) = delete;
+  MpiInfo& operator=(const MpiInfo&) = delete;
+  MPI_Info get() const { return info_; }
+
+ private:
+  MPI_Info info_ = MPI_INFO_NULL;
+};
+
 void write_attribute(hid_t file, const std::string& name, const Handle& type, const void* value) {
   const Handle space(H5Screate(H5S_SCALAR), H5Sclose, "make a scalar");
   const Handle attribute(
@@ -86,6 +107,10 @@ Handle& Handle::operator=(Handle&& other) noexcept {
 
 void Handle::close(std::string_view doing) {
   check(close_(std::exchange(id_, -1)) >= 0, "close", doing);
+}
+
+void Handle::release() {
+  id_ = -1;
 }
 
 Dataset::Dataset(Handle handle, std::string path)
@@ -162,10 +187,12 @@ void Dataset::transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col
 File::File(Handle handle, std::filesystem::path path)
     : handle_(std::move(handle)), path_(std::move(path)) {}
 
-File File::create(const std::filesystem::path& path, const comm::Communicator& group) {
+File File::create(const std::filesystem::path& path, const comm::Communicator& group,
+                  const std::vector<std::string>& hints) {
   set_up();
+  const MpiInfo info(hints);
   const Handle access = properties(H5P_FILE_ACCESS);
-  check(H5Pset_fapl_mpio(access.id(), comm::native(group), MPI_INFO_NULL) >= 0, "use MPI-IO for",
+  check(H5Pset_fapl_mpio(access.id(), comm::native(group), info.get()) >= 0, "use MPI-IO for",
         path.string());
   H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
   H5Pset_coll_metadata_write(access.id(), true);
@@ -223,8 +250,21 @@ Dataset File::dataset(const std::string& path) const {
           path};
 }
 
+void File::abandon() {
+  handle_.release();
+}
+
 void File::close() {
   handle_.close(path_.string());
+}
+
+void check_hints(const std::vector<std::string>& hints) {
+  for (const auto& hint : hints) {
+    const auto at = hint.find('=');
+    validate(at != std::string::npos && at > 0 && at < MPI_MAX_INFO_KEY && at + 1 < hint.size() &&
+                 hint.size() - at - 1 < MPI_MAX_INFO_VAL,
+             "checkpoint.mpi_io_hints: '{}' is not key=value, e.g. striping_factor=16", hint);
+  }
 }
 
 std::string version() {

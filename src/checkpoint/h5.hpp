@@ -30,6 +30,8 @@ class Handle {
   std::int64_t id() const { return id_; }
   /// Closes now, and throws when that fails.
   void close(std::string_view doing);
+  /// Gives it up without closing it.
+  void release();
 
  private:
   std::int64_t id_ = -1;
@@ -67,7 +69,9 @@ class File {
  public:
   /// Collective, as are all the create_*, link and close() of the file: every rank, in the same
   /// order.
-  static File create(const std::filesystem::path& path, const comm::Communicator& group);
+  /// The hints ("key=value") go to the MPI-IO driver.
+  static File create(const std::filesystem::path& path, const comm::Communicator& group,
+                     const std::vector<std::string>& hints);
   static File open(const std::filesystem::path& path);
 
   /// Space is taken at once and not filled. Missing groups of the path are made.
@@ -77,6 +81,9 @@ class File {
   /// Makes `path` another name of `target`.
   void link(const std::string& target, const std::string& path);
   Dataset dataset(const std::string& path) const;
+  /// Leaves the file open for ever. After a failed write closing would flush, fail again on some
+  /// rank, and let the other ranks wait for it.
+  void abandon();
   /// Flushes and closes. The bytes are with the system then, not yet on the disk.
   void close();
 
@@ -85,6 +92,9 @@ class File {
   Handle handle_;
   std::filesystem::path path_;
 };
+
+/// Throws exit 78 unless each hint is "key=value" with a length that MPI takes.
+void check_hints(const std::vector<std::string>& hints);
 
 /// The number of the library, for --version.
 std::string version();

@@ -2,12 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace llamesh::checkpoint {
-
-/// Whether the system is told to start writing to the disk while the file is still being filled
-/// (sync_file_range). On a local disk this keeps the disk busy during the transfers.
-enum class EarlyWriteBack : bool { no, yes };
 
 /// `checkpoint:` of the inputs.
 struct CheckpointOptions {
@@ -17,8 +14,13 @@ struct CheckpointOptions {
   std::int64_t keep_every = 0;   ///< also keep those whose step is a multiple of this; 0: none
   std::string resume =
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
-  bool async = false;                                     ///< write beside the training
-  EarlyWriteBack early_write_back = EarlyWriteBack::yes;  ///< default as measured on a local disk
+  bool async = false;  ///< write beside the training
+  /// Tell the system to start writing to the disk while the file is still being filled
+  /// (sync_file_range): a local disk is then busy during the transfers.
+  bool early_write_back = true;
+  /// "key=value" for the MPI-IO driver, e.g. "striping_factor=16"; a driver ignores those that it
+  /// does not know.
+  std::vector<std::string> mpi_io_hints = {};
 };
 
 }  // namespace llamesh::checkpoint

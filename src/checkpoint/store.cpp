@@ -7,6 +7,7 @@
 #include <ranges>
 
 #include "checkpoint/files.hpp"
+#include "checkpoint/h5.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
 
@@ -70,6 +71,7 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const Groups& gr
       replica_{groups.replicate.rank(), groups.replicate.size()} {
   comm::agree(world_, [&] {
     validate(options_.keep >= 1, "checkpoint.keep is {}; at least 1 is kept", options_.keep);
+    h5::check_hints(options_.mpi_io_hints);
     if (world_.rank() != 0) return;
     make_folder(folder_);
     lease_ = std::make_unique<Lease>(folder_);
@@ -128,8 +130,8 @@ State Store::copy(const State& state) {
 void Store::write(const State& state, const Progress& progress) {
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   try {
-    const auto manifest = write_state(partial / "state.h5", state, progress, world_, replica_,
-                                      options_.early_write_back);
+    const auto manifest =
+        write_state(partial / "state.h5", state, progress, world_, replica_, options_);
     comm::agree(world_, [&] {
       if (world_.rank() == 0) commit(partial, manifest);
     });

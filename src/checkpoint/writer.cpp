@@ -41,25 +41,40 @@ void link_tied_head(h5::File& file, const State& state) {
               group.path + "/lm_head.weight");
 }
 
+/// Attributes, datasets and links. The manifest learns where the datasets lie.
+std::vector<h5::Dataset> lay_out(h5::File& file, const State& state, Manifest& manifest) {
+  std::vector<h5::Dataset> datasets;
+  write_attributes(file, manifest.progress);
+  for (auto& entry : manifest.datasets) {
+    datasets.push_back(file.create_dataset(entry.path, entry.shape));
+    entry.offset = datasets.back().offset();
+  }
+  link_tied_head(file, state);
+  return datasets;
+}
+
 /// Asks the system to start writing what lies in the file so far; a hint, so its failure is none.
 class WriteBack {
  public:
-  WriteBack(const std::filesystem::path& path, EarlyWriteBack early)
-      : file_(path, O_WRONLY), early_(early) {}
+  WriteBack(const std::filesystem::path& path, bool wanted)
+      : file_(path, O_WRONLY), wanted_(wanted) {}
   void start(std::int64_t offset, std::int64_t bytes) const {
-    if (early_ == EarlyWriteBack::yes)
-      ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+    if (wanted_) ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+  }
+  /// After a failure of MPI-IO, which keeps the system's reason to itself: tries the same write
+  /// without it, and throws that reason if there is one.
+  void try_again(std::int64_t offset, std::span<const float> values) {
+    file_.write(offset, values.data(), static_cast<std::int64_t>(values.size_bytes()));
   }
 
  private:
   Descriptor file_;
-  EarlyWriteBack early_;
+  bool wanted_;
 };
 
 std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
                                      const std::vector<DatasetEntry>& entries,
-                                     const std::vector<Transfer>& transfers,
-                                     const WriteBack& write_back) {
+                                     const std::vector<Transfer>& transfers, WriteBack write_back) {
   std::vector<Written> written;
   for (const auto& t : transfers) {
     for (std::int64_t at = 0; at < std::ssize(t.values); at += segment_numel) {
@@ -68,8 +83,14 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
           t.values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
       const auto begin = t.begin + at;
       written.push_back({t.dataset, {begin, count, hash_of(values.data(), values.size_bytes())}});
-      datasets[t.dataset].write(begin, values);
-      write_back.start(entries[t.dataset].offset + 4 * begin, 4 * count);
+      const auto offset = entries[t.dataset].offset + 4 * begin;
+      try {
+        datasets[t.dataset].write(begin, values);
+      } catch (const Error&) {
+        write_back.try_again(offset, values);
+        throw;
+      }
+      write_back.start(offset, 4 * count);
     }
   }
   return written;
@@ -93,29 +114,27 @@ void exchange_segments(const comm::Communicator& world, const std::vector<Writte
 
 Manifest write_state(const std::filesystem::path& path, const State& state,
                      const Progress& progress, const comm::Communicator& world, Replica replica,
-                     EarlyWriteBack early) {
+                     const CheckpointOptions& options) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
   std::optional<h5::File> file;
-  std::vector<h5::Dataset> datasets;
-  comm::agree(world, [&] { file = h5::File::create(path, world); });
-  comm::agree(world, [&] {
-    write_attributes(*file, progress);
-    for (auto& entry : manifest.datasets) {
-      datasets.push_back(file->create_dataset(entry.path, entry.shape));
-      entry.offset = datasets.back().offset();
-    }
-    link_tied_head(*file, state);
-  });
+  comm::agree(world, [&] { file = h5::File::create(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
-  comm::agree(world, [&] {
-    written = write_transfers(datasets, manifest.datasets,
-                              part_of(transfers_of(state), replica.rank, replica.size),
-                              WriteBack(path, early));
-  });
-  comm::agree(world, [&] {
-    datasets.clear();
-    file->close();
-  });
+  try {
+    std::vector<h5::Dataset> datasets;
+    comm::agree(world, [&] { datasets = lay_out(*file, state, manifest); });
+    comm::agree(world, [&] {
+      written = write_transfers(datasets, manifest.datasets,
+                                part_of(transfers_of(state), replica.rank, replica.size),
+                                WriteBack(path, options.early_write_back));
+    });
+    comm::agree(world, [&] {
+      datasets.clear();
+      file->close();
+    });
+  } catch (...) {
+    file->abandon();
+    throw;
+  }
   // Each rank, since on a cluster file system fsync brings what this node has written.
   comm::agree(world, [&] { Descriptor(path, O_WRONLY).sync(); });
   exchange_segments(world, written, manifest.datasets);

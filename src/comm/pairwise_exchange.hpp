@@ -26,7 +26,7 @@ class PairwiseExchange {
   void broadcast(const Tensor& data, int root);
 
  private:
-  /// Where the bytes of step `step` (1 to size - 1) with `peer` lie.
+  /// Where the bytes lie that are exchanged with `peer`.
   using Range = std::function<Tensor(int peer)>;
   using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
 

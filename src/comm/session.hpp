@@ -11,7 +11,7 @@ namespace llamesh::comm {
 /// MPI for the time of its life: initialised (thread multiple, errors returned and checked), the
 /// rank and host written into this_process(). Throws a user error when srun started the ranks one
 /// by one (no PMI), seen by SLURM_NTASKS against the size of the world. One per process. While an
-/// exception unwinds it, MPI is left alone: fatal() has to end the job then.
+/// exception unwinds it, MPI is left alone: abort_job() has to end the job then.
 class MpiSession {
  public:
   MpiSession();

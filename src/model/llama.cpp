@@ -40,6 +40,7 @@ BlockContext Llama::context(Weights& weights, Pass pass) {
 
 double Llama::train(Weights& weights, const Batch& batch, float scale) {
   const device::Claim claim(activations_.buffer.bytes());
+  // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
   const BlockContext x = context(weights, Pass::forward);
   const Residual hidden = forward(x, batch.tokens);

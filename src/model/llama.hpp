@@ -20,8 +20,8 @@ struct Batch {
 class Llama {
  public:
   /// `config` is resolved; batches have `batch` sequences of `sequence` tokens. Parameters and
-  /// activations are of `dtype`. Plans all activations now: calls allocate nothing. `table` is
-  /// borrowed.
+  /// activations are of `dtype`. Plans all activations now: calls allocate no memory for tensors.
+  /// `table` is borrowed.
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
         std::int64_t sequence, const MemoryOptions& memory, DType dtype);
 

@@ -130,13 +130,19 @@ void Fsdp::gather(std::size_t u) {
   unit.ready = shard_.collectives->all_gather(unit.whole, unit.master, free);
 }
 
-/// Gathers the unit that comes after `u`, so that it arrives while `u` computes.
+/// Gathers the unit that the pass enters after `u`, so that it arrives while `u` computes.
 void Fsdp::prefetch(std::size_t u, Pass pass) {
   if (prefetch_ahead_ == 0) return;
-  if (pass == Pass::backward) {
-    if (u > 0) gather(u - 1);
-  } else if (u + 1 < units_.size()) {
-    gather(u + 1);
+  switch (pass) {
+    case Pass::evaluate:
+    case Pass::forward:
+      if (u + 1 < units_.size()) gather(u + 1);
+      break;
+    case Pass::recompute:  // runs forward through units whose successors are done with
+      break;
+    case Pass::backward:
+      if (u > 0) gather(u - 1);
+      break;
   }
 }
 
@@ -158,7 +164,7 @@ void Fsdp::open_gradients(std::size_t u) {
   UnitState& unit = units_[u];
   if (accumulates_in_place()) {
     unit.parts = unit.gradient;
-    if (place_.first) unit.written.assign(unit.written.size(), false);
+    if (micro_batch_.first) unit.written.assign(unit.written.size(), false);
     return;
   }
   const auto& placed = layout_.units()[u];
@@ -192,18 +198,22 @@ void Fsdp::reduce(std::size_t u) {
           "{}: a parameter got no gradient", layout_.units()[u].name);
   if (!accumulates_in_place()) {
     unit.reduced = shard_.collectives->reduce_scatter(
-        unit.gradient, unit.parts, place_.first ? Accumulate::no : Accumulate::yes, {});
+        unit.gradient, unit.parts, micro_batch_.first ? Accumulate::no : Accumulate::yes, {});
     gradient_slots_.give_back(u, unit.reduced);
   }
   unit.parts = {};
-  if (place_.last && replicate_.size > 1)
+  if (micro_batch_.last && replicate_.size > 1)
     unit.reduced = replicate_.collectives->all_reduce(unit.gradient, unit.reduced);
 }
 
 void Fsdp::finish_gradients() {
-  for (auto& unit : units_) {
-    unit.reduced.wait();
-    unit.reduced = {};
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    // The optimizer is about to change the masters: a unit still gathered would be stale from then
+    // on.
+    expects(!units_[u].gathered && units_[u].entered == 0, "{} is gathered at the end of a step",
+            layout_.units()[u].name);
+    units_[u].reduced.wait();
+    units_[u].reduced = {};
   }
 }
 

@@ -40,7 +40,7 @@ class Fsdp final : public model::Weights {
   void initialize(std::uint64_t seed, float stddev);
 
   /// Comes before each micro-batch's forward pass of training.
-  void begin_micro_batch(const MicroBatch& place) { place_ = place; }
+  void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
   /// Waits until the gradients of all units are in the shards; rethrows what went wrong on the way.
   void finish_gradients();
 
@@ -89,7 +89,7 @@ class Fsdp final : public model::Weights {
   DType compute_dtype_;
   DType reduce_dtype_;
   bool masters_are_gathered_;  ///< the master shards lie in shared memory, in the compute dtype
-  MicroBatch place_{true, true};
+  MicroBatch micro_batch_{true, true};
   std::vector<int> unit_of_module_;         ///< the unit that a module heads, or -1
   std::vector<std::size_t> index_in_unit_;  ///< of each parameter
   device::Buffer master_buffer_;

@@ -16,7 +16,8 @@ struct ShardingOptions {
 /// `precision:` of the inputs. Master weights and optimizer state are fp32 always.
 struct PrecisionOptions {
   DType parameters = DType::f32;  ///< of gathered parameters and activations
-  DType reduce = DType::f32;      ///< in which gradients leave a rank; sums are fp32
+  DType reduce =
+      DType::f32;  ///< of a unit's gradients until they leave the rank; sums over ranks are fp32
 };
 
 }  // namespace llamesh::sharding

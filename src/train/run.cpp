@@ -56,24 +56,59 @@ class Run {
     // Also when there was nothing left to train: a run that took its state from elsewhere owns it
     // now.
     if (saved_step_ != trainer_.step()) save(progress);
-    store_.wait();
+    finish_save();
   }
 
  private:
+  /// What the run itself has saved comes first: a requeued job is started by the same command line,
+  /// and must not begin again where its first start did.
+  std::string resume_mode() const {
+    const auto& mode = setup_.inputs.checkpoint.resume;
+    const auto newest = comm::on_rank_0(world_, [&] {
+      const auto own = checkpoint::committed_checkpoints(folder());
+      return own.empty() ? std::string() : own.front().string();
+    });
+    if (newest.empty() || mode == "auto") return mode;
+    comm::agree(world_, [&] {
+      validate(mode != "none",
+               "checkpoint.resume is none, but this run has saved {} already; choose another "
+               "run.name, or remove the folder to start anew",
+               newest);
+    });
+    spdlog::info("the run goes on from its own checkpoints, not from {}", mode);
+    return "auto";
+  }
+
   void resume() {
-    const auto found = store_.resume(state(), setup_.inputs.checkpoint.resume);
-    if (!found) return;
+    const auto mode = resume_mode();
+    const auto found = store_.resume(state(), mode);
+    if (!found) {
+      if (metrics_) metrics_->write_event("resume", 0, "a fresh start");
+      return;
+    }
     comm::agree(world_, [&] {
       validate(
           found->seed == setup_.inputs.run.seed,
           "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
-          "order; keep the seed, or start afresh with checkpoint.resume=none",
+          "order; keep the seed, or start anew under another run.name",
           found->seed, setup_.inputs.run.seed);
+      const auto step_tokens =
+          setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length;
+      validate(found->tokens == found->step * step_tokens,
+               "the checkpoint has seen {} tokens in {} steps, but train.global_batch {} x "
+               "data.sequence_length {} makes {}: data would be skipped or seen twice; set them as "
+               "they were",
+               found->tokens, found->step, setup_.inputs.train.global_batch,
+               setup_.inputs.data.sequence_length, found->step * step_tokens);
     });
     trainer_.go_on_from(found->step, found->tokens);
-    if (setup_.inputs.checkpoint.resume == "auto") saved_step_ = found->step;
+    if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
     if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
+  }
+
+  std::filesystem::path folder() const {
+    return std::filesystem::path(setup_.inputs.run.folder) / "checkpoints";
   }
 
   checkpoint::State state() {
@@ -95,7 +130,17 @@ class Run {
     return world_.max(std::int64_t{due}) != 0;
   }
 
+  /// Waits for an asynchronous save; only then is it told that there is a checkpoint.
+  void finish_save() {
+    store_.wait();
+    if (under_way_.empty()) return;
+    spdlog::info("saved {}", under_way_.string());
+    if (metrics_) metrics_->write_event("checkpoint", saved_step_, under_way_.filename().string());
+    under_way_.clear();
+  }
+
   void save(Progress& progress) {
+    finish_save();
     const auto start = Clock::now();
     const auto path = store_.save(
         state(), {.step = trainer_.step(),
@@ -109,8 +154,11 @@ class Run {
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();
-    spdlog::info("saved {} in {:.2f} s", path.string(), seconds_since(start));
-    if (metrics_) metrics_->write_event("checkpoint", trainer_.step(), path.filename().string());
+    under_way_ = path;
+    if (setup_.inputs.checkpoint.async)
+      spdlog::info("saving {}: the run stood for {:.2f} s", path.string(), seconds_since(start));
+    else
+      finish_save();
   }
 
   void evaluate(Progress& progress) {
@@ -127,7 +175,8 @@ class Run {
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();
-  std::int64_t saved_step_ = -1;  // the newest step that this run's own store has
+  std::filesystem::path under_way_;  // the checkpoint that is being saved
+  std::int64_t saved_step_ = -1;     // the newest step that this run's own store has
 };
 
 }  // namespace

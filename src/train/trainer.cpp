@@ -63,6 +63,8 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step() {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
+  for (const auto& [name, size] : setup_.mesh)
+    sent_before_[name] = mesh_.axis(name).collectives->bytes_sent();
   std::int64_t mine = 0;
   comm::agree(world_, [&] { mine = load_micro_batches(); });  // a bad file is met by several ranks
   const std::int64_t valid_tokens = world_.sum(mine);
@@ -91,7 +93,7 @@ StepRecord Trainer::train_step() {
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
-  this->record(record, seconds_since(start));
+  measure(record, seconds_since(start));
   return record;
 }
 
@@ -111,7 +113,7 @@ double Trainer::evaluate() {
   double loss = 0;
   std::int64_t valid = 0;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
-    validation_->read(k, batch);
+    comm::agree(world_, [&] { validation_->read(k, batch); });  // a bad file is met by several
     loss += llama_.evaluate(fsdp_, as_tensors(batch));
     valid += std::count_if(batch.targets.begin(), batch.targets.end(),
                            [](std::int32_t target) { return target >= 0; });
@@ -120,7 +122,7 @@ double Trainer::evaluate() {
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.
-void Trainer::record(StepRecord& record, double seconds) {
+void Trainer::measure(StepRecord& record, double seconds) {
   const auto& meter = device::MemoryMeter::instance();
   record.valley = world_.max(meter.in_use());
   record.peak = world_.max(meter.peak());
@@ -133,8 +135,7 @@ void Trainer::record(StepRecord& record, double seconds) {
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length) /
       gemm_rate_;
   for (const auto& [name, size] : setup_.mesh) {
-    const std::int64_t sent = mesh_.axis(name).collectives->bytes_sent();
-    record.traffic[name] = sent - std::exchange(sent_before_[name], sent);
+    record.traffic[name] = mesh_.axis(name).collectives->bytes_sent() - sent_before_[name];
   }
 }
 

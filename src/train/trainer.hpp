@@ -43,7 +43,7 @@ class Trainer {
 
  private:
   std::int64_t load_micro_batches();
-  void record(StepRecord& record, double seconds);
+  void measure(StepRecord& record, double seconds);
   data::Dealing dealing() const;
   model::Batch as_tensors(data::Batch& batch) const;
 
@@ -60,7 +60,7 @@ class Trainer {
   double gemm_rate_ = 0;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
-  std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until the last step
+  std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until this step
 };
 
 }  // namespace llamesh::train

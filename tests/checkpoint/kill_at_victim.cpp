@@ -1,6 +1,6 @@
 // A small run for kill_at_test.sh: resumes, checks that the state is that of the step it resumed
-// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST. Prints the step
-// that it resumed at; exits with 2 when a state that it loads is not the right one.
+// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST. Prints the
+// step that it resumed at; exits with 2 when a state that it loads is not the right one.
 #include <fmt/format.h>
 
 #include "comm/session.hpp"

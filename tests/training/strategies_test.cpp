@@ -30,13 +30,15 @@ struct Case {
   bool tied = false;
   std::int64_t micro_batch = 1;
   int prefetch = 1;
+  model::ActivationCheckpointing recompute = model::ActivationCheckpointing::none;
 };
 
 std::string describe(const Case& c) {
   const char* wraps[] = {"layer", "size", "none"};
-  return fmt::format("{}_{}_{}_micro{}_prefetch{}", sharding::name_of(c.strategy),
+  const char* recomputes[] = {"", "_selective", "_full"};
+  return fmt::format("{}_{}_{}_micro{}_prefetch{}{}", sharding::name_of(c.strategy),
                      wraps[static_cast<int>(c.wrap)], c.tied ? "tied" : "untied", c.micro_batch,
-                     c.prefetch);
+                     c.prefetch, recomputes[static_cast<int>(c.recompute)]);
 }
 
 train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
@@ -45,6 +47,7 @@ train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
   in.sharding.wrap = {c.wrap,
                       2500};  // by size: attention and MLP of a layer are units of their own
   in.sharding.prefetch = c.prefetch;
+  in.memory.activation_checkpointing = c.recompute;
   in.model.tie_word_embeddings = c.tied;
   in.train.micro_batch = c.micro_batch;
   in.train.global_batch = 12 * c.micro_batch;
@@ -80,7 +83,13 @@ INSTANTIATE_TEST_SUITE_P(Training, EveryStrategy,
                                          Case{Strategy::hybrid_shard, Wrap::none},
                                          Case{Strategy::hybrid_shard, Wrap::layer, true},
                                          Case{Strategy::hybrid_shard, Wrap::layer, false, 2},
-                                         Case{Strategy::full_shard, Wrap::layer, true, 1, 0}),
+                                         Case{Strategy::full_shard, Wrap::layer, true, 1, 0},
+                                         Case{Strategy::full_shard, Wrap::size, false, 1, 1,
+                                              model::ActivationCheckpointing::selective},
+                                         Case{Strategy::shard_grad_op, Wrap::size, false, 1, 1,
+                                              model::ActivationCheckpointing::full},
+                                         Case{Strategy::hybrid_shard, Wrap::layer, true, 1, 1,
+                                              model::ActivationCheckpointing::full}),
                          [](const auto& c) { return describe(c.param); });
 
 class EveryMesh : public testing::TestWithParam<std::pair<int, int>> {};
@@ -113,6 +122,21 @@ TEST(Replicas, HoldTheSameBits) {
   for (int r = 0; r < world().size(); ++r)
     EXPECT_TRUE(all[static_cast<std::size_t>(r)] == all[static_cast<std::size_t>(r % shard)])
         << "rank " << r;
+}
+
+// In bf16 every unit is gathered into a copy: one that outlived the step would be stale.
+TEST(Bf16, RecomputingChangesNothing) {
+  for (const auto wrap : {Wrap::layer, Wrap::size}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of({Strategy::hybrid_shard, wrap}, folder);
+    in.precision.parameters = DType::bf16;
+    const auto kept = run(world(), in);
+    for (const auto how :
+         {model::ActivationCheckpointing::selective, model::ActivationCheckpointing::full}) {
+      in.memory.activation_checkpointing = how;
+      EXPECT_EQ(run(world(), in).losses, kept.losses);
+    }
+  }
 }
 
 TEST(Bf16, StaysNearFp32AndIsReproducible) {

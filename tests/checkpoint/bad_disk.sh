@@ -1,0 +1,79 @@
+#!/bin/bash
+# bad_disk.sh LLAMESH ROOMY: whole runs on a disk that fills up, in a folder that becomes read-only, and beside the
+# lease of another job. Each has to end with its exit code and one line that says why, with the checkpoints as
+# they were. Runs in the folder that has inputs/; in a mount namespace of its own, else it is skipped (77).
+if [ "$3" != mounts ]; then
+  unshare -m true 2>/dev/null || { echo "skipped: no right to mount"; exit 77; }
+  exec unshare -m --propagation private "$0" "$1" "$2" mounts
+fi
+llamesh=$1 roomy=$2
+mpirun="$(dirname "$0")/../mpirun.sh"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT  # the mounts go with the namespace; see leave()
+leave() { umount -l "$folder/disk" 2>/dev/null; exit "$1"; }
+give_up() { echo "$1"; cat "$folder/log"; leave 1; }
+
+# train STEPS [key=value ...]: sets code.
+preload=
+train() {
+  local steps=$1; shift
+  timeout -k 2 40 "$mpirun" 2 env "LD_PRELOAD=$preload" "$llamesh" train inputs/tiny.yaml "train.steps=$steps" schedule.name=constant \
+    "run.folder=$folder/disk/run" "$@" > "$folder/log" 2>&1
+  code=$?
+}
+checkpoints=$folder/disk/run/checkpoints
+step=0
+# good STEPS: a run up to there must work, whatever was before.
+good() {
+  step=$1
+  train "$step" || true
+  [ $code = 0 ] || give_up "$what: the run to step $step ended with $code"
+}
+# bad CODE TEXT [key=value ...]: the next run must end so, with one line and the checkpoint of $step intact.
+bad() {
+  local expected=$1 text=$2 newest; shift 2
+  newest=$checkpoints/$(printf step_%08d $step)
+  train $((step + 2)) "$@"
+  [ $code = "$expected" ] || give_up "$what: exit code $code, not $expected"
+  [ "$(grep -c '^llamesh: ' "$folder/log")" = 1 ] || give_up "$what: not one line that says why"
+  grep '^llamesh: ' "$folder/log" | grep -q "$text" || give_up "$what: the line does not say '$text'"
+  "$llamesh" verify "$newest" > "$folder/verified" 2>&1 || give_up "$what: step $step is damaged"
+  [ -z "$(find "$checkpoints" -name 'step_*' -maxdepth 1 -newer "$newest/manifest.json" ! -path "$newest")" ] ||
+    give_up "$what: something is left of the failed save: $(ls "$checkpoints")"
+  echo "$what: $(grep '^llamesh: ' "$folder/log" | sed "s|$folder|...|g")"
+}
+
+mkdir "$folder/disk"
+# A checkpoint has 1.0 MiB. What is left beside it is for logs, so that only the save finds no room.
+mount -t tmpfs -o size=8m tmpfs "$folder/disk" || { echo "skipped: no right to mount"; exit 77; }
+what="room for half a checkpoint"
+good 2
+filler() { head -c "$1" /dev/zero > "$folder/disk/filler"; }
+free_kib() { df -k --output=avail "$folder/disk" | tail -1; }
+for async in false true; do
+  rm -f "$folder/disk/filler"
+  filler $((($(free_kib) - 500) * 1024))
+  what="room for half a checkpoint, async: $async"
+  bad 74 "MiB free" checkpoint.async=$async
+  what="a disk that fills up meanwhile, async: $async"
+  preload=$roomy bad 74 "No space left on device" checkpoint.async=$async
+done
+
+what="read-only checkpoints"
+rm -f "$folder/disk/filler"
+mount --bind "$checkpoints" "$checkpoints" && mount -o remount,ro,bind "$checkpoints" || give_up "cannot bind"
+bad 74 "Read-only file system"
+umount "$checkpoints"
+good 4
+
+what="a lease of another host that is kept up"
+echo "77 elsewhere 1" > "$checkpoints/.lease"
+(for _ in {1..20}; do sleep 2; touch "$checkpoints/.lease"; done) 2>/dev/null & toucher=$!
+bad 78 "job 77 (host elsewhere, process 1)"
+kill $toucher
+what="a stale lease"
+echo "77 elsewhere 1" > "$checkpoints/.lease"
+good 6
+grep -q 'taking over' "$folder/log" || give_up "$what: taken over without a word"
+echo "$what: $(grep -o 'taking over.*' "$folder/log" | sed "s|$folder|...|g")"
+leave 0
