@@ -1,9 +1,11 @@
 #include "config/tree.hpp"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <sstream>
 
 #include "core/error.hpp"
 
@@ -65,17 +67,45 @@ void set_where(Node& node, const std::string& where) {
   for (auto& member : node.members) set_where(member.second, where);
 }
 
+/// Only counts. Where a stray mark (",key:") keeps yaml-cpp from moving on, it finds documents
+/// without end, so loading them all would take all memory.
+class DocumentCounter final : public YAML::EventHandler {
+ public:
+  int documents = 0;
+  void OnDocumentStart(const YAML::Mark& /*mark*/) override { ++documents; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnAlias(const YAML::Mark& /*mark*/, YAML::anchor_t /*anchor*/) override {}
+  void OnScalar(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                const std::string& /*value*/) override {}
+  void OnSequenceStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/,
+                       YAML::anchor_t /*anchor*/, YAML::EmitterStyle::value /*style*/) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& /*mark*/, const std::string& /*tag*/, YAML::anchor_t /*anchor*/,
+                  YAML::EmitterStyle::value /*style*/) override {}
+  void OnMapEnd() override {}
+};
+
+int documents_up_to_two(const std::string& text) {
+  std::istringstream in(text);
+  YAML::Parser parser(in);
+  DocumentCounter counter;
+  while (counter.documents < 2 && parser.HandleNextDocument(counter)) {
+  }
+  return counter.documents;
+}
+
 /// One document as it is; no text gives null.
 Node parse_value(const std::string& text, const std::string& name) {
   validate(text.size() <= largest_text, "{}: {} bytes are too many for an input file (at most {})",
            name, text.size(), largest_text);
   Converter converter(name);
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    validate(documents.size() <= 1, "{}: {} YAML documents (parted by ---); give one", name,
-             documents.size());
-    if (documents.empty()) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
-    return converter.convert(documents.front());
+    const int documents = documents_up_to_two(text);
+    validate(documents <= 1, "{}: more than one YAML document (parted by ---, or a stray mark)",
+             name);
+    if (documents == 0) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
+    return converter.convert(YAML::Load(text));
   } catch (const YAML::Exception& error) {
     fail(ExitCode::bad_input, "{}: not valid YAML: {}", converter.where(error.mark), error.msg);
   }

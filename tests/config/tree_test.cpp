@@ -39,11 +39,12 @@ TEST(Tree, RefusesWhatIsNoInput) {
   EXPECT_EQ(parse_error("a: 1\nb:\n  c: 2\n  c: 3\n"),
             "f.yaml:4: duplicate key 'c'; it is already at f.yaml:3");
   EXPECT_EQ(parse_error("a: [1, 2\nb: 3").find("f.yaml:2: not valid YAML: "), 0U);
-  EXPECT_NE(parse_error("a: 1\n---\nb: 2\n").find("2 YAML documents"), std::string::npos);
+  EXPECT_NE(parse_error("a: 1\n---\nb: 2\n").find("more than one"), std::string::npos);
   EXPECT_NE(parse_error("[a, b]: 1\n").find("f.yaml:1: a key must be a plain word"),
             std::string::npos);
   EXPECT_NE(parse_error(std::string(2'000'000, ' ')).find("too many"), std::string::npos);
   EXPECT_NE(parse_error("a: &a [*a]\n").find("too deep"), std::string::npos);
+  EXPECT_NE(parse_error(",run: 1\nx: 2\n").find("more than one"), std::string::npos);
   std::string bomb = "a0: &a0 [x, x]\n";
   for (int i = 1; i < 40; ++i) bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
   EXPECT_NE(parse_error(bomb).find("too deep or too large"), std::string::npos);
