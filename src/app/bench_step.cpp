@@ -62,7 +62,8 @@ int bench_step(const std::vector<std::string>& arguments) {
            inputs.train.steps);
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {
-    train::Trainer trainer(world, setup);
+    comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
+    train::Trainer trainer(world, setup, mesh);
     const auto records = measure(trainer, setup.inputs.train.steps);
     if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), records);
   });

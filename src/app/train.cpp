@@ -11,11 +11,14 @@
 namespace llamesh::app {
 
 int train(const TrainArguments& arguments) {
+  train::Startup startup;
   const comm::MpiSession session;
+  startup.end_phase("MPI_Init");
   setup_logging();
   const auto& world = session.world();
   const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
   const train::Setup setup = train::make_setup(world, inputs);
+  startup.end_phase("inputs and data");
 
   const auto print = [&](bool wanted, const auto& make_text) {
     if (wanted && world.rank() == 0) fmt::print("{}", make_text());
@@ -28,8 +31,10 @@ int train(const TrainArguments& arguments) {
       print(arguments.check, [] { return "The inputs are in order.\n"; }))
     return 0;
 
-  run_or_abort([&, &config = text] { train::run(world, setup, config); });
-  return 0;
+  auto outcome = ExitCode::done;
+  run_or_abort(
+      [&, &config = text] { outcome = train::run(world, setup, config, std::move(startup)); });
+  return static_cast<int>(outcome);
 }
 
 }  // namespace llamesh::app

@@ -128,6 +128,7 @@ State Store::copy(const State& state) {
 }
 
 void Store::write(const State& state, const Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   try {
     const auto manifest =
@@ -139,6 +140,8 @@ void Store::write(const State& state, const Progress& progress) {
     if (world_.rank() == 0) remove_quietly(partial);
     throw;
   }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  slowest_save_ = std::max(slowest_save_, seconds.count());
 }
 
 /// An empty folder for the new checkpoint, on a disk with room for it.

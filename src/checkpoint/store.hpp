@@ -47,6 +47,9 @@ class Store {
   /// Waits for the save under way, and throws what went wrong with it.
   void wait();
 
+  /// The longest that a save of this run has taken so far, of those that have ended: seconds.
+  double slowest_save() const { return slowest_save_; }
+
   /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
   /// newest good checkpoint, if there is any at all; else from that checkpoint. Throws exit 78 when
   /// there are checkpoints but none is good, or when one does not fit the model.
@@ -65,6 +68,7 @@ class Store {
   Replica replica_;
   std::unique_ptr<Lease> lease_;  // rank 0
   device::Buffer copy_;           // of the shards, for an asynchronous save
+  double slowest_save_ = 0;       // written by the thread, read when it has been joined
   std::thread thread_;
   std::exception_ptr error_;
 };

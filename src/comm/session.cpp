@@ -72,15 +72,18 @@ MpiSession::~MpiSession() {
   MPI_Finalize();
 }
 
+void end_process_soon(ExitCode code) {
+  std::thread([code] {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::_Exit(static_cast<int>(code));
+  }).detach();
+}
+
 void abort_job(ExitCode code) {
   stop_waiting();
   std::fflush(nullptr);
   if (mpi_runs()) {
-    // MPI_Abort asks the launcher, which may itself be gone; then the process ends on its own.
-    std::thread([code] {
-      std::this_thread::sleep_for(std::chrono::seconds(5));
-      std::_Exit(static_cast<int>(code));
-    }).detach();
+    end_process_soon(code);  // MPI_Abort asks the launcher, which may itself be gone
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   }
   std::_Exit(static_cast<int>(code));

@@ -35,6 +35,9 @@ class Failed : public Error {
 /// plain exit when MPI does not run).
 [[noreturn]] void abort_job(ExitCode code);
 
+/// Ends this process by itself in 5 s, whatever else it does or waits for until then.
+void end_process_soon(ExitCode code);
+
 /// Name and version of the MPI library, for --version.
 std::string mpi_version();
 

@@ -1,16 +1,24 @@
 #include "train/run.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/store.hpp"
+#include "comm/session.hpp"
+#include "comm/watchdog.hpp"
 #include "core/log.hpp"
 #include "core/version.hpp"
+#include "train/deadline.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/run_folder.hpp"
+#include "train/run_state.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
@@ -22,50 +30,129 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+using comm::Activity;
+
+/// What the ranks have agreed to do after a step.
+struct Next {
+  Stop stop = Stop::no;
+  bool save = false;
+};
+
+/// Leaves word of how a start ended, for the next one and for the job script. Any rank; an I/O
+/// failure is passed over, since there is something worse to tell.
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const std::string& reason) noexcept {
+  try {
+    auto state = read_run_state(run_folder).value_or(RunState{});
+    state.phase = RunPhase::failed;
+    state.exit_code = code;
+    state.reason = reason;
+    write_run_state(run_folder, state);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+/// A hang cannot be unwound: the rank that found it tells, and ends the job. It may be a node's
+/// fault, so the job is worth starting again.
+comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
+  return [run_folder](const std::string& line) {
+    fmt::print(stderr, "llamesh: {}; the job is ended\n", line);
+    comm::end_process_soon(ExitCode::stopped_early);
+    record_failure(run_folder, ExitCode::stopped_early, line);
+    comm::abort_job(ExitCode::stopped_early);
+  };
+}
+
 class Run {
  public:
-  Run(const comm::Communicator& world, const Setup& setup, const std::string& config)
+  Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
+      Startup startup)
       : world_(world),
         setup_(setup),
         config_(config),
-        trainer_(world, setup),
-        store_(
-            std::filesystem::path(setup.inputs.run.folder) / "checkpoints", setup.inputs.checkpoint,
-            {world, trainer_.mesh().axis("shard").group, trainer_.mesh().axis("replicate").group}) {
-    comm::agree(world, [&] {
-      if (world.rank() == 0)
-        metrics_ = std::make_unique<MetricsFile>(open_run_folder(setup.inputs.run.folder, config));
-    });
-    spdlog::info("{}", trainer_.describe());
-    resume();
+        startup_(std::move(startup)),
+        folder_(setup.inputs.run.folder),
+        deadline_(folder_, world.rank() == 0),
+        watchdog_(world, end_of_the_job(folder_)),
+        mesh_(world, setup.topology, setup.mesh),
+        trainer_(world, setup, mesh_),
+        store_(folder_ / "checkpoints", setup.inputs.checkpoint,
+               {world, mesh_.axis("shard").group, mesh_.axis("replicate").group}) {
+    startup_.end_phase("communicators and model");
   }
 
-  void to_the_end() {
+  /// From here on the run folder is this job's.
+  void start() {
+    comm::agree(world_, [&] {
+      if (world_.rank() != 0) return;
+      const auto halt = Deadline::halt_file(folder_);
+      validate(!std::filesystem::exists(halt),
+               "{} asks this run to stand still; remove it to go on", halt.string());
+      metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_, config_));
+    });
+    spdlog::info("{}", trainer_.describe());
+    tell_the_job();
+    watchdog_.begin(Activity::resuming, 0);
+    resume();
+    comm::agree(world_, [&] {
+      if (world_.rank() != 0) return;
+      state_ = start_after(read_run_state(folder_), std::max<std::int64_t>(saved_step_, 0),
+                           std::getenv("SLURM_JOB_ID") != nullptr);
+      write_run_state(folder_, state_);
+    });
+    startup_.end_phase("resume");
+  }
+
+  ExitCode to_the_end() {
     const Inputs& in = setup_.inputs;
     Progress progress(trainer_.step(), in.train.steps, in.log.every_steps);
     const auto start = Clock::now();
+    bool first = true;
     while (trainer_.step() < in.train.steps) {
+      watchdog_.begin(Activity::training, trainer_.step() + 1);
       const StepRecord record = trainer_.train_step();
       if (metrics_) metrics_->write(record);
+      if (std::exchange(first, false)) tell_the_start(progress);
       progress.show(record.step, describe(record, in.train.steps), seconds_since(start));
       const bool last = record.step == in.train.steps;
       if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0))
         evaluate(progress);
-      if (save_is_due()) save(progress);
+      const Next next = agree_on_next(record.seconds);
+      if (next.stop != Stop::no && !last) return stop_early(next.stop, progress);
+      if (next.save) save(progress);
     }
     // Also when there was nothing left to train: a run that took its state from elsewhere owns it
     // now.
     if (saved_step_ != trainer_.step()) save(progress);
     finish_save();
+    watchdog_.begin(Activity::ending, trainer_.step());
+    record(RunPhase::done, ExitCode::done, "");
+    return ExitCode::done;
   }
 
  private:
+  void tell_the_job() {
+    if (const char* job = std::getenv("SLURM_JOB_ID")) {
+      const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+      const auto left = deadline_.seconds_left(std::chrono::seconds(1));
+      spdlog::info("job {}, restart {}, {}", job, restarts == nullptr ? "0" : restarts,
+                   left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
+    }
+  }
+
+  void tell_the_start(Progress& progress) {
+    startup_.end_phase("first step");
+    progress.clear();
+    spdlog::info("startup: {}", startup_.describe());
+  }
+
   /// What the run itself has saved comes first: a requeued job is started by the same command line,
   /// and must not begin again where its first start did.
   std::string resume_mode() const {
     const auto& mode = setup_.inputs.checkpoint.resume;
     const auto newest = comm::on_rank_0(world_, [&] {
-      const auto own = checkpoint::committed_checkpoints(folder());
+      const auto own = checkpoint::committed_checkpoints(folder_ / "checkpoints");
       return own.empty() ? std::string() : own.front().string();
     });
     if (newest.empty() || mode == "auto") return mode;
@@ -107,10 +194,6 @@ class Run {
     if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
   }
 
-  std::filesystem::path folder() const {
-    return std::filesystem::path(setup_.inputs.run.folder) / "checkpoints";
-  }
-
   checkpoint::State state() {
     checkpoint::State state{*setup_.layout, trainer_.fsdp().shard_rank(), {}};
     auto& masters = state.groups.emplace_back(checkpoint::StateGroup{"/model", {}});
@@ -121,26 +204,69 @@ class Run {
     return state;
   }
 
-  /// The clock is rank 0's: clocks of ranks differ.
-  bool save_is_due() const {
+  /// Whether to stop and whether to save, the same on every rank. What rank 0's clock says counts:
+  /// clocks of ranks differ.
+  Next agree_on_next(double step_seconds) {
     const auto& options = setup_.inputs.checkpoint;
-    if (options.every_steps > 0 && trainer_.step() % options.every_steps == 0) return true;
-    if (options.every_minutes <= 0) return false;
-    const bool due = world_.rank() == 0 && seconds_since(last_save_) >= 60 * options.every_minutes;
-    return world_.max(std::int64_t{due}) != 0;
+    const Stop stop = deadline_.asked(store_.slowest_save(), step_seconds);
+    bool save = options.every_steps > 0 && trainer_.step() % options.every_steps == 0;
+    if (options.every_minutes > 0 && world_.rank() == 0)
+      save |= seconds_since(last_save_) >= 60 * options.every_minutes;
+    // As one number; who stops saves anyway.
+    const auto agreed = world_.max(2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0));
+    return {static_cast<Stop>(agreed / 2), agreed % 2 != 0};
+  }
+
+  /// The walltime may end before a save would: what is known of both decides, on rank 0.
+  bool save_fits() {
+    const auto left = deadline_.seconds_left();
+    const bool fits = !left || store_.slowest_save() < *left;
+    return world_.min(std::int64_t{fits}) != 0;
+  }
+
+  ExitCode stop_early(Stop stop, Progress& progress) {
+    const auto reason = describe(stop, folder_);
+    progress.clear();
+    spdlog::info("{} asks the run to stop: it does so after step {}", reason, trainer_.step());
+    finish_save();
+    if (saved_step_ != trainer_.step()) {
+      if (save_fits())
+        save(progress);
+      else
+        spdlog::warn("there is no time left to save (it took {:.0f} s): step {} stays the newest",
+                     store_.slowest_save(), std::max<std::int64_t>(saved_step_, 0));
+    }
+    finish_save();
+    record(RunPhase::stopped, ExitCode::stopped_early, reason);
+    return ExitCode::stopped_early;
+  }
+
+  void record(RunPhase phase, ExitCode code, const std::string& reason) {
+    comm::agree(world_, [&] {
+      if (world_.rank() != 0) return;
+      state_.phase = phase;
+      state_.exit_code = code;
+      state_.reason = reason;
+      write_run_state(folder_, state_);
+    });
   }
 
   /// Waits for an asynchronous save; only then is it told that there is a checkpoint.
   void finish_save() {
-    store_.wait();
     if (under_way_.empty()) return;
+    watchdog_.begin(Activity::saving, saved_step_);
+    store_.wait();
     spdlog::info("saved {}", under_way_.string());
     if (metrics_) metrics_->write_event("checkpoint", saved_step_, under_way_.filename().string());
     under_way_.clear();
+    if (world_.rank() != 0) return;
+    state_.step = saved_step_;
+    write_run_state(folder_, state_);
   }
 
   void save(Progress& progress) {
     finish_save();
+    watchdog_.begin(Activity::saving, trainer_.step());
     const auto start = Clock::now();
     const auto path = store_.save(
         state(), {.step = trainer_.step(),
@@ -162,6 +288,7 @@ class Run {
   }
 
   void evaluate(Progress& progress) {
+    watchdog_.begin(Activity::evaluating, trainer_.step());
     const double loss = trainer_.evaluate();
     progress.clear();
     spdlog::info("step {}: validation loss {:.4f} nats a token", trainer_.step(), loss);
@@ -171,18 +298,38 @@ class Run {
   const comm::Communicator& world_;
   const Setup& setup_;
   const std::string& config_;
+  Startup startup_;
+  std::filesystem::path folder_;
+  Deadline deadline_;
+  comm::Watchdog watchdog_;
+  comm::DeviceMesh mesh_;
   Trainer trainer_;
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;  // the checkpoint that is being saved
   std::int64_t saved_step_ = -1;     // the newest step that this run's own store has
+  RunState state_;                   // rank 0: as it is in state.json
 };
 
 }  // namespace
 
-void run(const comm::Communicator& world, const Setup& setup, const std::string& config) {
-  Run(world, setup, config).to_the_end();
+ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
+             Startup startup) {
+  Run run(world, setup, config, std::move(startup));
+  const std::filesystem::path folder = setup.inputs.run.folder;
+  try {
+    run.start();
+    return run.to_the_end();
+  } catch (const comm::Failed&) {
+    throw;
+  } catch (const Error& error) {
+    record_failure(folder, error.code(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    record_failure(folder, ExitCode::internal_error, error.what());
+    throw;
+  }
 }
 
 }  // namespace llamesh::train

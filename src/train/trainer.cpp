@@ -21,11 +21,11 @@ double seconds_since(Clock::time_point start) {
 
 }  // namespace
 
-Trainer::Trainer(const comm::Communicator& world, const Setup& setup)
+Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh)
     : world_(world),
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
-      mesh_(world, setup.topology, setup.mesh),
+      mesh_(mesh),
       fsdp_(*setup.layout, mesh_, setup.inputs.sharding, setup.inputs.precision),
       optimizer_(setup.inputs.optimizer, fsdp_),
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,

@@ -19,9 +19,9 @@ namespace llamesh::train {
 /// The engine of a run: takes steps and evaluates. What happens between the steps is run.cpp's.
 class Trainer {
  public:
-  /// Takes the memory, sets the initial weights and starts reading data. Collective; `world` and
-  /// `setup` are borrowed.
-  Trainer(const comm::Communicator& world, const Setup& setup);
+  /// Takes the memory, sets the initial weights and starts reading data. Collective; the arguments
+  /// are borrowed.
+  Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
 
   /// One optimizer step: forward and backward of every micro-batch, then one update.
   StepRecord train_step();
@@ -33,7 +33,6 @@ class Trainer {
   /// Continues after step `step`, the state having been filled by whoever calls.
   void go_on_from(std::int64_t step, std::int64_t tokens);
 
-  comm::DeviceMesh& mesh() { return mesh_; }
   /// One line: model, mesh, strategy, threads and their speed.
   std::string describe() const;
   /// FLOP/s of all ranks' GEMMs together, as measured at the start: the denominator of MFU.
@@ -50,7 +49,7 @@ class Trainer {
   const comm::Communicator& world_;
   const Setup& setup_;
   int threads_;
-  comm::DeviceMesh mesh_;
+  comm::DeviceMesh& mesh_;
   sharding::Fsdp fsdp_;
   optim::Optimizer optimizer_;
   model::Llama llama_;

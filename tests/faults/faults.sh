@@ -37,11 +37,11 @@ bad() {
   exit 1
 }
 
-# launch RANKS ARGUMENT...: llamesh with these arguments to its end, or for 30 s. Sets code and seconds.
+# launch RANKS ARGUMENT...: llamesh with these arguments to its end, or for 60 s. Sets code and seconds.
 launch() {
   local ranks=$1 begin=$SECONDS
   shift
-  timeout -k 2 30 "$sources/tests/mpirun.sh" "$ranks" "$program" "$@" >out 2>err </dev/null
+  timeout -k 2 60 "$sources/tests/mpirun.sh" "$ranks" "$program" "$@" >out 2>err </dev/null
   code=$?
   seconds=$((SECONDS - begin))
 }
@@ -82,7 +82,7 @@ a_rank() {
   local process
   for process in $(processes); do
     if [[ $(readlink "/proc/$process/exe") == "$program" ]] &&
-      tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then
+      { tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; } 2>/dev/null; then
       echo "$process"
     fi
   done

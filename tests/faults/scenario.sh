@@ -148,6 +148,109 @@ kill_rank() {
 killed_rank_0() { kill_rank 0; }
 killed_rank_2() { kill_rank 2; }
 
+# --- runs that are asked to stop, and go on
+
+long="$tiny train.steps=300 mesh.ranks_per_node=2"
+
+# trains N: waits until the run of this folder has done N steps.
+trains() {
+  for _ in {1..150}; do
+    [[ -n $(sed -n "$1p" runs/tiny/metrics.jsonl 2>/dev/null) ]] && return || sleep 0.1
+  done
+  bad "the run does not train"
+}
+
+# expect_state WORD CODE REASON: state.json says so.
+expect_state() {
+  local text
+  text=$(cat runs/tiny/state.json)
+  for part in "\"state\": \"$1\"" "\"exit_code\": $2" "\"reason\": \"$3"; do
+    [[ $text == *"$part"* ]] || bad "state.json does not say $part: $text"
+  done
+}
+
+# stopped_and_resumed REASON COMMAND...: the run is asked to stop by the command, does so with a checkpoint and
+# exit code 75, and started again ends with the weights of a run that nobody stopped.
+stopped_and_resumed() {
+  local reason=$1 job last
+  shift
+  # shellcheck disable=SC2086
+  launch 4 train $long run.folder=unbroken
+  [[ $code == 0 ]] || bad "the unbroken run failed"
+  # shellcheck disable=SC2086
+  (launch 4 train $long; exit "$code") &
+  job=$!
+  trains 3
+  "$@"
+  wait $job
+  code=$? seconds=0
+  expect_end 75
+  expect_state stopped 75 "$reason"
+  last=$(basename "$(echo runs/tiny/checkpoints/step_*)")
+  [[ $(cat runs/tiny/checkpoints/LATEST) == "$last" && $last < step_00000300 ]] || bad "stopped at $last"
+  rm -f runs/tiny/halt
+  # shellcheck disable=SC2086
+  launch 4 train $long
+  [[ $code == 0 ]] || bad "the run does not go on"
+  grep -q "resumed after step $((10#${last#step_}))," err || bad "it did not go on from $last"
+  expect_state "done" 0 ""
+  "$program" diff unbroken/checkpoints/step_00000300 runs/tiny/checkpoints/step_00000300 >out 2>err ||
+    bad "other weights than those of the unbroken run"
+}
+stopped_by_usr2() { stopped_and_resumed SIGUSR2 eval 'kill -USR2 "$(a_rank 3)"'; }
+stopped_by_two_terms() { stopped_and_resumed SIGTERM terminate_twice; }
+terminate_twice() {
+  local ranks
+  ranks="$(a_rank 0) $(a_rank 1)"
+  # shellcheck disable=SC2086
+  kill -TERM $ranks
+  # shellcheck disable=SC2086
+  kill -TERM $ranks
+}
+stopped_by_halt_file() { stopped_and_resumed "the file runs/tiny/halt" touch runs/tiny/halt; }
+halt_file_stays() {
+  mkdir -p runs/tiny
+  touch runs/tiny/halt
+  launch 3 train $tiny
+  expect_end 78
+  expect_line "runs/tiny/halt" "remove it"
+}
+
+# Under a scheduler a run that gains nothing is not started for ever.
+no_progress() {
+  export SLURM_JOB_ID=1
+  for _ in 1 2; do
+    rm -f runs/tiny/metrics.jsonl
+    (launch 2 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
+    local job=$!
+    trains 3
+    kill -KILL "$(a_rank 1)"
+    wait $job
+    expect_state running 0 ""
+  done
+  launch 2 train $tiny
+  expect_end 93
+  expect_line "2 starts in a row" "after step 0" "state.json"
+  expect_state failed 93 "2 starts in a row"
+}
+
+# A rank that is frozen is found by another one, which names it and ends the job.
+frozen_rank() {
+  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
+  local job=$! begin=$SECONDS frozen
+  trains 3
+  sleep 1.5  # a sign of life comes every second, and tells what the rank is doing
+  frozen=$(a_rank 2)
+  kill -STOP "$frozen"
+  wait $job
+  code=$? seconds=$((SECONDS - begin))
+  ((seconds <= 60)) || bad "the job took $seconds s to end"
+  seconds=0
+  expect_line "rank 2 on $(hostname)" "no sign of life" "training step"
+  expect_end 75
+  expect_state failed 75 "rank 2 on $(hostname)"
+}
+
 if [[ $(type -t "$2") != function ]]; then echo "scenario.sh: no scenario named $2" >&2; exit 2; fi
 "$2"
 echo "$2: exit code $code after $seconds s"

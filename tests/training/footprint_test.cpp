@@ -65,7 +65,8 @@ TEST_P(AtRest, ARankHolds16BytesAParameter) {
   in.model.intermediate_size = 512;
   const auto before = device::MemoryMeter::instance().in_use();
   const auto setup = train::make_setup(world(), in);
-  train::Trainer trainer(world(), setup);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
   trainer.train_step();
   const auto after_one = device::MemoryMeter::instance().in_use() - before;
   const auto record = trainer.train_step();

@@ -51,7 +51,7 @@ std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
 
 void run_to_the_end(const train::Inputs& in) {
   const auto setup = train::make_setup(world(), in);
-  train::run(world(), setup, "run: {}\n");
+  EXPECT_EQ(train::run(world(), setup, "run: {}\n", {}), ExitCode::done);
   world().barrier();
 }
 

@@ -64,7 +64,8 @@ struct Outcome {
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
   const train::Setup setup = train::make_setup(ranks, inputs);
-  train::Trainer trainer(ranks, setup);
+  comm::DeviceMesh mesh(ranks, setup.topology, setup.mesh);
+  train::Trainer trainer(ranks, setup, mesh);
   Outcome outcome;
   while (trainer.step() < inputs.train.steps) {
     const auto record = trainer.train_step();

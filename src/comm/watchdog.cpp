@@ -1,0 +1,227 @@
+#include "comm/watchdog.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stop_token>
+#include <thread>
+
+#include "comm/mpi.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double shortest_limit = 60;
+constexpr double limit_of_the_unknown = 1800;
+constexpr double typical_duration_factor = 5;
+constexpr std::size_t durations_kept = 31;
+
+/// A sign of life: what the sender is doing. The last one has no activity.
+struct Sign {
+  static constexpr std::int64_t farewell = -1;
+  std::int64_t activity = 0;
+  std::int64_t step = 0;
+};
+
+std::string describe(std::int64_t activity, std::int64_t step) {
+  switch (static_cast<Activity>(activity)) {
+    case Activity::starting:
+      return "starting up";
+    case Activity::training:
+      return fmt::format("training step {}", step);
+    case Activity::evaluating:
+      return fmt::format("evaluating after step {}", step);
+    case Activity::saving:
+      return fmt::format("saving step {}", step);
+    case Activity::resuming:
+      return "loading a checkpoint";
+    case Activity::ending:
+      return "ending the run";
+  }
+  return "unknown work";
+}
+
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+double longest_reasonable(std::vector<double> durations) {
+  if (durations.empty()) return limit_of_the_unknown;
+  const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
+  std::ranges::nth_element(durations, middle);
+  return std::max(shortest_limit, typical_duration_factor * *middle);
+}
+
+struct Watchdog::Watch {
+  Watch(const Communicator& world, Alarm sound, Limits given)
+      : group(world.duplicate()),
+        alarm(std::move(sound)),
+        limits(given),
+        hosts(world.all_gather(this_process().host)),
+        before((group.rank() + group.size() - 1) % group.size()),
+        after((group.rank() + 1) % group.size()) {
+    listen();
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  void run(const std::stop_token& stop) {
+    try {
+      look_after(stop);
+    } catch (const std::exception& failed) {  // MPI itself: the ranks that compute will meet it too
+      spdlog::warn("hangs are not looked for any more: {}", failed.what());
+    }
+  }
+
+  void look_after(const std::stop_token& stop) {
+    std::mutex sleeping;
+    std::condition_variable_any wake;
+    auto last_round = Clock::now();
+    while (!stop.stop_requested()) {
+      std::unique_lock lock(sleeping);
+      wake.wait_for(lock, stop, limits.interval, [] { return false; });
+      if (stop.stop_requested()) return;
+      // A process that was itself stopped for a while (a suspended job) must not blame the others.
+      const auto now = Clock::now();
+      if (now - last_round > limits.interval + limits.silence / 6) start_anew(now);
+      last_round = now;
+      send_sign();
+      hear_signs();
+      if (const auto line = trouble(); !line.empty()) {
+        alarm(line);
+        return;
+      }
+    }
+  }
+
+  void begin(Activity next, std::int64_t step) {
+    const std::lock_guard lock(mutex);
+    const auto now = Clock::now();
+    auto& known = durations[doing.activity];
+    if (known.size() == durations_kept) known.erase(known.begin());
+    known.push_back(seconds(now - since));
+    doing = {static_cast<std::int64_t>(next), step};
+    since = now;
+    limit = longest_reasonable(durations[doing.activity]);
+  }
+
+  void start_anew(Clock::time_point now) {
+    heard = now;
+    const std::lock_guard lock(mutex);
+    since = now;
+  }
+
+  Sign now_doing() {
+    const std::lock_guard lock(mutex);
+    return doing;
+  }
+
+  void send_sign() {
+    if (group.size() == 1) return;
+    int done = 1;
+    if (sending != MPI_REQUEST_NULL)
+      check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a sign of life");
+    if (done == 0) return;  // the next rank does not take them: the rank after it will tell
+    outgoing = now_doing();
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
+          "a sign of life");
+  }
+
+  void listen() {
+    if (group.size() == 1) return;
+    check(MPI_Irecv(&incoming, 2, MPI_INT64_T, before, 0, native(group), &hearing),
+          "a sign of life");
+  }
+
+  void hear_signs() {
+    while (hearing != MPI_REQUEST_NULL) {
+      int done = 0;
+      check(MPI_Test(&hearing, &done, MPI_STATUS_IGNORE), "a sign of life");
+      if (done == 0) return;
+      last = incoming;
+      heard = Clock::now();
+      if (last.activity != Sign::farewell) listen();
+    }
+  }
+
+  /// One line when something hangs, else empty.
+  std::string trouble() {
+    const auto now = Clock::now();
+    if (hearing != MPI_REQUEST_NULL && now - heard > limits.silence)
+      return fmt::format(
+          "rank {} on {} has given no sign of life for {:.0f} s; when last heard of it was {}",
+          before, hosts[static_cast<std::size_t>(before)], seconds(now - heard),
+          describe(last.activity, last.step));
+    const std::lock_guard lock(mutex);
+    if (seconds(now - since) > limit)
+      return fmt::format("rank {} on {} has been {} for {:.0f} s and does not go on", group.rank(),
+                         hosts[static_cast<std::size_t>(group.rank())],
+                         describe(doing.activity, doing.step), seconds(now - since));
+    return {};
+  }
+
+  /// The two neighbours say that nothing more will come. After it no message is under way.
+  void take_leave() {
+    thread.request_stop();
+    thread.join();
+    if (group.size() == 1) return;
+    wait(sending, "the last sign of life");
+    outgoing = {Sign::farewell, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
+          "the last sign of life");
+    while (hearing != MPI_REQUEST_NULL) {
+      wait(hearing, "the last sign of life");
+      if (incoming.activity != Sign::farewell) listen();
+    }
+    wait(sending, "the last sign of life");
+  }
+
+  Communicator group;
+  Alarm alarm;
+  Limits limits;
+  std::vector<std::string> hosts;
+  int before;
+  int after;
+
+  Sign outgoing;
+  Sign incoming;
+  Sign last;  ///< heard from the rank before
+  MPI_Request sending = MPI_REQUEST_NULL;
+  MPI_Request hearing = MPI_REQUEST_NULL;
+  Clock::time_point heard = Clock::now();
+
+  std::mutex mutex;  ///< over what the rank itself is doing
+  Sign doing{static_cast<std::int64_t>(Activity::starting), 0};
+  Clock::time_point since = Clock::now();
+  double limit = limit_of_the_unknown;
+  std::map<std::int64_t, std::vector<double>> durations;  ///< of earlier activities, seconds
+
+  std::jthread thread;
+};
+
+Watchdog::Watchdog(const Communicator& world, Alarm alarm, Limits limits)
+    : watch_(std::make_unique<Watch>(world, std::move(alarm), limits)) {}
+
+Watchdog::~Watchdog() {
+  if (may_free()) {
+    watch_->take_leave();
+  } else {
+    watch_->thread = {};  // stops and joins; MPI may still write into the rest, which stays
+    static_cast<void>(watch_.release());
+  }
+}
+
+void Watchdog::begin(Activity activity, std::int64_t step) {
+  watch_->begin(activity, step);
+}
+
+}  // namespace llamesh::comm

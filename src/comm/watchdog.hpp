@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::comm {
+
+/// What a rank can be busy with, for the line that tells of a hang.
+enum class Activity : std::int64_t { starting, training, evaluating, saving, resuming, ending };
+
+/// How long an activity may last before it counts as a hang: five times the median of how long it
+/// took before, at least 60 s; half an hour while nothing is known. `durations` in seconds.
+double longest_reasonable(std::vector<double> durations);
+
+/// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
+/// waiting for what never comes. A thread of each rank sends a sign of life to the next rank every
+/// second (16 bytes, whatever the number of ranks) and listens to the one before; and it
+/// looks how long its own rank has been at what it is doing. The first alarm is the last.
+class Watchdog {
+ public:
+  /// Called on the watchdog's own thread with one line that names the rank, its host and what it
+  /// was doing. It is expected to end the job.
+  using Alarm = std::function<void(const std::string& line)>;
+
+  struct Limits {
+    std::chrono::milliseconds interval{1000};  ///< between two signs of life
+    std::chrono::milliseconds silence{30000};  ///< of the rank before, until it counts as lost
+  };
+
+  /// Collective. `world` is borrowed until it returns.
+  Watchdog(const Communicator& world, Alarm alarm, Limits limits);
+  Watchdog(const Communicator& world, Alarm alarm) : Watchdog(world, std::move(alarm), Limits{}) {}
+  /// Collective, unless an exception unwinds.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// From now on this rank is at `activity` of step `step`.
+  void begin(Activity activity, std::int64_t step);
+
+ private:
+  struct Watch;
+  std::unique_ptr<Watch> watch_;
+};
+
+}  // namespace llamesh::comm

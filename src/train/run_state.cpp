@@ -1,0 +1,94 @@
+#include "train/run_state.hpp"
+
+#include <fmt/chrono.h>
+
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/process.hpp"
+
+namespace llamesh::train {
+namespace {
+
+constexpr std::int64_t fruitless_starts_allowed = 2;
+constexpr std::array phase_names{"running", "stopped", "done", "failed"};
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string now() {
+  const auto seconds =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
+}
+
+}  // namespace
+
+std::filesystem::path state_file(const std::filesystem::path& run_folder) {
+  return run_folder / "state.json";
+}
+
+std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) {
+  std::ifstream in(state_file(run_folder));
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return {};
+  try {
+    RunState state;
+    const auto name = json.at("state").get<std::string>();
+    const auto* const phase = std::ranges::find(phase_names, name);
+    if (phase == phase_names.end()) return {};
+    state.phase = static_cast<RunPhase>(phase - phase_names.begin());
+    state.step = json.at("step");
+    state.first_step = json.at("first_step");
+    state.starts_here = json.at("starts_here");
+    state.exit_code = static_cast<ExitCode>(json.at("exit_code").get<int>());
+    state.reason = json.at("reason");
+    return state;
+  } catch (const nlohmann::json::exception&) {
+    return {};
+  }
+}
+
+void write_run_state(const std::filesystem::path& run_folder, const RunState& state) {
+  const nlohmann::ordered_json json = {
+      {"state", phase_names[static_cast<std::size_t>(state.phase)]},
+      {"step", state.step},
+      {"exit_code", static_cast<int>(state.exit_code)},
+      {"reason", state.reason},
+      {"first_step", state.first_step},
+      {"starts_here", state.starts_here},
+      {"job", environment("SLURM_JOB_ID")},
+      {"restarts", environment("SLURM_RESTART_COUNT")},
+      {"host", this_process().host},
+      {"time", now()}};
+  const auto path = state_file(run_folder);
+  const auto fresh = fmt::format("{}.{}.new", path.string(), this_process().rank);
+  std::ofstream out(fresh);
+  out << json.dump(2) << '\n';
+  out.close();
+  std::error_code error;
+  if (out) std::filesystem::rename(fresh, path, error);
+  if (!out || error) fail(ExitCode::io_failure, "cannot write {}", path.string());
+}
+
+RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {
+  RunState state;
+  state.step = state.first_step = step;
+  if (before && before->phase != RunPhase::done && before->first_step == step)
+    state.starts_here = before->starts_here + 1;
+  if (scheduled && state.starts_here > fruitless_starts_allowed)
+    fail(
+        ExitCode::no_progress,
+        "{} starts in a row have begun after step {} and not one saved a later step (the last one: "
+        "{}); mend that, then remove state.json from the run folder to start again",
+        state.starts_here - 1, step,
+        before->reason.empty() ? "it ended without a word" : before->reason);
+  return state;
+}
+
+}  // namespace llamesh::train

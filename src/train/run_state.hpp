@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace llamesh::train {
+
+/// How a run stands, for the job script that has to decide whether to start it again (Slurm does
+/// not always pass an exit code on) and for the next start.
+enum class RunPhase { running, stopped, done, failed };
+
+struct RunState {
+  RunPhase phase = RunPhase::running;
+  std::int64_t step = 0;        ///< of the newest checkpoint; 0: none
+  std::int64_t first_step = 0;  ///< after which this start went on
+  /// How many starts in a row, up to this one, began after the same step.
+  std::int64_t starts_here = 1;
+  ExitCode exit_code = ExitCode::done;  ///< when it has ended
+  std::string reason;                   ///< why it stopped or failed, one line
+};
+
+/// <run folder>/state.json.
+std::filesystem::path state_file(const std::filesystem::path& run_folder);
+
+/// Nothing when there is no such file, or none that can be read as one.
+std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
+
+/// Replaces the file at once (a new file, renamed), with the job's id, its restarts, host and time.
+/// An I/O failure throws (exit 74).
+void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
+
+/// The state of a start that goes on after `step`. Throws exit 93 when the two starts before began
+/// there too, under a scheduler: a third one would fare no better.
+RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled);
+
+}  // namespace llamesh::train

@@ -1,0 +1,110 @@
+#include "train/walltime.hpp"
+
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace llamesh::train {
+namespace {
+
+std::optional<std::int64_t> number(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) return {};
+  return value;
+}
+
+/// What a command prints. popen() makes the process without copying this one's memory.
+std::string output_of(const std::string& command) {
+  std::string text;
+  if (FILE* pipe = popen(command.c_str(), "r")) {
+    std::array<char, 256> part{};
+    while (fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
+    pclose(pipe);
+  }
+  return text;
+}
+
+/// Of this job; nothing to ask outside of a job.
+Walltime::Ask squeue() {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr || !number(job)) return {};
+  return [command = std::string("timeout 15 squeue -h -o %L -j ") + job + " 2>/dev/null"] {
+    return output_of(command);
+  };
+}
+
+}  // namespace
+
+std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  std::int64_t days = 0;
+  if (const auto dash = text.find('-'); dash != std::string_view::npos) {
+    const auto value = number(text.substr(0, dash));
+    if (!value) return {};
+    days = *value;
+    text.remove_prefix(dash + 1);
+  }
+  std::vector<std::int64_t> parts;
+  for (;;) {
+    const auto colon = text.find(':');
+    const auto value = number(text.substr(0, colon));
+    if (!value) return {};
+    parts.push_back(*value);
+    if (colon == std::string_view::npos) break;
+    text.remove_prefix(colon + 1);
+  }
+  if (parts.size() < 2 || parts.size() > 3) return {};
+  std::int64_t seconds = 0;
+  for (const auto part : parts) seconds = 60 * seconds + part;
+  return std::chrono::seconds(86400 * days + seconds);
+}
+
+Walltime::Walltime() : Walltime(squeue()) {
+  // Newer Slurms say it at the start; there it need not be waited for.
+  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  const auto end = text == nullptr ? std::nullopt : number(text);
+  if (!end) return;
+  const std::lock_guard lock(mutex_);
+  if (end_) return;
+  asked_ = true;
+  end_ = Clock::now() + (std::chrono::system_clock::time_point(std::chrono::seconds(*end)) -
+                         std::chrono::system_clock::now());
+}
+
+Walltime::Walltime(Ask ask, std::chrono::milliseconds interval) {
+  if (!ask) return;
+  thread_ = std::jthread([this, ask = std::move(ask), interval](const std::stop_token& stop) {
+    keep_asking(stop, ask, interval);
+  });
+}
+
+void Walltime::keep_asking(const std::stop_token& stop, const Ask& ask,
+                           std::chrono::milliseconds interval) {
+  while (!stop.stop_requested()) {
+    const auto answer = ask();
+    const auto now = Clock::now();
+    std::unique_lock lock(mutex_);
+    if (const auto left = parse_time_left(answer)) {
+      end_ = now + *left;
+    } else if (!answer.empty()) {
+      end_.reset();  // the limit was taken away
+    }                // no answer: what was known goes on
+    asked_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, stop, interval, [] { return false; });
+  }
+}
+
+std::optional<std::chrono::duration<double>> Walltime::left(std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  if (thread_.joinable() && patience.count() > 0)
+    changed_.wait_for(lock, patience, [this] { return asked_; });
+  if (!end_) return {};
+  return *end_ - Clock::now();
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,67 @@
+#include "train/deadline.hpp"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+
+namespace llamesh::train {
+namespace {
+
+class DeadlineTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    unsetenv("SLURM_JOB_ID");
+    unsetenv("SLURM_JOB_END_TIME");
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(DeadlineTest, AsksNothingByItself) {
+  Deadline deadline(folder_, true);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::no);
+  EXPECT_EQ(deadline.seconds_left(), std::nullopt);
+}
+
+TEST_F(DeadlineTest, HearsSignalsAndTheStrongerOneCounts) {
+  Deadline deadline(folder_, false);
+  std::raise(SIGUSR2);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::user_signal);
+  std::raise(SIGTERM);
+  std::raise(SIGTERM);  // a second one does not kill either
+  EXPECT_EQ(deadline.asked(1, 1), Stop::terminate);
+  EXPECT_EQ(describe(Stop::terminate, folder_), "SIGTERM");
+}
+
+TEST_F(DeadlineTest, ForgetsTheSignalsOfTheOneBefore) {
+  {
+    Deadline deadline(folder_, false);
+    std::raise(SIGUSR2);
+  }
+  Deadline deadline(folder_, false);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::no);
+}
+
+TEST_F(DeadlineTest, SeesTheHaltFileOnTheRankThatWatches) {
+  std::ofstream(Deadline::halt_file(folder_)) << "";
+  EXPECT_EQ(Deadline(folder_, true).asked(1, 1), Stop::halt_file);
+  EXPECT_EQ(Deadline(folder_, false).asked(1, 1), Stop::no);
+}
+
+TEST_F(DeadlineTest, StopsWhenTheLeadIsReached) {
+  setenv("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 200).c_str(), 1);
+  Deadline deadline(folder_, true);
+  EXPECT_NEAR(deadline.seconds_left().value_or(0), 200, 3);
+  EXPECT_EQ(deadline.asked(/*save*/ 50, /*step*/ 10), Stop::no);  // 170 s of lead
+  EXPECT_EQ(deadline.asked(70, 10), Stop::walltime);              // 210 s
+  unsetenv("SLURM_JOB_END_TIME");
+}
+
+}  // namespace
+}  // namespace llamesh::train

@@ -1,0 +1,96 @@
+#include "train/run_state.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace llamesh::train {
+namespace {
+
+class RunStateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::filesystem::path folder_;
+};
+
+TEST_F(RunStateTest, ReadsBackWhatItWrote) {
+  EXPECT_FALSE(read_run_state(folder_));
+  const RunState state{.phase = RunPhase::stopped,
+                       .step = 120,
+                       .first_step = 100,
+                       .starts_here = 2,
+                       .exit_code = ExitCode::stopped_early,
+                       .reason = "SIGTERM, \"twice\""};
+  write_run_state(folder_, state);
+  const auto read = read_run_state(folder_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->phase, state.phase);
+  EXPECT_EQ(read->step, state.step);
+  EXPECT_EQ(read->first_step, state.first_step);
+  EXPECT_EQ(read->starts_here, state.starts_here);
+  EXPECT_EQ(read->exit_code, state.exit_code);
+  EXPECT_EQ(read->reason, state.reason);
+}
+
+TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
+  setenv("SLURM_JOB_ID", "4711", 1);
+  setenv("SLURM_RESTART_COUNT", "3", 1);
+  write_run_state(folder_, {.phase = RunPhase::stopped,
+                            .step = 7,
+                            .exit_code = ExitCode::stopped_early,
+                            .reason = "SIGUSR2"});
+  unsetenv("SLURM_JOB_ID");
+  unsetenv("SLURM_RESTART_COUNT");
+  std::ifstream in(state_file(folder_));
+  const auto json = nlohmann::json::parse(in);
+  EXPECT_EQ(json["state"], "stopped");
+  EXPECT_EQ(json["exit_code"], 75);
+  EXPECT_EQ(json["step"], 7);
+  EXPECT_EQ(json["job"], "4711");
+  EXPECT_EQ(json["restarts"], "3");
+}
+
+TEST_F(RunStateTest, TakesAnythingElseAsNoState) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"state": "asleep"})", R"({"state": 3})",
+                           R"({"state": "done", "step": "x"})"}) {
+    std::ofstream(state_file(folder_)) << text;
+    EXPECT_FALSE(read_run_state(folder_)) << text;
+  }
+}
+
+TEST_F(RunStateTest, CannotBeWrittenWhereThereIsNoFolder) {
+  try {
+    write_run_state(folder_ / "absent", {});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_failure);
+  }
+}
+
+TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
+  auto state = start_after({}, 40, true);
+  EXPECT_EQ(state.starts_here, 1);
+  state = start_after(state, 40, true);
+  EXPECT_EQ(state.starts_here, 2);
+  try {
+    start_after(state, 40, true);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::no_progress);
+    EXPECT_NE(std::string(error.what()).find("step 40"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(start_after(state, 41, true).starts_here, 1);   // it came on
+  EXPECT_EQ(start_after(state, 40, false).starts_here, 3);  // a person at a terminal may
+  state.phase = RunPhase::done;
+  EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // to train further is a new beginning
+}
+
+}  // namespace
+}  // namespace llamesh::train

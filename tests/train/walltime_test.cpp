@@ -1,0 +1,55 @@
+#include "train/walltime.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+namespace llamesh::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(ParseTimeLeft, ReadsWhatSqueuePrints) {
+  EXPECT_EQ(parse_time_left("0:07\n"), 7s);
+  EXPECT_EQ(parse_time_left("59:59"), 59min + 59s);
+  EXPECT_EQ(parse_time_left("  2:03:04\n"), 2h + 3min + 4s);
+  EXPECT_EQ(parse_time_left("1-00:00:01"), 24h + 1s);
+}
+
+TEST(ParseTimeLeft, KnowsNothingOfOtherTexts) {
+  for (const char* text : {"", "UNLIMITED\n", "NOT_SET", "INVALID", "7", "1:2:3:4", "1-", "-1:00",
+                           "1:xx", "slurm_load_jobs error"})
+    EXPECT_EQ(parse_time_left(text), std::nullopt) << text;
+}
+
+TEST(Walltime, CountsDownBetweenAnswers) {
+  Walltime walltime([] { return std::string("10:00\n"); });
+  const auto first = walltime.left(10s);
+  ASSERT_TRUE(first);
+  EXPECT_NEAR(first->count(), 600, 5);
+  std::this_thread::sleep_for(20ms);
+  EXPECT_LT(walltime.left()->count(), first->count());
+}
+
+TEST(Walltime, FollowsAChangedLimitAndOutlivesSilence) {
+  std::atomic<int> asked = 0;
+  Walltime walltime(
+      [&] {
+        const int n = ++asked;
+        return std::string(n == 1 ? "10:00\n" : n < 5 ? "1-00:00:00\n" : "");
+      },
+      5ms);
+  while (asked < 8) std::this_thread::sleep_for(1ms);
+  const auto left = walltime.left();
+  ASSERT_TRUE(left);
+  EXPECT_NEAR(left->count(), 86400, 10);
+}
+
+TEST(Walltime, IsUnknownWithoutAnAnswer) {
+  EXPECT_EQ(Walltime(Walltime::Ask{}).left(1s), std::nullopt);
+  Walltime silent([] { return std::string(); });
+  EXPECT_EQ(silent.left(5s), std::nullopt);
+}
+
+}  // namespace
+}  // namespace llamesh::train
