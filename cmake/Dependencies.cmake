@@ -1,6 +1,7 @@
 # Everything that llamesh takes from others, all of it packaged by Debian 12 (docs/dependencies.md).
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+set(MPI_DETERMINE_LIBRARY_VERSION ON)  # for the modulefiles
 find_package(MPI REQUIRED COMPONENTS C)
 # dnnl's own CMake package asks for the OpenCL headers, which a CPU build does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)

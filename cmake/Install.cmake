@@ -1,0 +1,41 @@
+# What `cmake --install` puts below the prefix:
+#   bin/llamesh
+#   share/llamesh/                           inputs, slurm, docs, README.md, LICENSE
+#   share/modulefiles/llamesh/VERSION        for Environment Modules (Tcl)
+#   share/lmod/modulefiles/llamesh/VERSION.lua   for Lmod
+include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
+
+if(LLAMESH_SHARED_LAYERS)
+  install(CODE "message(FATAL_ERROR \"Shared layers only prove their order: install a build without them\")")
+endif()
+# install(TARGETS llamesh) stands beside the target. Libraries from outside the system's own folders
+# are found where the build found them, and those that a site puts into lib/ beside bin/ before them.
+set_target_properties(llamesh PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
+install(DIRECTORY inputs slurm docs DESTINATION share/llamesh USE_SOURCE_PERMISSIONS OPTIONAL)
+install(FILES README.md LICENSE DESTINATION share/llamesh)
+
+# The modules that the build was made with, so that users get the same; a list like gcc/12;openmpi/4.1.
+llamesh_loaded_modules(loaded "$ENV{LOADEDMODULES}")
+set(LLAMESH_MODULE_DEPENDENCIES "${loaded}" CACHE STRING
+    "Modules that llamesh's modulefiles load (first value: the compiler, MPI, HDF5 and CUDA ones now loaded)")
+if(LLAMESH_MODULE_DEPENDENCIES)
+  message(STATUS "llamesh's modulefiles will load ${LLAMESH_MODULE_DEPENDENCIES}")
+endif()
+
+# Library and version, e.g. Open MPI v4.1.4; of the standard only where the library could not be asked.
+string(REGEX MATCH "^[^,\n\r]+" mpi_version "${MPI_C_LIBRARY_VERSION_STRING}")
+if(NOT mpi_version)
+  set(mpi_version "MPI ${MPI_C_VERSION}")
+endif()
+string(REGEX REPLACE "[ \t]+" " " mpi_version "${mpi_version}")
+
+# They are written at install, since --prefix may name another prefix than the build knew.
+set(built_with "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${mpi_version}, HDF5 ${HDF5_VERSION}")
+install(CODE "
+  set(LLAMESH_VERSION [==[${PROJECT_VERSION}]==])
+  set(LLAMESH_BUILT_WITH [==[${built_with}]==])
+  set(LLAMESH_ARCH [==[${LLAMESH_ARCH}]==])
+  if(NOT DEFINED LLAMESH_MODULE_DEPENDENCIES)
+    set(LLAMESH_MODULE_DEPENDENCIES [==[${LLAMESH_MODULE_DEPENDENCIES}]==])
+  endif()
+  include([==[${PROJECT_SOURCE_DIR}/modules/write_modulefiles.cmake]==])")
