@@ -11,6 +11,7 @@ packages=(
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libdnnl-dev
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libgtest-dev bible-kjv
+  tcl lua5.3 lua-filesystem lua-json lua-posix lua-term  # what the module systems need that tests/modules unpacks
 )
 install=yes
 for option in "$@"; do
@@ -34,7 +35,10 @@ for package in "${packages[@]}"; do
   status=$(dpkg-query -W -f='${db:Status-Status} ' "$package" 2>/dev/null || true)
   if [[ " $status" != *" installed "* ]]; then missing+=("$package"); fi
 done
-if [[ ${#missing[@]} == 0 ]]; then exit 0; fi
+unpack_module_systems() {
+  if [[ $install == yes ]]; then "$(dirname "$0")/../tests/modules/unpack.sh"; fi
+}
+if [[ ${#missing[@]} == 0 ]]; then unpack_module_systems; exit 0; fi
 
 echo "Debian packages that are missing: ${missing[*]}"
 if [[ $install == no ]]; then
@@ -54,3 +58,4 @@ fi
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-Pty=0)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+unpack_module_systems
