@@ -20,7 +20,7 @@ for option in "$@"; do
 done
 scripts/setup.sh "${setup[@]}"
 
-passed=0 failed=0
+passed=0 failed=0 left_out=0
 logs=()
 for preset in "${presets[@]}"; do
   targets=() selection=()
@@ -41,11 +41,12 @@ for preset in "${presets[@]}"; do
   read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$summary") || {
     bad=1 all=1
   }
-  passed=$((passed + all - bad)) failed=$((failed + bad))
+  out=$(grep -c '\*\*\*Skipped' "$summary" || true)  # ctest counts them as passed
+  passed=$((passed + all - bad - out)) failed=$((failed + bad)) left_out=$((left_out + out))
   logs+=("$log")
 done
 
-skips=$(cat "${logs[@]}" 2>/dev/null | sed -n '/: Skipped$/{n;p}' || true)
+skips=$(cat "${logs[@]}" 2>/dev/null | sed -n '/: Skipped$/{n;p}; s/^SKIPPED: //p' || true)
 skipped=0
 if [[ -n $skips ]]; then
   skipped=$(wc -l <<<"$skips")
@@ -57,5 +58,5 @@ cases=$(cat "${logs[@]}" 2>/dev/null | sed -n 's/^\[  PASSED  \] \([0-9]*\) test
   awk '{ sum += $1 } END { print sum + 0 }')
 echo
 echo "$cases cases of GoogleTest passed in the ctest runs of: ${presets[*]} ($skipped cases skipped)"
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $left_out skipped"
 [[ $failed == 0 ]]

@@ -13,7 +13,7 @@ struct TrainArguments {
   bool print_config = false;
   bool print_mesh = false;
   bool print_units = false;
-  bool check = false;  ///< everything up to the first step, no training
+  bool check = false;  ///< looks at the nodes (train/preflight.hpp) instead of training
 };
 int train(const TrainArguments& arguments);
 

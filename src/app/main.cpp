@@ -30,7 +30,7 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
   train_command->add_flag("--print-units", training.print_units,
                           "Print what is gathered together, and stop");
   train_command->add_flag("--check", training.check,
-                          "Check everything up to the first step, and stop");
+                          "Check the inputs and every node, and stop; exit 75 names the bad nodes");
   train_command->callback([&] { command = [&] { return train(training); }; });
 
   const auto add_path_command = [&](const char* name, const char* help, const char* argument,

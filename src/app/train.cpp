@@ -6,6 +6,7 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "sharding/wrap_policy.hpp"
+#include "train/preflight.hpp"
 #include "train/run.hpp"
 
 namespace llamesh::app {
@@ -27,13 +28,14 @@ int train(const TrainArguments& arguments) {
   // Bitwise, so that every text that was asked for is printed.
   if (print(arguments.print_config, [&] { return text; }) |
       print(arguments.print_mesh, [&] { return comm::describe(setup.mesh, setup.topology); }) |
-      print(arguments.print_units, [&] { return sharding::describe_units(*setup.layout); }) |
-      print(arguments.check, [] { return "The inputs are in order.\n"; }))
+      print(arguments.print_units, [&] { return sharding::describe_units(*setup.layout); }))
     return 0;
 
   auto outcome = ExitCode::done;
-  run_or_abort(
-      [&, &config = text] { outcome = train::run(world, setup, config, std::move(startup)); });
+  run_or_abort([&, &config = text] {
+    outcome = arguments.check ? train::preflight(world, setup, version_text())
+                              : train::run(world, setup, config, std::move(startup));
+  });
   return static_cast<int>(outcome);
 }
 
