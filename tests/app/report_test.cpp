@@ -9,6 +9,7 @@
 #include "app/chart.hpp"
 #include "app/run_metrics.hpp"
 #include "core/error.hpp"
+#include "temporary_folder.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -18,15 +19,7 @@ namespace fs = std::filesystem;
 /// A run folder that goes away with the test.
 class Report : public ::testing::Test {
  protected:
-  Report() {
-    std::string pattern = (fs::temp_directory_path() / "llamesh-report.XXXXXX").string();
-    folder = mkdtemp(pattern.data());
-  }
-  ~Report() override { fs::remove_all(folder); }
-
-  void write(const std::string& name, const std::string& text) {
-    std::ofstream(folder / name) << text;
-  }
+  void write(const std::string& name, const std::string& text) { temporary.write(name, text); }
   RunMetrics metrics(const std::string& text) {
     write("metrics.jsonl", text);
     return read_metrics(folder / "metrics.jsonl");
@@ -37,7 +30,8 @@ class Report : public ::testing::Test {
     std::ifstream in(folder / "report.html");
     return (std::ostringstream() << in.rdbuf()).str();
   }
-  fs::path folder;
+  test::TemporaryFolder temporary;
+  const fs::path& folder = temporary.path();
 };
 
 std::string step(int index, const std::string& loss, const std::string& rate = "1000") {

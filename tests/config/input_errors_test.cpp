@@ -2,7 +2,7 @@
 
 #include "config/inputs.hpp"
 #include "config/reader.hpp"
-#include "errors.hpp"
+#include "error_of.hpp"
 
 namespace llamesh::config {
 namespace {

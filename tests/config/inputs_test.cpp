@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "errors.hpp"
+#include "error_of.hpp"
+#include "temporary_folder.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -110,44 +111,41 @@ TEST(Inputs, OverridesWinOverTheFile) {
 class ModelFile : public ::testing::Test {
  protected:
   ModelFile() {
-    char pattern[] = "/tmp/llamesh-config-XXXXXX";
-    folder_ = ::mkdtemp(pattern);
-    std::filesystem::create_directory(folder_ + "/models");
-    write("models/m.yaml", "hidden_size: 96\nnum_attention_heads: 6\nrope_scaling: {factor: 2}\n");
-    write("run.yaml", "model: {file: models/m.yaml, num_attention_heads: 3}\n" + minimal);
-  }
-  ~ModelFile() override { std::filesystem::remove_all(folder_); }
-  void write(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ + "/" + name) << text;
+    std::filesystem::create_directory(folder_.path("models"));
+    folder_.write("models/m.yaml",
+                  "hidden_size: 96\nnum_attention_heads: 6\nrope_scaling: {factor: 2}\n");
+    folder_.write("run.yaml", "model: {file: models/m.yaml, num_attention_heads: 3}\n" + minimal);
   }
   std::string error(const std::string& name, const std::vector<std::string>& overrides = {}) const {
-    return test::error_of([&] { load_inputs(folder_ + "/" + name, overrides); });
+    return test::error_of([&] { load_inputs(folder_.path(name), overrides); });
   }
-  std::string folder_;
+  test::TemporaryFolder folder_;
 };
 
 TEST_F(ModelFile, InlineKeysAndOverridesCountMore) {
-  const Inputs in = load_inputs(folder_ + "/run.yaml", {"model.rope_scaling.factor=3"});
+  const Inputs in = load_inputs(folder_.path("run.yaml"), {"model.rope_scaling.factor=3"});
   EXPECT_EQ(in.model.hidden_size, 96);
   EXPECT_EQ(in.model.num_attention_heads, 3);
   EXPECT_EQ(in.model.rope_scaling->factor, 3);
-  EXPECT_FALSE(load_inputs(folder_ + "/run.yaml", {"model.rope_scaling=null"}).model.rope_scaling);
+  EXPECT_FALSE(
+      load_inputs(folder_.path("run.yaml"), {"model.rope_scaling=null"}).model.rope_scaling);
   EXPECT_EQ(to_yaml(in).find("file:"), std::string::npos);
-  write("none.yaml", minimal);
-  EXPECT_EQ(load_inputs(folder_ + "/none.yaml", {"model.file=" + folder_ + "/models/m.yaml"})
+  folder_.write("none.yaml", minimal);
+  EXPECT_EQ(load_inputs(folder_.path("none.yaml"), {"model.file=" + folder_.path("models/m.yaml")})
                 .model.hidden_size,
             96);
 }
 
 TEST_F(ModelFile, ErrorsNameTheFileThatIsWrong) {
-  write("models/m.yaml", "hidden_size: 96\nhiden_size: 4\n");
-  EXPECT_NE(error("run.yaml").find(folder_ + "/models/m.yaml:2: unknown key 'model.hiden_size'"),
-            std::string::npos);
-  write("models/m.yaml", "- a\n");
+  folder_.write("models/m.yaml", "hidden_size: 96\nhiden_size: 4\n");
+  EXPECT_NE(
+      error("run.yaml").find(folder_.path("models/m.yaml") + ":2: unknown key 'model.hiden_size'"),
+      std::string::npos);
+  folder_.write("models/m.yaml", "- a\n");
   EXPECT_NE(error("run.yaml").find("expected the keys of a model, got a list"), std::string::npos);
-  write("models/m.yaml", "file: m.yaml\n");
+  folder_.write("models/m.yaml", "file: m.yaml\n");
   EXPECT_NE(error("run.yaml").find("cannot name another file"), std::string::npos);
-  std::filesystem::remove(folder_ + "/models/m.yaml");
+  std::filesystem::remove(folder_.path("models/m.yaml"));
   EXPECT_NE(error("run.yaml").find("run.yaml:1: model.file: there is no file"), std::string::npos);
   EXPECT_NE(error("run.yaml", {"model.file=[a]"}).find("expected a path, got a list"),
             std::string::npos);

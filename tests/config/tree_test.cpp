@@ -9,7 +9,7 @@
 
 #include "config/inputs.hpp"
 #include "config/writer.hpp"
-#include "errors.hpp"
+#include "error_of.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -7,20 +7,19 @@
 #include <ctime>
 #include <fstream>
 
+#include "temporary_folder.hpp"
+
 namespace llamesh::train {
 namespace {
 
 class DeadlineTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     unsetenv("SLURM_JOB_ID");
     unsetenv("SLURM_JOB_END_TIME");
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  test::TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(DeadlineTest, AsksNothingByItself) {

@@ -6,18 +6,15 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "temporary_folder.hpp"
+
 namespace llamesh::train {
 namespace {
 
 class RunStateTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::filesystem::path folder_;
+  test::TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(RunStateTest, ReadsBackWhatItWrote) {

@@ -1,33 +1,15 @@
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
 #include "mpi_world.hpp"
+#include "temporary_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::test {
-
-/// A folder of this process's own, removed with everything in it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
-    expects(mkdtemp(name.data()) != nullptr, "cannot make {}", name);
-    path_ = name;
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 /// Inputs of a tiny model of odd sizes that learns a tiny text in 20 steps of 12 sequences, in
 /// fp32.
