@@ -13,7 +13,9 @@
 #include <set>
 #include <thread>
 
+#include "checkpoint/hash.hpp"
 #include "comm/device_mesh.hpp"
+#include "data/mapped_file.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_rate.hpp"
 #include "train/threads.hpp"
@@ -51,12 +53,18 @@ void collect(Finding& finding, const Subject& at, const std::string& trouble) {
 }
 
 Finding check_build(const Subject& at, const std::string& build) {
-  Finding finding{"build", build.substr(0, build.find('\n')) + ", the same everywhere", {}};
-  const auto texts = at.world.all_gather(build);
+  // Also of the file, since a node may have kept an old copy of the same version.
+  const data::MappedFile program("/proc/self/exe");
+  const auto hash = checkpoint::hash_of(program.bytes().data(), program.bytes().size());
+  const auto name = build.substr(0, build.find('\n'));
+  Finding finding{
+      "build", fmt::format("{}, program file {:016x}, the same everywhere", name, hash), {}};
+  const auto texts = at.world.all_gather(fmt::format("{}, program file {:016x}", build, hash));
   for (const int rank : odd_ones_out(texts)) {
     const auto r = static_cast<std::size_t>(rank);
-    finding.bad.emplace(at.host_of(r),
-                        "runs another build: " + texts[r].substr(0, texts[r].find('\n')));
+    std::string odd = texts[r];
+    std::ranges::replace(odd, '\n', ',');
+    finding.bad.emplace(at.host_of(r), "runs another build: " + odd);
   }
   if (!finding.bad.empty()) finding.text = "differs between the nodes";
   return finding;
