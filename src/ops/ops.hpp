@@ -78,6 +78,12 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
                         const AttentionShape& shape);
 
+/// Attention of new tokens over a cache, for inference: query i of M stands at position past + i
+/// and sees keys 0 to past + i. out, q (M, H E) rows; keys, values (>= past + M, K E) rows. `shape`
+/// has batch 1 and sequence M.
+void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                      const AttentionShape& shape, std::int64_t past);
+
 // --- SwiGLU (Shazeer 2020). gate_up (M, 2 F): gate in the first F columns, up in the others. ---
 
 /// out (M, F) = silu(gate) * up.

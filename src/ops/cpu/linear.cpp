@@ -1,3 +1,4 @@
+#include "ops/cpu/few_rows.hpp"
 #include "ops/cpu/gemm.hpp"
 #include "ops/ops.hpp"
 
@@ -6,7 +7,12 @@ namespace llamesh::ops {
 using cpu::Matrix;
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
-  stream.run([=] { cpu::gemm(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate); });
+  stream.run([=] {
+    if (x.rows() <= cpu::most_few_rows)
+      cpu::linear_of_few_rows(y, x, w, accumulate);
+    else
+      cpu::gemm(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
+  });
 }
 
 void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate) {

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <vector>
+
+#include "device/buffer.hpp"
+#include "model/weights.hpp"
+
+namespace llamesh::model {
+
+/// All weights of a model on this rank, in the dtype that is computed in, for inference alone.
+/// Parameters lie in the order of the table, so that matrices used together are one to a GEMM.
+class FrozenWeights final : public Weights {
+ public:
+  /// `table` is borrowed. The numbers are zero until they are filled in through values().
+  FrozenWeights(const ParameterTable& table, DType dtype) : table_(table), dtype_(dtype) {
+    std::int64_t at = 0;
+    for (const auto& parameter : table.parameters) {
+      offsets_.push_back(at);
+      at += parameter.numel();
+    }
+    buffer_ = device::Buffer(at * size_of(dtype));
+  }
+
+  /// The numbers of a parameter, to be read and written.
+  Tensor values(ParameterId id) const {
+    const auto& parameter = table_[id];
+    const auto at = offsets_[index(id)] * size_of(dtype_);
+    return parameter.is_matrix()
+               ? buffer_.tensor(dtype_, {parameter.shape[0], parameter.shape[1]}, at)
+               : buffer_.tensor(dtype_, {parameter.shape[0]}, at);
+  }
+  std::int64_t bytes() const { return buffer_.bytes(); }
+
+  void enter(ModuleId /*module*/, Pass /*pass*/) override {}
+  void leave(ModuleId /*module*/, Pass /*pass*/) override {}
+  Tensor parameter(ParameterId id) override { return values(id); }
+  GradientSlot gradient(ParameterId id) override {
+    expects(false, "frozen weights have no gradient ({})", table_[id].name);
+    return {};
+  }
+
+ private:
+  const ParameterTable& table_;
+  DType dtype_;
+  device::Buffer buffer_;
+  std::vector<std::int64_t> offsets_;
+};
+
+}  // namespace llamesh::model

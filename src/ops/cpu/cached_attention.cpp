@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::ops {
+namespace {
+
+using namespace cpu;
+
+/// scores[h * n + t] = q_h . key_t / sqrt(E) for the heads that share the keys.
+template <class T>
+void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::int64_t group,
+           std::int64_t head_dim) {
+  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  for (std::int64_t t = 0; t < n; ++t)
+    for (std::int64_t h = 0; h < group; ++h) {
+      Vec dot{};
+      for_each_vec(head_dim, [&](std::int64_t e, auto lanes) {
+        dot += load(q + h * head_dim + e, lanes) * load(keys[t] + e, lanes);
+      });
+      scores[h * n + t] = scale * sum(dot);
+    }
+}
+
+/// Scores become weights that sum to 1.
+void softmax(float* scores, std::int64_t n) {
+  const float most = *std::max_element(scores, scores + n);
+  float total = 0;
+  for_each_vec(n, [&](std::int64_t t, auto lanes) {
+    store(scores + t, exp(load(scores + t, lanes) - most), lanes);
+  });
+  for (std::int64_t t = 0; t < n; ++t) total += scores[t];
+  const float factor = 1.0F / total;
+  for (std::int64_t t = 0; t < n; ++t) scores[t] *= factor;
+}
+
+/// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x E numbers.
+template <class T>
+void mix(T* out, const float* weights, Rows<const T> values, float* sums, std::int64_t n,
+         std::int64_t group, std::int64_t head_dim) {
+  std::fill_n(sums, group * head_dim, 0.0F);
+  for (std::int64_t t = 0; t < n; ++t)
+    for (std::int64_t h = 0; h < group; ++h) {
+      const float weight = weights[h * n + t];
+      for_each_vec(head_dim, [&](std::int64_t e, auto lanes) {
+        float* at = sums + h * head_dim + e;
+        store(at, load(at, lanes) + weight * load(values[t] + e, lanes), lanes);
+      });
+    }
+  for_each_vec(group * head_dim,
+               [&](std::int64_t i, auto lanes) { store(out + i, load(sums + i, lanes), lanes); });
+}
+
+template <class T>
+void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionShape& s,
+            std::int64_t past) {
+  const auto group = s.heads / s.kv_heads;
+  for_each_task(s.sequence * s.kv_heads, [&](std::int64_t task) {
+    const auto i = task / s.kv_heads;
+    const auto kv_head = task % s.kv_heads;
+    const auto n = past + i + 1;
+    const auto first = kv_head * group * s.head_dim;
+    thread_local static Scratch scratch;
+    auto* scores = scratch.array<float>(group * (n + s.head_dim));
+    score(scores, Rows<const T>(q)[i] + first, Rows<const T>(keys).from(0, kv_head * s.head_dim), n,
+          group, s.head_dim);
+    for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
+    mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(0, kv_head * s.head_dim),
+        scores + group * n, n, group, s.head_dim);
+  });
+}
+
+}  // namespace
+
+void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                      const AttentionShape& shape, std::int64_t past) {
+  expects(shape.batch == 1 && q.rows() == shape.sequence && keys.rows() >= past + shape.sequence &&
+              same_matrix_shape(keys, values) && same_matrix_shape(q, out) &&
+              keys.cols() == shape.kv_heads * shape.head_dim,
+          "cached attention: {} queries after {}, {} keys", q.rows(), past, keys.rows());
+  stream.run([=] {
+    with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
+      attend<T>(out, q, keys, values, shape, past);
+    });
+  });
+}
+
+}  // namespace llamesh::ops
