@@ -1,5 +1,5 @@
-#include "ops/cpu/few_rows.hpp"
 #include "ops/cpu/gemm.hpp"
+#include "ops/cpu/matvec.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::ops {
@@ -8,8 +8,8 @@ using cpu::Matrix;
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
   stream.run([=] {
-    if (x.rows() <= cpu::most_few_rows)
-      cpu::linear_of_few_rows(y, x, w, accumulate);
+    if (x.rows() == 1)
+      cpu::matvec(y, x, w, accumulate);
     else
       cpu::gemm(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
   });

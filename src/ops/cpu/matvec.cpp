@@ -1,0 +1,62 @@
+#include "ops/cpu/matvec.hpp"
+
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+
+namespace llamesh::ops::cpu {
+namespace {
+
+/// The dot product of k numbers. Two sums keep two additions under way.
+template <class T>
+float dot_product(const T* w, const float* x, std::int64_t k) {
+  Vec even{};
+  Vec odd{};
+  std::int64_t i = 0;
+  for (; i + 2 * vec_width <= k; i += 2 * vec_width) {
+    even += load(w + i, Whole{}) * load(x + i, Whole{});
+    odd += load(w + i + vec_width, Whole{}) * load(x + i + vec_width, Whole{});
+  }
+  for_each_vec(k - i, [&](std::int64_t j, auto lanes) {
+    even += load(w + i + j, lanes) * load(x + i + j, lanes);
+  });
+  return sum(even + odd);
+}
+
+/// The row in fp32.
+const float* widened(const Tensor& x, Scratch& scratch) {
+  if (x.dtype() == DType::f32) return x.as<float>();
+  float* wide = scratch.array<float>(x.cols());
+  for_each_vec(x.cols(), [&](std::int64_t i, auto lanes) {
+    store(wide + i, load(x.as<bf16>() + i, lanes), lanes);
+  });
+  return wide;
+}
+
+}  // namespace
+
+void matvec(Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
+  expects(x.rows() == 1 && y.rows() == 1 && y.cols() == w.rows() && x.cols() == w.cols(),
+          "matvec: y ({}, {}), x ({}, {}), w ({}, {})", y.rows(), y.cols(), x.rows(), x.cols(),
+          w.rows(), w.cols());
+  thread_local static Scratch scratch;
+  const float* const row = widened(x, scratch);
+  const auto k = w.cols();
+  with_type(w.dtype(), [&]<class W>(std::type_identity<W>) {
+    with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
+      const Rows<const W> weight(w);
+      Y* const out = y.as<Y>();
+      for_each_block(w.rows(), rows_per_block(k, 65536),
+                     [&](std::int64_t first, std::int64_t last) {
+                       for (auto o = first; o < last; ++o) {
+                         const float before =
+                             accumulate == Accumulate::yes ? static_cast<float>(out[o]) : 0.0F;
+                         out[o] = Y(before + dot_product(weight[o], row, k));
+                       }
+                     });
+    });
+  });
+}
+
+}  // namespace llamesh::ops::cpu
