@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
-setup=() presets=(cpu) ctest_options=()
+setup=(--tests) presets=(cpu) ctest_options=()
 for option in "$@"; do
   case $option in
     --no-install) setup+=(--no-install) ;;

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what llamesh is built from out of Debian's packages, and says first what that is.
-#   scripts/setup.sh [--no-install] [--ci]
+#   scripts/setup.sh [--no-install] [--tests] [--ci]
 #     --no-install   only say what is missing
+#     --tests        also what only tests use: a Slurm to run jobs on
 #     --ci           also what CI checks with
 # docs/dependencies.md says what each package is for.
 set -euo pipefail
@@ -13,12 +14,15 @@ packages=(
   libgtest-dev bible-kjv
   tcl lua5.3 lua-filesystem lua-json lua-posix lua-term  # what the module systems need that tests/modules unpacks
 )
+# libpmix-dev has the libpmix.so that Slurm's plugin opens.
+test_packages=(slurm-wlm munge libpmix-dev iproute2)
 install=yes
 for option in "$@"; do
   case $option in
     --no-install) install=no ;;
+    --tests) packages+=("${test_packages[@]}") ;;
     --ci) packages+=(clang-format) ;;
-    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
   esac
 done

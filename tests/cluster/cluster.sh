@@ -1,0 +1,219 @@
+#!/usr/bin/env bash
+# A real Slurm with several nodes on one machine, for the length of one command.
+#   cluster.sh run N COMMAND...      starts a head and nodes node1 to nodeN, runs COMMAND on the head, and removes
+#                                    all of it; ends with COMMAND's code (COMMAND may be a shell)
+#   cluster.sh possible              says why it cannot run here, and ends with 77 then
+# On the head, while it runs:
+#   cluster.sh on I COMMAND...       runs COMMAND on node I
+#   cluster.sh node I off|on         cuts the power: every process of the node dies; boots it again
+#   cluster.sh link I down|up        unplugs the node's network, plugs it in again
+#   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
+#   cluster.sh slurmctld kill|start  the daemon of the head
+#
+# The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it, on a bridge of
+# the head. So each has its own hostname, address, process tree, /run, /dev/shm and, for the nodes, /tmp, and the kernel
+# removes all with the head's first process, whatever happened. Other folders are the cluster's shared file system:
+# of those under /tmp only the cluster's own, the repository, the current one and $LLAMESH_CLUSTER_SHARED (separated by
+# colons). The cluster's own, $LLAMESH_CLUSTER, has the logs in log/ and is removed in the end.
+set -euo pipefail
+self=$(readlink -f "$0")
+repository=$(cd "$(dirname "$self")/../.." && pwd -P)
+folder=${LLAMESH_CLUSTER:-}
+network=10.77.0
+export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:$PATH
+
+die() { echo "cluster.sh: $*" >&2; exit 1; }
+namespaces=(unshare --net --uts --mount --ipc --pid --fork --kill-child)
+
+# --- before the start
+
+possible() {
+  local program
+  for program in slurmctld slurmd srun munged ip unshare nsenter setpriv; do
+    command -v "$program" >/dev/null || { echo "no $program here (scripts/setup.sh --tests)"; return 77; }
+  done
+  [[ $(id -u) == 0 ]] || { echo "not root, which Slurm's daemons have to be"; return 77; }
+  "${namespaces[@]}" --propagation private sh -c 'mount -t tmpfs none /run && ip link add br0 type bridge &&
+    ip link add veth0 type veth peer name veth1' 2>/dev/null || { echo "no right to make namespaces and networks"; return 77; }
+}
+
+write_configuration() {
+  local nodes=$1 i
+  { echo "127.0.0.1 localhost"
+    echo "$network.1 head"
+    for ((i = 1; i <= nodes; ++i)); do echo "$network.$((10 + i)) node$i"; done; } >"$folder/hosts"
+  # Nodes are given up and credentials expire within seconds, where a site has minutes: a requeued job waits until its
+  # old credential has expired. The two exit codes are what docs/cluster.md asks of a site.
+  cat >"$folder/slurm.conf" <<CONF
+ClusterName=llamesh
+SlurmctldHost=head($network.1)
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=cred_expire=10
+CredType=cred/munge
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0
+PriorityType=priority/basic
+ReturnToService=2
+SlurmdTimeout=10
+SlurmctldTimeout=10
+BatchStartTimeout=10
+MessageTimeout=5
+KillWait=5
+UnkillableStepTimeout=15
+MinJobAge=600
+JobRequeue=1
+RequeueExit=75
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool/%n
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/spool/%n/slurmd.pid
+SlurmctldLogFile=$folder/log/slurmctld.log
+SlurmdLogFile=$folder/log/slurmd.%n.log
+SlurmdParameters=config_overrides
+NodeName=node[1-$nodes] NodeAddr=$network.[11-$((10 + nodes))] CPUs=16 RealMemory=4000 State=UNKNOWN
+PartitionName=main Nodes=node[1-$nodes] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
+CONF
+  # Slurm's default PMIx fence, the tree, lets ranks leave MPI_Init too early now and then. The templates ask for the ring
+  # themselves; this is for what the tests start without them.
+  echo "PMIxCollFence=ring" >"$folder/mpi.conf"
+}
+
+run() {
+  local nodes=$1 reason job code=0
+  shift
+  reason=$(possible) || die "$reason"
+  folder=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-cluster.XXXXXX")
+  folder=$(cd "$folder" && pwd -P)
+  trap 'rm -rf --one-file-system "$folder"' EXIT
+  chmod 755 "$folder"
+  mkdir "$folder"/{log,state,spool,node,tmp}
+  (umask 077 && head -c 128 /dev/urandom >"$folder/munge.key")
+  write_configuration "$nodes"
+  # Not this shell but the kernel ends the cluster when this shell is killed.
+  LLAMESH_CLUSTER=$folder SLURM_CONF=$folder/slurm.conf \
+    setpriv --pdeathsig KILL "${namespaces[@]}" --propagation private "$self" the-head "$nodes" "$@" <&0 &
+  job=$!
+  trap 'kill -KILL $job; wait $job || true; exit 130' INT
+  trap 'kill -KILL $job; wait $job || true; exit 143' TERM HUP
+  wait $job || code=$?
+  return "$code"
+}
+
+# --- the first processes of the machines
+
+# own_devices: what no machine shares with another.
+own_devices() {
+  mount -t proc proc /proc
+  mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+  mount -t tmpfs -o mode=755 tmpfs /run
+  mount --bind "$folder/hosts" /etc/hosts
+  ip link set lo up
+  mkdir -p /run/munge /run/lock
+  munged --force --num-threads=2 --key-file="$folder/munge.key" --log-file="$folder/log/munged.$1.log" \
+    --pid-file=/run/munge/munged.pid --seed-file=/run/munge/seed >>"$folder/log/munged.$1.log" 2>&1 </dev/null
+}
+
+# own_tmp: an empty /tmp with nothing but the shared folders in it. Slurm and Open MPI keep files of the node there.
+own_tmp() {
+  local shared
+  mount -t tmpfs -o mode=1777 tmpfs "$folder/tmp"
+  while IFS= read -r shared; do
+    if [[ $shared == /tmp/* && ! -d $folder/tmp/${shared#/tmp/} ]]; then
+      mkdir -p "$folder/tmp/${shared#/tmp/}"
+      mount --rbind "$shared" "$folder/tmp/${shared#/tmp/}"
+    fi
+  done < <(tr : '\n' <<<"$folder:$repository:$PWD:${LLAMESH_CLUSTER_SHARED:-}")
+  mount --rbind "$folder/tmp" /tmp
+}
+
+start_slurmctld() { (setsid slurmctld -D >>"$folder/log/slurmctld.out" 2>&1 </dev/null &); }
+
+the_node() {
+  local i=$1
+  hostname "node$i"
+  own_devices "node$i"
+  own_tmp
+  for _ in {1..500}; do ip link show eth0 &>/dev/null && break || sleep 0.01; done
+  ip addr add "$network.$((10 + i))/24" dev eth0
+  ip link set eth0 up
+  # A socket of an earlier life would be in the way of a step that is started again.
+  rm -rf "$folder/spool/node$i"
+  mkdir -p "$folder/spool/node$i"
+  slurmd -D >>"$folder/log/slurmd.node$i.out" 2>&1 </dev/null &
+  # Bash reaps what is left to the first process of a machine.
+  while :; do sleep 1000 & wait $! || true; done
+}
+
+boot() {
+  local i=$1 parent children=
+  ip link del "veth$i" 2>/dev/null || true
+  setsid "${namespaces[@]}" --propagation private "$self" the-node "$i" >>"$folder/log/node$i.log" 2>&1 </dev/null &
+  parent=$!
+  for _ in {1..500}; do
+    children=$(cat "/proc/$parent/task/$parent/children") && [[ -n $children ]] && break || sleep 0.01
+  done
+  [[ -n $children ]] || die "node$i did not start: $(tail -n 3 "$folder/log/node$i.log")"
+  children=${children%% *}
+  ip link add "veth$i" type veth peer name eth0 netns "$children"
+  ip link set "veth$i" master br0 up
+  echo "$children" >"$folder/node/$i"
+}
+
+the_head() {
+  local nodes=$1 i idle
+  shift
+  hostname head
+  own_devices head
+  ip link add br0 type bridge
+  ip addr add "$network.1/24" dev br0
+  ip link set br0 up
+  for ((i = 1; i <= nodes; ++i)); do boot "$i"; done
+  start_slurmctld
+  for _ in {1..600}; do
+    idle=$(timeout 5 sinfo -h -t idle -o %D 2>/dev/null) || true
+    [[ $idle == "$nodes" ]] && break || sleep 0.1
+  done
+  if [[ $idle != "$nodes" ]]; then
+    tail -n 5 "$folder"/log/* >&2
+    die "only ${idle:-0} of $nodes nodes came up"
+  fi
+  # In a child, since signals do not end a machine's first process.
+  "$@" && exit 0 || exit $?
+}
+
+# --- the commands on the head
+
+inside() { nsenter -t "$(cat "$folder/node/$1")" --net --uts --mount --ipc --pid --wd="$PWD" -- "${@:2}"; }
+
+case ${1:-} in
+  run) run "${@:2}"; exit ;;
+  possible) possible; exit ;;
+  the-head) the_head "${@:2}"; exit ;;
+  the-node) the_node "$2"; exit ;;
+  on | node | link | slurmd | slurmctld) [[ -n $folder ]] || die "no cluster here: cluster.sh run N COMMAND..." ;;
+esac
+case "${1:-} ${3:-}" in
+  on\ *) inside "$2" "${@:3}" ;;
+  "node off") kill -KILL "$(cat "$folder/node/$2")" ;;
+  "node on") boot "$2" ;;
+  "link down" | "link up") ip link set "veth$2" "$3" ;;
+  "slurmd kill") inside "$2" sh -c "kill -KILL \$(cat '$folder/spool/node$2/slurmd.pid')" ;;
+  "slurmd start") inside "$2" setsid sh -c "slurmd -D >>'$folder/log/slurmd.node$2.out' 2>&1 </dev/null &" ;;
+  *)
+    case "${1:-} ${2:-}" in
+      "slurmctld kill") kill -KILL "$(cat "$folder/slurmctld.pid")" ;;
+      "slurmctld start") start_slurmctld ;;
+      *) sed -n '2,20s/^# \{0,1\}//p' "$self"; exit 2 ;;
+    esac
+    ;;
+esac
