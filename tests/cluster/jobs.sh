@@ -1,0 +1,137 @@
+# shellcheck shell=bash disable=SC2154
+# Sourced by run.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the llamesh under test,
+# $sources the repository, $work the current folder, which all nodes share.
+
+cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
+
+# tell TEXT: what the table says beside the scenario's name.
+tell() { echo "$*" >"$work/told"; }
+
+# bad TEXT: the scenario has failed.
+bad() {
+  tell "$1"
+  echo "FAILED: $1"
+  sinfo -N -l
+  squeue -t all -o '%i %j %T %r %N %M'
+  local log
+  for log in "$scenario".*.log; do [[ -e $log ]] && echo "--- $log" && tail -n 30 "$log"; done
+  exit 1
+}
+
+# within SECONDS COMMAND...: waits until the command is true; false when it was not so in time.
+within() {
+  local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
+  shift
+  until "$@"; do
+    ((${EPOCHREALTIME/[.,]/} < end)) || return 1
+    sleep 0.1
+  done
+}
+
+# --- jobs
+
+# Every run of the same length, on the same mesh and data: all have to end with the same weights.
+steps=60
+same_run=(train.steps=$steps train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
+
+# submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: a job of a template of slurm/ on inputs/tiny.yaml, as 2 ranks
+# on each node. Sets job.
+submit() {
+  local template=$sources/slurm/$1.sbatch run=$2 options=()
+  shift 2
+  while [[ $# -gt 0 && $1 != -- ]]; do options+=("$1"); shift; done
+  shift $(($# > 0))
+  job=$(sbatch --parsable --output="$scenario.%j.log" "${options[@]}" "$template" inputs/tiny.yaml "$run" \
+    "${same_run[@]}" "$@") || bad "sbatch refused $template"
+}
+
+# field NAME: what Slurm says of the job.
+field() { scontrol -o show job "$job" | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1; }
+state_is() { [[ " $* " == *" $(field JobState) "* ]]; }
+exit_code() { field ExitCode | cut -d: -f1; }
+restarts_are() { [[ $(field Restarts) -ge $1 ]]; }
+
+# ended SECONDS STATE CODE...: the job has to end so, with one of these codes.
+ended() {
+  within "$1" state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL ||
+    bad "the job has not ended after $1 s: $(field JobState)"
+  state_is "$2" || bad "the job is $(field JobState), not $2"
+  [[ " ${*:3} " == *" $(exit_code) "* ]] || bad "exit code $(exit_code), not ${*:3}"
+}
+
+log_of_job() { cat "$scenario.$job.log" 2>/dev/null; }
+logged() { log_of_job | grep -q -- "$1"; }
+has_to_log() { logged "$1" || bad "the log does not say '$1'"; }
+
+# --- runs
+
+# step_of RUN: the newest step in the metrics.
+step_of() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/null | tail -n 1; }
+past() { (($(step_of "$1" || true) + 0 >= $2)) 2>/dev/null; }
+trains_past() { within 20 past "$1" "$2" || bad "$1 has not reached step $2"; }
+
+# resumed RUN: after which steps it was resumed.
+resumed() { sed -n 's/.*"event":"resume","step":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | grep -vx 0 | paste -sd, ; }
+
+# state_of RUN KEY: a value of state.json.
+state_of() { tr -d '\n' <"$1/state.json" 2>/dev/null | sed -n 's/.*"'"$2"'": *"\{0,1\}\([^",}]*\).*/\1/p'; }
+
+last_of() { echo "$1/checkpoints/step_$(printf %08d $steps)"; }
+
+# unbroken: the run that nothing disturbs, made once.
+unbroken() {
+  [[ -e $(last_of unbroken)/manifest.json ]] && return
+  local job
+  rm -rf unbroken
+  submit multi-node unbroken
+  ended 60 COMPLETED 0
+}
+
+# same_weights RUN: it has ended as the unbroken run has.
+same_weights() {
+  unbroken
+  llamesh diff "$(last_of unbroken)" "$(last_of "$1")" || bad "other weights than the unbroken run's"
+}
+
+# --- processes
+
+# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them.
+ranks() {
+  local process
+  for process in /proc/[0-9]*; do
+    if [[ $(readlink "$process/exe") == "$program" ]] &&
+      { [[ $# == 0 ]] || grep -qszx "run.folder=$1" "$process/cmdline"; }; then
+      echo "${process#/proc/}"
+    fi
+  done 2>/dev/null
+}
+
+# rank N RUN: the process id of one rank.
+rank() {
+  local process
+  for process in $(ranks "$2"); do
+    grep -qszx "SLURM_PROCID=$1" "/proc/$process/environ" && echo "$process"
+  done
+}
+
+step_daemons() { grep -l '^slurmstepd' /proc/[0-9]*/cmdline 2>/dev/null; }
+no_process() { [[ -z $(ranks) && -z $(step_daemons) ]]; }
+
+# nothing_left: no process of any job is on any node, soon.
+nothing_left() { within 15 no_process || bad "processes are left: $(ranks) $(step_daemons)"; }
+
+# --- between scenarios
+
+all_idle() { [[ $(sinfo -h -N -t idle -o %n 2>/dev/null | sort -u | wc -l) == 4 ]]; }
+no_jobs() { [[ -z $(squeue -h -o %i) ]]; }
+
+# clean_up: the cluster as it was, whatever the scenario has left.
+clean_up() {
+  scancel -u root 2>/dev/null
+  within 20 no_jobs
+  local process
+  for process in $(ranks); do kill -KILL "$process"; done
+  within 3 all_idle && return
+  for process in 1 2 3 4; do scontrol update nodename=node$process state=resume 2>/dev/null; done
+  within 20 all_idle || echo "    not all nodes came back: $(sinfo -h -N -o '%n %T' | paste -sd' ')"
+}

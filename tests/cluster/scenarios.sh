@@ -1,0 +1,396 @@
+# shellcheck shell=bash disable=SC2154,SC2034
+# Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
+
+all_scenarios=(
+  startup templates single_node multi_node sweep
+  config_error without_pmix
+  rank_killed_in_step rank_killed_in_save
+  signal_usr2 signal_term second_term halt_file
+  requeue_template site_requeues scontrol_requeue job_chain walltime no_progress
+  slurmctld_stopped slurmd_killed node_killed link_cut rank_stopped
+  preflight preflight_bad_node
+  traffic
+)
+
+# --- what works when nothing is wrong
+
+# From srun to the first step, 4 nodes x 1 rank. Another load of the machine shows here: the best of three counts.
+startup() {
+  local try begin took best=999999
+  for try in 1 2 3; do
+    begin=$(date +%s%3N)
+    srun --mpi=pmix -N4 -n4 llamesh train inputs/tiny.yaml "run.folder=startup$try" train.steps=5 2>"$scenario.$try.log" &
+    within 20 past "startup$try" 1 || bad "the run does not train"
+    took=$(($(date +%s%3N) - begin))
+    wait || bad "the run failed"
+    best=$((took < best ? took : best))
+  done
+  tell "first step $best ms after srun, on 4 nodes"
+  ((best <= 3000)) || bad "first step $best ms after srun, not within 3 s"
+}
+
+templates() {
+  local template number=0
+  for template in "$sources"/slurm/*.sbatch; do
+    bash -n "$template" && sbatch --test-only "$template" || bad "sbatch --test-only refuses $template"
+    grep '^#SBATCH' "$template" | grep -qv '#.*# ' && bad "a directive of $template has no comment"
+    number=$((number + 1))
+  done
+  # The examples name partitions and machines that this cluster does not have: only their size is changed.
+  for template in "$sources"/slurm/sites/*.sbatch; do
+    bash -n "$template" && sbatch --test-only --partition=main --constraint= --nodes=2 --ntasks-per-node=2 \
+      --cpus-per-task=1 --gpus-per-node=0 "$template" || bad "sbatch --test-only refuses $template"
+    number=$((number + 1))
+  done
+  ((number == 8)) || bad "$number templates, not 8"
+  tell "$number templates pass sbatch --test-only"
+}
+
+single_node() {
+  submit single-node single -- train.steps=10
+  ended 40 COMPLETED 0
+  [[ $(step_of single) == 10 ]] || bad "step $(step_of single), not 10"
+  tell "1 node x 2 ranks, 10 steps"
+}
+
+multi_node() {
+  rm -rf unbroken
+  unbroken
+  log_of_job | grep -q 'mesh replicate=2 x shard=2' 2>/dev/null ||
+    grep -q 'replicate=2 x shard=2' "$(last_of unbroken)/manifest.json" || bad "not a mesh of 2 x 2"
+  llamesh verify "$(last_of unbroken)" || bad "its last checkpoint is not good"
+  tell "2 nodes x 2 ranks, hybrid_shard, $steps steps"
+}
+
+sweep() {
+  submit sweep sweep -- train.steps=5
+  within 60 no_jobs || bad "the array has not ended"
+  local value
+  for value in 3e-3 1e-3 3e-4 1e-4; do
+    [[ $(step_of "sweep/optimizer.lr=$value") == 5 ]] || bad "the task of $value has not trained"
+  done
+  [[ $(cat sweep/*/metrics.jsonl | sed -n 's/^{"step":5,"loss":\([^,]*\).*/\1/p' | sort -u | wc -l) == 4 ]] || bad "the losses do not differ"
+  tell "4 tasks, 4 losses"
+}
+
+# --- mistakes
+
+config_error() {
+  submit requeue wrong -- train.stesp=3
+  ended 30 FAILED 78
+  has_to_log "did you mean 'train.steps'"
+  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
+  tell "exit code 78, not queued again"
+}
+
+without_pmix() {
+  local code=0
+  srun -N2 -n2 --mpi=none llamesh train inputs/tiny.yaml run.folder=lone 2>"$scenario.0.log" >&2 || code=$?
+  [[ $code == 78 ]] || bad "exit code $code, not 78"
+  [[ $(grep -c '^llamesh: ' "$scenario.0.log") == 1 ]] || bad "not one line that says why"
+  [[ ! -e lone ]] || bad "a run folder was made"
+  tell "$(sed -n 's/^llamesh: //p' "$scenario.0.log" | cut -c 1-80)"
+}
+
+# --- a rank dies
+
+# goes_on RUN: the run, submitted again, ends as if nothing had been.
+goes_on() {
+  submit multi-node "$1"
+  ended 60 COMPLETED 0
+  same_weights "$1"
+}
+
+rank_killed_in_step() {
+  submit multi-node rank-killed
+  trains_past rank-killed 25
+  kill -KILL "$(rank 3 rank-killed)"
+  ended 15 FAILED 137 143  # SIGKILL's, or that of the SIGTERM with which Slurm ends the others
+  nothing_left
+  local code
+  code=$(exit_code)
+  goes_on rank-killed
+  tell "exit code $code, submitted again: resumed after step $(resumed rank-killed), same weights"
+}
+
+saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
+rank_killed_in_save() {
+  local try victim
+  for try in 1 2 3 4 5 6; do
+    rm -rf save-killed
+    submit multi-node save-killed -- checkpoint.every_steps=1
+    trains_past save-killed 10
+    victim=$(rank 1 save-killed)
+    until saving save-killed; do no_jobs && break; done
+    kill -KILL "$victim" 2>/dev/null
+    within 15 no_jobs || bad "the job has not ended"
+    saving save-killed && break
+  done
+  saving save-killed || bad "no save was hit in $try tries"
+  nothing_left
+  goes_on save-killed
+  tell "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
+}
+
+# --- the run is asked to stop
+
+# stopped_early RUN: the job has ended with 75 and a checkpoint of its last step.
+stopped_early() {
+  ended "${2:-30}" FAILED 75
+  nothing_left
+  [[ $(state_of "$1" state) == stopped ]] || bad "state.json says $(state_of "$1" state), not stopped"
+  [[ $(state_of "$1" exit_code) == 75 ]] || bad "state.json says exit code $(state_of "$1" exit_code)"
+  local step
+  step=$(step_of "$1")
+  [[ $(state_of "$1" step) == "$step" ]] || bad "state.json says step $(state_of "$1" step), the metrics $step"
+  ((step < steps)) || bad "it was over before it was stopped"
+  llamesh verify "$1/checkpoints/step_$(printf %08d "$step")" || bad "no checkpoint of step $step"
+  reason=$(state_of "$1" reason)
+  goes_on "$1"
+  [[ $(resumed "$1") == "$step" ]] || bad "resumed after step $(resumed "$1"), not $step"
+  [[ $(state_of "$1" state) == done ]] || bad "state.json says $(state_of "$1" state), not done"
+  tell "75, $reason; submitted again: resumed after step $step, same weights"
+}
+
+signalled() {
+  submit multi-node "signal-$1" --no-requeue
+  trains_past "signal-$1" 12
+  scancel --signal="$1" "$job"
+  stopped_early "signal-$1"
+}
+signal_usr2() { signalled USR2; }
+signal_term() { signalled TERM; }
+
+# A second SIGTERM, in the middle of the save, leaves the checkpoint before it standing; the run goes on from there.
+second_term() {
+  submit multi-node second-term --no-requeue
+  trains_past second-term 12
+  scancel --signal=TERM "$job"
+  until saving second-term || no_jobs; do :; done
+  scancel --signal=TERM "$job"
+  within 20 no_jobs || bad "the job has not ended"
+  nothing_left
+  llamesh verify second-term/checkpoints/step_00000010 || bad "step 10 is damaged"
+  local code
+  code=$(exit_code)
+  goes_on second-term
+  tell "exit code $code, submitted again: resumed after step $(resumed second-term), same weights"
+}
+
+halt_file() {
+  submit multi-node halted --no-requeue
+  trains_past halted 12
+  touch halted/halt
+  within 30 no_jobs || bad "the run does not stop"
+  rm -f halted/halt
+  stopped_early halted
+}
+
+# --- the job is queued again
+
+# ended_after_restarts RUN N: the job has run N times more, and ended as if nothing had been.
+ended_after_restarts() {
+  ended 90 COMPLETED 0
+  [[ $(field Restarts) == "$2" ]] || bad "$(field Restarts) restarts, not $2"
+  same_weights "$1"
+  tell "queued again, resumed after step $(resumed "$1"), same weights"
+}
+
+# The template asks Slurm itself: here of a job that the site would not queue again.
+requeue_template() {
+  submit requeue requeued
+  trains_past requeued 12
+  scancel --signal=USR2 "$job"
+  ended_after_restarts requeued 1
+  has_to_log "is queued again"
+}
+
+# RequeueExit=75 in slurm.conf: any template will do.
+site_requeues() {
+  submit multi-node site-requeued --requeue
+  trains_past site-requeued 12
+  scancel --signal=USR2 "$job"
+  ended_after_restarts site-requeued 1
+}
+
+# Slurm kills all of it without a word.
+scontrol_requeue() {
+  submit requeue by-hand
+  trains_past by-hand 25
+  scontrol requeue "$job"
+  ended_after_restarts by-hand 1
+}
+
+job_chain() {
+  local links=() link
+  for link in 1 2 3; do
+    submit chain chained --job-name=my-chain
+    links+=("$job")
+  done
+  trains_past chained 12
+  scancel --signal=USR2 "${links[0]}"
+  within 60 no_jobs || bad "the chain has not ended"
+  job=${links[0]}; ended 1 FAILED 75
+  job=${links[1]}; ended 1 COMPLETED 0
+  job=${links[2]}; ended 1 COMPLETED 0
+  has_to_log "chained is done"
+  same_weights chained
+  tell "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
+}
+
+# Two minutes are little more than the 60 s that are kept in hand.
+walltime() {
+  submit single-node walltime --no-requeue --time=2 --ntasks-per-node=1 -- train.steps=1000000
+  ended 150 FAILED 75
+  [[ $(state_of walltime state) == stopped ]] || bad "state.json says $(state_of walltime state), not stopped"
+  llamesh verify "walltime/checkpoints/step_$(printf %08d "$(state_of walltime step)")" || bad "no checkpoint of its last step"
+  tell "75, $(state_of walltime reason), after $(field RunTime) of $(field TimeLimit)"
+}
+
+# The first step kills a rank each time: after two restarts that have saved nothing it is enough.
+no_progress() {
+  submit requeue no-progress -- checkpoint.every_steps=1000
+  local restart
+  for restart in 0 1 2; do
+    within 30 restarts_are $restart || bad "restart $restart has not come"
+    within 30 state_is RUNNING COMPLETED FAILED || bad "restart $restart has not begun"
+    state_is RUNNING || break
+    within 20 test -n "$(ranks no-progress)"
+    within 20 ranks_are 4 no-progress || break
+    scontrol requeue "$job"
+    sleep 1
+  done
+  ended 60 FAILED 93
+  [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
+  tell "exit code 93 in restart $(field Restarts), not queued again"
+}
+ranks_are() { [[ $(ranks "$2" | wc -l) == "$1" ]]; }
+
+# --- the cluster itself
+
+slurmctld_stopped() {
+  submit multi-node headless
+  trains_past headless 12
+  cluster slurmctld kill
+  trains_past headless $((steps - 10))
+  cluster slurmctld start
+  ended 40 COMPLETED 0
+  same_weights headless
+  tell "the run went on, same weights"
+}
+
+slurmd_killed() {
+  submit multi-node no-slurmd
+  trains_past no-slurmd 12
+  cluster slurmd 2 kill
+  trains_past no-slurmd 30
+  cluster slurmd 2 start
+  ended 40 COMPLETED 0
+  same_weights no-slurmd
+  tell "the run went on, same weights"
+}
+
+node_killed() {
+  submit requeue node-killed
+  trains_past node-killed 25
+  cluster node 1 off  # of rank 0 and of the batch shell
+  within 60 restarts_are 1 || bad "it was not queued again"
+  ended_after_restarts node-killed 1
+  cluster node 1 on
+}
+
+# ends_by_itself RUN: a run that hangs has to end within 60 s, on all nodes.
+ends_by_itself() {
+  local begin=$SECONDS
+  within 75 no_ranks "$1" || bad "ranks still hang after 75 s: $(ranks "$1")"
+  tell "the run ended after $((SECONDS - begin)) s"
+}
+no_ranks() { [[ -z $(ranks "$1") ]]; }
+
+link_cut() {
+  submit multi-node link-cut --no-requeue
+  trains_past link-cut 12
+  cluster link 2 down
+  ends_by_itself link-cut
+  cluster link 2 up
+  within 60 no_jobs || bad "the job has not ended"
+  nothing_left
+  local told
+  told=$(cat told)
+  clean_up
+  goes_on link-cut
+  tell "$told; submitted again: resumed after step $(resumed link-cut), same weights"
+}
+
+rank_stopped() {
+  submit multi-node rank-stopped --no-requeue
+  trains_past rank-stopped 12
+  kill -STOP "$(rank 2 rank-stopped)"
+  ends_by_itself rank-stopped
+  within 20 no_jobs || bad "the job has not ended"
+  ended 1 FAILED 70 75
+  nothing_left
+  local told
+  told="$(cat told) with $(exit_code)"
+  goes_on rank-stopped
+  tell "$told; submitted again: resumed after step $(resumed rank-stopped), same weights"
+}
+
+# --- preflight
+
+preflight() {
+  submit preflight checked
+  ended 40 COMPLETED 0
+  [[ ! -e checked/metrics.jsonl ]] || bad "it has trained"
+  tell "exit code 0"
+}
+
+# node2 has another llamesh than the others.
+preflight_bad_node() {
+  mkdir -p other
+  cp "$program" other/llamesh
+  printf x >>other/llamesh
+  cluster on 2 mount --bind "$work/other/llamesh" "$program"
+  submit preflight checked-bad
+  ended 40 FAILED 75
+  cluster on 2 umount "$program"
+  has_to_log "exclude=node2"
+  tell "75, $(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
+}
+
+# --- traffic between nodes
+
+# sent: the bytes that node1 and node2 have sent so far, all told.
+sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { print sum }' /proc/net/dev; }
+
+# A model large enough that what Slurm and MPI say beside it is small, and runs of 3 and 13 steps, whose difference is
+# ten steps and nothing else.
+crossed() {
+  local strategy=$1 length=$2 before
+  before=$(sent)
+  srun --mpi=pmix --nodelist=node[1-2] --ntasks-per-node=2 llamesh train inputs/tiny.yaml "run.folder=traffic-$strategy-$length" \
+    "sharding.strategy=$strategy" train.steps="$length" schedule.name=constant train.global_batch=4 \
+    model.hidden_size=192 model.intermediate_size=512 model.num_hidden_layers=4 2>"$scenario.$strategy.log" >&2 ||
+    bad "the run with $strategy failed"
+  echo $(($(sent) - before))
+}
+# counted AXIS STRATEGY: bytes of all four ranks over an axis in ten steps, as the metrics have them.
+counted() { sed -n 's/.*"'"$1"'":\([0-9]*\).*/\1/p' "traffic-$2-13/metrics.jsonl" | tail -n 1 | awk '{ print 4 * 10 * $1 }'; }
+
+traffic() {
+  local strategy short long counted_bytes hybrid full
+  echo "table: ten steps, 2 nodes x 2 ranks   between the nodes, MB   counted, MB"
+  for strategy in hybrid_shard full_shard; do
+    short=$(crossed $strategy 3)
+    long=$(crossed $strategy 13)
+    declare "$strategy=$((long - short))"
+    counted_bytes=$(counted "$([[ $strategy == hybrid_shard ]] && echo replicate || echo shard)" $strategy)
+    awk -v name=$strategy -v seen=$((long - short)) -v counted="$counted_bytes" \
+      'BEGIN { printf "table: %-35s %23.1f %13.1f\n", name, seen / 1e6, counted / 1e6 }'
+    if [[ $strategy == hybrid_shard ]]; then hybrid=$counted_bytes; fi
+  done
+  awk -v seen="$hybrid_shard" -v counted="$hybrid" 'BEGIN { exit !(seen > 0.9 * counted && seen < 1.1 * counted) }' ||
+    bad "hybrid_shard: $hybrid_shard bytes between the nodes, $hybrid counted"
+  ((full_shard > hybrid_shard)) || bad "full_shard sends no more than hybrid_shard"
+  tell "hybrid_shard within 10 % of what is counted; full_shard sends $(awk "BEGIN { printf \"%.1f\", $full_shard / $hybrid_shard }") x as much"
+}
