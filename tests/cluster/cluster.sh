@@ -43,7 +43,7 @@ write_configuration() {
     echo "$network.1 head"
     for ((i = 1; i <= nodes; ++i)); do echo "$network.$((10 + i)) node$i"; done; } >"$folder/hosts"
   # Nodes are given up and credentials expire within seconds, where a site has minutes: a requeued job waits until its
-  # old credential has expired. The two exit codes are what docs/cluster.md asks of a site.
+  # old credential has expired.
   cat >"$folder/slurm.conf" <<CONF
 ClusterName=llamesh
 SlurmctldHost=head($network.1)
@@ -72,7 +72,6 @@ KillWait=5
 UnkillableStepTimeout=15
 MinJobAge=600
 JobRequeue=1
-RequeueExit=75
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool/%n
 SlurmctldPidFile=$folder/slurmctld.pid

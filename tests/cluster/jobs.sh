@@ -1,11 +1,13 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by run.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the llamesh under test,
-# $sources the repository, $work the current folder, which all nodes share.
+# $sources the repository, $work the current folder, which all nodes share; $scenario is the one that runs, on the nodes
+# whose numbers are in $nodes.
 
 cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
 
 # tell TEXT: what the table says beside the scenario's name.
-tell() { echo "$*" >"$work/told"; }
+tell() { echo "$*" >"$work/$scenario.told"; }
+told() { cat "$work/$scenario.told" 2>/dev/null; }
 
 # bad TEXT: the scenario has failed.
 bad() {
@@ -34,6 +36,13 @@ within() {
 steps=60
 same_run=(train.steps=$steps train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
 
+# other_nodes: the option with which a job stays on the nodes of the scenario.
+other_nodes() {
+  local node others=()
+  for node in 1 2 3 4; do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
+  echo "--exclude=$(IFS=,; echo "${others[*]}")"
+}
+
 # submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: a job of a template of slurm/ on inputs/tiny.yaml, as 2 ranks
 # on each node. Sets job.
 submit() {
@@ -41,8 +50,9 @@ submit() {
   shift 2
   while [[ $# -gt 0 && $1 != -- ]]; do options+=("$1"); shift; done
   shift $(($# > 0))
-  job=$(sbatch --parsable --output="$scenario.%j.log" "${options[@]}" "$template" inputs/tiny.yaml "$run" \
+  job=$(sbatch --parsable --output="$scenario.%j.log" "$(other_nodes)" "${options[@]}" "$template" inputs/tiny.yaml "$run" \
     "${same_run[@]}" "$@") || bad "sbatch refused $template"
+  echo "$job" >>"$scenario.jobs"
 }
 
 # field NAME: what Slurm says of the job.
@@ -59,6 +69,8 @@ ended() {
   [[ " ${*:3} " == *" $(exit_code) "* ]] || bad "exit code $(exit_code), not ${*:3}"
 }
 
+jobs() { paste -sd, "$scenario.jobs" 2>/dev/null; }
+no_jobs() { [[ -z $(jobs) || -z $(squeue -h -o %i -j "$(jobs)") ]]; }
 log_of_job() { cat "$scenario.$job.log" 2>/dev/null; }
 logged() { log_of_job | grep -q -- "$1"; }
 has_to_log() { logged "$1" || bad "the log does not say '$1'"; }
@@ -114,24 +126,36 @@ rank() {
   done
 }
 
-step_daemons() { grep -l '^slurmstepd' /proc/[0-9]*/cmdline 2>/dev/null; }
-no_process() { [[ -z $(ranks) && -z $(step_daemons) ]]; }
+# node_of N RUN: the number of the node that rank N is on.
+node_of() { tr '\0' '\n' <"/proc/$(rank "$1" "$2")/environ" | sed -n 's/^SLURMD_NODENAME=node//p'; }
+
+# processes_here: the ranks on the nodes of the scenario, and Slurm's processes of its jobs.
+processes_here() {
+  local process job node
+  for process in $(ranks); do
+    for node in $nodes; do grep -qszx "SLURMD_NODENAME=node$node" "/proc/$process/environ" && echo "$process"; done
+  done
+  for job in $(cat "$scenario.jobs" 2>/dev/null); do grep -ls "^slurmstepd: \[$job\." /proc/[0-9]*/cmdline; done
+}
+no_process() { [[ -z $(processes_here) ]]; }
 
 # nothing_left: no process of any job is on any node, soon.
-nothing_left() { within 15 no_process || bad "processes are left: $(ranks) $(step_daemons)"; }
+nothing_left() { within 15 no_process || bad "processes are left: $(processes_here)"; }
 
 # --- between scenarios
 
-all_idle() { [[ $(sinfo -h -N -t idle -o %n 2>/dev/null | sort -u | wc -l) == 4 ]]; }
-no_jobs() { [[ -z $(squeue -h -o %i) ]]; }
+idle() {
+  local node
+  for node in $nodes; do [[ $(sinfo -h -n "node$node" -o %T 2>/dev/null) == idle ]] || return; done
+}
 
-# clean_up: the cluster as it was, whatever the scenario has left.
+# clean_up: the nodes as they were, whatever the scenario has left.
 clean_up() {
-  scancel -u root 2>/dev/null
+  local node process job
+  for job in $(cat "$scenario.jobs" 2>/dev/null); do scancel "$job" 2>/dev/null; done
   within 20 no_jobs
-  local process
-  for process in $(ranks); do kill -KILL "$process"; done
-  within 3 all_idle && return
-  for process in 1 2 3 4; do scontrol update nodename=node$process state=resume 2>/dev/null; done
-  within 20 all_idle || echo "    not all nodes came back: $(sinfo -h -N -o '%n %T' | paste -sd' ')"
+  for process in $(processes_here); do kill -KILL "${process//[!0-9]/}" 2>/dev/null; done
+  within 5 idle && return
+  for node in $nodes; do scontrol update nodename="node$node" state=resume 2>/dev/null; done
+  within 20 idle || echo "    not all nodes came back: $(sinfo -h -N -o '%n %T' | paste -sd' ')"
 }

@@ -15,32 +15,41 @@ fi
 source "$here/jobs.sh"
 source "$here/scenarios.sh"
 
-wanted=("${@:2}")
-if [[ ${#wanted[@]} == 0 ]]; then wanted=("${all_scenarios[@]}"); fi
-for scenario in "${wanted[@]}"; do
-  if [[ $(type -t "$scenario") != function ]]; then echo "run.sh: no scenario named $scenario" >&2; exit 2; fi
-done
-
 work=$LLAMESH_CLUSTER/work
 mkdir -p "$work/bin"
 ln -sfn "$sources/inputs" "$work/inputs"
 ln -sfn "$program" "$work/bin/llamesh"
 export PATH=$work/bin:$PATH
 cd "$work" || exit 1
-
-failed=()
 begin=$SECONDS
-for scenario in "${wanted[@]}"; do
-  rm -f told
-  started=$SECONDS
-  if ("$scenario" && nothing_left) >"$scenario.out" 2>&1; then verdict=ok; else verdict=FAILED; fi
-  printf '%-24s %-6s %4d s  %s\n' "$scenario" "$verdict" $((SECONDS - started)) "$(cat told 2>/dev/null)"
-  if [[ $verdict == FAILED ]]; then
-    failed+=("$scenario")
-    sed 's/^/    /' "$scenario.out"
-  fi
-  sed -n 's/^table: /    /p' "$scenario.out"
-  clean_up
-done
-echo "$((${#wanted[@]} - ${#failed[@]})) passed, ${#failed[@]} failed in $((SECONDS - begin)) s${failed[*]:+: ${failed[*]}}"
-[[ ${#failed[@]} == 0 ]]
+
+# run_scenarios NODES SCENARIO...: one after the other, on these nodes.
+run_scenarios() {
+  local nodes=$1 scenario verdict started
+  shift
+  for scenario in "$@"; do
+    started=$SECONDS
+    if ("$scenario" && nothing_left) >"$scenario.out" 2>&1; then verdict=ok; else verdict=FAILED; fi
+    printf '%-22s %-6s %4d s  %s\n' "$scenario" $verdict $((SECONDS - started)) "$(told)"
+    sed -n 's/^table: /    /p' "$scenario.out"
+    if [[ $verdict == FAILED ]]; then sed 's/^/    /' "$scenario.out"; fi
+    echo "$scenario" >>"$verdict.list"
+    clean_up
+  done
+}
+
+if [[ $# -gt 1 ]]; then
+  for scenario in "${@:2}"; do
+    if [[ $(type -t "$scenario") != function ]]; then echo "run.sh: no scenario named $scenario" >&2; exit 2; fi
+  done
+  run_scenarios "1 2 3 4" "${@:2}"
+else
+  run_scenarios "1 2 3 4" "${at_first[@]}"
+  run_scenarios "1 2" "${on_nodes_1_and_2[@]}" &
+  run_scenarios "3 4" "${on_nodes_3_and_4[@]}" &
+  wait
+  run_scenarios "1 2 3 4" "${at_last[@]}"
+fi
+touch ok.list FAILED.list
+echo "$(wc -l <ok.list) passed, $(wc -l <FAILED.list) failed in $((SECONDS - begin)) s: $(paste -sd' ' FAILED.list)"
+[[ ! -s FAILED.list ]]

@@ -1,16 +1,15 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
 
-all_scenarios=(
-  startup templates single_node multi_node sweep
-  config_error without_pmix
-  rank_killed_in_step rank_killed_in_save
-  signal_usr2 signal_term second_term halt_file
-  requeue_template site_requeues scontrol_requeue job_chain walltime no_progress
-  slurmctld_stopped slurmd_killed node_killed link_cut rank_stopped
-  preflight preflight_bad_node
-  traffic
+# Those that wait for a long time run beside those that compute. At last those that the whole cluster feels.
+at_first=(startup templates multi_node)
+on_nodes_1_and_2=(
+  single_node sweep config_error without_pmix rank_killed_in_step rank_killed_in_save
+  signal_usr2 signal_term second_term halt_file preflight preflight_bad_node
+  requeue_template scontrol_requeue job_chain
 )
+on_nodes_3_and_4=(rank_stopped walltime no_progress link_cut)
+at_last=(site_requeues slurmctld_stopped slurmd_killed node_killed traffic)
 
 # --- what works when nothing is wrong
 
@@ -85,7 +84,7 @@ config_error() {
 
 without_pmix() {
   local code=0
-  srun -N2 -n2 --mpi=none llamesh train inputs/tiny.yaml run.folder=lone 2>"$scenario.0.log" >&2 || code=$?
+  srun "$(other_nodes)" -N2 -n2 --mpi=none llamesh train inputs/tiny.yaml run.folder=lone 2>"$scenario.0.log" >&2 || code=$?
   [[ $code == 78 ]] || bad "exit code $code, not 78"
   [[ $(grep -c '^llamesh: ' "$scenario.0.log") == 1 ]] || bad "not one line that says why"
   [[ ! -e lone ]] || bad "a run folder was made"
@@ -196,7 +195,6 @@ ended_after_restarts() {
   tell "queued again, resumed after step $(resumed "$1"), same weights"
 }
 
-# The template asks Slurm itself: here of a job that the site would not queue again.
 requeue_template() {
   submit requeue requeued
   trains_past requeued 12
@@ -205,12 +203,16 @@ requeue_template() {
   has_to_log "is queued again"
 }
 
-# RequeueExit=75 in slurm.conf: any template will do.
+# Any template will do where slurm.conf says RequeueExit=75. Slurm then queues again even a job with --no-requeue.
 site_requeues() {
-  submit multi-node site-requeued --requeue
+  echo RequeueExit=75 >>"$SLURM_CONF"
+  scontrol reconfigure
+  submit multi-node site-requeued
   trains_past site-requeued 12
   scancel --signal=USR2 "$job"
   ended_after_restarts site-requeued 1
+  sed -i /^RequeueExit/d "$SLURM_CONF"
+  scontrol reconfigure
 }
 
 # Slurm kills all of it without a word.
@@ -280,29 +282,34 @@ slurmctld_stopped() {
 }
 
 slurmd_killed() {
+  local node
   submit multi-node no-slurmd
   trains_past no-slurmd 12
-  cluster slurmd 2 kill
+  node=$(node_of 2 no-slurmd)
+  cluster slurmd "$node" kill
   trains_past no-slurmd 30
-  cluster slurmd 2 start
+  cluster slurmd "$node" start
   ended 40 COMPLETED 0
   same_weights no-slurmd
   tell "the run went on, same weights"
 }
 
 node_killed() {
+  local node
   submit requeue node-killed
   trains_past node-killed 25
-  cluster node 1 off  # of rank 0 and of the batch shell
+  node=$(node_of 0 node-killed)  # the batch shell's, too
+  cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
   ended_after_restarts node-killed 1
-  cluster node 1 on
+  cluster node "$node" on
 }
 
 # ends_by_itself RUN: a run that hangs has to end within 60 s, on all nodes.
 ends_by_itself() {
   local begin=$SECONDS
   within 75 no_ranks "$1" || bad "ranks still hang after 75 s: $(ranks "$1")"
+  past "$1" $steps && bad "it was over before anything went wrong"
   tell "the run ended after $((SECONDS - begin)) s"
 }
 no_ranks() { [[ -z $(ranks "$1") ]]; }
@@ -310,16 +317,17 @@ no_ranks() { [[ -z $(ranks "$1") ]]; }
 link_cut() {
   submit multi-node link-cut --no-requeue
   trains_past link-cut 12
-  cluster link 2 down
+  local node first
+  node=$(node_of 2 link-cut)
+  cluster link "$node" down
   ends_by_itself link-cut
-  cluster link 2 up
+  cluster link "$node" up
   within 60 no_jobs || bad "the job has not ended"
   nothing_left
-  local told
-  told=$(cat told)
+  first=$(told)
   clean_up
   goes_on link-cut
-  tell "$told; submitted again: resumed after step $(resumed link-cut), same weights"
+  tell "$first; submitted again: resumed after step $(resumed link-cut), same weights"
 }
 
 rank_stopped() {
@@ -330,10 +338,10 @@ rank_stopped() {
   within 20 no_jobs || bad "the job has not ended"
   ended 1 FAILED 70 75
   nothing_left
-  local told
-  told="$(cat told) with $(exit_code)"
+  local first
+  first="$(told) with $(exit_code)"
   goes_on rank-stopped
-  tell "$told; submitted again: resumed after step $(resumed rank-stopped), same weights"
+  tell "$first; submitted again: resumed after step $(resumed rank-stopped), same weights"
 }
 
 # --- preflight
@@ -342,7 +350,7 @@ preflight() {
   submit preflight checked
   ended 40 COMPLETED 0
   [[ ! -e checked/metrics.jsonl ]] || bad "it has trained"
-  tell "exit code 0"
+  tell "0, and not trained"
 }
 
 # node2 has another llamesh than the others.
@@ -352,10 +360,11 @@ preflight_bad_node() {
   printf x >>other/llamesh
   cluster on 2 mount --bind "$work/other/llamesh" "$program"
   submit preflight checked-bad
-  ended 40 FAILED 75
+  ended 40 FAILED 1
   cluster on 2 umount "$program"
+  has_to_log "exit code 75"
   has_to_log "exclude=node2"
-  tell "75, $(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
+  tell "$(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
 }
 
 # --- traffic between nodes
