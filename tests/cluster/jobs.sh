@@ -86,7 +86,7 @@ trains_past() { within 20 past "$1" "$2" || bad "$1 has not reached step $2"; }
 resumed() { sed -n 's/.*"event":"resume","step":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | grep -vx 0 | paste -sd, ; }
 
 # state_of RUN KEY: a value of state.json.
-state_of() { tr -d '\n' <"$1/state.json" 2>/dev/null | sed -n 's/.*"'"$2"'": *"\{0,1\}\([^",}]*\).*/\1/p'; }
+state_of() { tr -d '\n' 2>/dev/null <"$1/state.json" | sed -n 's/.*"'"$2"'": *"\{0,1\}\([^",}]*\).*/\1/p'; }
 
 last_of() { echo "$1/checkpoints/step_$(printf %08d $steps)"; }
 
