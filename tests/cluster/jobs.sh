@@ -39,7 +39,7 @@ same_run=(train.steps=$steps train.global_batch=24 checkpoint.every_steps=10 log
 # other_nodes: the option with which a job stays on the nodes of the scenario.
 other_nodes() {
   local node others=()
-  for node in 1 2 3 4; do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
+  for node in 1 2 3 4 5; do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
   echo "--exclude=$(IFS=,; echo "${others[*]}")"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of four nodes (cluster.sh), a line for each scenario;
+# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of five nodes (cluster.sh), a line for each scenario;
 # all of scenarios.sh, or those that are named. Ends with 1 when one has failed, and with 77 where no cluster can be
-# made. Within `cluster.sh run 4 bash` it takes that cluster.
+# made. Within `cluster.sh run 5 bash` it takes that cluster.
 set -uo pipefail
 program=$(readlink -f "$1") || exit 2
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -10,7 +10,7 @@ if [[ -z ${LLAMESH_CLUSTER:-} ]]; then
   reason=$("$here/cluster.sh" possible) || { printf 'cluster: Skipped\n%s\n' "$reason"; exit 77; }
   # Of a Slurm around the tests nothing may be seen.
   for variable in $(compgen -e SLURM_) $(compgen -e SBATCH_); do unset "$variable"; done
-  LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$here/cluster.sh" run 4 "$0" "$@"
+  LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$here/cluster.sh" run 5 "$0" "$@"
 fi
 source "$here/jobs.sh"
 source "$here/scenarios.sh"
@@ -42,13 +42,17 @@ if [[ $# -gt 1 ]]; then
   for scenario in "${@:2}"; do
     if [[ $(type -t "$scenario") != function ]]; then echo "run.sh: no scenario named $scenario" >&2; exit 2; fi
   done
-  run_scenarios "1 2 3 4" "${@:2}"
+  run_scenarios "1 2 3 4 5" "${@:2}"
 else
-  run_scenarios "1 2 3 4" "${at_first[@]}"
-  run_scenarios "1 2" "${on_nodes_1_and_2[@]}" &
-  run_scenarios "3 4" "${on_nodes_3_and_4[@]}" &
+  run_scenarios "1 2 3 4 5" "${at_first[@]}"
+  run_scenarios "1 2" "${on_nodes_1_2[@]}" &
+  run_scenarios "3 4" "${on_nodes_3_4[@]}" &
+  run_scenarios "5" "${on_node_5[@]}" &
   wait
-  run_scenarios "1 2 3 4" "${at_last[@]}"
+  run_scenarios "1 2" "${then_on_nodes_1_2[@]}" &
+  run_scenarios "3 4 5" "${then_on_nodes_3_4_5[@]}" &
+  wait
+  run_scenarios "1 2 3 4 5" "${at_last[@]}"
 fi
 touch ok.list FAILED.list
 echo "$(wc -l <ok.list) passed, $(wc -l <FAILED.list) failed in $((SECONDS - begin)) s: $(paste -sd' ' FAILED.list)"

@@ -1,15 +1,19 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 # Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
 
-# Those that wait for a long time run beside those that compute. At last those that the whole cluster feels.
+# What has no need of each other's nodes runs side by side: much of it is waiting. At first and at last what uses, or
+# disturbs, the whole cluster.
 at_first=(startup templates multi_node)
-on_nodes_1_and_2=(
-  single_node sweep config_error without_pmix rank_killed_in_step rank_killed_in_save
-  signal_usr2 signal_term second_term halt_file preflight preflight_bad_node
+on_nodes_1_2=(
+  config_error without_pmix rank_killed_in_step rank_killed_in_save
+  signal_usr2 signal_term second_term halt_file preflight
   requeue_template scontrol_requeue cancelled job_chain slurmd_killed
 )
-on_nodes_3_and_4=(walltime link_cut rank_stopped no_progress)
-at_last=(site_requeues slurmctld_stopped node_killed traffic)
+on_nodes_3_4=(link_cut rank_stopped no_progress)
+on_node_5=(walltime single_node sweep)
+then_on_nodes_1_2=(documentation)
+then_on_nodes_3_4_5=(node_killed)
+at_last=(site_requeues slurmctld_stopped preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -71,6 +75,36 @@ sweep() {
   [[ $(cat sweep/*/metrics.jsonl | sed -n 's/^{"step":5,"loss":\([^,]*\).*/\1/p' | sort -u | wc -l) == 4 ]] || bad "the losses do not differ"
   tell "4 tasks, 4 losses"
 }
+
+# The commands of the first section of docs/cluster.md, as written, by a user who waits between them.
+documentation() {
+  local command all=()
+  mkdir -p user installed/share/llamesh
+  ln -sfn "$sources/inputs" installed/share/llamesh/inputs
+  ln -sfn "$sources/slurm" installed/share/llamesh/slurm
+  # What the modulefile does, whose own tests are elsewhere.
+  module() { [[ $* == "load llamesh" ]] && LLAMESH_ROOT=$work/installed; }
+  sbatch() { job=$(command sbatch --parsable "$(other_nodes)" "$@") && echo "$job" >>"$work/$scenario.jobs"; }
+  cd user || exit 1
+  mapfile -t all < <(sed -n '/^## /h; /^    /{x;/From the module/{x;p;x};x}' "$sources/docs/cluster.md")
+  ((${#all[@]} == 11)) || bad "${#all[@]} commands, not 11"
+  for command in "${all[@]#    }"; do
+    case $command in
+      *requeue.sbatch*) (cd .. && within 30 no_jobs); [[ $(exit_code) == 0 ]] || bad "the preflight failed" ;;
+      squeue*) trains_past runs/first 110 ;;
+      cat*) within 40 goes_on_again || bad "it was not resumed" ;;
+    esac
+    echo "$command"
+    eval "$command" || bad "$command"
+    case $command in
+      touch*) within 20 stopped_by_halt || bad "it does not stop" ;;
+    esac
+  done
+  tell "${#all[@]} commands of docs/cluster.md: resumed after step $(resumed runs/first)"
+  cd ..
+}
+goes_on_again() { [[ -n $(resumed runs/first) ]]; }
+stopped_by_halt() { [[ $(state_of runs/first reason) == *halt* ]]; }
 
 # --- mistakes
 
@@ -366,17 +400,18 @@ preflight() {
   tell "0, and not trained"
 }
 
-# node2 has another llamesh than the others.
+# node1 has another llamesh than the two others.
 preflight_bad_node() {
   mkdir -p other
   cp "$program" other/llamesh
   printf x >>other/llamesh
-  cluster on 2 mount --bind "$work/other/llamesh" "$program"
-  submit preflight checked-bad
-  ended 40 FAILED 1
-  cluster on 2 umount "$program"
+  cluster on 1 mount --bind "$work/other/llamesh" "$program"
+  submit preflight checked-bad --nodes=3
+  within 40 no_jobs
+  cluster on 1 umount "$program"
+  ended 1 FAILED 1
   has_to_log "exit code 75"
-  has_to_log "exclude=node2"
+  has_to_log "--exclude=node1$"
   tell "$(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
 }
 
