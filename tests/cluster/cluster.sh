@@ -142,7 +142,7 @@ the_node() {
   hostname "node$i"
   own_devices "node$i"
   own_tmp
-  for _ in {1..500}; do ip link show eth0 &>/dev/null && break || sleep 0.01; done
+  for _ in {1..500}; do if ip link show eth0 &>/dev/null; then break; else sleep 0.01; fi; done
   ip addr add "$network.$((10 + i))/24" dev eth0
   ip link set eth0 up
   # A socket of an earlier life would be in the way of a step that is started again.
@@ -159,7 +159,8 @@ boot() {
   setsid "${namespaces[@]}" --propagation private "$self" the-node "$i" >>"$folder/log/node$i.log" 2>&1 </dev/null &
   parent=$!
   for _ in {1..500}; do
-    children=$(cat "/proc/$parent/task/$parent/children") && [[ -n $children ]] && break || sleep 0.01
+    children=$(cat "/proc/$parent/task/$parent/children")
+    if [[ -n $children ]]; then break; else sleep 0.01; fi
   done
   [[ -n $children ]] || die "node$i did not start: $(tail -n 3 "$folder/log/node$i.log")"
   children=${children%% *}
@@ -180,7 +181,7 @@ the_head() {
   start_slurmctld
   for _ in {1..600}; do
     idle=$(timeout 5 sinfo -h -t idle -o %D 2>/dev/null) || true
-    [[ $idle == "$nodes" ]] && break || sleep 0.1
+    if [[ $idle == "$nodes" ]]; then break; else sleep 0.1; fi
   done
   if [[ $idle != "$nodes" ]]; then
     tail -n 5 "$folder"/log/* >&2

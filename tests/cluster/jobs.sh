@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2154,SC2013,SC2015,SC2119,SC2120
 # Sourced by run.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the llamesh under test,
 # $sources the repository, $work the current folder, which all nodes share; $scenario is the one that runs, on the nodes
 # whose numbers are in $nodes.
@@ -34,7 +34,7 @@ within() {
 
 # Every run of the same length, on the same mesh and data: all have to end with the same weights.
 steps=60
-same_run=(train.steps=$steps train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
+same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
 
 # other_nodes: the option with which a job stays on the nodes of the scenario.
 other_nodes() {

@@ -2,6 +2,7 @@
 # run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of five nodes (cluster.sh), a line for each scenario;
 # all of scenarios.sh, or those that are named. Ends with 1 when one has failed, and with 77 where no cluster can be
 # made. Within `cluster.sh run 5 bash` it takes that cluster.
+# shellcheck disable=SC2034,SC2154  # jobs.sh and scenarios.sh use and make them
 set -uo pipefail
 program=$(readlink -f "$1") || exit 2
 here=$(cd "$(dirname "$0")" && pwd -P)

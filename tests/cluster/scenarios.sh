@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154,SC2034
+# shellcheck shell=bash disable=SC2154,SC2034,SC2015
 # Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
 
 # What has no need of each other's nodes runs side by side: much of it is waiting. At first and at last what uses, or
@@ -367,8 +367,10 @@ link_cut() {
   local node first
   node=$(node_of 2 link-cut)
   cluster link "$node" down
-  ends_by_itself link-cut
+  (ends_by_itself link-cut)
+  local ended=$?
   cluster link "$node" up
+  [[ $ended == 0 ]] || exit 1
   within 60 no_jobs || bad "the job has not ended"
   nothing_left
   first=$(told)
