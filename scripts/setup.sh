@@ -2,7 +2,7 @@
 # Installs what llamesh is built from out of Debian's packages, and says first what that is.
 #   scripts/setup.sh [--no-install] [--tests] [--ci]
 #     --no-install   only say what is missing
-#     --tests        also what only tests use: a Slurm to run jobs on
+#     --tests        also what only tests use: a Slurm to run jobs on, the module systems
 #     --ci           also what CI checks with
 # docs/dependencies.md says what each package is for.
 set -euo pipefail
@@ -12,15 +12,16 @@ packages=(
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libdnnl-dev
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libgtest-dev bible-kjv
-  tcl lua5.3 lua-filesystem lua-json lua-posix lua-term  # what the module systems need that tests/modules unpacks
 )
-# libpmix-dev has the libpmix.so that Slurm's plugin opens.
-test_packages=(slurm-wlm munge libpmix-dev iproute2)
-install=yes
+test_packages=(
+  slurm-wlm munge libpmix-dev iproute2  # libpmix-dev has the libpmix.so that Slurm's plugin opens
+  tcl lua5.3 lua-filesystem lua-json lua-posix lua-term  # for the module systems that tests/modules unpacks
+)
+install=yes tests=no
 for option in "$@"; do
   case $option in
     --no-install) install=no ;;
-    --tests) packages+=("${test_packages[@]}") ;;
+    --tests) tests=yes; packages+=("${test_packages[@]}") ;;
     --ci) packages+=(clang-format) ;;
     -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
@@ -40,7 +41,7 @@ for package in "${packages[@]}"; do
   if [[ " $status" != *" installed "* ]]; then missing+=("$package"); fi
 done
 unpack_module_systems() {
-  if [[ $install == yes ]]; then "$(dirname "$0")/../tests/modules/unpack.sh"; fi
+  if [[ $install$tests == yesyes ]]; then "$(dirname "$0")/../tests/modules/unpack.sh"; fi
 }
 if [[ ${#missing[@]} == 0 ]]; then unpack_module_systems; exit 0; fi
 
