@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "comm/session.hpp"
@@ -19,6 +20,9 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
 }
 
 void await_the_teller() {
+  // The first rank to end makes srun --kill-on-bad-exit send this to the others, which would end
+  // with the signal's exit code instead of their own.
+  std::signal(SIGTERM, SIG_IGN);
   std::this_thread::sleep_for(std::chrono::seconds(2));
 }
 

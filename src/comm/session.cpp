@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -67,6 +68,9 @@ MpiSession::MpiSession() {
 }
 
 MpiSession::~MpiSession() {
+  // From here on the job is over: srun --kill-on-bad-exit sends this when the first rank has ended,
+  // and must not change the exit code of the others.
+  std::signal(SIGTERM, SIG_IGN);
   if (std::uncaught_exceptions() > 0) return;
   world_.reset();
   MPI_Finalize();

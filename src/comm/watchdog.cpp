@@ -24,9 +24,10 @@ constexpr double limit_of_the_unknown = 1800;
 constexpr double typical_duration_factor = 5;
 constexpr std::size_t durations_kept = 31;
 
-/// A sign of life: what the sender is doing. The last one has no activity.
+/// A sign of life: what the sender is doing. The last one is no activity.
 struct Sign {
   static constexpr std::int64_t farewell = -1;
+  static constexpr std::int64_t alarm = -2;
   std::int64_t activity = 0;
   std::int64_t step = 0;
 };
@@ -96,10 +97,11 @@ struct Watchdog::Watch {
       last_round = now;
       send_sign();
       hear_signs();
-      if (const auto line = trouble(); !line.empty()) {
-        alarm(line);
-        return;
-      }
+      const auto line = trouble();
+      if (line.empty() && last.activity != Sign::alarm) continue;
+      pass_on_the_alarm();
+      alarm(line);
+      return;
     }
   }
 
@@ -136,6 +138,21 @@ struct Watchdog::Watch {
           "a sign of life");
   }
 
+  void pass_on_the_alarm() {
+    const auto delivered = [&] {
+      int done = 0;
+      for (int tries = 0; done == 0 && tries < 200; ++tries) {
+        check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "an alarm");
+        if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return done != 0;
+    };
+    if (group.size() == 1 || !delivered()) return;
+    outgoing = {Sign::alarm, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending), "an alarm");
+    delivered();
+  }
+
   void listen() {
     if (group.size() == 1) return;
     check(MPI_Irecv(&incoming, 2, MPI_INT64_T, before, 0, native(group), &hearing),
@@ -149,14 +166,15 @@ struct Watchdog::Watch {
       if (done == 0) return;
       last = incoming;
       heard = Clock::now();
-      if (last.activity != Sign::farewell) listen();
+      if (last.activity >= 0) listen();
     }
   }
 
   /// One line when something hangs, else empty.
   std::string trouble() {
     const auto now = Clock::now();
-    if (hearing != MPI_REQUEST_NULL && now - heard > limits.silence)
+    const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
+    if (hearing != MPI_REQUEST_NULL && now - heard > silence)
       return fmt::format(
           "rank {} on {} has given no sign of life for {:.0f} s; when last heard of it was {}",
           before, hosts[static_cast<std::size_t>(before)], seconds(now - heard),
@@ -180,7 +198,7 @@ struct Watchdog::Watch {
           "the last sign of life");
     while (hearing != MPI_REQUEST_NULL) {
       wait(hearing, "the last sign of life");
-      if (incoming.activity != Sign::farewell) listen();
+      if (incoming.activity >= 0) listen();
     }
     wait(sending, "the last sign of life");
   }

@@ -21,7 +21,8 @@ double longest_reasonable(std::vector<double> durations);
 /// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
 /// waiting for what never comes. A thread of each rank sends a sign of life to the next rank every
 /// second (16 bytes, whatever the number of ranks) and listens to the one before; and it
-/// looks how long its own rank has been at what it is doing. The first alarm is the last.
+/// looks how long its own rank has been at what it is doing. An alarm goes on from rank to rank,
+/// for ranks that the launcher cannot reach any more; the first one is the last.
 class Watchdog {
  public:
   /// Called on the watchdog's own thread with one line that names the rank, its host and what it
@@ -31,11 +32,14 @@ class Watchdog {
   struct Limits {
     std::chrono::milliseconds interval{1000};  ///< between two signs of life
     std::chrono::milliseconds silence{30000};  ///< of the rank before, until it counts as lost
+    /// The same once `job_ends` says that the job is being ended from outside: then a rank is
+    /// likely to be dead already, and the others wait for it in vain.
+    std::chrono::milliseconds silence_at_the_end{4000};
+    std::function<bool()> job_ends = [] { return false; };
   };
 
-  /// Collective. `world` is borrowed until it returns.
+  /// Collective. `world` is borrowed until it returns. `job_ends` is asked on another thread.
   Watchdog(const Communicator& world, Alarm alarm, Limits limits);
-  Watchdog(const Communicator& world, Alarm alarm) : Watchdog(world, std::move(alarm), Limits{}) {}
   /// Collective, unless an exception unwinds.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -1,5 +1,6 @@
 #include "train/deadline.hpp"
 
+#include <atomic>
 #include <csignal>
 
 #include "core/error.hpp"
@@ -10,8 +11,10 @@ namespace {
 constexpr double slurm_may_be_early = 60;
 constexpr std::chrono::seconds between_looks{1};  // a shared file system is asked no more often
 
-volatile std::sig_atomic_t user_signal = 0;
-volatile std::sig_atomic_t terminate = 0;
+// Written by the handler, read by any thread.
+std::atomic<int> user_signal = 0;
+std::atomic<int> terminate = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int signal) {
   (signal == SIGTERM ? terminate : user_signal) = 1;
@@ -62,6 +65,10 @@ Deadline::Deadline(std::filesystem::path run_folder, bool watches)
 Deadline::~Deadline() {
   handle(SIGUSR2, SIG_DFL);
   handle(SIGTERM, SIG_DFL);
+}
+
+bool Deadline::termination_asked() {
+  return terminate != 0;
 }
 
 Stop Deadline::asked(double save_seconds, double step_seconds) {

@@ -36,6 +36,9 @@ class Deadline {
   /// Seconds until the job is ended, where that is known.
   std::optional<double> seconds_left(std::chrono::milliseconds patience = {});
 
+  /// Whether SIGTERM has come. Any thread.
+  static bool termination_asked();
+
   static std::filesystem::path halt_file(const std::filesystem::path& run_folder);
 
  private:

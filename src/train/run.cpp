@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/hf_config.hpp"
@@ -57,9 +58,14 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
 /// fault, so the job is worth starting again.
 comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
   return [run_folder](const std::string& line) {
-    fmt::print(stderr, "llamesh: {}; the job is ended\n", line);
     comm::end_process_soon(ExitCode::stopped_early);
-    record_failure(run_folder, ExitCode::stopped_early, line);
+    if (line.empty()) {
+      std::this_thread::sleep_for(
+          std::chrono::seconds(1));  // another rank tells it in the meantime
+    } else {
+      fmt::print(stderr, "llamesh: {}; the job is ended\n", line);
+      record_failure(run_folder, ExitCode::stopped_early, line);
+    }
     comm::abort_job(ExitCode::stopped_early);
   };
 }
@@ -74,7 +80,7 @@ class Run {
         startup_(std::move(startup)),
         folder_(setup.inputs.run.folder),
         deadline_(folder_, world.rank() == 0),
-        watchdog_(world, end_of_the_job(folder_)),
+        watchdog_(world, end_of_the_job(folder_), {.job_ends = Deadline::termination_asked}),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
         store_(folder_ / "checkpoints", setup.inputs.checkpoint,
