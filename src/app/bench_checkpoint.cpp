@@ -1,12 +1,16 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <thread>
+#include <utility>
 
 #include "app/bench.hpp"
 #include "checkpoint/files.hpp"
@@ -123,12 +127,18 @@ checkpoint::Progress at_step(std::int64_t step) {
   return progress;
 }
 
+enum class WriteBack : bool { at_the_end, early };
+
 /// One file shared by all ranks, each with its part of it, as a checkpoint has it.
-void raw_write(const fs::path& path, const RandomState& state, int rank) {
+void raw_write(const fs::path& path, const RandomState& state, int rank, WriteBack write_back) {
   checkpoint::Descriptor file(path, O_WRONLY | O_CREAT);
   const auto begin = rank * state.bytes();
-  for (std::int64_t at = 0; at < state.bytes(); at += piece)
-    file.write(begin + at, state.data() + at, std::min(piece, state.bytes() - at));
+  for (std::int64_t at = 0; at < state.bytes(); at += piece) {
+    const auto count = std::min(piece, state.bytes() - at);
+    file.write(begin + at, state.data() + at, count);
+    if (write_back == WriteBack::early)
+      ::sync_file_range(file.get(), begin + at, count, SYNC_FILE_RANGE_WRITE);
+  }
   file.sync();
 }
 
@@ -139,26 +149,30 @@ void raw_read(const fs::path& path, const RandomState& state, int rank) {
     file.read(begin + at, state.data() + at, std::min(piece, state.bytes() - at));
 }
 
-struct Times {
-  std::vector<double> raw_write, save, raw_read, load;
-};
+/// What was written is on the disk already, so the system can forget it.
+void drop_from_cache(const fs::path& path) {
+  ::posix_fadvise(checkpoint::Descriptor(path, O_RDONLY).get(), 0, 0, POSIX_FADV_DONTNEED);
+}
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
   return values[values.size() / 2];
 }
 
-void print_table(const Times& times, double bytes) {
-  fmt::print("{:<28} {:>10} {:>10} {:>10}\n", "", "seconds", "GB/s", "of raw");
-  const auto line = [&](const char* name, const std::vector<double>& seconds,
-                        const std::vector<double>& raw) {
-    fmt::print("{:<28} {:>10.3f} {:>10.2f} {:>8.0f} %\n", name, median(seconds),
-               bytes / median(seconds) * 1e-9, 100 * median(raw) / median(seconds));
-  };
-  line("raw pwrite and fsync", times.raw_write, times.raw_write);
-  line("save", times.save, times.raw_write);
-  line("raw pread, from page cache", times.raw_read, times.raw_read);
-  line("load, from page cache", times.load, times.raw_read);
+/// Seconds of a kind of work, and of the raw work that went before or after it in the same round.
+struct Series {
+  std::string name;
+  std::vector<double> seconds;
+};
+
+/// Of raw: the median, least and most over the rounds, each against the raw work of its own round.
+void print_line(const Series& series, const Series& raw, double bytes) {
+  std::vector<double> percent;
+  for (std::size_t i = 0; i < series.seconds.size(); ++i)
+    percent.push_back(100 * raw.seconds[i] / series.seconds[i]);
+  fmt::print("{:<36} {:>9.3f} {:>9.2f} {:>8.0f} % {:>7.0f} to {:.0f} %\n", series.name,
+             median(series.seconds), bytes / median(series.seconds) * 1e-9, median(percent),
+             std::ranges::min(percent), std::ranges::max(percent));
 }
 
 class Bench {
@@ -180,57 +194,85 @@ class Bench {
   Bench& operator=(const Bench&) = delete;
 
   void run() {
-    print("{} ranks, {:.2f} GiB of fp32 in {} datasets, in {}; medians of {} alternating rounds\n",
-          world_.size(), static_cast<double>(state_.checkpoint_bytes()) / (1 << 30),
-          state_.datasets(), folder_.parent_path().string(), rounds);
+    print("{} ranks, {:.2f} GiB of fp32 in {} datasets, in {}; {} rounds\n", world_.size(),
+          static_cast<double>(state_.checkpoint_bytes()) / (1 << 30), state_.datasets(),
+          folder_.parent_path().string(), rounds);
     double extra = 0;
     for (int round = 0; round < rounds; ++round) {
       const double rise = rise_in_mib(world_, [&] { save_and_load(round); });
       extra = std::max(extra, rise);
     }
-    if (world_.rank() == 0) print_table(times_, static_cast<double>(state_.checkpoint_bytes()));
+    if (world_.rank() == 0) print_table();
     print("extra memory of a rank for save and load: at most {:.1f} MiB\n", extra);
     asynchronous();
   }
 
  private:
   static constexpr int rounds = 5;
+  static constexpr auto rest = std::chrono::seconds(3);
 
   template <class... Args>
   void print(fmt::format_string<Args...> text, Args&&... args) const {
     if (world_.rank() == 0) fmt::print(text, std::forward<Args>(args)...);
   }
 
+  void print_table() const {
+    const auto bytes = static_cast<double>(state_.checkpoint_bytes());
+    fmt::print("{:<36} {:>9} {:>9} {:>10}\n", "", "median s", "GB/s", "of raw");
+    for (const auto* s : {&raw_write_, &raw_early_, &save_}) print_line(*s, raw_write_, bytes);
+    for (const auto* s : {&raw_cold_, &load_cold_}) print_line(*s, raw_cold_, bytes);
+    for (const auto* s : {&raw_read_, &load_}) print_line(*s, raw_read_, bytes);
+  }
+
   checkpoint::Groups groups() const { return {world_, world_, lone_}; }
 
-  /// Raw and ours one after the other, in turns first: what else the machine does meets both.
+  /// Does each of the works in turn and keeps its time; the first one of this round is the last one
+  /// of the next, so that what else the machine does, and the order, meet all alike.
+  void in_turns(int round, std::vector<std::pair<Series*, std::function<void()>>> works,
+                const std::function<void()>& before) {
+    const auto first = static_cast<std::size_t>(round) % works.size();
+    std::ranges::rotate(works, works.begin() + static_cast<std::ptrdiff_t>(first));
+    for (const auto& [series, work] : works) {
+      before();
+      series->seconds.push_back(seconds_of(world_, work));
+    }
+  }
+
+  /// The disk has nothing else to do, and memory that was freed has gone back to the host of a
+  /// virtual machine, which writers pay for: each of them finds the same.
+  void come_to_rest() const {
+    world_.barrier();
+    if (world_.rank() == 0) ::sync();
+    std::this_thread::sleep_for(rest);
+  }
+
   void save_and_load(int round) {
     const auto raw = folder_ / "raw";
+    const auto early = folder_ / "raw-early";
     checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, groups());
     fs::path saved;
-    const auto measure_raw = [&] {
-      times_.raw_write.push_back(
-          seconds_of(world_, [&] { raw_write(raw, state_, world_.rank()); }));
-    };
-    const auto measure_save = [&] {
-      times_.save.push_back(
-          seconds_of(world_, [&] { saved = store.save(state_.state(), at_step(round)); }));
-    };
-    if (round % 2 == 0) {
-      measure_raw();
-      measure_save();
-    } else {
-      measure_save();
-      measure_raw();
-    }
-    times_.raw_read.push_back(seconds_of(world_, [&] { raw_read(raw, state_, world_.rank()); }));
-    times_.load.push_back(seconds_of(world_, [&] {
+    const int rank = world_.rank();
+    in_turns(round,
+             {{&raw_write_, [&] { raw_write(raw, state_, rank, WriteBack::at_the_end); }},
+              {&save_, [&] { saved = store.save(state_.state(), at_step(round)); }},
+              {&raw_early_, [&] { raw_write(early, state_, rank, WriteBack::early); }}},
+             [&] { come_to_rest(); });
+    const std::function<void()> raw_read_all = [&] { raw_read(raw, state_, rank); };
+    const std::function<void()> load_all = [&] {
       checkpoint::read_state(saved, state_.state(), world_, checkpoint::OtherGroups::refuse);
-    }));
-    // Here, so that neither time holds the removal of an older file.
+    };
+    if (rank == 0) {
+      drop_from_cache(raw);
+      drop_from_cache(saved / "state.h5");
+    }
+    const auto nothing = [] {};
+    in_turns(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}}, nothing);
+    in_turns(round, {{&raw_read_, raw_read_all}, {&load_, load_all}}, nothing);
+    // Here, so that no time holds the removal of an older file.
     world_.barrier();
-    if (world_.rank() == 0) {
+    if (rank == 0) {
       fs::remove(raw);
+      fs::remove(early);
       fs::remove_all(saved);
     }
     world_.barrier();
@@ -259,7 +301,13 @@ class Bench {
   comm::Communicator lone_;  // no replicas
   RandomState state_;
   fs::path folder_;
-  Times times_;
+  Series raw_write_{"raw pwrite, fsync", {}};
+  Series raw_early_{"raw pwrite, early write-back, fsync", {}};
+  Series save_{"save (early write-back)", {}};
+  Series raw_cold_{"raw pread, from disk", {}};
+  Series load_cold_{"load, from disk", {}};
+  Series raw_read_{"raw pread, from page cache", {}};
+  Series load_{"load, from page cache", {}};
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 #include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
-#include "checkpoint/hash.hpp"
+#include "checkpoint/segment_reader.hpp"
 #include "checkpoint/writer.hpp"
 
 namespace llamesh::checkpoint {
@@ -15,12 +15,6 @@ namespace {
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
-}
-
-void check_segment(const DatasetEntry& entry, const Segment& s, std::span<const float> values) {
-  if (hash_of(values.data(), values.size_bytes()) != s.hash)
-    fail(ExitCode::io_failure, "{} is damaged in elements {} to {}", entry.path, s.begin,
-         s.begin + s.count);
 }
 
 /// Opens a dataset and checks that it is where and what the manifest says.
@@ -32,22 +26,20 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
 }
 
 /// Segments that lie within the range are read in place; one that sticks out goes through `spare`.
-void read_transfer(const h5::Dataset& dataset, const DatasetEntry& entry, const Transfer& transfer,
+void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const Transfer& transfer,
                    std::vector<float>& spare) {
   const std::int64_t begin = transfer.begin;
   const std::int64_t end = begin + std::ssize(transfer.values);
   auto s = std::ranges::upper_bound(entry.segments, begin, {}, &Segment::begin);
   for (--s; s != entry.segments.end() && s->begin < end; ++s) {
     if (s->begin >= begin && s->begin + s->count <= end) {
-      const auto values = transfer.values.subspan(static_cast<std::size_t>(s->begin - begin),
-                                                  static_cast<std::size_t>(s->count));
-      dataset.read(s->begin, values);
-      check_segment(entry, *s, values);
+      reader.read_ahead(entry, *s,
+                        transfer.values.subspan(static_cast<std::size_t>(s->begin - begin),
+                                                static_cast<std::size_t>(s->count)));
       continue;
     }
     spare.resize(static_cast<std::size_t>(s->count));
-    dataset.read(s->begin, spare);
-    check_segment(entry, *s, spare);
+    reader.read(entry, *s, spare);
     const std::int64_t from = std::max(begin, s->begin);
     const std::int64_t to = std::min(end, s->begin + s->count);
     std::copy_n(spare.begin() + (from - s->begin), to - from,
@@ -55,24 +47,25 @@ void read_transfer(const h5::Dataset& dataset, const DatasetEntry& entry, const 
   }
 }
 
-void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
-                    const State& state) {
-  const auto file = h5::File::open(path);
+/// Without HDF5: what it told the writer about places is in the manifest, and metadata_hash has
+/// shown that its own headers are still the same.
+void read_transfers(const std::filesystem::path& path, const Manifest& manifest, const State& state,
+                    Hashing hashing) {
   const auto wanted = datasets_of(state);
   std::map<std::string_view, const DatasetEntry*> by_path;
   for (const auto& d : manifest.datasets) by_path[d.path] = &d;
+  SegmentReader reader(path, hashing);
   std::vector<float> spare;
-  for (const auto& transfer : transfers_of(state)) {
-    const auto& entry = *by_path.at(wanted[transfer.dataset].path);
-    read_transfer(open_dataset(file, entry), entry, transfer, spare);
-  }
+  for (const auto& transfer : transfers_of(state))
+    read_transfer(reader, *by_path.at(wanted[transfer.dataset].path), transfer, spare);
+  reader.finish();
 }
 
-}  // namespace
-
-Manifest read_manifest(const std::filesystem::path& checkpoint) {
+/// The manifest, whose text is at hand; all of what it says about state.h5 outside the datasets is
+/// checked.
+Manifest check_manifest(const std::filesystem::path& checkpoint, const std::string& text) {
   const auto path = checkpoint / "state.h5";
-  auto manifest = parse_manifest(read_text(checkpoint / "manifest.json"));
+  auto manifest = parse_manifest(text);
   const auto bytes = Descriptor(path, O_RDONLY).bytes();
   if (bytes != manifest.file_bytes)
     fail(ExitCode::io_failure, "{} has {} bytes where its manifest says {}", path.string(), bytes,
@@ -80,6 +73,12 @@ Manifest read_manifest(const std::filesystem::path& checkpoint) {
   if (metadata_hash(path, manifest.datasets) != manifest.metadata_hash)
     fail(ExitCode::io_failure, "{} is damaged in its HDF5 headers", path.string());
   return manifest;
+}
+
+}  // namespace
+
+Manifest read_manifest(const std::filesystem::path& checkpoint) {
+  return check_manifest(checkpoint, read_text(checkpoint / "manifest.json"));
 }
 
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
@@ -104,15 +103,17 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
                     const comm::Communicator& world, OtherGroups others) {
-  const auto text = comm::on_rank_0(world, [&] {
-    const auto manifest = read_manifest(checkpoint);
-    check_fits(manifest, state, others);
-    return to_text(manifest);
-  });
   Manifest manifest;
+  const auto text = comm::on_rank_0(world, [&] {
+    auto read = read_text(checkpoint / "manifest.json");
+    manifest = check_manifest(checkpoint, read);
+    check_fits(manifest, state, others);
+    return read;
+  });
+  const auto hashing = best_hashing(world);
   comm::agree(world, [&] {
-    manifest = parse_manifest(text);
-    read_transfers(checkpoint / "state.h5", manifest, state);
+    if (world.rank() != 0) manifest = parse_manifest(text);
+    read_transfers(checkpoint / "state.h5", manifest, state, hashing);
   });
   return manifest.progress;
 }

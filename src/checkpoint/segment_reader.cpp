@@ -1,0 +1,145 @@
+#include "checkpoint/segment_reader.hpp"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "checkpoint/hash.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+/// Read and hashed in turn: a piece fits in the second-level cache of a core.
+constexpr std::int64_t piece_numel = std::int64_t{1} << 17U;
+
+/// Fewer are hashed in turn in either case: waking the other thread would take longer.
+constexpr std::int64_t worth_waking_for = std::int64_t{1} << 17U;
+
+void compare(const DatasetEntry& entry, const Segment& s, std::uint64_t hash) {
+  if (hash != s.hash)
+    fail(ExitCode::io_failure, "{} is damaged in elements {} to {}", entry.path, s.begin,
+         s.begin + s.count);
+}
+
+}  // namespace
+
+Hashing best_hashing(const comm::Communicator& world) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const bool known = sched_getaffinity(0, sizeof(cores), &cores) == 0;
+  const auto all = world.split_shared_memory().all_gather(
+      std::string_view(reinterpret_cast<const char*>(&cores), sizeof(cores)));
+  const auto sharers = std::ranges::count_if(all, [&](const std::string& theirs) {
+    return std::memcmp(theirs.data(), &cores, sizeof(cores)) == 0;
+  });
+  return known && CPU_COUNT(&cores) >= 2 * sharers ? Hashing::beside : Hashing::in_turn;
+}
+
+void check_segment(const DatasetEntry& entry, const Segment& segment,
+                   std::span<const float> values) {
+  compare(entry, segment, hash_of(values.data(), values.size_bytes()));
+}
+
+/// The thread that hashes, and the segments that wait for it.
+class SegmentReader::Checker {
+ public:
+  Checker() : thread_([this] { work(); }) {}
+  ~Checker() { stop(); }
+  Checker(const Checker&) = delete;
+  Checker& operator=(const Checker&) = delete;
+
+  void add(const DatasetEntry& entry, const Segment& segment, std::span<const float> values) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back({&entry, segment, values});
+    }
+    wake_.notify_one();
+  }
+  void finish() {
+    stop();
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+
+ private:
+  struct Job {
+    const DatasetEntry* entry;
+    Segment segment;
+    std::span<const float> values;
+  };
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      no_more_ = true;
+    }
+    wake_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return no_more_ || !waiting_.empty(); });
+      if (waiting_.empty()) return;
+      const Job job = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      try {
+        if (!error_) check_segment(*job.entry, job.segment, job.values);
+      } catch (...) {
+        error_ = std::current_exception();
+      }
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Job> waiting_;
+  bool no_more_ = false;
+  std::exception_ptr error_;  // of the thread, until it has ended
+  std::thread thread_;
+};
+
+SegmentReader::SegmentReader(const std::filesystem::path& state_file, Hashing hashing)
+    : file_(state_file, O_RDONLY),
+      checker_(hashing == Hashing::beside ? std::make_unique<Checker>() : nullptr) {}
+
+SegmentReader::~SegmentReader() = default;
+
+void SegmentReader::read(const DatasetEntry& entry, const Segment& segment,
+                         std::span<float> values) {
+  expects(std::ssize(values) == segment.count, "{} values for a segment of {}", values.size(),
+          segment.count);
+  RunningHash hash;
+  for (std::int64_t at = 0; at < segment.count; at += piece_numel) {
+    const auto count = std::min(piece_numel, segment.count - at);
+    file_.read(entry.offset + 4 * (segment.begin + at), values.data() + at, 4 * count);
+    hash.add(values.data() + at, static_cast<std::size_t>(4 * count));
+  }
+  compare(entry, segment, hash.value());
+}
+
+void SegmentReader::read_ahead(const DatasetEntry& entry, const Segment& segment,
+                               std::span<float> values) {
+  if (checker_ == nullptr || segment.count < worth_waking_for) return read(entry, segment, values);
+  expects(std::ssize(values) == segment.count, "{} values for a segment of {}", values.size(),
+          segment.count);
+  file_.read(entry.offset + 4 * segment.begin, values.data(), 4 * segment.count);
+  checker_->add(entry, segment, values);
+}
+
+void SegmentReader::finish() {
+  if (checker_ != nullptr) checker_->finish();
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/manifest.hpp"
+#include "comm/communicator.hpp"
+
+namespace llamesh::checkpoint {
+
+/// Who hashes what is read: the reader itself, piece by piece while it is in the cache; or a thread
+/// beside it, which hides the hashing where there is a core to spare.
+enum class Hashing : bool { in_turn, beside };
+
+/// Beside where each rank has at least two cores. Collective.
+Hashing best_hashing(const comm::Communicator& world);
+
+/// Reads segments of state.h5 by plain reads, at the places that HDF5 and the manifest agree on,
+/// and checks their hashes. Every failure is thrown (exit 74).
+class SegmentReader {
+ public:
+  SegmentReader(const std::filesystem::path& state_file, Hashing hashing);
+  ~SegmentReader();
+  SegmentReader(const SegmentReader&) = delete;
+  SegmentReader& operator=(const SegmentReader&) = delete;
+
+  /// Reads one segment; it is checked before this returns.
+  void read(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
+  /// Reads one segment; it is checked before finish() returns. The entry and the values stay in
+  /// place until then.
+  void read_ahead(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
+  /// Throws what was wrong with the first damaged segment of read_ahead().
+  void finish();
+
+ private:
+  class Checker;
+  Descriptor file_;
+  std::unique_ptr<Checker> checker_;  // with Hashing::beside
+};
+
+/// Throws exit 74 unless the values are those of the segment.
+void check_segment(const DatasetEntry& entry, const Segment& segment,
+                   std::span<const float> values);
+
+}  // namespace llamesh::checkpoint
