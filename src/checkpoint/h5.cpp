@@ -196,8 +196,12 @@ File File::create(const std::filesystem::path& path, const comm::Communicator& g
         path.string());
   H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
   H5Pset_coll_metadata_write(access.id(), true);
+  // The first format that can hold attributes of more than 64 KiB, all of them in a heap then.
+  check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V110) >= 0,
+        "choose the file format of", path.string());
   const Handle creation = properties(H5P_FILE_CREATE);
   H5Pset_obj_track_times(creation.id(), false);  // equal states give equal files
+  H5Pset_attr_phase_change(creation.id(), 0, 0);
   Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose,
               "create " + path.string());
   return {std::move(file), path};

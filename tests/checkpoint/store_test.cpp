@@ -12,6 +12,11 @@ using checkpoint::CheckpointOptions;
 using checkpoint::Store;
 using sharding::Wrap;
 
+std::string bytes_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 std::vector<int> divisors() {
   std::vector<int> all;
   for (int d = 1; d <= world().size(); ++d)
@@ -43,6 +48,26 @@ TEST(Store, OneRankReadsAndChecksWhatAllWrote) {
   writer.fill(3);
   const auto path = Store(folder.path(), {}, writer.comms()).save(writer.state(), progress(8));
   EXPECT_TRUE(checkpoint::find_damage(path).empty());
+}
+
+TEST(Store, LargeInputsAreAnAttributeLikeAnyOther) {
+  const Folder folder;
+  const Job run(1);
+  run.fill(1);
+  auto large = progress(1);
+  large.config.clear();
+  for (int i = 0; large.config.size() < 300'000; ++i)
+    large.config += fmt::format("key_{}: {}\n", i, i);
+  const auto path = Store(folder.path(), {}, run.comms()).save(run.state(), large);
+  EXPECT_EQ(Store(folder.path(), {}, run.comms()).resume(run.state(), "auto")->config,
+            large.config);
+  if (world().rank() != 0 || std::system("h5dump --version > /dev/null 2>&1") != 0) return;
+  const auto dumped = folder.path() / "text";
+  const auto command =
+      fmt::format("h5dump -a /config {} > {}", (path / "state.h5").string(), dumped.string());
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  EXPECT_NE(bytes_of(dumped).find("key_0: 0"), std::string::npos);
+  EXPECT_NE(bytes_of(dumped).find("key_15000: 15000"), std::string::npos);
 }
 
 TEST(Store, NothingThereIsANewRun) {
@@ -101,11 +126,6 @@ TEST(Store, AnErrorOfAnAsynchronousSaveSurfaces) {
   store.save(run.state(), progress(1));
   EXPECT_EQ(code_of([&] { store.wait(); }), ExitCode::io_failure);
   EXPECT_EQ(code_of([&] { store.wait(); }), ExitCode::done);
-}
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(Store, H5dumpReadsEveryNumberAndTheTiedAlias) {
