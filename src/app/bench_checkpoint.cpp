@@ -221,7 +221,7 @@ class Bench {
     fmt::print("{:<36} {:>9} {:>9} {:>10}\n", "", "median s", "GB/s", "of raw");
     for (const auto* s : {&raw_write_, &raw_early_, &save_}) print_line(*s, raw_write_, bytes);
     for (const auto* s : {&raw_cold_, &load_cold_}) print_line(*s, raw_cold_, bytes);
-    for (const auto* s : {&raw_read_, &load_}) print_line(*s, raw_read_, bytes);
+    for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
   }
 
   checkpoint::Groups groups() const { return {world_, world_, lone_}; }
@@ -268,6 +268,9 @@ class Bench {
     const auto nothing = [] {};
     in_turns(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}}, nothing);
     in_turns(round, {{&raw_read_, raw_read_all}, {&load_, load_all}}, nothing);
+    const auto manifest = checkpoint::read_manifest(saved);
+    in_turns(round, {{&verify_, [&] { checkpoint::verify_written(saved, manifest, world_); }}},
+             nothing);
     // Here, so that no time holds the removal of an older file.
     world_.barrier();
     if (rank == 0) {
@@ -308,6 +311,7 @@ class Bench {
   Series load_cold_{"load, from disk", {}};
   Series raw_read_{"raw pread, from page cache", {}};
   Series load_{"load, from page cache", {}};
+  Series verify_{"read back before removing old ones", {}};
 };
 
 }  // namespace

@@ -202,7 +202,7 @@ File File::create(const std::filesystem::path& path, const comm::Communicator& g
   const Handle creation = properties(H5P_FILE_CREATE);
   H5Pset_obj_track_times(creation.id(), false);  // equal states give equal files
   H5Pset_attr_phase_change(creation.id(), 0, 0);
-  Handle file(H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.id(), access.id()), H5Fclose,
+  Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()), H5Fclose,
               "create " + path.string());
   return {std::move(file), path};
 }

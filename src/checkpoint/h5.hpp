@@ -68,7 +68,7 @@ class Dataset {
 class File {
  public:
   /// Collective, as are all the create_*, link and close() of the file: every rank, in the same
-  /// order.
+  /// order. A file that is there is overwritten and keeps its mode, which MPI-IO cannot choose.
   /// The hints ("key=value") go to the MPI-IO driver.
   static File create(const std::filesystem::path& path, const comm::Communicator& group,
                      const std::vector<std::string>& hints);

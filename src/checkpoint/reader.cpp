@@ -118,6 +118,29 @@ Progress read_state(const std::filesystem::path& checkpoint, const State& state,
   return manifest.progress;
 }
 
+void verify_written(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                    const comm::Communicator& world) {
+  std::int64_t total = 0;
+  for (const auto& entry : manifest.datasets) total += entry.numel();
+  const std::int64_t first = total / world.size() * world.rank();
+  const std::int64_t last =
+      world.rank() + 1 == world.size() ? total : total / world.size() * (world.rank() + 1);
+  comm::agree(world, [&] {
+    if (world.rank() == 0) read_manifest(checkpoint);
+    SegmentReader reader(checkpoint / "state.h5", Hashing::in_turn);
+    std::vector<float> values;
+    std::int64_t at = 0;  // of the dataset in the row of all datasets
+    for (const auto& entry : manifest.datasets) {
+      for (const auto& s : entry.segments) {
+        if (at + s.begin < first || at + s.begin >= last) continue;
+        values.resize(static_cast<std::size_t>(s.count));
+        reader.read(entry, s, values);
+      }
+      at += entry.numel();
+    }
+  });
+}
+
 void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
                       const std::function<void(std::int64_t, std::span<const float>)>& visit) {
   const auto file = h5::File::open(checkpoint / "state.h5");

@@ -29,6 +29,12 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
                     const comm::Communicator& world, OtherGroups others);
 
+/// Reads a checkpoint back, each rank a share of its segments, and compares the hashes: the system
+/// gives back what was handed to HDF5. What is still in the page cache is not read from the disk.
+/// Collective; every rank throws (exit 74) when something differs.
+void verify_written(const std::filesystem::path& checkpoint, const Manifest& manifest,
+                    const comm::Communicator& world);
+
 /// Everything that is wrong with a checkpoint, one line each; empty when every byte is as written.
 /// By one process, without MPI.
 std::vector<std::string> find_damage(const std::filesystem::path& checkpoint);

@@ -39,6 +39,16 @@ fs::path aside(const fs::path& path) {
   }
 }
 
+/// The step of a checkpoint that was moved aside; -1 for anything else, also for what somebody else
+/// has put in the way.
+std::int64_t step_of_aside(const fs::path& path) {
+  const auto name = path.filename().string();
+  const auto at = name.find(".aside-");
+  std::error_code error;
+  if (at == std::string::npos || !fs::exists(path / "state.h5", error)) return -1;
+  return step_of(name.substr(0, at));
+}
+
 void move_aside(const fs::path& path, const char* why) {
   const auto to = aside(path);
   rename_path(path, to);
@@ -51,15 +61,39 @@ void remove_quietly(const fs::path& path) {
   if (error) spdlog::warn("cannot remove {}: {}", path.string(), error.message());
 }
 
-}  // namespace
-
-std::vector<fs::path> committed_checkpoints(const fs::path& folder) {
+std::vector<fs::path> names_in(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    if (step_of(at->path()) >= 0) found.push_back(at->path());
+    found.push_back(at->path());
   if (error && error != std::errc::no_such_file_or_directory)
     fail(ExitCode::io_failure, "cannot list {}: {}", folder.string(), error.message());
+  return found;
+}
+
+/// A half-removed checkpoint must not look like one, so it loses its name first.
+void remove_committed(const fs::path& path) {
+  auto doomed = path;
+  doomed += ".partial-removed";
+  remove_quietly(doomed);
+  rename_path(path, doomed);
+  remove_quietly(doomed);
+}
+
+/// The lease is ours, so every partial checkpoint is a dead job's, or half removed.
+void remove_debris(const fs::path& folder) {
+  for (const auto& path : names_in(folder)) {
+    const auto name = path.filename().string();
+    if (name.starts_with("step_") && name.find(".partial-") != std::string::npos)
+      remove_quietly(path);
+  }
+}
+
+}  // namespace
+
+std::vector<fs::path> committed_checkpoints(const fs::path& folder) {
+  auto found = names_in(folder);
+  std::erase_if(found, [](const fs::path& path) { return step_of(path) < 0; });
   std::ranges::sort(found, std::greater<>(), step_of);
   return found;
 }
@@ -130,9 +164,9 @@ State Store::copy(const State& state) {
 void Store::write(const State& state, const Progress& progress) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
+  Manifest manifest;
   try {
-    const auto manifest =
-        write_state(partial / "state.h5", state, progress, world_, replica_, options_);
+    manifest = write_state(partial / "state.h5", state, progress, world_, replica_, options_);
     comm::agree(world_, [&] {
       if (world_.rank() == 0) commit(partial, manifest);
     });
@@ -142,6 +176,7 @@ void Store::write(const State& state, const Progress& progress) {
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   slowest_save_ = std::max(slowest_save_, seconds.count());
+  retire(manifest);
 }
 
 /// An empty folder for the new checkpoint, on a disk with room for it.
@@ -178,42 +213,56 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
     rename_path(partial, target);
   }
   sync_folder(folder_);
-  // The checkpoint stands from here on: what follows may fail without taking it back.
-  try {
-    write_durably(folder_ / "LATEST", target.filename().string() + "\n");
-    remove_old(manifest.progress.step);
-  } catch (const std::exception& failure) {
-    spdlog::warn("after the checkpoint of step {}: {}", manifest.progress.step, failure.what());
-  }
 }
 
-/// `newest` has just been committed. Later steps are of a past from which this run has branched off
-/// (it resumed from an earlier checkpoint, perhaps because they are damaged): they must not be
-/// resumed from.
-void Store::remove_old(std::int64_t newest) const {
+/// The checkpoint is committed. Verifies it when older ones are to go, and removes them; what fails
+/// besides the verification does not take the checkpoint back.
+void Store::retire(const Manifest& manifest) const {
+  const auto step = manifest.progress.step;
+  const auto path = folder_ / name_of_step(step);
+  std::vector<fs::path> old;
+  const auto quietly = [&](const std::function<void()>& work) {
+    try {
+      if (world_.rank() == 0) work();
+    } catch (const std::exception& failure) {
+      spdlog::warn("after the checkpoint of step {}: {}", step, failure.what());
+    }
+  };
+  quietly([&] { old = superseded_by(step); });
+  if (comm::on_rank_0(world_, [&] { return std::string(old.empty() ? "" : "some"); }) == "some") {
+    try {
+      verify_written(path, manifest, world_);
+    } catch (const std::exception&) {
+      quietly([&] { move_aside(path, "does not read back as it was written"); });
+      throw;
+    }
+  }
+  quietly([&] {
+    write_durably(folder_ / "LATEST", path.filename().string() + "\n");
+    for (const auto& one : old) remove_committed(one);
+    remove_debris(folder_);
+  });
+}
+
+/// What may go once `newest`, which has just been committed, is known to be good: checkpoints that
+/// need not be kept, and older ones that lie aside. Later steps are of a past from which this run
+/// has branched off (it resumed from an earlier checkpoint, perhaps because they are damaged): they
+/// must not be resumed from, and are moved aside.
+std::vector<fs::path> Store::superseded_by(std::int64_t newest) const {
+  std::vector<fs::path> old;
   std::int64_t kept = 0;
   for (const auto& path : committed_checkpoints(folder_)) {
     const auto step = step_of(path);
-    if (step > newest) {
+    if (step > newest)
       move_aside(path, "is of a later step than the newest checkpoint");
-    } else if (kept < options_.keep) {
+    else if (kept < options_.keep)
       ++kept;
-    } else if (options_.keep_every == 0 || step % options_.keep_every != 0) {
-      auto doomed = path;
-      doomed += ".partial-removed";  // a half-removed one must not look committed
-      remove_quietly(doomed);
-      rename_path(path, doomed);
-    }
+    else if (options_.keep_every == 0 || step % options_.keep_every != 0)
+      old.push_back(path);
   }
-  // The lease is ours, so every partial one is a dead job's, or removed.
-  std::vector<fs::path> debris;
-  std::error_code error;
-  for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
-    const auto name = at->path().filename().string();
-    if (name.starts_with("step_") && name.find(".partial-") != std::string::npos)
-      debris.push_back(at->path());
-  }
-  for (const auto& path : debris) remove_quietly(path);
+  for (const auto& path : names_in(folder_))
+    if (const auto step = step_of_aside(path); step >= 0 && step < newest) old.push_back(path);
+  return old;
 }
 
 std::optional<Progress> Store::resume(const State& state, const std::string& mode) {

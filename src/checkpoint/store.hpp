@@ -42,6 +42,7 @@ class Store {
 
   /// Saves, and returns the checkpoint's folder. With options.async it returns when the shards are
   /// copied, once the save before has ended; errors surface at the next save() or wait().
+  /// Before anything older is removed, the new checkpoint is read back and verified.
   /// Throws exit 74 when it fails: the former checkpoints stand.
   std::filesystem::path save(const State& state, const Progress& progress);
   /// Waits for the save under way, and throws what went wrong with it.
@@ -59,7 +60,8 @@ class Store {
   void write(const State& state, const Progress& progress);
   std::string prepare(const State& state, const Progress& progress) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
-  void remove_old(std::int64_t newest) const;
+  void retire(const Manifest& manifest) const;
+  std::vector<std::filesystem::path> superseded_by(std::int64_t newest) const;
   State copy(const State& state);
 
   std::filesystem::path folder_;

@@ -117,6 +117,9 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
                      const CheckpointOptions& options) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
   std::optional<h5::File> file;
+  comm::agree(world, [&] {
+    if (world.rank() == 0) Descriptor(path, O_WRONLY | O_CREAT | O_EXCL);
+  });
   comm::agree(world, [&] { file = h5::File::create(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
   try {

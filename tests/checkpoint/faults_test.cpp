@@ -148,6 +148,22 @@ TEST(Faults, SomethingInTheWayIsMovedAside) {
   }
 }
 
+TEST(Faults, WhatLiesAsideGoesWhenTheRunHasPassedIt) {
+  Saved saved;
+  const auto aside = [&](int step) {
+    return fs::exists(saved.folder.path() / fmt::format("step_{:08}.aside-1", step));
+  };
+  saved.store->save(saved.run.state(), progress(1));  // goes back behind step 2
+  world().barrier();
+  EXPECT_TRUE(aside(1) && aside(2));
+  saved.store->save(saved.run.state(), progress(2));
+  world().barrier();
+  EXPECT_TRUE(!aside(1) && aside(2));
+  saved.store->save(saved.run.state(), progress(3));
+  world().barrier();
+  EXPECT_FALSE(aside(2));
+}
+
 TEST(Faults, ASecondJobIsRefused) {
   Saved saved;
   EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }),

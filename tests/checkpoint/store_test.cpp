@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include <cstdio>
 #include <fstream>
 #include <iterator>
@@ -91,6 +93,22 @@ TEST(Store, KeepsTheNewestAndEveryMth) {
   for (const auto& path : checkpoint::committed_checkpoints(folder.path()))
     names.push_back(path.filename());
   EXPECT_EQ(names, (std::vector<std::string>{"step_00000007", "step_00000006", "step_00000003"}));
+}
+
+TEST(Store, FilesAreForTheGroupAndNotForOthers) {
+  const Folder folder;
+  const Job run(1);
+  const auto before = umask(0);
+  Store(folder.path() / "c", {}, run.comms()).save(run.state(), progress(1));
+  umask(before);
+  world().barrier();
+  int seen = 0;
+  for (const auto& at : fs::recursive_directory_iterator(folder.path())) {
+    const auto expected = static_cast<fs::perms>(at.is_directory() ? 0750 : 0640);
+    EXPECT_EQ(at.status().permissions(), expected) << at.path();
+    ++seen;
+  }
+  EXPECT_EQ(seen, 6);  // c, .lease, LATEST, step_00000001, state.h5, manifest.json
 }
 
 TEST(Store, AnAsynchronousSaveHoldsTheStateOfItsCall) {
