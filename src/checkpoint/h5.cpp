@@ -187,15 +187,10 @@ void Dataset::transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col
 File::File(Handle handle, std::filesystem::path path)
     : handle_(std::move(handle)), path_(std::move(path)) {}
 
-File File::create(const std::filesystem::path& path, const comm::Communicator& group,
-                  const std::vector<std::string>& hints) {
+File File::create(const std::filesystem::path& path) {
   set_up();
-  const MpiInfo info(hints);
   const Handle access = properties(H5P_FILE_ACCESS);
-  check(H5Pset_fapl_mpio(access.id(), comm::native(group), info.get()) >= 0, "use MPI-IO for",
-        path.string());
   H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
-  H5Pset_coll_metadata_write(access.id(), true);
   // The first format that can hold attributes of more than 64 KiB, all of them in a heap then.
   check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V110) >= 0,
         "choose the file format of", path.string());
@@ -204,6 +199,17 @@ File File::create(const std::filesystem::path& path, const comm::Communicator& g
   H5Pset_attr_phase_change(creation.id(), 0, 0);
   Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()), H5Fclose,
               "create " + path.string());
+  return {std::move(file), path};
+}
+
+File File::open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
+                        const std::vector<std::string>& hints) {
+  set_up();
+  const MpiInfo info(hints);
+  const Handle access = properties(H5P_FILE_ACCESS);
+  check(H5Pset_fapl_mpio(access.id(), comm::native(group), info.get()) >= 0, "use MPI-IO for",
+        path.string());
+  Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), H5Fclose, "open " + path.string());
   return {std::move(file), path};
 }
 

@@ -63,15 +63,17 @@ class Dataset {
   std::vector<std::int64_t> shape_;
 };
 
-/// A file: created by all ranks of a group together (MPI-IO), or opened for reading by one process
-/// on its own (POSIX; so no rank can wait for another one in a damaged file).
+/// A file. One process lays it out or reads it on its own (POSIX; so no rank can wait for another
+/// one over metadata that cannot be written or read); all ranks of a group then fill it together
+/// (MPI-IO).
 class File {
  public:
-  /// Collective, as are all the create_*, link and close() of the file: every rank, in the same
-  /// order. A file that is there is overwritten and keeps its mode, which MPI-IO cannot choose.
-  /// The hints ("key=value") go to the MPI-IO driver.
-  static File create(const std::filesystem::path& path, const comm::Communicator& group,
-                     const std::vector<std::string>& hints);
+  /// To be laid out by this process. A file that is there is overwritten and keeps its mode.
+  static File create(const std::filesystem::path& path);
+  /// To fill the datasets of a file that is laid out, which changes no metadata. Collective, as is
+  /// close() then. The hints ("key=value") go to the MPI-IO driver.
+  static File open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
+                           const std::vector<std::string>& hints);
   static File open(const std::filesystem::path& path);
 
   /// Space is taken at once and not filled. Missing groups of the path are made.
@@ -84,7 +86,7 @@ class File {
   /// Leaves the file open for ever. After a failed write closing would flush, fail again on some
   /// rank, and let the other ranks wait for it.
   void abandon();
-  /// Flushes and closes. The bytes are with the system then, not yet on the disk.
+  /// The bytes are with the system then, not yet on the disk.
   void close();
 
  private:

@@ -7,6 +7,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "checkpoint/collective_io.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/hash.hpp"
@@ -41,16 +42,20 @@ void link_tied_head(h5::File& file, const State& state) {
               group.path + "/lm_head.weight");
 }
 
-/// Attributes, datasets and links. The manifest learns where the datasets lie.
-std::vector<h5::Dataset> lay_out(h5::File& file, const State& state, Manifest& manifest) {
-  std::vector<h5::Dataset> datasets;
-  write_attributes(file, manifest.progress);
-  for (auto& entry : manifest.datasets) {
-    datasets.push_back(file.create_dataset(entry.path, entry.shape));
-    entry.offset = datasets.back().offset();
+/// Attributes, datasets and links, by one rank: a disk that takes no more is its own error then,
+/// and no rank waits for another one inside HDF5.
+void lay_out(const std::filesystem::path& path, const State& state, const Manifest& manifest) {
+  Descriptor(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
+  auto file = h5::File::create(path);
+  try {
+    write_attributes(file, manifest.progress);
+    for (const auto& entry : manifest.datasets) file.create_dataset(entry.path, entry.shape);
+    link_tied_head(file, state);
+    file.close();
+  } catch (...) {
+    file.abandon();
+    throw;
   }
-  link_tied_head(file, state);
-  return datasets;
 }
 
 /// Asks the system to start writing what lies in the file so far; a hint, so its failure is none.
@@ -116,21 +121,26 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
                      const Progress& progress, const comm::Communicator& world, Replica replica,
                      const CheckpointOptions& options) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
-  std::optional<h5::File> file;
   comm::agree(world, [&] {
-    if (world.rank() == 0) Descriptor(path, O_WRONLY | O_CREAT | O_EXCL);
+    if (world.rank() == 0) lay_out(path, state, manifest);
   });
-  comm::agree(world, [&] { file = h5::File::create(path, world, options.mpi_io_hints); });
+  std::optional<h5::File> file;
+  agree_or_abort(world, [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
   try {
     std::vector<h5::Dataset> datasets;
-    comm::agree(world, [&] { datasets = lay_out(*file, state, manifest); });
+    comm::agree(world, [&] {
+      for (auto& entry : manifest.datasets) {
+        datasets.push_back(file->dataset(entry.path));
+        entry.offset = datasets.back().offset();
+      }
+    });
     comm::agree(world, [&] {
       written = write_transfers(datasets, manifest.datasets,
                                 part_of(transfers_of(state), replica.rank, replica.size),
                                 WriteBack(path, options.early_write_back));
     });
-    comm::agree(world, [&] {
+    agree_or_abort(world, [&] {
       datasets.clear();
       file->close();
     });

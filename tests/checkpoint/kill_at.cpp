@@ -1,24 +1,45 @@
 // Preloaded into a program (LD_PRELOAD), it ends it by SIGKILL at the LLAMESH_KILL_AT-th call that
-// changes a file or the names in a folder, before the call is made. With LLAMESH_KILL_AT=0 nothing
-// is killed, and the number of calls is printed at the end. Calls count from the moment on at which
-// the environment has LLAMESH_KILL_ARMED.
+// changes a file or the names in a folder, before the call is made. Of an MPI program it does so to
+// the rank LLAMESH_KILL_RANK (0 without it). With LLAMESH_KILL_AT=0 nothing is killed, and the
+// number of calls is printed at the end. Calls count from the moment on at which the environment
+// has LLAMESH_KILL_ARMED.
+//
+// With LLAMESH_READ_ONLY=FOLDER nothing is killed: from that call on every change below the folder
+// fails as on a file system that has become read-only.
 #include <dlfcn.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <atomic>
+
 namespace {
 
-int calls = 0;
+std::atomic<int> calls = 0;
 
-void point() {
+bool this_rank() {
+  const char* rank = getenv("OMPI_COMM_WORLD_RANK");
+  const char* wanted = getenv("LLAMESH_KILL_RANK");
+  return atoi(rank != nullptr ? rank : "0") == atoi(wanted != nullptr ? wanted : "0");
+}
+
+/// Counts the call, and kills when it is the one. True when it has to fail.
+bool point(const char* path) {
   static const char* at = getenv("LLAMESH_KILL_AT");
-  if (at == nullptr || getenv("LLAMESH_KILL_ARMED") == nullptr) return;
-  if (++calls == atoi(at)) kill(getpid(), SIGKILL);
+  static const char* read_only = getenv("LLAMESH_READ_ONLY");
+  if (at == nullptr || getenv("LLAMESH_KILL_ARMED") == nullptr || !this_rank()) return false;
+  if (read_only != nullptr && strncmp(path, read_only, strlen(read_only)) != 0) return false;
+  const int call = ++calls;
+  if (read_only == nullptr && call == atoi(at)) kill(getpid(), SIGKILL);
+  if (read_only == nullptr || atoi(at) == 0 || call < atoi(at)) return false;
+  errno = EROFS;
+  return true;
 }
 
 bool on_disk(int fd) {
@@ -26,9 +47,20 @@ bool on_disk(int fd) {
   return fstat(fd, &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
 }
 
+/// The same for a file that is open.
+bool point(int fd) {
+  if (!on_disk(fd)) return false;
+  char link[64];
+  char path[4096] = {};
+  snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+  if (readlink(link, path, sizeof(path) - 1) < 0) path[0] = 0;
+  return point(path);
+}
+
 struct Report {
   ~Report() {
-    if (getenv("LLAMESH_KILL_AT") != nullptr) printf("kill points: %d\n", calls);
+    if (getenv("LLAMESH_KILL_AT") != nullptr && this_rank())
+      printf("kill points: %d\n", calls.load());
   }
 } report;
 
@@ -42,13 +74,13 @@ F next(const char* name) {
 #define INTERPOSE_FD(result, name, parameters, arguments)       \
   extern "C" result name parameters {                           \
     static const auto real = next<result(*) parameters>(#name); \
-    if (on_disk(fd)) point();                                   \
+    if (point(fd)) return -1;                                   \
     return real arguments;                                      \
   }
-#define INTERPOSE(result, name, parameters, arguments)          \
+#define INTERPOSE(result, name, path, parameters, arguments)    \
   extern "C" result name parameters {                           \
     static const auto real = next<result(*) parameters>(#name); \
-    point();                                                    \
+    if (point(path)) return -1;                                 \
     return real arguments;                                      \
   }
 
@@ -60,9 +92,9 @@ INTERPOSE_FD(ssize_t, pwritev, (int fd, const iovec* parts, int n, off_t at), (f
 INTERPOSE_FD(int, fsync, (int fd), (fd))
 INTERPOSE_FD(int, ftruncate, (int fd, off_t size), (fd, size))
 INTERPOSE_FD(int, ftruncate64, (int fd, off_t size), (fd, size))
-INTERPOSE(int, rename, (const char* from, const char* to), (from, to))
-INTERPOSE(int, renameat2, (int a, const char* from, int b, const char* to, unsigned flags),
+INTERPOSE(int, rename, from, (const char* from, const char* to), (from, to))
+INTERPOSE(int, renameat2, from, (int a, const char* from, int b, const char* to, unsigned flags),
           (a, from, b, to, flags))
-INTERPOSE(int, mkdir, (const char* path, mode_t mode), (path, mode))
-INTERPOSE(int, unlink, (const char* path), (path))
-INTERPOSE(int, unlinkat, (int folder, const char* path, int flags), (folder, path, flags))
+INTERPOSE(int, mkdir, path, (const char* path, mode_t mode), (path, mode))
+INTERPOSE(int, unlink, path, (const char* path), (path))
+INTERPOSE(int, unlinkat, path, (int folder, const char* path, int flags), (folder, path, flags))

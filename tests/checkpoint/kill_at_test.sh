@@ -1,29 +1,42 @@
 #!/bin/bash
-# kill_at_test.sh VICTIM SHIM [FIRST]: kills the save of step 3 at each call that changes the disk (from the
-# FIRST-th on). After each, the run must resume from step 2 or 3 with the right state and reach step 4.
-victim=$1 shim=$2 first=${3:-1}
+# kill_at_test.sh VICTIM SHIM [RANKS RANK EVERY HOW]: the save of step 3 on RANKS ranks is hit at every EVERY-th call
+# by which RANK changes the disk. HOW is `kill` (the rank is killed), `async` (the same, of an asynchronous save) or
+# `read-only` (the folder becomes read-only for that rank). After each, a run must resume from step 2 or 3 with the
+# right state and reach step 4. A save that found the folder read-only must end with exit code 74 unless the
+# checkpoint was there already.
+victim=$1 shim=$2 ranks=${3:-1} rank=${4:-0} every=${5:-1} how=${6:-kill}
+mpirun="$(dirname "$0")/../mpirun.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_ess_singleton_isolated=1  # no helper process of MPI's for one rank
 workers=3                                 # they mostly wait for the disk
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-"$victim" "$folder/start" 2 >/dev/null 2>&1 || { echo "the first run failed"; exit 1; }
+async=$([ "$how" = async ] && echo async)
+
+# hit POINT FOLDER: the save of step 3, hit there.
+hit() {
+  local variables=("LD_PRELOAD=$shim" "LLAMESH_KILL_AT=$1" "LLAMESH_KILL_RANK=$rank")
+  [ "$how" = read-only ] && variables+=("LLAMESH_READ_ONLY=$2")
+  timeout -k 1 60 "$mpirun" "$ranks" env "${variables[@]}" "$victim" "$2" 3 $async
+}
+
+"$mpirun" "$ranks" "$victim" "$folder/start" 2 >/dev/null 2>&1 || { echo "the first run failed"; exit 1; }
 cp -r "$folder/start" "$folder/count"
-points=$(LLAMESH_KILL_AT=0 LD_PRELOAD=$shim "$victim" "$folder/count" 3 2>/dev/null |
-         sed -n 's/^kill points: //p' | sort -n | tail -1)
+points=$(hit 0 "$folder/count" 2>/dev/null | sed -n 's/^kill points: //p' | sort -n | tail -1)
 [ "${points:-0}" -ge 10 ] || { echo "only ${points:-0} kill points: the shim does not work"; exit 1; }
 
 # try POINT FOLDER: prints the step from which the run resumed, or says what is wrong and fails.
 try() {
-  local k=$1 run=$2 said
+  local k=$1 run=$2 code said
   rm -rf "$run"; cp -r "$folder/start" "$run"
-  { LLAMESH_KILL_AT=$k LD_PRELOAD=$shim "$victim" "$run" 3; } >/dev/null 2>&1
-  [ $? = 137 ] || { echo "point $k of $points: the victim was not killed"; return 1; }
-  "$victim" "$run" 4 >"$run.log" 2>&1
-  said=$?:$(grep '^resumed' "$run.log")
-  case $said in
-    "0:resumed 2" | "0:resumed 3") echo "${said#0:}" ;;
-    *) echo "point $k of $points: resumed wrongly ($said)"; cat "$run.log"; ls -la "$run"; return 1 ;;
+  { hit "$k" "$run"; } >"$run.log" 2>&1
+  code=$?
+  "$victim" "$run" 4 >>"$run.log" 2>&1
+  said=$code:$?:$(grep '^resumed' "$run.log" | tail -1)
+  case $how:$said in
+    read-only:74:0:"resumed 2" | read-only:0:0:"resumed 3") echo "${said##*:}" ;;
+    kill:137:0:"resumed "[23] | async:137:0:"resumed "[23]) echo "${said##*:}" ;;
+    *) echo "point $k of $points: wrong codes or step ($said)"; cat "$run.log"; ls -la "$run"; return 1 ;;
   esac
 }
 
@@ -31,7 +44,7 @@ try() {
 worker() {
   export TMPDIR=$folder/tmp$1  # for MPI's own files: lone processes call theirs the same
   mkdir "$TMPDIR"
-  for k in $(seq $((first + $1)) $workers "$points"); do
+  for k in $(seq $((1 + every * $1)) $((every * workers)) "$points"); do
     try "$k" "$folder/run$1" >> "$folder/said$1" || return 1
   done
 }
@@ -40,6 +53,8 @@ jobs=()
 for n in $(seq 0 $((workers - 1))); do worker "$n" & jobs+=($!); done
 for job in "${jobs[@]}"; do wait "$job" || failed=1; done
 [ -z "$failed" ] || { grep -hv '^resumed' "$folder"/said*; exit 1; }
+tried=$(cat "$folder"/said* | grep -c '^resumed')
 new=$(cat "$folder"/said* | grep -c 'resumed 3')
-[ "$new" -ge 1 ] || { echo "none of $points points saw the new checkpoint"; exit 1; }
-echo "$((points - first + 1)) points, all survived ($new of them after the commit)"
+[ "$((tried * every))" -ge "$points" ] || { echo "only $tried points were tried"; exit 1; }
+[ "$new" -ge 1 ] || [ "$rank" != 0 ] || [ "$every" -gt 1 ] || { echo "none of $points points saw the new checkpoint"; exit 1; }
+echo "$how, rank $rank of $ranks: $tried of $points points, all survived ($new of them after the commit)"

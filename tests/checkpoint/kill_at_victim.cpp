@@ -1,7 +1,11 @@
 // A small run for kill_at_test.sh: resumes, checks that the state is that of the step it resumed
-// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST. Prints the
-// step that it resumed at; exits with 2 when a state that it loads is not the right one.
+// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST [async].
+// Prints the step that it resumed at; exits with 2 when a state that it loads is not the right one,
+// and with the code of the error when a save fails.
 #include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
 
 #include "comm/session.hpp"
 #include "fixture.hpp"
@@ -15,27 +19,45 @@ const comm::Communicator& world() {
 }
 }  // namespace llamesh::test
 
-int main(int, char** arguments) {
-  using namespace llamesh;
+namespace llamesh {
+namespace {
+
+int run(const char* folder, int last, bool async) {
   const comm::MpiSession session;
   test::all = &session.world();
   const test::Job job(1);
   checkpoint::CheckpointOptions options;
   options.keep = 1;
-  checkpoint::Store store(arguments[1], options, job.comms());
+  options.async = async;
+  checkpoint::Store store(folder, options, job.comms());
   const auto resumed = store.resume(job.state(), "auto");
   const int first = resumed ? static_cast<int>(resumed->step) : 0;
-  const int last = std::atoi(arguments[2]);
   if (resumed && job.wrong(first) != 0) return 2;
   setenv("LLAMESH_KILL_ARMED", "1", 1);
   for (int step = first + 1; step <= last; ++step) {
     job.fill(step);
     store.save(job.state(), test::progress(step));
+    job.fill(0);  // an asynchronous save has its copy
   }
+  store.wait();
   unsetenv("LLAMESH_KILL_ARMED");
-  job.fill(0);
   const auto reached = store.resume(job.state(), "auto");
   if (!reached || reached->step != last || job.wrong(last) != 0) return 2;
-  fmt::print("resumed {}\n", first);
+  if (test::world().rank() == 0) fmt::print("resumed {}\n", first);
   return 0;
+}
+
+}  // namespace
+}  // namespace llamesh
+
+int main(int count, char** arguments) {
+  try {
+    return llamesh::run(arguments[1], std::atoi(arguments[2]), count > 3);
+  } catch (const llamesh::comm::Failed& error) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the rank that failed leaves first
+    return static_cast<int>(error.code());
+  } catch (const llamesh::Error& error) {
+    fmt::print("{}\n", error.what());
+    return static_cast<int>(error.code());
+  }
 }

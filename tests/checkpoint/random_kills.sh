@@ -6,14 +6,14 @@
 llamesh=$1 n=${2:-20} seed=${3:-$RANDOM}
 RANDOM=$seed
 mpirun="$(dirname "$0")/../mpirun.sh"
-steps=40
+steps=10
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "$1 (seed $seed)"; tail -30 "$folder/log"; exit 1; }
 
 # train RUN ASYNC: becomes mpirun, so that its children are the ranks.
 train() {
-  exec "$mpirun" 4 "$llamesh" train inputs/tiny.yaml train.steps=$steps mesh.ranks_per_node=2 log.every_steps=1 \
+  exec "$mpirun" 4 "$llamesh" train inputs/tiny.yaml train.steps=$steps train.global_batch=4 mesh.ranks_per_node=2 log.every_steps=1 \
        checkpoint.every_steps=1 "checkpoint.async=$2" "run.folder=$folder/$1" >> "$folder/log" 2>&1
 }
 # losses RUN: what was told last about each step.
