@@ -142,11 +142,19 @@ void Store::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-State Store::copy(const State& state) {
+/// The room for copies of the shards. Its pages are written to, since finding them takes longer
+/// than copying into them.
+void Store::reserve(const State& state) {
   std::int64_t bytes = 0;
   for (const auto& group : state.groups)
     for (const auto& shard : group.shards) bytes += shard.bytes();
-  if (copy_.bytes() < bytes) copy_ = device::Buffer(bytes);
+  if (copy_.bytes() >= bytes) return;
+  copy_ = device::Buffer(bytes);
+  std::memset(copy_.data(), 0, static_cast<std::size_t>(bytes));
+}
+
+State Store::copy(const State& state) {
+  reserve(state);
   State held{state.layout, state.shard_rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
@@ -267,6 +275,7 @@ std::vector<fs::path> Store::superseded_by(std::int64_t newest) const {
 
 std::optional<Progress> Store::resume(const State& state, const std::string& mode) {
   wait();
+  if (options_.async) reserve(state);
   if (mode == "none") return std::nullopt;
   std::vector<fs::path> candidates{mode};
   if (mode == "auto") {

@@ -53,7 +53,8 @@ class Store {
 
   /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
   /// newest good checkpoint, if there is any at all; else from that checkpoint. Throws exit 78 when
-  /// there are checkpoints but none is good, or when one does not fit the model.
+  /// there are checkpoints but none is good, or when one does not fit the model. With options.async
+  /// it also makes room for the copies of the shards, so that the first save need not.
   std::optional<Progress> resume(const State& state, const std::string& mode);
 
  private:
@@ -62,6 +63,7 @@ class Store {
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
   void retire(const Manifest& manifest) const;
   std::vector<std::filesystem::path> superseded_by(std::int64_t newest) const;
+  void reserve(const State& state);
   State copy(const State& state);
 
   std::filesystem::path folder_;
