@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -14,6 +13,8 @@
 
 #include "checkpoint/hash.hpp"
 #include "core/error.hpp"
+#include "core/philox.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -36,11 +37,9 @@ Hashing best_hashing(const comm::Communicator& world) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   const bool known = sched_getaffinity(0, sizeof(cores), &cores) == 0;
-  const auto all = world.split_shared_memory().all_gather(
-      std::string_view(reinterpret_cast<const char*>(&cores), sizeof(cores)));
-  const auto sharers = std::ranges::count_if(all, [&](const std::string& theirs) {
-    return std::memcmp(theirs.data(), &cores, sizeof(cores)) == 0;
-  });
+  const std::string_view bytes(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  const auto mine = static_cast<std::int64_t>(name_hash(this_process().host + std::string(bytes)));
+  const auto sharers = std::ranges::count(world.all_gather(mine), mine);
   return known && CPU_COUNT(&cores) >= 2 * sharers ? Hashing::beside : Hashing::in_turn;
 }
 
