@@ -224,7 +224,7 @@ class Bench {
     for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
   }
 
-  checkpoint::Groups groups() const { return {world_, world_, lone_}; }
+  checkpoint::Groups groups() const { return {world_, lone_}; }
 
   /// Does each of the works in turn and keeps its time; the first one of this round is the last one
   /// of the next, so that what else the machine does, and the order, meet all alike.

@@ -18,10 +18,9 @@
 
 namespace llamesh::checkpoint {
 
-/// The groups of this rank. Ranks of `shard` hold different data, ranks of `replicate` the same.
+/// The groups of this rank; ranks of `replicate` hold the same data.
 struct Groups {
   const comm::Communicator& world;
-  const comm::Communicator& shard;
   const comm::Communicator& replicate;
 };
 

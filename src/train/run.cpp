@@ -84,7 +84,7 @@ class Run {
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
         store_(folder_ / "checkpoints", setup.inputs.checkpoint,
-               {world, mesh_.axis("shard").group, mesh_.axis("replicate").group}) {
+               {world, mesh_.axis("replicate").group}) {
     startup_.end_phase("communicators and model");
   }
 

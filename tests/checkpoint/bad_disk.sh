@@ -3,7 +3,7 @@
 # lease of another job. Each has to end with its exit code and one line that says why, with the checkpoints as
 # they were. Runs in the folder that has inputs/; in a mount namespace of its own, else it is skipped (77).
 if [ "$3" != mounts ]; then
-  unshare -m true 2>/dev/null || { echo "skipped: no right to mount"; exit 77; }
+  unshare -m true 2>/dev/null || { echo "SKIPPED: no right to mount"; exit 77; }
   exec unshare -m --propagation private "$0" "$1" "$2" mounts
 fi
 llamesh=$1 roomy=$2
@@ -45,7 +45,7 @@ bad() {
 
 mkdir "$folder/disk"
 # A checkpoint has 1.0 MiB. What is left beside it is for logs, so that only the save finds no room.
-mount -t tmpfs -o size=8m tmpfs "$folder/disk" || { echo "skipped: no right to mount"; exit 77; }
+mount -t tmpfs -o size=8m tmpfs "$folder/disk" || { echo "SKIPPED: no right to mount"; exit 77; }
 what="room for half a checkpoint"
 good 2
 filler() { head -c "$1" /dev/zero > "$folder/disk/filler"; }

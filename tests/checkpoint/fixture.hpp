@@ -70,7 +70,7 @@ class Job {
   }
 
   checkpoint::State state() const { return {layout, shard_group.rank(), groups}; }
-  checkpoint::Groups comms() const { return {world(), shard_group, replicate_group}; }
+  checkpoint::Groups comms() const { return {world(), replicate_group}; }
 
   /// Calls visit(number, what it is in `version`) for all numbers of this rank.
   void for_each(int version, const std::function<void(float&, float)>& visit) const {
