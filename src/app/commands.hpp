@@ -17,6 +17,13 @@ struct TrainArguments {
 };
 int train(const TrainArguments& arguments);
 
+struct ConvertArguments {
+  std::string from;            ///< a checkpoint (or a run folder: its newest), or hf:FOLDER
+  std::string to;              ///< a new hf:FOLDER, or a new checkpoint
+  std::string dtype = "fp32";  ///< of an exported folder: fp32, bf16, fp16
+  std::string max_shard_size = "5GB";
+};
+
 /// Version, commit, compiler and libraries, for --version.
 std::string version_text();
 

@@ -5,19 +5,30 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <string_view>
 #include <vector>
 
-#include "checkpoint/reader.hpp"
+#include "app/tensor_source.hpp"
 
 namespace llamesh::app {
 namespace {
 
-std::vector<float> load(const std::string& path, const checkpoint::DatasetEntry& entry) {
-  std::vector<float> all(static_cast<std::size_t>(entry.numel()));
-  checkpoint::for_each_segment(path, entry, [&](std::int64_t begin, std::span<const float> values) {
-    std::ranges::copy(values, all.begin() + begin);
-  });
-  return all;
+constexpr std::string_view model_group = "/model/";
+
+/// The tensors of a source under the names by which they are compared: beside a Hugging Face folder
+/// a checkpoint is only its model.
+std::map<std::string, const TensorSource::Entry*> by_name(const TensorSource& source,
+                                                          bool model_only) {
+  std::map<std::string, const TensorSource::Entry*> entries;
+  for (const auto& entry : source.entries()) {
+    const bool model = entry.name.starts_with(model_group);
+    if (!model_only || !source.has_groups())
+      entries[entry.name] = &entry;
+    else if (model)
+      entries[entry.name.substr(model_group.size())] = &entry;
+  }
+  return entries;
 }
 
 /// Prints the difference of two tensors of one shape; whether they are equal bit for bit.
@@ -41,25 +52,28 @@ bool compare(const std::string& name, const std::vector<float>& x, const std::ve
 }  // namespace
 
 int diff(const std::string& a, const std::string& b) {
-  const auto first = checkpoint::read_manifest(a);
-  const auto second = checkpoint::read_manifest(b);
+  const auto first = open_tensors(a);
+  const auto second = open_tensors(b);
+  const bool model_only = !first->has_groups() || !second->has_groups();
+  const auto of_first = by_name(*first, model_only);
+  const auto of_second = by_name(*second, model_only);
   std::size_t different = 0;
-  for (const auto& entry : first.datasets) {
-    const auto* other = second.find(entry.path);
-    if (other == nullptr || other->shape != entry.shape) {
-      fmt::print("{:<60} {}\n", entry.path,
-                 other == nullptr ? "only in the first" : "of another shape");
+  for (const auto& [name, entry] : of_first) {
+    const auto found = of_second.find(name);
+    if (found == of_second.end() || found->second->shape != entry->shape) {
+      fmt::print("{:<60} {}\n", name,
+                 found == of_second.end() ? "only in the first" : "of another shape");
       ++different;
-    } else if (!compare(entry.path, load(a, entry), load(b, *other))) {
+    } else if (!compare(name, first->load(*entry), second->load(*found->second))) {
       ++different;
     }
   }
-  for (const auto& entry : second.datasets)
-    if (first.find(entry.path) == nullptr) {
-      fmt::print("{:<60} only in the second\n", entry.path);
+  for (const auto& [name, entry] : of_second)
+    if (!of_first.contains(name)) {
+      fmt::print("{:<60} only in the second\n", name);
       ++different;
     }
-  fmt::print("{}\n", different == 0 ? fmt::format("equal: {} tensors", first.datasets.size())
+  fmt::print("{}\n", different == 0 ? fmt::format("equal: {} tensors", of_first.size())
                                     : fmt::format("{} tensors differ", different));
   return different == 0 ? 0 : 1;
 }

@@ -4,7 +4,8 @@
 
 namespace llamesh::app {
 
-/// Prints what a run folder, a folder of checkpoints or a checkpoint is, in a table. No MPI needed.
+/// Prints what a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder or a
+/// .safetensors file is, in a table. No MPI needed.
 int inspect(const std::string& path);
 
 }  // namespace llamesh::app

@@ -5,6 +5,7 @@
 
 #include "app/bench.hpp"
 #include "app/commands.hpp"
+#include "app/convert.hpp"
 #include "app/diff.hpp"
 #include "app/inspect.hpp"
 #include "app/report.hpp"
@@ -19,7 +20,7 @@ namespace {
 
 /// Declares the subcommands; the chosen one is left in `command`.
 void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::string& other_path,
-             std::vector<std::string>& rest, std::int64_t& mebibytes,
+             std::vector<std::string>& rest, std::int64_t& mebibytes, ConvertArguments& conversion,
              std::function<int()>& command) {
   auto* train_command = cli.add_subcommand("train", "Train a model (under mpirun or srun)");
   train_command->add_option("INPUTS", training.inputs, "YAML file")->required();
@@ -39,7 +40,9 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
     subcommand->add_option(argument, path)->required();
     subcommand->callback([&, run] { command = [&, run] { return run(path); }; });
   };
-  add_path_command("inspect", "Say what a run folder or a checkpoint is", "PATH", inspect);
+  add_path_command("inspect",
+                   "Say what a run folder, checkpoint, Hugging Face folder or .safetensors file is",
+                   "PATH", inspect);
   add_path_command("verify", "Check every byte of a checkpoint; exit 0 only if all is good",
                    "CHECKPOINT", verify);
   add_path_command("report", "Draw a run's metrics into RUN_FOLDER/report.html", "RUN_FOLDER",
@@ -47,7 +50,19 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
                      write_report(folder);
                      return 0;
                    });
-  auto* compare = cli.add_subcommand("diff", "Compare two checkpoints tensor by tensor");
+  auto* converter = cli.add_subcommand(
+      "convert", "A checkpoint into a Hugging Face folder, or the other way (also under mpirun)");
+  converter->add_option("--from", conversion.from, "A checkpoint or run folder, or hf:FOLDER")
+      ->required();
+  converter->add_option("--to", conversion.to, "A new hf:FOLDER, or a new checkpoint")->required();
+  converter->add_option("--dtype", conversion.dtype,
+                        "Of a Hugging Face folder: fp32 (the default), bf16, fp16");
+  converter->add_option("--max-shard-size", conversion.max_shard_size,
+                        "Of a file of it, e.g. 500MB (default 5GB)");
+  converter->callback([&] { command = [&] { return convert(conversion); }; });
+
+  auto* compare = cli.add_subcommand(
+      "diff", "Compare two checkpoints or Hugging Face folders tensor by tensor");
   compare->add_option("A", path)->required();
   compare->add_option("B", other_path)->required();
   compare->callback([&] { command = [&] { return diff(path, other_path); }; });
@@ -87,8 +102,9 @@ int run(int argc, char** argv) {
   std::string other_path;
   std::vector<std::string> rest;
   std::int64_t mebibytes = 2048;
+  ConvertArguments conversion;
   std::function<int()> command;
-  declare(cli, training, path, other_path, rest, mebibytes, command);
+  declare(cli, training, path, other_path, rest, mebibytes, conversion, command);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

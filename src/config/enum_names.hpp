@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/hf_options.hpp"
 #include "data/options.hpp"
 #include "model/options.hpp"
 #include "optim/options.hpp"
@@ -45,6 +46,10 @@ inline EnumNames<DType> names(DType) {
 inline EnumNames<model::ActivationCheckpointing> names(model::ActivationCheckpointing) {
   using enum model::ActivationCheckpointing;
   return {{{"none", none}, {"selective", selective}, {"full", full}}};
+}
+
+inline EnumNames<checkpoint::ReadBy> names(checkpoint::ReadBy) {
+  return {{{"each_rank", checkpoint::ReadBy::each_rank}, {"rank0", checkpoint::ReadBy::rank0}}};
 }
 
 inline EnumNames<data::Format> names(data::Format) {

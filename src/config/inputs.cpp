@@ -1,11 +1,13 @@
 #include "config/inputs.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "checkpoint/hf_config.hpp"
 #include "config/keys.hpp"
 #include "config/reader.hpp"
 #include "config/tree.hpp"
@@ -26,6 +28,42 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+/// Where a path that an input file names lies: beside the file, or in the current folder when it
+/// was written on the command line.
+std::filesystem::path beside(const Node& path, const std::string& name) {
+  return path.where == "command line" ? std::filesystem::path(path.scalar)
+                                      : std::filesystem::path(name).parent_path() / path.scalar;
+}
+
+/// The keys of a model's shape as they would be written in a file.
+Node tree_of(model::LlamaConfig shape, const std::string& name) {
+  Writer writer;
+  shape_keys(writer, shape);
+  return parse_tree(writer.text(), name);
+}
+
+/// Puts what config.json of the folder that `model.hf` names says below the keys written in
+/// `model`; where all of them are written it is not read. The weights are wanted unless it is said
+/// otherwise.
+void include_hf_folder(Node& root, const std::string& name) {
+  Node* model = root.find("model");
+  Node* hf = model ? model->find("hf") : nullptr;
+  if (hf == nullptr || hf->scalar.empty()) return;
+  validate(model->find("file") == nullptr,
+           "{}: model.hf and model.file both give the model's shape; keep one of them", hf->where);
+  const auto folder = std::filesystem::absolute(beside(*hf, name)).lexically_normal();
+  hf->scalar = folder.string();
+  const std::string where = hf->where;  // members are about to be added
+  if (model->find("load_weights") == nullptr)
+    model->members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
+  Node below = tree_of(model::LlamaConfig{}, name);
+  const auto written = [&](const auto& member) { return model->find(member.first) != nullptr; };
+  if (std::ranges::all_of(below.members, written)) return;
+  below = tree_of(checkpoint::read_hf_config(folder), (folder / "config.json").string());
+  overlay(below, std::move(*model));
+  *model = std::move(below);
+}
+
 /// Puts the keys of the file that `model.file` names below those written in `model`.
 void include_model_file(Node& root, const std::string& name) {
   Node* model = root.find("model");
@@ -33,9 +71,7 @@ void include_model_file(Node& root, const std::string& name) {
   if (file == nullptr) return;
   validate(file->kind == Node::Kind::scalar, "{}: model.file: expected a path, got {}", file->where,
            file->describe());
-  const auto folder = file->where == "command line" ? std::filesystem::path()
-                                                    : std::filesystem::path(name).parent_path();
-  const std::string path = (folder / file->scalar).string();
+  const std::string path = beside(*file, name).string();
   std::error_code ignored;
   validate(std::filesystem::exists(path, ignored), "{}: model.file: there is no file '{}'",
            file->where, path);
@@ -59,6 +95,8 @@ void complete(Inputs& in, const std::string& name) {
            name, run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
   in.model = in.model.resolved();
+  validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
+           "{}: model.load_weights is true, but model.hf names no folder to take them from", name);
   validate(!in.data.train.empty(), "{}: data.train is missing; name at least one file", name);
   validate(in.evaluate.every_steps == 0 || !in.data.validation.empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
@@ -74,6 +112,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   validate(root.kind == Node::Kind::map, "{}: expected groups of keys, got {}", root.where,
            root.describe());
   for (const std::string& override_text : overrides) apply_override(root, override_text);
+  include_hf_folder(root, name);
   include_model_file(root, name);
   Inputs inputs;
   Reader reader(root);

@@ -14,11 +14,13 @@ using train::Inputs;
 /// that begins with file and line for whatever is wrong with it.
 ///
 /// `model.file` names a file with the keys of `model`, relative to the input file (on the command
-/// line: to the current folder); keys beside it count more.
+/// line: to the current folder); keys beside it count more. `model.hf` names a Hugging Face folder
+/// in the same way: its config.json has the keys of `model`.
 Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides = {});
 
 /// The same from text; `name` stands for the path in messages and for `model.file`. The text of
-/// to_yaml() refers to no other file, so it can be sent to other ranks and read there.
+/// to_yaml() has every key, so no other file is opened for it: it can be sent to other ranks and
+/// read there.
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 

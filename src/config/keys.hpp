@@ -12,11 +12,7 @@ namespace llamesh::config {
 // check for unknown keys follow from it.
 
 template <class Io>
-void model_keys(Io& io, model::LlamaConfig& m) {
-  io.handled("file");
-  io.refused("hf",
-             "reading Hugging Face folders is not there yet; give the shape here or in model.file");
-  io.refused("load_weights", "reading weights is not there yet; leave it out");
+void shape_keys(Io& io, model::LlamaConfig& m) {
   io.key("hidden_size", m.hidden_size, at_least(1));
   io.key("intermediate_size", m.intermediate_size, at_least(1));
   io.key("num_hidden_layers", m.num_hidden_layers, at_least(1));
@@ -36,6 +32,15 @@ void model_keys(Io& io, model::LlamaConfig& m) {
   });
   io.key("tie_word_embeddings", m.tie_word_embeddings);
   io.key("initializer_range", m.initializer_range, at_least(0));
+}
+
+template <class Io>
+void model_keys(Io& io, model::LlamaConfig& m, checkpoint::PretrainedOptions& p) {
+  io.handled("file");
+  io.key("hf", p.hf);
+  io.key("load_weights", p.load_weights);
+  io.key("load", p.load);
+  shape_keys(io, m);
 }
 
 template <class Io>
@@ -110,7 +115,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("folder", in.run.folder);
     io.key("seed", in.run.seed, at_least(0));
   });
-  io.section("model", [&] { model_keys(io, in.model); });
+  io.section("model", [&] { model_keys(io, in.model, in.pretrained); });
   parallel_keys(io, in);
   training_keys(io, in);
   io.section("checkpoint", [&] {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "checkpoint/hf_options.hpp"
 #include "checkpoint/options.hpp"
 #include "comm/options.hpp"
 #include "data/options.hpp"
@@ -15,6 +16,7 @@ namespace llamesh::train {
 struct Inputs {
   RunOptions run;
   model::LlamaConfig model;
+  checkpoint::PretrainedOptions pretrained;
   comm::MeshOptions mesh;
   sharding::ShardingOptions sharding;
   sharding::PrecisionOptions precision;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/session.hpp"
 #include "comm/watchdog.hpp"
@@ -172,16 +173,30 @@ class Run {
     return "auto";
   }
 
+  /// With the weights of a Hugging Face folder, or those that the seed makes.
+  void start_afresh() {
+    const auto& pretrained = setup_.inputs.pretrained;
+    std::string from = "a fresh start";
+    if (pretrained.load_weights) {
+      const auto begin = Clock::now();
+      checkpoint::load_hf_weights(pretrained.hf, state(), world_, pretrained.load);
+      spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
+                   seconds_since(begin));
+      from = "the weights of " + pretrained.hf;
+    }
+    if (metrics_) metrics_->write_event("resume", 0, from);
+  }
+
   void resume() {
     const auto mode = resume_mode();
     const auto found = store_.resume(state(), mode);
     if (!found) {
-      if (metrics_) metrics_->write_event("resume", 0, "a fresh start");
+      start_afresh();
       return;
     }
     comm::agree(world_, [&] {
       validate(
-          found->seed == setup_.inputs.run.seed,
+          found->step == 0 || found->seed == setup_.inputs.run.seed,
           "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
           "order; keep the seed, or start anew under another run.name",
           found->seed, setup_.inputs.run.seed);

@@ -106,8 +106,7 @@ TEST(InputErrors, WhatIsNotThereYet) {
       error(data, {"data.tokenizer=sp.model"}),
       "command line: data.tokenizer: 'sp.model' is refused: tokenizer files are not there yet; "
       "available: byte");
-  for (const std::string key :
-       {"model.hf", "model.load_weights", "sharding.offload", "sharding.spec", "log.tensorboard"}) {
+  for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
     EXPECT_NE(text.find("not there yet; "), std::string::npos) << text;

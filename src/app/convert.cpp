@@ -1,0 +1,122 @@
+#include "app/convert.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "app/tensor_source.hpp"
+#include "checkpoint/hf_export.hpp"
+#include "checkpoint/reader.hpp"
+#include "comm/session.hpp"
+#include "config/tree.hpp"
+#include "config/writer.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
+#include "core/version.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view hf_prefix = "hf:";
+
+bool is_hf(const std::string& path) {
+  return path.starts_with(hf_prefix);
+}
+
+fs::path without_prefix(const std::string& path) {
+  const auto folder = path.substr(hf_prefix.size());
+  validate(!folder.empty(), "'{}' names no folder; write hf:FOLDER", path);
+  return folder;
+}
+
+checkpoint::StoredType type_of(const std::string& dtype) {
+  const std::map<std::string, checkpoint::StoredType> types = {
+      {"fp32", checkpoint::StoredType::f32},
+      {"bf16", checkpoint::StoredType::bf16},
+      {"fp16", checkpoint::StoredType::f16}};
+  const auto found = types.find(dtype);
+  validate(found != types.end(), "--dtype '{}' is unknown; allowed: fp32, bf16, fp16", dtype);
+  return found->second;
+}
+
+/// The Hugging Face folder that the checkpoint's model came from, if its inputs name one and it is
+/// still there.
+std::string source_of(const fs::path& checkpoint) {
+  const auto config = checkpoint::read_manifest(checkpoint).progress.config;
+  try {
+    const auto root = config::parse_tree(config, "config");
+    const auto* model = root.find("model");
+    const auto* hf = model ? model->find("hf") : nullptr;
+    if (hf == nullptr || hf->scalar.empty()) return "";
+    if (fs::exists(fs::path(hf->scalar) / "config.json")) return hf->scalar;
+    spdlog::warn("{} is not there any more: no tokenizer files are copied", hf->scalar);
+  } catch (const std::exception& error) {  // inputs of another version, or none
+    spdlog::warn("the checkpoint's inputs are not understood ({}): no tokenizer files are copied",
+                 error.what());
+  }
+  return "";
+}
+
+void export_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
+  checkpoint::ExportOptions options;
+  const fs::path from =
+      comm::on_rank_0(world, [&] { return newest_checkpoint(arguments.from).string(); });
+  options.type = type_of(arguments.dtype);
+  options.max_shard_bytes = bytes_of_size(arguments.max_shard_size);
+  options.source = comm::on_rank_0(world, [&] { return source_of(from); });
+  checkpoint::export_hf(from, without_prefix(arguments.to), options, world);
+}
+
+void import_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
+  const auto folder = fs::absolute(without_prefix(arguments.from)).lexically_normal();
+  // So that an export finds the tokenizer again.
+  const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));
+  checkpoint::import_hf(folder, arguments.to, config, version(), world);
+}
+
+}  // namespace
+
+std::int64_t bytes_of_size(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, std::int64_t>, 8> units{{{"", 1},
+                                                                            {"B", 1},
+                                                                            {"KB", 1'000},
+                                                                            {"MB", 1'000'000},
+                                                                            {"GB", 1'000'000'000},
+                                                                            {"KiB", 1 << 10},
+                                                                            {"MiB", 1 << 20},
+                                                                            {"GiB", 1 << 30}}};
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const auto& [name, bytes] : units)
+    if (error == std::errc{} && unit == name && number > 0 && number < (1 << 30))
+      return number * bytes;
+  fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
+       text);
+}
+
+int convert(const ConvertArguments& arguments) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  comm::agree(world, [&] {  // every rank sees the same, one tells
+    validate(is_hf(arguments.from) != is_hf(arguments.to),
+             "one of --from '{}' and --to '{}' must be hf:FOLDER, the other a checkpoint",
+             arguments.from, arguments.to);
+    type_of(arguments.dtype);
+    bytes_of_size(arguments.max_shard_size);
+  });
+  if (is_hf(arguments.to))
+    export_folder(arguments, world);
+  else
+    import_folder(arguments, world);
+  if (world.rank() == 0) spdlog::info("{} -> {}", arguments.from, arguments.to);
+  return 0;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,182 @@
+#include "checkpoint/hf_export.hpp"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_json.hpp"
+#include "checkpoint/hf_new_folder.hpp"
+#include "checkpoint/reader.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view model_group = "/model/";
+
+/// What a Hugging Face folder may hold of its tokenizer.
+constexpr std::array tokenizer_files = {"tokenizer.json",
+                                        "tokenizer.model",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "chat_template.jinja"};
+
+std::string torch_name(StoredType type) {
+  return type == StoredType::f32 ? "float32" : type == StoredType::bf16 ? "bfloat16" : "float16";
+}
+
+std::vector<StoredTensor> tensors_of(const Manifest& manifest) {
+  std::vector<StoredTensor> tensors;
+  for (const auto& d : manifest.datasets)
+    if (d.path.starts_with(model_group))
+      tensors.push_back({d.path.substr(model_group.size()), "", d.shape, 0, 0});
+  return tensors;
+}
+
+/// The header at its place and the file at its full length.
+void create(const fs::path& path, const ExportFile& file) {
+  Descriptor out(path, O_WRONLY | O_CREAT | O_EXCL);
+  out.write(0, file.header.data(), std::ssize(file.header));
+  std::error_code error;
+  fs::resize_file(path, static_cast<std::uintmax_t>(file.bytes), error);
+  if (error)
+    fail(ExitCode::io_failure, "cannot give {} its length of {} bytes: {}", path.string(),
+         file.bytes, error.message());
+}
+
+void check_room(const fs::path& folder, const std::vector<ExportFile>& files) {
+  std::int64_t bytes = 0;
+  for (const auto& file : files) bytes += file.bytes;
+  std::error_code error;
+  const auto space = fs::space(folder, error);
+  if (!error && space.available < static_cast<std::uintmax_t>(bytes))
+    fail(ExitCode::io_failure, "{} has {} bytes free and the export needs {}; make room",
+         folder.string(), space.available, bytes);
+}
+
+void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descriptor& file,
+                  const StoredTensor& tensor, StoredType type) {
+  std::vector<std::uint8_t> bytes;
+  for_each_segment(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
+    bytes.resize(values.size() * static_cast<std::size_t>(size_of(type)));
+    const auto lost = from_floats(type, values, bytes.data());
+    validate(lost == 0, "{} numbers of {} are too large for fp16; export with --dtype bf16", lost,
+             tensor.name);
+    file.write(tensor.begin + begin * size_of(type), bytes.data(), std::ssize(bytes));
+  });
+}
+
+/// This rank's part of the tensors: each goes to the rank that has the least so far.
+void write_my_tensors(const fs::path& checkpoint, const Manifest& manifest, const fs::path& folder,
+                      const std::vector<ExportFile>& files, StoredType type,
+                      const comm::Communicator& world) {
+  std::vector<std::int64_t> load(static_cast<std::size_t>(world.size()), 0);
+  for (const auto& file : files) {
+    Descriptor out(folder / file.name, O_WRONLY);
+    bool wrote = false;
+    for (const auto& tensor : file.tensors) {
+      const auto least = std::ranges::min_element(load);
+      *least += tensor.bytes;
+      if (least - load.begin() != world.rank()) continue;
+      write_tensor(checkpoint, *manifest.find(std::string(model_group) + tensor.name), out, tensor,
+                   type);
+      wrote = true;
+    }
+    if (wrote || world.rank() == 0) out.sync();
+  }
+}
+
+void write_index(const fs::path& folder, const std::vector<ExportFile>& files) {
+  if (files.size() == 1) return;  // transformers looks for model.safetensors first
+  std::int64_t total = 0;
+  auto map = nlohmann::ordered_json::object();
+  for (const auto& file : files)
+    for (const auto& tensor : file.tensors) {
+      map[tensor.name] = file.name;
+      total += tensor.bytes;
+    }
+  const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  write_durably(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+}
+
+/// config.json, generation_config.json and the tokenizer.
+void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
+                       const ExportOptions& options) {
+  std::string base;
+  const auto& source = options.source;
+  const auto copy = [&](const char* name) {
+    std::error_code error;
+    if (source.empty() || !fs::exists(source / name, error)) return false;
+    write_durably(folder / name, read_small_file(source / name, std::int64_t{1} << 30U));
+    return true;
+  };
+  if (!source.empty()) base = read_small_file(source / "config.json", std::int64_t{1} << 20U);
+  const auto text = to_config_json(config, torch_name(options.type), base);
+  write_durably(folder / "config.json", text + "\n");
+  if (!copy("generation_config.json")) {
+    const auto json = parse_json(text, "config.json");
+    nlohmann::ordered_json generation = {{"_from_model_config", true}};
+    for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+      if (json.contains(key)) generation[key] = json[key];
+    write_durably(folder / "generation_config.json", generation.dump(2) + "\n");
+  }
+  for (const auto* name : tokenizer_files) copy(name);
+}
+
+}  // namespace
+
+std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
+                                    std::int64_t max_bytes) {
+  std::vector<ExportFile> files;
+  std::int64_t held = 0;
+  for (auto tensor : tensors) {
+    tensor.dtype = name_of(type);
+    const auto bytes = tensor.numel() * size_of(type);
+    if (files.empty() || (held > 0 && held + bytes > max_bytes)) {
+      files.emplace_back();
+      held = 0;
+    }
+    held += bytes;
+    files.back().tensors.push_back(std::move(tensor));
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    auto& file = files[i];
+    file.name = files.size() == 1
+                    ? "model.safetensors"
+                    : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    file.header = safetensors_header(file.tensors);
+    file.bytes = file.tensors.back().begin + file.tensors.back().bytes;
+  }
+  return files;
+}
+
+void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportOptions& options,
+               const comm::Communicator& world) {
+  NewFolder folder(target, world);
+  const auto text = comm::on_rank_0(world, [&] { return to_text(read_manifest(checkpoint)); });
+  const auto manifest = parse_manifest(text);
+  const auto files = plan_export(tensors_of(manifest), options.type, options.max_shard_bytes);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    validate(!files.empty(), "{} holds no model", checkpoint.string());
+    const auto config = parse_config_json(manifest.progress.model_config, "model_config");
+    check_room(folder.path(), files);
+    for (const auto& file : files) create(folder.path() / file.name, file);
+    write_index(folder.path(), files);
+    write_small_files(folder.path(), config, options);
+  });
+  comm::agree(world, [&] {
+    write_my_tensors(checkpoint, manifest, folder.path(), files, options.type, world);
+  });
+  folder.commit();
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,78 @@
+#include "checkpoint/hf_json.hpp"
+
+#include <set>
+#include <vector>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int max_depth = 32;
+
+/// Looks at the keys and at the depth while the text is being parsed.
+class Guard {
+ public:
+  explicit Guard(const std::string& name) : name_(name) {}
+
+  bool operator()(int, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        keys_.emplace_back();
+        validate(keys_.size() <= max_depth, "{}: nested deeper than {} levels", name_, max_depth);
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        keys_.pop_back();
+        break;
+      case Json::parse_event_t::key: {
+        const auto& key = parsed.get_ref<const std::string&>();
+        validate(keys_.back().insert(key).second, "{}: key '{}' is there twice", name_, shown(key));
+        break;
+      }
+      default:
+        break;
+    }
+    return true;
+  }
+
+ private:
+  const std::string& name_;
+  std::vector<std::set<std::string>> keys_;  // of the objects around
+};
+
+}  // namespace
+
+Json parse_json(const std::string& text, const std::string& name) {
+  Guard guard(name);
+  Json json;
+  try {
+    json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      return guard(depth, event, parsed);
+    });
+  } catch (const Json::parse_error& error) {
+    fail(ExitCode::bad_input, "{}: not JSON at its byte {}", name, error.byte);
+  } catch (const Json::exception&) {  // a number beyond the range of double
+    fail(ExitCode::bad_input, "{}: not JSON: a number is out of range", name);
+  }
+  validate(json.is_object(), "{}: expected a JSON object, {{...}}", name);
+  return json;
+}
+
+std::string read_small_file(const std::filesystem::path& path, std::int64_t max_bytes) {
+  std::error_code error;
+  validate(std::filesystem::exists(path, error), "there is no file {}", path.string());
+  validate(std::filesystem::is_regular_file(path, error), "{} is not a regular file",
+           path.string());
+  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
+  validate(size <= max_bytes, "{} has {} bytes; at most {} are read", path.string(), size,
+           max_bytes);
+  return read_text(path);
+}
+
+}  // namespace llamesh::checkpoint

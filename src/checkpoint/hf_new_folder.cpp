@@ -1,0 +1,51 @@
+#include "checkpoint/hf_new_folder.hpp"
+
+#include <utility>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/lease.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Absolute and without a slash at its end, so that it has a parent and a name.
+fs::path plain(const fs::path& path) {
+  auto whole = fs::absolute(path).lexically_normal();
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+}  // namespace
+
+NewFolder::NewFolder(fs::path target, const comm::Communicator& world)
+    : world_(world), target_(plain(target)) {
+  partial_ = comm::on_rank_0(world_, [&] {
+    std::error_code error;
+    validate(!fs::exists(fs::symlink_status(target_, error)),
+             "{} is there already; remove it or choose another name", target_.string());
+    auto partial = target_;
+    partial += ".partial-" + job_name();
+    fs::remove_all(partial, error);
+    make_folder(partial);
+    return partial.string();
+  });
+}
+
+NewFolder::~NewFolder() {
+  std::error_code error;
+  if (!committed_ && world_.rank() == 0) fs::remove_all(partial_, error);
+}
+
+void NewFolder::commit() {
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) return;
+    sync_folder(partial_);
+    rename_path(partial_, target_);
+    sync_folder(target_.parent_path());
+  });
+  committed_ = true;
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "checkpoint/hf_options.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "checkpoint/state.hpp"
+#include "comm/communicator.hpp"
+
+namespace llamesh::checkpoint {
+
+/// The tensors of a Hugging Face folder: model.safetensors, or the files that
+/// model.safetensors.index.json names. Files are opened when they are first needed. Whatever is
+/// wrong with them is a user error (exit 78) that names file and tensor.
+class HfWeights {
+ public:
+  explicit HfWeights(std::filesystem::path folder);
+
+  /// Of all tensors, in order.
+  std::vector<std::string> names() const;
+  bool has(const std::string& name) const { return file_of_.contains(name); }
+  const StoredTensor& tensor(const std::string& name) const;
+  std::span<const std::uint8_t> bytes(const std::string& name) const;
+  /// Elements [begin, begin + values.size()) as fp32.
+  void read(const std::string& name, std::int64_t begin, std::span<float> values) const;
+
+  /// Opens every file, and throws unless they hold exactly the parameters of the table, by name and
+  /// shape. Buffers of rotary embeddings are passed over, and the head of a tied model where it is
+  /// written out.
+  void check_fits(const model::ParameterTable& table) const;
+
+  const std::vector<std::string>& files() const { return files_; }
+
+ private:
+  void read_index(const std::filesystem::path& path);
+  const SafetensorsFile& file(std::size_t index) const;
+
+  std::filesystem::path folder_;
+  std::vector<std::string> files_;              // plain names
+  std::map<std::string, std::size_t> file_of_;  // by tensor
+  mutable std::vector<std::unique_ptr<SafetensorsFile>> open_;
+};
+
+/// Fills the group "/model" of every rank's state, which comes first in it, from a folder.
+/// Collective; on an error every rank throws. A tied model's head, where it is written out, must be
+/// the embedding.
+void load_hf_weights(const std::filesystem::path& folder, const State& state,
+                     const comm::Communicator& world, ReadBy by);
+
+}  // namespace llamesh::checkpoint
