@@ -49,6 +49,8 @@ class Guard {
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& name) {
+  // The parser would take it for the end.
+  validate(text.find('\0') == std::string::npos, "{}: not JSON: it has a zero byte", name);
   Guard guard(name);
   Json json;
   try {

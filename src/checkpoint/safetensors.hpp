@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/files.hpp"
 #include "checkpoint/hf_numbers.hpp"
 
 /// The safetensors format (github.com/huggingface/safetensors): 8 bytes with the length of the
@@ -61,7 +62,8 @@ class SafetensorsFile {
 
  private:
   std::filesystem::path path_;
-  std::span<const std::uint8_t> file_;
+  Descriptor file_;
+  std::span<const std::uint8_t> mapped_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string_view, std::size_t> by_name_;  // views of tensors_' names
 };

@@ -140,8 +140,9 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   enum class At { start, names, metadata, tensor, shape, offsets, end };
 
   [[noreturn]] bool misplaced(const char* what) const {
+    const bool outside = at_ == At::start || at_ == At::names || at_ == At::metadata;
     fail(ExitCode::bad_input, "{}: the header has {} at '{}', where none belongs", file_, what,
-         shown(at_ == At::tensor && !tensors_.empty() ? tensors_.back().name + "." + key_ : key_));
+         shown(outside ? key_ : tensors_.back().name + "." + key_));
   }
   void first_time(const std::string& name) {
     auto* const seen = name == "dtype"          ? &has_dtype_
@@ -241,6 +242,9 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
                                             const std::string& name) {
   const auto length = header_length(file, name);
   const auto header = file.subspan(8, static_cast<std::size_t>(length));
+  // The parser would take it for the end.
+  validate(std::ranges::find(header, 0) == header.end(),
+           "{}: the header is not JSON: it has a zero", name);
   HeaderReader reader(name);
   nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
   auto tensors = reader.take();

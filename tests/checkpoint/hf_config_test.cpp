@@ -1,0 +1,150 @@
+#include "checkpoint/hf_config.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+/// A config.json of a small model with `more` keys in front; of a key given twice there is none, so
+/// keys to be replaced are left out by `without`.
+std::string config(const std::string& more = "", const std::string& without = "") {
+  const std::pair<std::string, std::string> keys[] = {{"architectures", R"(["LlamaForCausalLM"])"},
+                                                      {"model_type", "\"llama\""},
+                                                      {"hidden_size", "64"},
+                                                      {"intermediate_size", "128"},
+                                                      {"num_hidden_layers", "2"},
+                                                      {"num_attention_heads", "8"},
+                                                      {"vocab_size", "100"}};
+  std::string text = "{" + more;
+  for (const auto& [key, value] : keys) {
+    if (key == without) continue;
+    if (text.size() > 1) text += ", ";
+    text += '"' + key + "\": " + value;
+  }
+  return text + "}";
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_config_json(text, "config.json");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    EXPECT_EQ(std::string(error.what()).find("config.json: "), 0U) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(HfConfig, OldModelsSayLittle) {
+  const auto c = parse_config_json(config(), "config.json");
+  EXPECT_EQ(c.num_key_value_heads, 8);
+  EXPECT_EQ(c.head_dim, 8);
+  EXPECT_EQ(c.rms_norm_eps, 1e-6);  // transformers' own value
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_FALSE(c.rope_scaling);
+  EXPECT_FALSE(c.tie_word_embeddings);
+}
+
+TEST(HfConfig, EverythingSaid) {
+  const auto c = parse_config_json(
+      config(R"("num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "rope_theta": 5e5,
+                "tie_word_embeddings": true, "initializer_range": 0.04, "hidden_act": "silu",
+                "attention_bias": false, "mlp_bias": false, "attention_dropout": 0.0,
+                "eos_token_id": [1, 2], "rope_scaling": null, "torch_dtype": "bfloat16")"),
+      "config.json");
+  EXPECT_EQ(c.num_key_value_heads, 2);
+  EXPECT_EQ(c.head_dim, 16);
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.rope_theta, 500000);
+  EXPECT_TRUE(c.tie_word_embeddings);
+  EXPECT_EQ(c.initializer_range, 0.04);
+}
+
+TEST(HfConfig, RopeScalingInEverySpelling) {
+  const std::string numbers =
+      R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192)";
+  for (const std::string head :
+       {R"("rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", )",
+        R"("rope_theta": 5e5, "rope_scaling": {"type": "llama3", )",
+        R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", )"}) {
+    const auto c = parse_config_json(config(head + numbers + "}"), "config.json");
+    EXPECT_EQ(c.rope_theta, 5e5) << head;
+    ASSERT_TRUE(c.rope_scaling) << head;
+    EXPECT_EQ(c.rope_scaling->factor, 32);
+    EXPECT_EQ(c.rope_scaling->high_freq_factor, 4);
+    EXPECT_EQ(c.rope_scaling->original_max_position_embeddings, 8192);
+    // What is written says the same.
+    const auto again = parse_config_json(to_config_json(c, "bfloat16", ""), "config.json");
+    EXPECT_EQ(to_config_json(again), to_config_json(c));
+  }
+  EXPECT_FALSE(
+      parse_config_json(config(R"("rope_scaling": {"rope_type": "default"})"), "").rope_scaling);
+  EXPECT_NE(error_of(config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
+                .find("low_freq_factor is missing"),
+            std::string::npos);
+  for (const std::string type : {"linear", "dynamic", "yarn", "longrope"})
+    EXPECT_NE(error_of(config(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
+                  .find("rope_type is '" + type + "'"),
+              std::string::npos);
+}
+
+TEST(HfConfig, WhatIsNotComputedIsNamed) {
+  const std::tuple<std::string, std::string, std::string> table[] = {
+      {R"("attention_bias": true)", "", "attention_bias is true"},
+      {R"("mlp_bias": true)", "", "mlp_bias is true"},
+      {R"("hidden_act": "gelu")", "", "hidden_act is 'gelu'"},
+      {R"("attention_dropout": 0.1)", "", "attention_dropout is 0.1"},
+      {R"("quantization_config": {"bits": 4})", "", "quantization_config"},
+      {R"("architectures": ["MistralForCausalLM"])", "architectures", "MistralForCausalLM"},
+      {R"("architectures": ["LlamaForSequenceClassification"])", "architectures", "LlamaForSeq"},
+      {R"("model_type": "qwen2")", "model_type", "model_type is 'qwen2'"},
+      {R"("head_dim": 7)", "", "head_dim is 7"},
+      {R"("num_key_value_heads": 3)", "", "not a multiple"},
+  };
+  for (const auto& [more, without, message] : table)
+    EXPECT_NE(error_of(config(more, without)).find(message), std::string::npos)
+        << more << ": " << error_of(config(more, without));
+}
+
+TEST(HfConfig, BadFilesAreRefused) {
+  const std::pair<std::string, std::string> table[] = {
+      {"", "not JSON"},
+      {"[]", "expected a JSON object"},
+      {config() + std::string(1, '\0') + "x", "zero byte"},
+      {config() + "x", "not JSON"},
+      {"{\"a\": " + std::string(100000, '['), "deeper than 32"},
+      {R"({"a": 1, "a": 2})", "there twice"},
+      {R"({"b": {"a": 1, "a": 2}})", "there twice"},
+      {R"({"a": 1e999})", "out of range"},
+      {config("", "hidden_size"), "hidden_size is missing"},
+      {config(R"("hidden_size": "64")", "hidden_size"), "expected an integer"},
+      {config(R"("hidden_size": -64)", "hidden_size"), "hidden_size is -64"},
+      {config(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
+      {config(R"("vocab_size": 18446744073709551615)", "vocab_size"), "vocab_size is 18446744"},
+      {config(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "at most 10000"},
+      {config(R"("rms_norm_eps": -1)"), "above 0"},
+      {config(R"("tie_word_embeddings": 1)"), "expected true or false"},
+      {config(R"("rope_scaling": [])"), "expected an object"},
+  };
+  for (const auto& [text, message] : table)
+    EXPECT_NE(error_of(text).find(message), std::string::npos)
+        << text.substr(0, 200) << ": " << error_of(text);
+}
+
+TEST(HfConfig, AnotherConfigKeepsWhatIsNotTheShape) {
+  const auto c = parse_config_json(config(), "config.json");
+  const auto text = to_config_json(
+      c, "bfloat16", R"({"bos_token_id": 17, "vocab_size": 5, "torch_dtype": "float32",
+                         "rope_scaling": {"type": "yarn"}})");
+  EXPECT_NE(text.find("\"bos_token_id\": 17"), std::string::npos);
+  EXPECT_NE(text.find("\"torch_dtype\": \"bfloat16\""), std::string::npos);
+  EXPECT_NE(text.find("\"vocab_size\": 100"), std::string::npos);
+  EXPECT_EQ(text.find("yarn"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace llamesh::checkpoint

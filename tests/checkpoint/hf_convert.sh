@@ -1,0 +1,99 @@
+#!/bin/bash
+# hf_convert.sh LLAMESH: checkpoints into Hugging Face folders and back, alone and under mpirun, to the bit;
+# runs that start from such a folder; what is refused. Runs in the folder that has inputs/ and tests/.
+llamesh=$1
+mpirun="$(dirname "$0")/../mpirun.sh"
+golden="$(dirname "$0")/../model/golden/hf"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+give_up() { echo "$1"; cat "$folder/log"; exit 1; }
+# run RANKS ARGUMENT...: llamesh, or the end of the test
+run() {
+  local ranks=$1; shift
+  "$mpirun" "$ranks" "$llamesh" "$@" > "$folder/log" 2>&1 || give_up "$ranks ranks: llamesh $*: failed"
+}
+same() { diff -r "$1" "$2" > "$folder/log" 2>&1 || give_up "$1 is not $2"; }
+refused() {
+  local text=$1; shift
+  "$llamesh" "$@" > "$folder/log" 2>&1
+  local code=$?
+  [[ $code == 78 ]] && grep -q -- "$text" "$folder/log" || give_up "llamesh $*: exit $code, without '$text'"
+}
+
+# What transformers wrote goes through a checkpoint and comes out as it was; bf16 loses once and never again.
+for model in gqa_8_2 tied_6_3 llama3_rope; do
+  for ranks in 1 2; do
+    at=$folder/$model.$ranks
+    run $ranks convert --from "hf:$golden/$model" --to "$at.checkpoint"
+    run 1 verify "$at.checkpoint"
+    run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp32" --max-shard-size 20KB
+    run 1 diff "$at.fp32" "hf:$golden/$model"
+    run $ranks convert --from "$at.checkpoint" --to "hf:$at.bf16" --dtype bf16
+    run $ranks convert --from "hf:$at.bf16" --to "$at.bf16.checkpoint"
+    run $ranks convert --from "$at.bf16.checkpoint" --to "hf:$at.bf16.again" --dtype bf16
+    same "$at.bf16" "$at.bf16.again"
+    run 1 diff "$at.bf16.checkpoint" "$at.bf16"
+    "$llamesh" diff "$at.bf16" "$at.fp32" > "$folder/log" 2>&1 && give_up "diff calls fp32 and bf16 equal"
+    run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp16" --dtype fp16
+  done
+  same "$folder/$model.1.fp32" "$folder/$model.2.fp32"
+  same "$folder/$model.1.bf16" "$folder/$model.2.bf16"
+  [[ -e $folder/$model.1.fp32/model.safetensors.index.json ]] || give_up "no index in $model.1.fp32"
+  [[ -e $folder/$model.1.bf16/generation_config.json ]] || give_up "no generation_config.json"
+done
+
+# The tokenizer comes along, from the folder that the weights came from.
+cp -r "$golden/tied_6_3" "$folder/source"
+echo '{"version": "1.0"}' > "$folder/source/tokenizer.json"
+run 1 convert --from "hf:$folder/source" --to "$folder/source.checkpoint"
+run 1 convert --from "$folder/source.checkpoint" --to "hf:$folder/target"
+same "$folder/source/tokenizer.json" "$folder/target/tokenizer.json"
+grep -q '"max_position_embeddings": 512' "$folder/target/config.json" || give_up "config.json lost its positions"
+
+# A run of another model makes a folder; runs start from it on any mesh and have its weights.
+cat > "$folder/run.yaml" <<END
+run: {name: hf}
+data: {train: $PWD/inputs/text/tiny.txt, sequence_length: 32}
+train: {steps: 0, global_batch: 4, threads: 1}
+END
+run 1 train inputs/tiny.yaml train.steps=2 "run.folder=$folder/first"
+run 1 convert --from "$folder/first" --to "hf:$folder/model" --max-shard-size 50KB
+for start in "1 each_rank" "2 rank0" "4 each_rank" "4 rank0"; do
+  read -r ranks load <<< "$start"
+  run "$ranks" train "$folder/run.yaml" model.hf="$folder/model" model.load="$load" run.folder="$folder/second" \
+    sharding.strategy=hybrid_shard mesh.ranks_per_node=auto
+  grep -q "the weights are those of $folder/model" "$folder/log" || give_up "no word of the weights"
+  run 1 diff "$folder/second" "$folder/model"
+  rm -rf "$folder/second"
+done
+# The run's own checkpoint goes before the folder, also where that is gone.
+run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/third" train.steps=1
+mv "$folder/model" "$folder/moved"
+run 1 train "$folder/third/config.yaml" train.steps=2
+grep -q "resumed after step 1" "$folder/log" || give_up "did not resume from its own checkpoint"
+mv "$folder/moved" "$folder/model"
+# From the weights of a converted checkpoint, moments zero, whatever the seed.
+run 1 convert --from "hf:$folder/model" --to "$folder/zero.checkpoint"
+run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/fourth" train.steps=1 run.seed=7 \
+  checkpoint.resume="$folder/zero.checkpoint"
+run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/fifth" train.steps=1 run.seed=7
+run 1 diff "$folder/fourth" "$folder/fifth"
+# Another start.
+run 1 train "$folder/run.yaml" model.hf="$folder/model" model.load_weights=false run.folder="$folder/sixth"
+"$llamesh" diff "$folder/sixth" "$folder/model" > "$folder/log" 2>&1 && give_up "load_weights=false was passed over"
+
+refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
+refused "must be hf:FOLDER" convert --from "$folder/first" --to "$folder/x"
+refused "must be hf:FOLDER" convert --from "hf:$folder/model" --to "hf:$folder/x"
+refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
+refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
+refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
+refused "neither a run folder" convert --from "$folder/none" --to "hf:$folder/x"
+refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/model"
+refused "names no folder to take them from" train inputs/tiny.yaml model.load_weights=true
+sed -i 's/"hidden_size": 48/"hidden_size": 54/' "$folder/model/config.json"
+refused "has shape" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/seventh"
+sed -i 's/"attention_bias": false/"attention_bias": true/' "$folder/model/config.json"
+refused "attention_bias is true" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/eighth"
+for left in "$folder"/*.partial-*; do [[ -e $left ]] && give_up "$left is left"; done
+echo "round trips of 3 models on 1 and 2 ranks equal to the bit; runs start from a folder on 4 meshes"

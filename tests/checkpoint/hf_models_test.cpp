@@ -1,0 +1,53 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "config/inputs.hpp"
+#include "model/parameters.hpp"
+
+// The shapes of known models against the numbers of parameters that their makers publish, and every
+// run input that ships.
+
+namespace llamesh {
+namespace {
+
+const auto inputs_folder =
+    std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "inputs";
+
+TEST(HfModels, HaveTheKnownNumbersOfParameters) {
+  const std::map<std::string, std::int64_t> known = {
+      {"smollm2-135m", 134'515'008},  {"tinyllama-1.1b", 1'100'048'384},
+      {"llama3.2-1b", 1'235'814'400}, {"llama3.2-3b", 3'212'749'824},
+      {"llama2-7b", 6'738'415'616},   {"llama3-8b", 8'030'261'248},
+      {"llama2-13b", 13'015'864'320}, {"llama2-70b", 68'976'648'192},
+      {"llama3-70b", 70'553'706'496}, {"llama3.1-405b", 405'853'388'800}};
+  for (const auto& [name, numel] : known) {
+    const auto inputs = config::parse_inputs(
+        "model: {file: models/" + name + ".yaml}\ndata: {train: x}\n", inputs_folder / "f.yaml");
+    EXPECT_EQ(model::parameter_table(inputs.model).numel(), numel) << name;
+  }
+}
+
+TEST(HfModels, EveryRunInputIsGood) {
+  int files = 0;
+  for (const auto& folder : {inputs_folder, inputs_folder / "clusters"})
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      const auto inputs = config::load_inputs(entry.path());
+      // A run's name is its file's, so that runs of two inputs do not meet in one folder.
+      EXPECT_EQ(inputs.run.name, entry.path().stem()) << entry.path();
+      // nodes x 8 ranks at the end of a cluster input's name
+      const auto stem = entry.path().stem().string();
+      if (folder.filename() == "clusters") {
+        const auto ranks = 8 * std::stoll(stem.substr(stem.rfind('-') + 1));
+        EXPECT_EQ(inputs.train.global_batch % (ranks * inputs.train.micro_batch), 0) << stem;
+        EXPECT_TRUE(stem.ends_with("x8")) << stem;
+      }
+      ++files;
+    }
+  EXPECT_GE(files, 13);
+}
+
+}  // namespace
+}  // namespace llamesh

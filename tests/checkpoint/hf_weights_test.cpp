@@ -1,0 +1,241 @@
+#include "checkpoint/hf_weights.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "checkpoint/fixture.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/safetensors_bytes.hpp"
+#include "model/golden.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+const auto golden_folder =
+    fs::path(__FILE__).parent_path().parent_path() / "model" / "golden" / "hf";
+
+/// This rank's numbers of the model that are not those of `expected` (parameter name, element).
+template <class Expected>
+std::int64_t wrong(const test::Job& job, const Expected& expected) {
+  std::int64_t count = 0;
+  for (std::size_t u = 0; u < job.layout.units().size(); ++u)
+    for (const auto& piece : job.layout.pieces(u, job.shard_group.rank()))
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        const float seen =
+            job.groups[0].shards[u].span<float>()[static_cast<std::size_t>(piece.offset + i)];
+        if (seen != expected(job.table[piece.parameter].name, piece.begin + i)) ++count;
+      }
+  return test::world().sum(count);
+}
+
+/// The folders that transformers wrote hold the numbers of the golden files: on every mesh, read by
+/// every rank or by one.
+TEST(HfWeights, GoldenFolders) {
+  for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope"}) {
+    const auto golden = test::load_golden(name);
+    const auto config = read_hf_config(golden_folder / name);
+    auto expected = test::config_of(golden.config());
+    expected.initializer_range = golden.config().at("initializer_range");
+    EXPECT_EQ(to_config_json(config), to_config_json(expected));
+    for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
+      for (const auto wrap : {sharding::Wrap::layer, sharding::Wrap::none}) {
+        const test::Job job(test::world().size() % 2 == 0 ? 2 : 1, wrap, config);
+        job.fill(1);
+        load_hf_weights(golden_folder / name, job.state(), test::world(), by);
+        EXPECT_EQ(
+            wrong(job,
+                  [&](const std::string& parameter, std::int64_t element) {
+                    return golden["weights/" + parameter].values[static_cast<std::size_t>(element)];
+                  }),
+            0)
+            << name;
+      }
+  }
+}
+
+/// Element i of a tensor in the folders below: exact in every type.
+float number(const std::string& name, std::int64_t i) {
+  return static_cast<float>((static_cast<std::int64_t>(name_hash(name) % 251U) + 7 * i) % 251 -
+                            125);
+}
+
+std::string data_of(const std::string& name, std::int64_t numel, StoredType type) {
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < numel; ++i) values.push_back(number(name, i));
+  std::string bytes(static_cast<std::size_t>(numel * size_of(type)), '\0');
+  from_floats(type, values, reinterpret_cast<std::uint8_t*>(bytes.data()));
+  return bytes;
+}
+
+/// A folder of the small model as a list of tensors that a test may change before it is written.
+struct Folder {
+  explicit Folder(StoredType stored, bool is_tied = false)
+      : type(stored), config(test::small_config(24, is_tied)) {
+    for (const auto& p : model::parameter_table(config).parameters) tensors[p.name] = p.shape;
+  }
+  /// One file, or (`files` > 1) several with an index.
+  void write(const fs::path& folder, int files) const {
+    if (test::world().rank() == 0) {
+      fs::remove_all(folder);
+      fs::create_directories(folder);
+      test::write_file(folder / "config.json", to_config_json(config));
+      std::string map;
+      for (int f = 0; f < files; ++f) write_file(folder, f, files, map);
+      if (files > 1)
+        test::write_file(folder / "model.safetensors.index.json",
+                         R"({"weight_map": {)" + map.substr(1) + "}}");
+    }
+    test::world().barrier();
+  }
+  void write_file(const fs::path& folder, int file, int files, std::string& map) const {
+    const auto name = files == 1 ? "model.safetensors" : fmt::format("part-{}.safetensors", file);
+    // A header of odd length: the numbers lie at odd addresses.
+    std::string header = "{\"__metadata__\":{}", data;
+    int i = 0;
+    for (const auto& [tensor, shape] : tensors) {
+      if (i++ % files != file) continue;
+      std::int64_t numel = 1;
+      for (const auto size : shape) numel *= size;
+      const auto begin = data.size();
+      const auto source = tensor == "lm_head.weight" && config.tie_word_embeddings && !other_head
+                              ? "model.embed_tokens.weight"
+                              : tensor;
+      data += data_of(source, numel, type);
+      header += fmt::format(",\"{}\":{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                            tensor, name_of(type), fmt::join(shape, ","), begin, data.size());
+      map += fmt::format(",\"{}\":\"{}\"", tensor, name);
+    }
+    header += header.size() % 2 == 0 ? "}  " : "} ";
+    if (header.size() % 2 == 0) header += ' ';
+    test::write_file(folder / name, test::safetensors_bytes(header, data));
+  }
+
+  StoredType type;
+  model::LlamaConfig config;
+  bool other_head = false;
+  std::map<std::string, std::vector<std::int64_t>> tensors;
+};
+
+/// What loading the folder ends in, on this rank; every rank must have the same exit code.
+std::string load(const test::Job& job, const fs::path& folder, ReadBy by = ReadBy::each_rank) {
+  std::string what = "no error";
+  auto code = ExitCode::done;
+  try {
+    load_hf_weights(folder, job.state(), test::world(), by);
+  } catch (const Error& error) {
+    what = error.what();
+    code = error.code();
+    EXPECT_EQ(code, ExitCode::bad_input) << what;
+  }
+  EXPECT_EQ(test::world().max(static_cast<int>(code)), test::world().min(static_cast<int>(code)));
+  return test::world().broadcast(what);
+}
+
+TEST(HfWeights, EveryTypeAndNumberOfFiles) {
+  const test::Folder here;
+  for (const auto type : {StoredType::f32, StoredType::bf16, StoredType::f16})
+    for (const int files : {1, 3}) {
+      const Folder folder(type);
+      folder.write(here.path() / "m", files);
+      for (const auto by : {ReadBy::each_rank, ReadBy::rank0}) {
+        const test::Job job(1, sharding::Wrap::layer, folder.config);
+        job.fill(1);
+        EXPECT_EQ(load(job, here.path() / "m", by), "no error");
+        EXPECT_EQ(wrong(job, number), 0) << name_of(type) << ", " << files << " files";
+      }
+    }
+}
+
+TEST(HfWeights, WhatTheModelDoesNotHave) {
+  const test::Folder here;
+  const auto path = here.path() / "m";
+  const auto result = [&](Folder folder, int files = 1, ReadBy by = ReadBy::each_rank) {
+    folder.write(path, files);
+    return load(test::Job(1, sharding::Wrap::layer, folder.config), path, by);
+  };
+  const Folder good(StoredType::bf16);
+  for (const int files : {1, 2}) {
+    auto folder = good;
+    folder.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {6};
+    EXPECT_EQ(result(folder, files), "no error");
+    folder = good;
+    folder.tensors.erase("model.norm.weight");
+    EXPECT_NE(result(folder, files).find("has no tensor 'model.norm.weight'"), std::string::npos);
+    folder = good;
+    folder.tensors["model.layers.1.self_attn.q_proj.bias"] = {24};
+    EXPECT_NE(result(folder, files).find("has 'model.layers.1.self_attn.q_proj.bias', which"),
+              std::string::npos);
+    folder = good;
+    std::ranges::reverse(folder.tensors["model.layers.1.mlp.up_proj.weight"]);
+    EXPECT_NE(result(folder, files).find("has shape (24, 40) where the model has (40, 24)"),
+              std::string::npos);
+  }
+  Folder tied(StoredType::f32, true);
+  tied.tensors["lm_head.weight"] = tied.tensors["model.embed_tokens.weight"];
+  EXPECT_EQ(result(tied), "no error");
+  tied.other_head = true;
+  for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
+    EXPECT_NE(result(tied, 1, by).find("lm_head.weight is not model.embed_tokens.weight"),
+              std::string::npos);
+}
+
+TEST(HfWeights, BadFolders) {
+  const test::Folder here;
+  const auto path = here.path() / "m";
+  const test::Job job(1);
+  const Folder good(StoredType::f32);
+  const auto result = [&](const std::function<void()>& spoil) {
+    good.write(path, 2);
+    if (test::world().rank() == 0) spoil();
+    test::world().barrier();
+    const auto error = load(job, path);
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+    return error;
+  };
+  const auto index = path / "model.safetensors.index.json";
+  EXPECT_EQ(result([] {}), "no error");
+  EXPECT_NE(load(job, here.path() / "none").find("is not a folder"), std::string::npos);
+  EXPECT_NE(result([&] { fs::remove(index); }).find("has neither model.safetensors nor"),
+            std::string::npos);
+  EXPECT_NE(result([&] { fs::remove(path / "part-1.safetensors"); }).find("there is no file"),
+            std::string::npos);
+  EXPECT_NE(result([&] {
+              fs::remove(path / "part-1.safetensors");
+              fs::create_directory(path / "part-1.safetensors");
+            }).find("not a regular file"),
+            std::string::npos);
+  EXPECT_NE(result([&] { test::write_file(path / "part-1.safetensors", ""); }).find("is empty"),
+            std::string::npos);
+  EXPECT_NE(result([&] {
+              fs::copy_file(path / "part-0.safetensors", path / "part-1.safetensors",
+                            fs::copy_options::overwrite_existing);
+            }).find("which the index does not place there"),
+            std::string::npos);
+  for (const std::string name :
+       {"../part-0.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".x.safetensors",
+        "part-0.safetensors\\u0000", "part-0.bin", "\\n.safetensors", ""})
+    EXPECT_NE(result([&] {
+                test::write_file(index, R"({"weight_map": {"t": ")" + name + "\"}}");
+              }).find("which is not the plain name"),
+              std::string::npos)
+        << name;
+  for (const auto& [text, message] : std::vector<std::pair<std::string, std::string>>{
+           {"{}", "has no weight_map"},
+           {R"({"weight_map": []})", "has no weight_map"},
+           {R"({"weight_map": {}})", "weight_map is empty"},
+           {R"({"weight_map": {"a": 1}})", "not the plain name"},
+           {R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})", "there twice"},
+           {R"({"weight_map": )" + std::string(1000, '['), "deeper than 32"},
+           {"", "not JSON"}})
+    EXPECT_NE(result([&, &text = text] { test::write_file(index, text); }).find(message),
+              std::string::npos)
+        << text.substr(0, 100);
+}
+
+}  // namespace
+}  // namespace llamesh::checkpoint
