@@ -1,5 +1,7 @@
 #include "train/setup.hpp"
 
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/store.hpp"
 #include "data/sampler.hpp"
 
 namespace llamesh::train {
@@ -24,6 +26,16 @@ data::TokenStream open_stream(const data::DataOptions& options,
   return stream;
 }
 
+/// Looks at the folder that the first weights are to come from. A run that goes on from a
+/// checkpoint does without it.
+void check_pretrained(const Inputs& in, const model::ParameterTable& table) {
+  if (!in.pretrained.load_weights) return;
+  const bool from_elsewhere = in.checkpoint.resume != "auto" && in.checkpoint.resume != "none";
+  const auto own = checkpoint::committed_checkpoints(in.run.folder + "/checkpoints");
+  if (from_elsewhere || !own.empty()) return;
+  checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
+}
+
 }  // namespace
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
@@ -41,6 +53,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
     setup.layout = std::make_unique<const sharding::ShardLayout>(
         *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
+    if (world.rank() == 0) check_pretrained(in, *setup.table);
     if (in.schedule.name == optim::ScheduleName::wsd)
       validate(in.schedule.warmup_steps + in.schedule.decay_steps <= in.train.steps,
                "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",

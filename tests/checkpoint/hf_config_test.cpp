@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "core/error.hpp"
+#include "model/parameters.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -133,6 +136,36 @@ TEST(HfConfig, BadFilesAreRefused) {
   for (const auto& [text, message] : table)
     EXPECT_NE(error_of(text).find(message), std::string::npos)
         << text.substr(0, 200) << ": " << error_of(text);
+}
+
+/// Whatever bytes are changed: an error of one line, or a model that fits together.
+TEST(HfConfig, Mutations) {
+  constexpr unsigned seed = 20240608;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto good =
+      config(R"("head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "default"})");
+  const std::string likely = "{}[]\",:0123456789-.eE\\ \n\xff";
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    auto text = good;
+    const auto at = random() % text.size();
+    switch (random() % 3) {
+      case 0:
+        text[at] = likely[random() % likely.size()];
+        break;
+      case 1:
+        text.erase(at, 1 + random() % 8);
+        break;
+      default:
+        text.insert(at, good, random() % good.size(), random() % 40);
+    }
+    if (error_of(text) != "no error") continue;
+    ++accepted;
+    EXPECT_GT(model::parameter_table(parse_config_json(text, "config.json")).numel(), 0);
+  }
+  EXPECT_GT(accepted, 0);
+  EXPECT_LT(accepted, 15000);
 }
 
 TEST(HfConfig, AnotherConfigKeepsWhatIsNotTheShape) {

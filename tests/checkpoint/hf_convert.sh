@@ -20,9 +20,12 @@ refused() {
   [[ $code == 78 ]] && grep -q -- "$text" "$folder/log" || give_up "llamesh $*: exit $code, without '$text'"
 }
 
-# What transformers wrote goes through a checkpoint and comes out as it was; bf16 loses once and never again.
-for model in gqa_8_2 tied_6_3 llama3_rope; do
-  for ranks in 1 2; do
+# round_trips MODEL RANKS...: what transformers wrote goes through a checkpoint and comes out as it was; bf16
+# loses once and never again.
+round_trips() {
+  local model=$1 ranks at
+  shift
+  for ranks in "$@"; do
     at=$folder/$model.$ranks
     run $ranks convert --from "hf:$golden/$model" --to "$at.checkpoint"
     run 1 verify "$at.checkpoint"
@@ -36,11 +39,14 @@ for model in gqa_8_2 tied_6_3 llama3_rope; do
     "$llamesh" diff "$at.bf16" "$at.fp32" > "$folder/log" 2>&1 && give_up "diff calls fp32 and bf16 equal"
     run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp16" --dtype fp16
   done
-  same "$folder/$model.1.fp32" "$folder/$model.2.fp32"
-  same "$folder/$model.1.bf16" "$folder/$model.2.bf16"
-  [[ -e $folder/$model.1.fp32/model.safetensors.index.json ]] || give_up "no index in $model.1.fp32"
-  [[ -e $folder/$model.1.bf16/generation_config.json ]] || give_up "no generation_config.json"
-done
+  [[ -e $at.fp32/model.safetensors.index.json ]] || give_up "no index in $at.fp32"
+  [[ -e $at.bf16/generation_config.json ]] || give_up "no generation_config.json in $at.bf16"
+}
+round_trips gqa_8_2 1
+round_trips tied_6_3 2
+round_trips llama3_rope 1 2
+same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"
+same "$folder/llama3_rope.1.bf16" "$folder/llama3_rope.2.bf16"
 
 # The tokenizer comes along, from the folder that the weights came from.
 cp -r "$golden/tied_6_3" "$folder/source"
@@ -96,4 +102,4 @@ refused "has shape" train "$folder/run.yaml" model.hf="$folder/model" run.folder
 sed -i 's/"attention_bias": false/"attention_bias": true/' "$folder/model/config.json"
 refused "attention_bias is true" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/eighth"
 for left in "$folder"/*.partial-*; do [[ -e $left ]] && give_up "$left is left"; done
-echo "round trips of 3 models on 1 and 2 ranks equal to the bit; runs start from a folder on 4 meshes"
+echo "round trips of 3 models, alone and on 2 ranks, equal to the bit; runs start from a folder on 4 meshes"
