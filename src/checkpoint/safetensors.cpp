@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -29,7 +30,30 @@ std::span<const std::uint8_t> map(const Descriptor& file, const std::filesystem:
   void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
   validate(data != MAP_FAILED, "{} ({} bytes) cannot be mapped into memory: {}", path.string(),
            size, std::strerror(errno));
+  // Read from the disk 2 MiB at a time where the file system can; by pages it takes five times as
+  // long (ext4, Linux 6.18). Where it cannot there is no harm done.
+  ::madvise(data, size, MADV_HUGEPAGE);
   return {static_cast<const std::uint8_t*>(data), size};
+}
+
+/// Tells the system that a mapped range has been read: it is not of this process's memory any more
+/// and stays in the page cache.
+void give_back(const std::uint8_t* begin, std::int64_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
+  const auto last = reinterpret_cast<std::uintptr_t>(begin) + static_cast<std::uintptr_t>(bytes);
+  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+/// Converts out of the mapping, of which only a part is in memory at a time.
+void convert(StoredType type, const std::uint8_t* from, std::span<float> values) {
+  constexpr std::size_t at_a_time = std::size_t{8} << 20U;
+  for (std::size_t at = 0; at < values.size(); at += at_a_time) {
+    const auto part = values.subspan(at, std::min(at_a_time, values.size() - at));
+    const auto* const begin = from + static_cast<std::int64_t>(at) * size_of(type);
+    to_floats(type, begin, part);
+    give_back(begin, std::ssize(part) * size_of(type));
+  }
 }
 
 }  // namespace
@@ -76,12 +100,12 @@ void SafetensorsFile::read(const StoredTensor& tensor, std::int64_t begin,
           tensor.name, tensor.numel());
   const auto at = tensor.begin + begin * size_of(*type);
   // Where nothing is converted the system's own copy is quicker than one out of the mapping, which
-  // has to be paged in (1.1 to 0.7 of memcpy's speed); where something is, it is the other way
+  // has to be paged in (1.0 against 0.7 of memcpy's speed); where something is, it is the other way
   // round.
   if (*type == StoredType::f32)
     file_.read(at, values.data(), static_cast<std::int64_t>(values.size_bytes()));
   else
-    to_floats(*type, mapped_.data() + at, values);
+    convert(*type, mapped_.data() + at, values);
 }
 
 }  // namespace llamesh::checkpoint
