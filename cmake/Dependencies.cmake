@@ -9,6 +9,18 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                                             INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+# Neither comes with a CMake package.
+foreach(library IN ITEMS sentencepiece:sentencepiece_processor.h pcre2-8:pcre2.h)
+  string(REPLACE ":" ";" library ${library})
+  list(GET library 0 name)
+  list(GET library 1 header)
+  string(MAKE_C_IDENTIFIER "LLAMESH_${name}" variable)
+  find_path(${variable}_INCLUDE_DIR ${header} REQUIRED)
+  find_library(${variable}_LIBRARY ${name} REQUIRED)
+  add_library(${name}::${name} UNKNOWN IMPORTED)
+  set_target_properties(${name}::${name} PROPERTIES IMPORTED_LOCATION ${${variable}_LIBRARY}
+                                                    INTERFACE_INCLUDE_DIRECTORIES ${${variable}_INCLUDE_DIR})
+endforeach()
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(yaml-cpp REQUIRED)

@@ -29,6 +29,8 @@ wrapped=(
   '^nccl' '^comm/nccl'
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
+  '^sentencepiece' '^data/tokenizer_sentencepiece\.cpp$'
+  '^pcre2' '^data/tokenizer_pattern\.cpp$'
 )
 
 faults=0 files=0

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/tokenizer.hpp"
+#include "data/tokenizer_added.hpp"
+#include "data/tokenizer_bpe.hpp"
+#include "data/tokenizer_json.hpp"
+#include "data/tokenizer_words.hpp"
+
+namespace llamesh::data {
+
+/// BPE by a tokenizer.json. Text goes through it from the outside in: added tokens, stretches of
+/// valid UTF-8, words by the patterns, symbols, merges.
+class HuggingFaceTokenizer final : public Tokenizer {
+ public:
+  /// `name` begins the messages of user errors.
+  HuggingFaceTokenizer(const std::string& name, TokenizerFile file, const TokenizerConfig& config);
+
+  void encode_piece(std::string_view text, Piece piece,
+                    std::vector<std::int32_t>& ids) const override;
+  std::size_t next_cut(std::string_view text, std::size_t from) const override;
+
+ private:
+  /// What one thread works with; lent out and taken back, so that caches stay warm.
+  struct Workspace {
+    std::vector<Pattern::Matcher> matchers;
+    WordCache words;
+    std::vector<std::int32_t> symbols;
+    std::string with_space;
+  };
+  struct Output {
+    Workspace& work;
+    std::vector<std::int32_t>& ids;
+  };
+  enum class Begin : std::uint8_t { document, section, continued };
+
+  std::unique_ptr<Workspace> take_workspace() const;
+  void find_symbols(const std::string& name);
+  bool spaces_part_words() const;
+  bool words_can_be_cut() const;
+  void encode_section(std::string_view text, Begin begin, const AddedTokens* added,
+                      Output& out) const;
+  void encode_plain(std::string_view text, Begin begin, Output& out) const;
+  void encode_valid(std::string_view text, Begin begin, Output& out) const;
+  void cut_by_patterns(std::string_view text, std::size_t pattern, Output& out) const;
+  void cut_before_spaces(std::string_view text, Output& out) const;
+  void encode_word(std::string_view word, Output& out) const;
+  void find_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void append_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
+
+  TokenizerFile file_;
+  BytePairEncoding merges_;
+  AddedTokens raw_added_;
+  AddedTokens normalized_added_;
+  std::array<std::int32_t, 256> byte_ids_{};                        ///< token of a byte
+  std::unordered_map<std::uint32_t, std::int32_t> character_ids_;   ///< for Spelling::characters
+  std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
+  bool spaces_part_words_;  ///< no merge reaches over a space
+  bool may_cut_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::unique_ptr<Workspace>> idle_;
+};
+
+}  // namespace llamesh::data

@@ -1,0 +1,167 @@
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "core/error.hpp"
+#include "data/tokenizer.hpp"
+#include "data/tokenizer_json.hpp"
+#include "data/tokenizer_spelling.hpp"
+#include "data/tokenizer_utf8.hpp"
+
+namespace llamesh::data {
+namespace {
+
+using Processor = sentencepiece::SentencePieceProcessor;
+constexpr std::string_view symbol = "\u2581";  // what a space is in a piece
+
+std::vector<int> ids_of(const Processor& processor, std::string_view text) {
+  std::vector<int> ids;
+  const auto status = processor.Encode(text, &ids);
+  validate(status.ok(), "SentencePiece cannot encode this text: {}", status.ToString());
+  return ids;
+}
+
+std::unique_ptr<Processor> load(const std::string& path) {
+  auto processor = std::make_unique<Processor>();
+  const auto status = processor->LoadFromSerializedProto(read_tokenizer_file(path));
+  validate(status.ok() && processor->GetPieceSize() > 0, "'{}' is no SentencePiece model: {}", path,
+           status.ok() ? "it has no pieces" : status.ToString());
+  return processor;
+}
+
+std::string bytes_of_piece(const Processor& processor, int id) {
+  if (processor.IsControl(id) || processor.IsUnused(id)) return "";
+  if (processor.IsUnknown(id)) return " \u2047 ";  // as the library decodes it
+  const std::string& piece = processor.IdToPiece(id);
+  return bytes_of_token(Spelling::characters, piece);
+}
+
+/// How many spaces at the start decoding takes away: none, one, or all.
+std::size_t dropped_spaces(const Processor& processor) {
+  const int space = processor.PieceToId(symbol);
+  std::string text;
+  if (processor.IsUnknown(space)) return 0;
+  const std::vector<int> spaces(3, space);
+  validate(processor.Decode(spaces, &text).ok(), "SentencePiece cannot decode its own spaces");
+  return text.empty() ? text.npos : spaces.size() - text.size();
+}
+
+Vocabulary make_vocabulary(const std::string& path, const Processor& processor) {
+  Vocabulary vocabulary;
+  for (int id = 0; id < processor.GetPieceSize(); ++id)
+    vocabulary.bytes.push_back(bytes_of_piece(processor, id));
+  if (processor.bos_id() >= 0) vocabulary.bos = processor.bos_id();
+  if (processor.eos_id() >= 0) vocabulary.eos = processor.eos_id();
+  vocabulary.unknown = processor.unk_id();
+  vocabulary.dropped_spaces = dropped_spaces(processor);
+  const auto config =
+      parse_tokenizer_config(path + "'s tokenizer_config.json", read_config_beside(path));
+  if (config.add_bos.value_or(false) && vocabulary.bos) vocabulary.opening = {*vocabulary.bos};
+  return vocabulary;
+}
+
+/// The library takes a whole text for one sentence: memory and time grow with it, and it adds a
+/// space in front. So text is cut where that can be made good, which is found out by trying.
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  SentencePieceTokenizer(const std::string& path, std::unique_ptr<Processor> processor)
+      : Tokenizer(make_vocabulary(path, *processor)), processor_(std::move(processor)) {
+    if (!pieces_keep_to_words()) return;
+    if (drops_separator(' ')) space_ = Cut::drops;
+    if (drops_separator('\n'))
+      newline_ = Cut::drops;
+    else if (keeps_newline())
+      newline_ = Cut::keeps;
+  }
+
+  void encode_piece(std::string_view text, Piece piece,
+                    std::vector<std::int32_t>& ids) const override {
+    std::size_t skip = 0;
+    if (piece == Piece::further && !text.empty()) {
+      if (cut_of(text.front()) == Cut::drops)
+        text.remove_prefix(1);
+      else
+        skip = ids_before_newline_;
+    }
+    const auto found = ids_of(*processor_, text);
+    ids.insert(ids.end(), found.begin() + static_cast<std::ptrdiff_t>(std::min(skip, found.size())),
+               found.end());
+  }
+
+  std::size_t next_cut(std::string_view text, std::size_t from) const override {
+    for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at)
+      if (cut_of(text[at]) != Cut::none && visible(text[at - 1]) &&
+          begins_visibly(text.substr(at + 1)))
+        return at;
+    return text.size();
+  }
+
+ private:
+  enum class Cut : std::uint8_t {
+    none,   ///< not there
+    drops,  ///< the separator becomes the space that the library adds to the next piece
+    keeps,  ///< the next piece begins with it; what the library adds before it is taken away
+  };
+
+  /// ASCII, so that nothing is normalized together with what follows.
+  static bool visible(char c) { return c > ' ' && c < 0x7F; }
+  Cut cut_of(char c) const { return c == ' ' ? space_ : c == '\n' ? newline_ : Cut::none; }
+
+  /// No piece reaches over a space or holds a newline.
+  bool pieces_keep_to_words() const {
+    for (int id = 0; id < processor_->GetPieceSize(); ++id) {
+      const std::string& piece = processor_->IdToPiece(id);
+      if (piece.find('\n') != piece.npos || piece.find(' ') != piece.npos) return false;
+      const std::size_t word = piece.find_first_not_of(symbol);  // bytes: none of them is ASCII
+      if (word != piece.npos && piece.find(symbol, word) != piece.npos) return false;
+    }
+    return true;
+  }
+
+  template <class Expected>
+  bool holds(std::string_view between, const Expected& expected) const {
+    for (const char* left : {"a", "Z.", "word"})
+      for (const char* right : {"b", "Q", "word"}) {
+        auto ids = ids_of(*processor_, left);
+        const auto rest = expected(right);
+        ids.insert(ids.end(), rest.begin(), rest.end());
+        if (ids_of(*processor_, std::string(left).append(between).append(right)) != ids)
+          return false;
+      }
+    return true;
+  }
+
+  bool drops_separator(char separator) const {
+    return holds(std::string(1, separator),
+                 [&](const char* right) { return ids_of(*processor_, right); });
+  }
+
+  bool keeps_newline() {
+    const auto alone = ids_of(*processor_, "\n");
+    const int newline = processor_->PieceToId("<0x0A>");
+    if (alone.empty() || alone.back() != newline || !processor_->IsByte(newline)) return false;
+    ids_before_newline_ = alone.size() - 1;
+    return holds("\n", [&](const char* right) {
+      auto ids = ids_of(*processor_, std::string("\n").append(right));
+      ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(
+                                               std::min(ids_before_newline_, ids.size())));
+      return ids;
+    });
+  }
+
+  std::unique_ptr<Processor> processor_;
+  Cut space_ = Cut::none;
+  Cut newline_ = Cut::none;
+  std::size_t ids_before_newline_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
+  auto processor = load(path);
+  return std::make_shared<const SentencePieceTokenizer>(path, std::move(processor));
+}
+
+}  // namespace llamesh::data
