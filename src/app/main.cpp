@@ -10,6 +10,7 @@
 #include "app/inspect.hpp"
 #include "app/report.hpp"
 #include "app/session.hpp"
+#include "app/tokenize.hpp"
 #include "app/verify.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
@@ -18,9 +19,25 @@
 namespace llamesh::app {
 namespace {
 
+void declare_tokenize(CLI::App& cli, TokenizeArguments& arguments, std::function<int()>& command) {
+  auto* tokenize_command = cli.add_subcommand("tokenize", "Make a token file out of text files");
+  tokenize_command
+      ->add_option("--tokenizer", arguments.tokenizer,
+                   "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
+      ->required();
+  tokenize_command->add_option("--input", arguments.inputs, "Text files, in UTF-8")->required();
+  tokenize_command->add_option("--output", arguments.output, "The token file (.bin)")->required();
+  tokenize_command->add_option("--threads", arguments.threads, "Default: one for each core")
+      ->check(CLI::Range(1, 4096));
+  tokenize_command->add_option("--document-separator", arguments.separator,
+                               "Text between the documents of a file (default: a file is one)");
+  tokenize_command->callback([&] { command = [&] { return tokenize(arguments); }; });
+}
+
 /// Declares the subcommands; the chosen one is left in `command`.
-void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::string& other_path,
-             std::vector<std::string>& rest, std::int64_t& mebibytes, ConvertArguments& conversion,
+void declare(CLI::App& cli, TrainArguments& training, TokenizeArguments& tokenizing,
+             std::string& path, std::string& other_path, std::vector<std::string>& rest,
+             std::int64_t& mebibytes, ConvertArguments& conversion,
              std::function<int()>& command) {
   auto* train_command = cli.add_subcommand("train", "Train a model (under mpirun or srun)");
   train_command->add_option("INPUTS", training.inputs, "YAML file")->required();
@@ -67,6 +84,7 @@ void declare(CLI::App& cli, TrainArguments& training, std::string& path, std::st
   compare->add_option("B", other_path)->required();
   compare->callback([&] { command = [&] { return diff(path, other_path); }; });
 
+  declare_tokenize(cli, tokenizing, command);
   auto* bench = cli.add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
   const auto add_bench = [&](const char* name, const char* help, std::function<int()> run) {
@@ -98,13 +116,14 @@ int run(int argc, char** argv) {
   cli.set_version_flag("--version", version_text());
   cli.require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   TrainArguments training;
+  TokenizeArguments tokenizing;
   std::string path;
   std::string other_path;
   std::vector<std::string> rest;
   std::int64_t mebibytes = 2048;
   ConvertArguments conversion;
   std::function<int()> command;
-  declare(cli, training, path, other_path, rest, mebibytes, conversion, command);
+  declare(cli, training, tokenizing, path, other_path, rest, mebibytes, conversion, command);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version

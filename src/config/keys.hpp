@@ -76,8 +76,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("train", in.data.train);
     io.key("validation", in.data.validation);
     io.key("format", in.data.format);
-    io.only("tokenizer", in.data.tokenizer, "byte",
-            "tokenizer files are not there yet; available: byte");
+    io.key("tokenizer", in.data.tokenizer);
     io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
     io.key("order", in.data.order);
     io.key("token_dtype", in.data.token_dtype);

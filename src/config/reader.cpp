@@ -180,15 +180,6 @@ void Reader::pair(std::string_view name, double& first, double& second, Range ra
   second = number(node->items[1], name, range);
 }
 
-void Reader::only(std::string_view name, std::string& value, std::string_view allowed,
-                  std::string_view why) {
-  const Node* node = scalar(name, fmt::format("'{}'", allowed));
-  if (node == nullptr) return;
-  validate(node->scalar == allowed, "{}: {}: {} is refused: {}", node->where, path(name),
-           node->describe(), why);
-  value = node->scalar;
-}
-
 void Reader::refused(std::string_view name, std::string_view why) {
   if (const Node* node = lookup(name))
     fail(ExitCode::bad_input, "{}: {}: {}", node->where, path(name), why);

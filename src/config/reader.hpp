@@ -73,9 +73,6 @@ class Reader {
   }
   /// A list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
-  /// A word that has only one possible value for now.
-  void only(std::string_view name, std::string& value, std::string_view allowed,
-            std::string_view why);
   /// A key that is documented but not served; `why` says so and what to do instead.
   void refused(std::string_view name, std::string_view why);
   /// A key that was dealt with before.

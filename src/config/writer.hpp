@@ -58,9 +58,6 @@ class Writer {
   void pair(std::string_view name, double first, double second, Range) {
     line(name, fmt::format(" [{}, {}]", first, second));
   }
-  void only(std::string_view name, const std::string& value, std::string_view, std::string_view) {
-    key(name, value);
-  }
   void refused(std::string_view, std::string_view) {}
   void handled(std::string_view) {}
 

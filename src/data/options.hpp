@@ -30,7 +30,7 @@ struct DataOptions {
   std::vector<std::string> train;       ///< files, read as one stream in this order
   std::vector<std::string> validation;  ///< empty: no validation
   Format format = Format::text;
-  std::string tokenizer = "byte";      ///< for text: `byte` makes every byte a token
+  std::string tokenizer = "byte";      ///< for text: what open_tokenizer takes
   std::int64_t sequence_length = 512;  ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;

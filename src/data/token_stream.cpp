@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "data/tokenizer.hpp"
+#include "data/tokenizer_parallel.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -15,6 +17,10 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr std::int64_t byte_vocabulary = 256;
 constexpr std::size_t header_bytes = 256 * sizeof(std::int32_t);
+
+std::string_view text_of(const MappedFile& mapped) {
+  return {reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size()};
+}
 
 /// The two headers of llm.c.
 struct Header {
@@ -84,19 +90,54 @@ void check_header(const std::string& path, std::span<const std::uint8_t> bytes,
 TokenStream::TokenStream(const DataOptions& options, std::span<const std::string> files,
                          std::int64_t vocab_size)
     : vocab_size_(vocab_size) {
+  validate(!files.empty(), "no data files are given; name at least one in data.train");
+  if (options.format == Format::text && options.tokenizer != "byte") {
+    add_text(options.tokenizer, files);
+    return;
+  }
   const bool text = options.format == Format::text;
   validate(!text || vocab_size >= byte_vocabulary,
            "the byte tokenizer makes ids 0 to 255, but model.vocab_size is {}; set it to 256 or "
            "more",
            vocab_size);
-  validate(!files.empty(), "no data files are given; name at least one in data.train");
   for (const std::string& path : files) {
     MappedFile mapped(path);
     const auto bytes = mapped.bytes();
-    files_.push_back(text ? File{std::move(mapped), 1, bytes, 0}
-                          : open_tokens(std::move(mapped), options.token_dtype));
-    files_.back().begin = size_;
-    size_ += files_.back().count();
+    add(text ? File{std::move(mapped), 1, bytes, 0, {}}
+             : open_tokens(std::move(mapped), options.token_dtype));
+  }
+}
+
+void TokenStream::add(File file) {
+  file.begin = size_;
+  size_ += file.count();
+  files_.push_back(std::move(file));
+}
+
+void TokenStream::add_text(const std::string& name, std::span<const std::string> files) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 30;
+  const auto tokenizer = open_tokenizer(name);
+  validate(vocab_size_ >= tokenizer->vocab_size(),
+           "the tokenizer '{}' has a vocabulary of {}, but model.vocab_size is {}; set it to {} or "
+           "more",
+           name, tokenizer->vocab_size(), vocab_size_, tokenizer->vocab_size());
+  std::vector<MappedFile> texts;
+  std::size_t bytes = 0;
+  for (const std::string& path : files) bytes += texts.emplace_back(path).bytes().size();
+  validate(
+      bytes <= most_bytes,
+      "{} bytes of text are too much to tokenize at every start (the limit is {}); run `llamesh "
+      "tokenize` once, and give its output with data.format: tokens",
+      bytes, most_bytes);
+  for (MappedFile& mapped : texts) {
+    const auto text = text_of(mapped);
+    File file{std::move(mapped), sizeof(std::int32_t), {}, 0, {}};
+    encode_documents(*tokenizer, {&text, 1}, available_threads(), [&](auto ids, std::size_t) {
+      file.made.insert(file.made.end(), ids.begin(), ids.end());
+    });
+    file.ids = {reinterpret_cast<const std::uint8_t*>(file.made.data()),
+                file.made.size() * sizeof(std::int32_t)};
+    add(std::move(file));
   }
 }
 
@@ -110,7 +151,7 @@ TokenStream::File TokenStream::open_tokens(MappedFile mapped, TokenDtype stated)
              "token file '{}' holds uint{} by its header, but data.token_dtype says uint{}; leave "
              "data.token_dtype out",
              path, header->token_bytes * 8, stated_bytes * 8);
-    return File{std::move(mapped), header->token_bytes, bytes.subspan(header_bytes), 0};
+    return File{std::move(mapped), header->token_bytes, bytes.subspan(header_bytes), 0, {}};
   }
   validate(stated != TokenDtype::from_header,
            "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
@@ -121,7 +162,7 @@ TokenStream::File TokenStream::open_tokens(MappedFile mapped, TokenDtype stated)
       "token file '{}' has {} bytes, which is no whole number of {}-byte ids; it is cut off or "
       "data.token_dtype is wrong",
       path, bytes.size(), stated_bytes);
-  return File{std::move(mapped), stated_bytes, bytes, 0};
+  return File{std::move(mapped), stated_bytes, bytes, 0, {}};
 }
 
 void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {

@@ -98,15 +98,7 @@ std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t fr
   return text.size();
 }
 
-std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::take_workspace() const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto work = std::move(idle_.back());
-      idle_.pop_back();
-      return work;
-    }
-  }
+std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_workspace() const {
   auto work = std::make_unique<Workspace>();
   for (const Pattern& pattern : file_.patterns) work->matchers.emplace_back(pattern);
   return work;
@@ -114,12 +106,10 @@ std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::take_work
 
 void HuggingFaceTokenizer::encode_piece(std::string_view text, Piece piece,
                                         std::vector<std::int32_t>& ids) const {
-  auto work = take_workspace();
+  const auto work = workspaces_.borrow([this] { return make_workspace(); });
   Output out{*work, ids};
   encode_section(text, piece == Piece::first ? Begin::document : Begin::continued, &raw_added_,
                  out);
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(work));
 }
 
 void HuggingFaceTokenizer::encode_section(std::string_view text, Begin begin,

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "data/tokenizer_added.hpp"
 #include "data/tokenizer_bpe.hpp"
 #include "data/tokenizer_json.hpp"
+#include "data/tokenizer_pool.hpp"
 #include "data/tokenizer_words.hpp"
 
 namespace llamesh::data {
@@ -27,7 +27,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::size_t next_cut(std::string_view text, std::size_t from) const override;
 
  private:
-  /// What one thread works with; lent out and taken back, so that caches stay warm.
+  /// What one thread works with.
   struct Workspace {
     std::vector<Pattern::Matcher> matchers;
     WordCache words;
@@ -40,7 +40,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   };
   enum class Begin : std::uint8_t { document, section, continued };
 
-  std::unique_ptr<Workspace> take_workspace() const;
+  std::unique_ptr<Workspace> make_workspace() const;
   void find_symbols(const std::string& name);
   bool spaces_part_words() const;
   bool words_can_be_cut() const;
@@ -63,8 +63,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
   bool spaces_part_words_;  ///< no merge reaches over a space
   bool may_cut_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::unique_ptr<Workspace>> idle_;
+  mutable Pool<Workspace> workspaces_;
 };
 
 }  // namespace llamesh::data

@@ -1,14 +1,14 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <charconv>
-#include <filesystem>
+#include <optional>
 
 #include "core/error.hpp"
 #include "data/tokenizer.hpp"
 #include "data/tokenizer_json.hpp"
+#include "data/tokenizer_pool.hpp"
 #include "data/tokenizer_spelling.hpp"
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer_words.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -23,9 +23,56 @@ std::vector<int> ids_of(const Processor& processor, std::string_view text) {
   return ids;
 }
 
-std::unique_ptr<Processor> load(const std::string& path) {
+/// One protobuf field of a length-delimited message: number, and its value or bytes.
+struct Field {
+  std::uint64_t number;
+  std::uint64_t value;
+  std::string_view bytes;
+};
+
+std::uint64_t take_varint(std::string_view& message) {
+  std::uint64_t value = 0;
+  for (unsigned shift = 0; shift < 64 && !message.empty(); shift += 7) {
+    const auto byte = static_cast<unsigned char>(message.front());
+    message.remove_prefix(1);
+    value |= std::uint64_t{byte & 0x7FU} << shift;
+    if (byte < 0x80) break;
+  }
+  return value;
+}
+
+/// The next field, or nothing at the end; the library has found the message to be well-formed.
+std::optional<Field> take_field(std::string_view& message) {
+  if (message.empty()) return std::nullopt;
+  const std::uint64_t key = take_varint(message);
+  Field field{key >> 3, 0, {}};
+  const auto kind = key & 7U;
+  if (kind == 0) {
+    field.value = take_varint(message);
+    return field;
+  }
+  const std::size_t length = kind == 1 ? 8 : kind == 5 ? 4 : take_varint(message);
+  field.bytes = message.substr(0, length);
+  message.remove_prefix(field.bytes.size());
+  return field;
+}
+
+/// Whether a model is BPE: trainer_spec (2) has model_type (3) with the value 2; the default is
+/// Unigram (sentencepiece_model.proto).
+bool is_bpe(std::string_view model) {
+  std::uint64_t type = 1;
+  while (const auto field = take_field(model)) {
+    if (field->number != 2) continue;
+    std::string_view trainer = field->bytes;
+    while (const auto inner = take_field(trainer))
+      if (inner->number == 3) type = inner->value;
+  }
+  return type == 2;
+}
+
+std::unique_ptr<Processor> load(const std::string& path, const std::string& model) {
   auto processor = std::make_unique<Processor>();
-  const auto status = processor->LoadFromSerializedProto(read_tokenizer_file(path));
+  const auto status = processor->LoadFromSerializedProto(model);
   validate(status.ok() && processor->GetPieceSize() > 0, "'{}' is no SentencePiece model: {}", path,
            status.ok() ? "it has no pieces" : status.ToString());
   return processor;
@@ -66,8 +113,8 @@ Vocabulary make_vocabulary(const std::string& path, const Processor& processor) 
 /// space in front. So text is cut where that can be made good, which is found out by trying.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& path, std::unique_ptr<Processor> processor)
-      : Tokenizer(make_vocabulary(path, *processor)), processor_(std::move(processor)) {
+  SentencePieceTokenizer(const std::string& path, std::unique_ptr<Processor> processor, bool bpe)
+      : Tokenizer(make_vocabulary(path, *processor)), processor_(std::move(processor)), bpe_(bpe) {
     if (!pieces_keep_to_words()) return;
     if (drops_separator(' ')) space_ = Cut::drops;
     if (drops_separator('\n'))
@@ -78,16 +125,16 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void encode_piece(std::string_view text, Piece piece,
                     std::vector<std::int32_t>& ids) const override {
-    std::size_t skip = 0;
-    if (piece == Piece::further && !text.empty()) {
-      if (cut_of(text.front()) == Cut::drops)
-        text.remove_prefix(1);
-      else
-        skip = ids_before_newline_;
+    const auto words = words_.borrow([] { return std::make_unique<WordCache>(); });
+    // BPE word by word, so that most are found in the cache. Unigram adds scores up over the whole
+    // text, whose rounding would show.
+    const std::size_t least = bpe_ ? 1 : 4096;
+    while (!text.empty()) {
+      const std::size_t cut = next_cut(text, std::min(least, text.size()));
+      encode_part(text.substr(0, cut), piece, *words, ids);
+      text.remove_prefix(cut);
+      piece = Piece::further;
     }
-    const auto found = ids_of(*processor_, text);
-    ids.insert(ids.end(), found.begin() + static_cast<std::ptrdiff_t>(std::min(skip, found.size())),
-               found.end());
   }
 
   std::size_t next_cut(std::string_view text, std::size_t from) const override {
@@ -104,6 +151,31 @@ class SentencePieceTokenizer final : public Tokenizer {
     drops,  ///< the separator becomes the space that the library adds to the next piece
     keeps,  ///< the next piece begins with it; what the library adds before it is taken away
   };
+
+  void encode_part(std::string_view text, Piece piece, WordCache& words,
+                   std::vector<std::int32_t>& ids) const {
+    std::size_t skip = 0;
+    if (piece == Piece::further) {
+      if (cut_of(text.front()) == Cut::drops)
+        text.remove_prefix(1);
+      else
+        skip = ids_before_newline_;
+    }
+    // What begins with a newline means another thing where the text is cut there.
+    const bool cached =
+        bpe_ && text.size() <= WordCache::longest && (skip > 0 || !text.starts_with('\n'));
+    if (cached) {
+      const auto known = words.find(text);
+      if (!known.empty()) {
+        ids.insert(ids.end(), known.begin(), known.end());
+        return;
+      }
+    }
+    const auto found = ids_of(*processor_, text);
+    const auto kept = std::span(found).subspan(std::min(skip, found.size()));
+    ids.insert(ids.end(), kept.begin(), kept.end());
+    if (cached) words.put(text, kept);
+  }
 
   /// ASCII, so that nothing is normalized together with what follows.
   static bool visible(char c) { return c > ' ' && c < 0x7F; }
@@ -152,6 +224,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::unique_ptr<Processor> processor_;
+  bool bpe_;
+  mutable Pool<WordCache> words_;
   Cut space_ = Cut::none;
   Cut newline_ = Cut::none;
   std::size_t ids_before_newline_ = 0;
@@ -160,8 +234,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 }  // namespace
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
-  auto processor = load(path);
-  return std::make_shared<const SentencePieceTokenizer>(path, std::move(processor));
+  const std::string model = read_tokenizer_file(path);
+  auto processor = load(path, model);
+  return std::make_shared<const SentencePieceTokenizer>(path, std::move(processor), is_bpe(model));
 }
 
 }  // namespace llamesh::data

@@ -102,10 +102,6 @@ TEST(InputErrors, Ranges) {
 TEST(InputErrors, WhatIsNotThereYet) {
   EXPECT_EQ(error(data, {"data.format=jsonl"}),
             "command line: data.format: 'jsonl' is not there yet; available: text, tokens");
-  EXPECT_EQ(
-      error(data, {"data.tokenizer=sp.model"}),
-      "command line: data.tokenizer: 'sp.model' is refused: tokenizer files are not there yet; "
-      "available: byte");
   for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace llamesh::data {
+
+/// Writes a token file with llm.c's header (TokenStream says what that is) under a temporary name
+/// beside `path`; it takes its own name when it is complete, and is removed when it never is.
+class TokenFileWriter {
+ public:
+  /// Ids are written as uint16 when `vocab_size` fits into it, else as uint32. What cannot be
+  /// created or written is thrown as an I/O failure that names the file.
+  TokenFileWriter(std::string path, std::int64_t vocab_size);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  void append(std::span<const std::int32_t> ids);
+  /// Puts the bytes on the disk, and the name. A file without tokens is a user error.
+  void commit();
+
+  std::int64_t tokens() const { return tokens_; }
+  int bits() const { return wide_ ? 32 : 16; }
+
+ private:
+  void write(const void* bytes, std::size_t count);
+
+  std::string path_;
+  std::string temporary_;
+  bool wide_;
+  int file_;
+  std::int64_t tokens_ = 0;
+  std::vector<std::uint16_t> narrowed_;
+};
+
+}  // namespace llamesh::data
