@@ -1,0 +1,145 @@
+// What is no tokenizer, or one that is not supported, is refused by name.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "data/token_file.hpp"
+#include "data/tokenizer.hpp"
+#include "data/tokenizer_pattern.hpp"
+#include "files.hpp"
+
+namespace llamesh::data {
+namespace {
+
+using nlohmann::json;
+using test::TemporaryFolder;
+
+std::string golden(const std::string& file) {
+  return std::string(LLAMESH_GOLDEN "/") + file;
+}
+
+json read(const std::string& file) {
+  std::ifstream in(golden(file));
+  return json::parse(in);
+}
+
+void parse(const json& tokenizer) {
+  parse_hugging_face("t.json", tokenizer.dump(), "");
+}
+
+/// `file` with the value at a JSON pointer replaced must be refused with a text that has `part` in
+/// it.
+void refused(const std::string& file, const std::string& pointer, const json& value,
+             const std::string& part) {
+  json tokenizer = read(file);
+  tokenizer[json::json_pointer(pointer)] = value;
+  EXPECT_ERROR(parse(tokenizer), part);
+}
+
+TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
+  parse(read("gpt2.json"));
+  refused("gpt2.json", "/novelty", 1, "t.json: 'novelty' is not supported");
+  refused("gpt2.json", "/model/type", "Unigram", "a model of type 'Unigram' is not supported");
+  refused("gpt2.json", "/model/dropout", 0.1, "'dropout: 0.1' is not supported");
+  refused("gpt2.json", "/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
+  refused("gpt2.json", "/normalizer", {{"type", "NFC"}}, "t.json.normalizer of type 'NFC'");
+  refused("gpt2.json", "/pre_tokenizer", {{"type", "Whitespace"}}, "'Whitespace' is not supported");
+  refused("gpt2.json", "/pre_tokenizer", nullptr, "only ByteLevel");
+  refused("gpt2.json", "/decoder", {{"type", "WordPiece"}}, "decoder of type 'WordPiece'");
+  refused("gpt2.json", "/post_processor", {{"type", "BertProcessing"}}, "'BertProcessing'");
+  refused("gpt2.json", "/added_tokens/0/single_word", true, "'single_word: true' is not supported");
+  refused("llama3.json", "/pre_tokenizer/pretokenizers/0/behavior", "Removed", "behavior: Removed");
+  refused("llama3.json", "/pre_tokenizer/pretokenizers/0/invert", true, "'invert: true'");
+  refused("llama3.json", "/post_processor/single/1/Sequence/id", "B", "one sequence A");
+  refused("llama2.json", "/normalizer/normalizers/1/content", "_", "Replace other than");
+  refused("llama2.json", "/added_tokens/0/normalized", true, "normalized: true");
+  refused("llama2.json", "/model/byte_fallback", false, "needs byte_fallback");
+  refused("metaspace.json", "/pre_tokenizer/split", true, "split: true");
+}
+
+TEST(TokenizerRefusals, MalformedFilesAreExplained) {
+  for (const char* text : {"", "{", "[]", "7", "{\"a\":1,}", "\xff", "{\"model\":{}}", "null"})
+    EXPECT_ERROR(parse_hugging_face("t.json", text, ""), "t.json");
+  EXPECT_ERROR(parse_hugging_face("t.json", std::string(100'000, '['), ""), "nested more than 32");
+  refused("gpt2.json", "/model/vocab/the", -1, "-1 is no token id");
+  refused("gpt2.json", "/model/vocab/the", 1e10, "instead of a token id");
+  refused("gpt2.json", "/model/vocab/the", 4294967296, "4294967296 is no token id");
+  refused("gpt2.json", "/model/vocab/the", 2000000000, "far more than there are tokens");
+  refused("gpt2.json", "/model/vocab/the", 5, "have the same id 5");
+  refused("gpt2.json", "/model/merges/3", "a b c", "not two tokens");
+  refused("gpt2.json", "/model/merges/3", 4, "neither a text nor a pair");
+  refused("gpt2.json", "/model/merges/3", "no such", "'no' is not in the vocabulary");
+  refused("gpt2.json", "/added_tokens/0/id", 7, "has id 7 here, but 0 in model.vocab");
+  refused("llama3.json", "/post_processor/special_tokens/<|begin|>/ids/0", 70000,
+          "no token with id");
+  json missing = read("gpt2.json");
+  missing["model"]["vocab"].erase("Q");
+  EXPECT_ERROR(parse(missing), "no token 'Q' for the byte 81");
+  missing["model"].erase("merges");
+  EXPECT_ERROR(parse(missing), "t.json.model: 'merges' is missing");
+}
+
+TEST(TokenizerRefusals, FilesThatAreNoTokenizer) {
+  const TemporaryFolder folder;
+  EXPECT_ERROR(open_tokenizer("tokens.txt"), "is not known; give byte");
+  EXPECT_ERROR(open_tokenizer(folder.path("no.json")), "does not exist");
+  EXPECT_ERROR(open_tokenizer(folder.path("no.model")), "does not exist");
+  EXPECT_ERROR(open_tokenizer(folder.path("")), "neither tokenizer.json nor tokenizer.model");
+  EXPECT_ERROR(open_tokenizer(folder.write("empty.json", "")), "has 0 bytes");
+  EXPECT_ERROR(open_tokenizer(folder.write("a.model", "no model")), "is no SentencePiece model");
+  EXPECT_ERROR(open_tokenizer(folder.write("b.model", std::string(1000, '\0'))),
+               "no SentencePiece");
+  std::filesystem::create_directory(folder.path("c.json"));
+  EXPECT_ERROR(open_tokenizer(folder.path("c.json") + "/"), "neither tokenizer.json");
+}
+
+TEST(TokenizerRefusals, RegularExpressionsThatCouldMeanAnotherThing) {
+  for (const std::string regex :
+       {"(?<=a)b",     "^a",     "a$",       "\\bword", "\\w+",  "\\h",   "\\X", "(?>a)",
+        "[[:alpha:]]", "[a&&b]", "\\p{Han}", "\\pL",    "a{2}+", "a{,3}", "{",   "\\u0041",
+        "]",           "[]a]",   "[^\\S]",   "\\1",     "(?i)a", "a\\"})
+    EXPECT_ERROR(Pattern("here", regex), "here: '");
+  for (const std::string regex : {"(a", "a)", "[a", "*a", "(?:", "\\p{L}{3,2}"})
+    EXPECT_ERROR(Pattern("here", regex), "is malformed");
+  for (const std::string regex : {"", "a*", "(?=a)", "a|"})
+    EXPECT_ERROR(Pattern("here", regex), "can match no characters");
+  EXPECT_ERROR(Pattern("here", std::string(5000, 'a')), "too long");
+}
+
+TEST(TokenizerRefusals, RegularExpressionsThatNeverEnd) {
+  const Pattern pattern("here", "(a+)+[bd]");
+  Pattern::Matcher matcher(pattern);
+  EXPECT_TRUE(matcher.find("xaab", 0));
+  EXPECT_ERROR(matcher.find(std::string(200, 'a') + "c", 0), "cannot cut this text");
+}
+
+TEST(TokenFile, AppearsWhenItIsComplete) {
+  const TemporaryFolder folder;
+  const auto names = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder.path("")), {});
+  };
+  for (const int vocabulary : {65536, 65537}) {
+    const std::string path = folder.path(std::to_string(vocabulary));
+    TokenFileWriter file(path, vocabulary);
+    file.append(std::vector<std::int32_t>{1, 65535});
+    file.append(std::vector<std::int32_t>{7});
+    EXPECT_FALSE(std::filesystem::exists(path));
+    file.commit();
+    const bool wide = vocabulary > 65536;
+    EXPECT_EQ(std::filesystem::file_size(path), 1024U + (wide ? 12U : 6U));
+    EXPECT_EQ(file.bits(), wide ? 32 : 16);
+  }
+  { const TokenFileWriter never(folder.path("never"), 256); }
+  EXPECT_EQ(names(), 2);
+  TokenFileWriter empty(folder.path("empty"), 256);
+  EXPECT_ERROR(empty.commit(), "the input holds no text");
+  try {
+    TokenFileWriter(folder.path("no/where"), 256);
+    ADD_FAILURE() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_failure) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::data
