@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
+
+#include "model/sampling.hpp"
 
 /// The subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
 /// prints.
@@ -22,6 +25,25 @@ struct ConvertArguments {
   std::string to;              ///< a new hf:FOLDER, or a new checkpoint
   std::string dtype = "fp32";  ///< of an exported folder: fp32, bf16, fp16
   std::string max_shard_size = "5GB";
+};
+
+struct GenerateArguments {
+  std::string model;  ///< a checkpoint, a run folder, or hf:FOLDER
+  std::string prompt;
+  std::string prompt_file;
+  std::string tokenizer;  ///< empty: the model's own
+  std::string dtype = "fp32";
+  std::int64_t max_tokens = 128;
+  model::SamplingOptions sampling;
+};
+
+struct EvaluateArguments {
+  std::string model;  ///< as of generate
+  std::vector<std::string> files;
+  std::string tokenizer;  ///< empty: the model's own
+  std::string dtype = "fp32";
+  std::int64_t sequence_length = 512;
+  bool tokens = false;  ///< the files hold token ids with llm.c's header
 };
 
 /// Version, commit, compiler and libraries, for --version.

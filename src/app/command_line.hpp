@@ -1,0 +1,45 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "app/commands.hpp"
+#include "app/tokenize.hpp"
+
+namespace llamesh::app {
+
+/// All subcommands with their arguments.
+class CommandLine {
+ public:
+  CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  CLI::App& parser() { return cli_; }
+  /// What the parsed command line asks for; empty when it names no command.
+  const std::function<int()>& command() const { return command_; }
+
+ private:
+  void add_train();
+  void add_looking();
+  void add_models();
+  void add_tokenize();
+  void add_bench();
+  void runs(CLI::App* subcommand, std::function<int()> run);
+
+  CLI::App cli_{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
+  TrainArguments train_;
+  ConvertArguments convert_;
+  GenerateArguments generate_;
+  EvaluateArguments evaluate_;
+  TokenizeArguments tokenize_;
+  std::string path_, other_path_;
+  std::vector<std::string> rest_;
+  std::int64_t mebibytes_ = 2048;
+  std::function<int()> command_;
+};
+
+}  // namespace llamesh::app

@@ -1,0 +1,86 @@
+#include "app/evaluate.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+
+#include "app/loaded_model.hpp"
+#include "app/session.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "data/validation.hpp"
+#include "model/llama.hpp"
+#include "train/threads.hpp"
+
+namespace llamesh::app {
+namespace {
+
+struct Sum {
+  double nats = 0;
+  std::int64_t tokens = 0;  ///< predicted
+};
+
+Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType dtype,
+                   std::int64_t sequence_length) {
+  data::Batch batch(1, sequence_length);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype);
+  Sum sum;
+  for (std::int64_t k = 0; k < data.batches(); ++k) {
+    data.read(k, batch);
+    sum.nats += llama.evaluate(model.weights,
+                               {Tensor(batch.tokens.data(), DType::i32, {1, sequence_length}),
+                                Tensor(batch.targets.data(), DType::i32, {1, sequence_length})});
+    sum.tokens += std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; });
+  }
+  return sum;
+}
+
+std::int64_t bytes_of(const std::vector<std::string>& files) {
+  std::int64_t bytes = 0;
+  for (const auto& file : files)
+    bytes += static_cast<std::int64_t>(std::filesystem::file_size(file));
+  return bytes;
+}
+
+}  // namespace
+
+int evaluate(const EvaluateArguments& arguments) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  DType dtype = DType::f32;
+  std::unique_ptr<LoadedModel> model;
+  std::optional<data::TokenStream> stream;
+  data::DataOptions options;
+  comm::agree(world, [&] {
+    validate(arguments.sequence_length >= 1, "--sequence-length is {}; give 1 or more",
+             arguments.sequence_length);
+    dtype = dtype_of_argument(arguments.dtype);
+    model = std::make_unique<LoadedModel>(arguments.model, dtype);
+    options.format = arguments.tokens ? data::Format::tokens : data::Format::text;
+    options.tokenizer = arguments.tokenizer.empty() ? model->tokenizer : arguments.tokenizer;
+    stream.emplace(options, arguments.files, model->config.vocab_size);
+  });
+  run_or_abort([&] {
+    train::set_threads(0, world);
+    const data::ValidationData data(
+        *stream,
+        {.sequence_length = arguments.sequence_length, .rank = world.rank(), .ranks = world.size()},
+        0);
+    const auto mine = evaluate_share(*model, data, dtype, arguments.sequence_length);
+    const double nats = world.sum(mine.nats);
+    const auto tokens = static_cast<double>(world.sum(mine.tokens));
+    if (world.rank() != 0) return;
+    fmt::print("{}: {:.0f} tokens predicted\nloss        {:.6f} nats a token\nperplexity  {:.4f}\n",
+               stream->describe(), tokens, nats / tokens, std::exp(nats / tokens));
+    if (options.format == data::Format::text)
+      fmt::print("bits/byte   {:.6f}\n",
+                 nats / std::numbers::ln2 / static_cast<double>(bytes_of(arguments.files)));
+  });
+  return 0;
+}
+
+}  // namespace llamesh::app

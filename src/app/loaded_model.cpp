@@ -1,0 +1,77 @@
+#include "app/loaded_model.hpp"
+
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <map>
+
+#include "app/tensor_source.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/reader.hpp"
+#include "config/inputs.hpp"
+#include "core/error.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* model_group = "/model/";
+
+fs::path without_prefix(const std::string& path) {
+  return path.starts_with("hf:") ? path.substr(3) : path;
+}
+
+}  // namespace
+
+LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
+  const auto at = without_prefix(path);
+  validate(fs::exists(at), "there is no {}", at.string());
+  if (is_hf_folder(at)) return {checkpoint::read_hf_config(at), at.string()};
+  const auto folder = newest_checkpoint(at);
+  const auto progress = checkpoint::read_manifest(folder).progress;
+  Shape shape{checkpoint::parse_config_json(progress.model_config, folder.string()), "byte"};
+  // A checkpoint that was converted has other inputs, or none.
+  if (!progress.config.empty())
+    shape.tokenizer = config::parse_inputs(progress.config, folder.string()).data.tokenizer;
+  return shape;
+}
+
+LoadedModel::LoadedModel(const std::string& path, DType dtype)
+    : LoadedModel(path, dtype, shape_of(path)) {}
+
+LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape)
+    : config(shape.config),
+      table(model::parameter_table(config)),
+      weights(table, dtype),
+      tokenizer(std::move(shape.tokenizer)) {
+  load(path);
+}
+
+void LoadedModel::load(const std::string& path) {
+  const auto source = open_tensors(path);
+  std::map<std::string, const TensorSource::Entry*> entries;
+  for (const auto& entry : source->entries()) entries[entry.name] = &entry;
+  auto stream = device::Stream::calling_thread();
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto& parameter = table.parameters[i];
+    const auto found =
+        entries.find(source->has_groups() ? model_group + parameter.name : parameter.name);
+    validate(found != entries.end(), "{} has no tensor {}", path, parameter.name);
+    validate(found->second->shape == parameter.shape, "{}: {} is ({}), but the model needs ({})",
+             path, parameter.name, fmt::join(found->second->shape, ", "),
+             fmt::join(parameter.shape, ", "));
+    auto values = source->load(*found->second);
+    const auto to = weights.values(static_cast<model::ParameterId>(i));
+    ops::copy(stream, to.reshape({parameter.numel()}),
+              Tensor(values.data(), DType::f32, {parameter.numel()}));
+  }
+}
+
+DType dtype_of_argument(const std::string& name) {
+  validate(name == "fp32" || name == "bf16", "--dtype '{}' is unknown; allowed: fp32, bf16", name);
+  return name == "fp32" ? DType::f32 : DType::bf16;
+}
+
+}  // namespace llamesh::app

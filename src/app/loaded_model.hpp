@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+
+#include "model/frozen_weights.hpp"
+#include "model/llama_config.hpp"
+#include "model/parameters.hpp"
+
+namespace llamesh::app {
+
+/// A model as `generate` and `evaluate` use it: all of its weights in this process.
+struct LoadedModel {
+  model::LlamaConfig config;  ///< resolved
+  model::ParameterTable table;
+  model::FrozenWeights weights;
+  std::string tokenizer;  ///< the one that it was trained with, for data::open_tokenizer
+
+  /// `path` is a checkpoint, a run folder (its newest checkpoint), or a Hugging Face folder, also
+  /// with "hf:" before it. Takes the weights in `dtype`, and for a while the largest tensor in fp32
+  /// beside them. Throws a user error that names what is missing or does not fit.
+  LoadedModel(const std::string& path, DType dtype);
+  LoadedModel(const LoadedModel&) = delete;
+  LoadedModel& operator=(const LoadedModel&) = delete;
+
+ private:
+  struct Shape {
+    model::LlamaConfig config;
+    std::string tokenizer;
+  };
+  static Shape shape_of(const std::string& path);
+  LoadedModel(const std::string& path, DType dtype, Shape shape);
+  void load(const std::string& path);
+};
+
+/// "fp32" or "bf16"; anything else is a user error.
+DType dtype_of_argument(const std::string& name);
+
+}  // namespace llamesh::app

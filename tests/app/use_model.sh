@@ -1,0 +1,62 @@
+#!/bin/bash
+# use_model.sh LLAMESH: what `generate` and `evaluate` make of a trained model, from each place that has it. Runs in
+# the folder that has inputs/.
+llamesh=$1
+mpirun="$(dirname "$0")/../mpirun.sh"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
+# get RANKS ARGUMENT...: what llamesh prints, in $got
+get() {
+  local ranks=$1; shift
+  got=$("$mpirun" "$ranks" "$llamesh" "$@" 2> "$folder/log") || give_up "llamesh $*: exit code $?"
+}
+refused() {
+  local text=$1 code; shift
+  "$llamesh" "$@" > /dev/null 2> "$folder/log"; code=$?
+  [[ $code == 78 && $(grep -c '^llamesh: ' "$folder/log") == 1 ]] && grep -q -- "$text" "$folder/log" ||
+    give_up "llamesh $*: exit code $code, not one line with '$text'"
+}
+
+get 1 train inputs/tiny.yaml "run.folder=$folder/run" train.steps=60 data.validation=inputs/text/tiny.txt \
+  evaluate.every_steps=60
+loss=$(sed -n 's/.*"event":"validation".*"loss":\([0-9.]*\).*/\1/p' "$folder/run/metrics.jsonl")
+get 1 convert --from "$folder/run" --to "hf:$folder/exported"
+
+# The greedy text is the same from the run, its checkpoint and the exported folder, and long enough.
+get 1 generate "$folder/run" --prompt "In the" --max-tokens 40; text=$got
+[[ $text == "In the"* && ${#text} -ge 40 ]] || give_up "it wrote '$text'"
+get 1 generate "$folder/run/checkpoints/step_00000060" --prompt "In the" --max-tokens 40
+[[ $got == "$text" ]] || give_up "the checkpoint wrote '$got', the run '$text'"
+get 1 generate "hf:$folder/exported" --tokenizer byte --prompt "In the" --max-tokens 40
+[[ $got == "$text" ]] || give_up "the exported folder wrote '$got', the run '$text'"
+printf 'In the' > "$folder/prompt"
+get 1 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 40
+[[ $got == "$text" ]] || give_up "from a file it wrote '$got', not '$text'"
+
+# A seed makes the same choices again, another seed others.
+chosen() { get 1 generate "$folder/run" --prompt "In the" --max-tokens 40 --temperature 1 --top-k 20 --top-p 0.95 --seed "$1"; }
+chosen 1; first=$got
+chosen 1; [[ $got == "$first" ]] || give_up "seed 1 wrote '$got', then '$first'"
+chosen 2; [[ $got != "$first" ]] || give_up "seeds 1 and 2 wrote the same"
+
+# evaluate says what the run's validation said, however many ranks share the work.
+for ranks in 1 3; do
+  get $ranks evaluate "$folder/run" inputs/text/tiny.txt --sequence-length 64
+  told=$(sed -n 's/^loss *\([0-9.]*\) .*/\1/p' <<< "$got")
+  awk -v a="$told" -v b="$loss" 'BEGIN { exit !(a - b < 2e-5 && b - a < 2e-5 && a > 0) }' ||
+    give_up "$ranks ranks: the loss is '$told', in the run it was '$loss'"
+  awk -v loss="$told" -v bits="$(sed -n 's/^bits.byte *//p' <<< "$got")" -v bytes="$(wc -c < inputs/text/tiny.txt)" \
+    'BEGIN { is = loss * (bytes - 1) / bytes / log(2); exit !(bits - is < 1e-4 && is - bits < 1e-4) }' ||
+    give_up "$ranks ranks: bits a byte do not follow from the loss: $got"
+done
+
+refused "there is no" generate "$folder/nowhere" --prompt a
+refused "neither a run folder nor a checkpoint" generate "$folder" --prompt a
+refused "the prompt is empty" generate "$folder/run"
+refused "temperature is -1" generate "$folder/run" --prompt a --temperature -1
+refused "tokenizer" generate "hf:$folder/exported" --prompt a
+refused "dtype 'fp8'" generate "$folder/run" --prompt a --dtype fp8
+refused "no-such.txt" evaluate "$folder/run" no-such.txt
+refused "sequence-length is 0" evaluate "$folder/run" inputs/text/tiny.txt --sequence-length 0
+echo "generate and evaluate agree with the run"
