@@ -15,7 +15,7 @@ constexpr std::size_t max_dims = 16;
 /// Bytes of an element, 0 for types that this is not told about.
 std::int64_t bytes_of_dtype(std::string_view dtype) {
   using Entry = std::pair<std::string_view, std::int64_t>;
-  constexpr std::array<Entry, 18> sizes{{{"F32", 4},
+  constexpr std::array<Entry, 17> sizes{{{"F32", 4},
                                          {"BF16", 2},
                                          {"F16", 2},
                                          {"F64", 8},
@@ -31,8 +31,7 @@ std::int64_t bytes_of_dtype(std::string_view dtype) {
                                          {"C64", 8},
                                          {"F8_E4M3", 1},
                                          {"F8_E5M2", 1},
-                                         {"F8_E8M0", 1},
-                                         {"", 0}}};
+                                         {"F8_E8M0", 1}}};
   const auto found = std::ranges::find(sizes, dtype, &Entry::first);
   return found == sizes.end() ? 0 : found->second;
 }
