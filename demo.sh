@@ -57,6 +57,8 @@ echo "== A rank was killed; the job is down. Starting it again."
 train demo
 
 "$llamesh" report runs/demo
+echo "== 3. What the trained model writes"
+"$llamesh" generate runs/demo --prompt "And the LORD said unto " --max-tokens 300 --temperature 0.7 --seed 1
 echo
 echo "Run folder: $PWD/runs/demo"
 echo "Report:     $PWD/runs/demo/report.html"
