@@ -106,4 +106,9 @@ std::shared_ptr<const Tokenizer> parse_hugging_face(const std::string& name, std
 /// document where tokenizer_config.json beside the model says so (add_bos_token).
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
 
+/// The same from the bytes of the model and the text of tokenizer_config.json (may be empty).
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
+                                                     const std::string& model,
+                                                     std::string_view config);
+
 }  // namespace llamesh::data

@@ -1,11 +1,11 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "core/error.hpp"
 #include "data/tokenizer.hpp"
 #include "data/tokenizer_json.hpp"
+#include "data/tokenizer_model.hpp"
 #include "data/tokenizer_pool.hpp"
 #include "data/tokenizer_spelling.hpp"
 #include "data/tokenizer_words.hpp"
@@ -23,58 +23,18 @@ std::vector<int> ids_of(const Processor& processor, std::string_view text) {
   return ids;
 }
 
-/// One protobuf field of a length-delimited message: number, and its value or bytes.
-struct Field {
-  std::uint64_t number;
-  std::uint64_t value;
-  std::string_view bytes;
-};
-
-std::uint64_t take_varint(std::string_view& message) {
-  std::uint64_t value = 0;
-  for (unsigned shift = 0; shift < 64 && !message.empty(); shift += 7) {
-    const auto byte = static_cast<unsigned char>(message.front());
-    message.remove_prefix(1);
-    value |= std::uint64_t{byte & 0x7FU} << shift;
-    if (byte < 0x80) break;
-  }
-  return value;
-}
-
-/// The next field, or nothing at the end; the library has found the message to be well-formed.
-std::optional<Field> take_field(std::string_view& message) {
-  if (message.empty()) return std::nullopt;
-  const std::uint64_t key = take_varint(message);
-  Field field{key >> 3, 0, {}};
-  const auto kind = key & 7U;
-  if (kind == 0) {
-    field.value = take_varint(message);
-    return field;
-  }
-  const std::size_t length = kind == 1 ? 8 : kind == 5 ? 4 : take_varint(message);
-  field.bytes = message.substr(0, length);
-  message.remove_prefix(field.bytes.size());
-  return field;
-}
-
-/// Whether a model is BPE: trainer_spec (2) has model_type (3) with the value 2; the default is
-/// Unigram (sentencepiece_model.proto).
-bool is_bpe(std::string_view model) {
-  std::uint64_t type = 1;
-  while (const auto field = take_field(model)) {
-    if (field->number != 2) continue;
-    std::string_view trainer = field->bytes;
-    while (const auto inner = take_field(trainer))
-      if (inner->number == 3) type = inner->value;
-  }
-  return type == 2;
-}
-
 std::unique_ptr<Processor> load(const std::string& path, const std::string& model) {
   auto processor = std::make_unique<Processor>();
-  const auto status = processor->LoadFromSerializedProto(model);
+  const auto status = [&] {
+    try {
+      return processor->LoadFromSerializedProto(model);
+    } catch (const std::exception& error) {  // the trie inside throws
+      return sentencepiece::util::Status(sentencepiece::util::StatusCode::kInternal, error.what());
+    }
+  }();
   validate(status.ok() && processor->GetPieceSize() > 0, "'{}' is no SentencePiece model: {}", path,
            status.ok() ? "it has no pieces" : status.ToString());
+  check_normalization(path, model);
   return processor;
 }
 
@@ -95,7 +55,7 @@ std::size_t dropped_spaces(const Processor& processor) {
   return text.empty() ? text.npos : spaces.size() - text.size();
 }
 
-Vocabulary make_vocabulary(const std::string& path, const Processor& processor) {
+Vocabulary make_vocabulary(const Processor& processor, const TokenizerConfig& config) {
   Vocabulary vocabulary;
   for (int id = 0; id < processor.GetPieceSize(); ++id)
     vocabulary.bytes.push_back(bytes_of_piece(processor, id));
@@ -103,8 +63,6 @@ Vocabulary make_vocabulary(const std::string& path, const Processor& processor) 
   if (processor.eos_id() >= 0) vocabulary.eos = processor.eos_id();
   vocabulary.unknown = processor.unk_id();
   vocabulary.dropped_spaces = dropped_spaces(processor);
-  const auto config =
-      parse_tokenizer_config(path + "'s tokenizer_config.json", read_config_beside(path));
   if (config.add_bos.value_or(false) && vocabulary.bos) vocabulary.opening = {*vocabulary.bos};
   return vocabulary;
 }
@@ -113,8 +71,11 @@ Vocabulary make_vocabulary(const std::string& path, const Processor& processor) 
 /// space in front. So text is cut where that can be made good, which is found out by trying.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& path, std::unique_ptr<Processor> processor, bool bpe)
-      : Tokenizer(make_vocabulary(path, *processor)), processor_(std::move(processor)), bpe_(bpe) {
+  SentencePieceTokenizer(std::unique_ptr<Processor> processor, const TokenizerConfig& config,
+                         bool bpe)
+      : Tokenizer(make_vocabulary(*processor, config)),
+        processor_(std::move(processor)),
+        bpe_(bpe) {
     if (!pieces_keep_to_words()) return;
     if (drops_separator(' ')) space_ = Cut::drops;
     if (drops_separator('\n'))
@@ -233,10 +194,16 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
+std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
+                                                     const std::string& model,
+                                                     std::string_view config) {
+  return std::make_shared<const SentencePieceTokenizer>(
+      load(name, model), parse_tokenizer_config(name + "'s tokenizer_config.json", config),
+      is_bpe(model));
+}
+
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
-  const std::string model = read_tokenizer_file(path);
-  auto processor = load(path, model);
-  return std::make_shared<const SentencePieceTokenizer>(path, std::move(processor), is_bpe(model));
+  return parse_sentencepiece(path, read_tokenizer_file(path), read_config_beside(path));
 }
 
 }  // namespace llamesh::data

@@ -1,16 +1,15 @@
 // Lets libFuzzer see the coverage of what g++ has compiled: g++ calls __sanitizer_cov_trace_pc at
 // every edge, libFuzzer reads counters. One counter for each hash of a return address.
-#include <array>
 #include <cstdint>
 
 extern "C" void __sanitizer_cov_8bit_counters_init(char* begin, char* end);
 
 namespace {
 
-std::array<char, 1 << 16> counters;
+char counters[1 << 16];
 
 [[maybe_unused]] const bool announced = [] {
-  __sanitizer_cov_8bit_counters_init(counters.data(), counters.data() + counters.size());
+  __sanitizer_cov_8bit_counters_init(counters, counters + sizeof(counters));
   return true;
 }();
 
