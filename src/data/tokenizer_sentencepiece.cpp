@@ -6,6 +6,7 @@
 #include "data/tokenizer.hpp"
 #include "data/tokenizer_json.hpp"
 #include "data/tokenizer_model.hpp"
+#include "data/tokenizer_object.hpp"
 #include "data/tokenizer_pool.hpp"
 #include "data/tokenizer_spelling.hpp"
 #include "data/tokenizer_words.hpp"
@@ -19,7 +20,11 @@ constexpr std::string_view symbol = "\u2581";  // what a space is in a piece
 std::vector<int> ids_of(const Processor& processor, std::string_view text) {
   std::vector<int> ids;
   const auto status = processor.Encode(text, &ids);
-  validate(status.ok(), "SentencePiece cannot encode this text: {}", status.ToString());
+  validate(status.ok(), "SentencePiece cannot encode this text: {}", shown(status.ToString()));
+  for (const int id : ids)  // of a byte or sign that a damaged model lacks
+    validate(id >= 0 && id < processor.GetPieceSize(),
+             "SentencePiece gives a piece the id {}, but the model has {} pieces; it is damaged",
+             id, processor.GetPieceSize());
   return ids;
 }
 
@@ -33,7 +38,7 @@ std::unique_ptr<Processor> load(const std::string& path, const std::string& mode
     }
   }();
   validate(status.ok() && processor->GetPieceSize() > 0, "'{}' is no SentencePiece model: {}", path,
-           status.ok() ? "it has no pieces" : status.ToString());
+           status.ok() ? "it has no pieces" : shown(status.ToString()));
   check_normalization(path, model);
   return processor;
 }

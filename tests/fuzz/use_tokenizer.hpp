@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -37,7 +38,9 @@ void open_and_use(const Open& open) {
     use(*open());
   } catch (const Error& error) {
     const bool sound = error.code() == ExitCode::bad_input;
-    if (!sound || std::strchr(error.what(), '\n') != nullptr) std::abort();
+    if (sound && std::strchr(error.what(), '\n') == nullptr) return;
+    std::fprintf(stderr, "%s\n", error.what());
+    std::abort();
   }
 }
 
