@@ -3,17 +3,16 @@
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3
     bible -f 'gen1:1-rev22:21' | sed 's/^[^ ]* //' >corpus.txt     # Debian's bible-kjv, public domain
-    make_golden.py corpus.txt
+    cd tests/data/golden && ./make_golden.py corpus.txt
 
-Writes *.json and *.model (small tokenizers trained on the corpus) and golden.tsv: a line "text <tab> text
-in hex", then for each tokenizer "file <tab> ids <tab> decoded text in hex, or = where it is the text". The ids
-are in base 36.
+Writes in the folder in which it starts *.json and *.model (small tokenizers trained on the corpus) and
+golden.tsv: a line "text <tab> text in hex", then for each tokenizer "file <tab> ids <tab> decoded text in hex,
+or = where it is the text". The ids are in base 36.
 """
 import json
 import os
 import random
 import sys
-import tempfile
 
 import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
@@ -154,7 +153,7 @@ def make_byte_level(corpus):
 
 
 def make_sentencepiece(corpus):
-    rules = corpus + ".tsv"
+    rules = "rules.tsv"
     with open(rules, "w", encoding="ascii") as file:  # a little of NFKC, which as a whole takes 240 KB
         file.writelines(["A\t20\n", "9\t20\n", "A0\t20\n", "3000\t20\n", "FB01\t66 69\n", "65 301\tE9\n"])
     kinds = {
@@ -166,6 +165,7 @@ def make_sentencepiece(corpus):
         sentencepiece.SentencePieceTrainer.train(
             input=corpus, model_prefix=name.removesuffix(".model"), minloglevel=2, num_threads=1, **options)
         os.remove(name.replace(".model", ".vocab"))
+    os.remove(rules)
     return {name: sentencepiece.SentencePieceProcessor(model_file=name) for name in kinds}
 
 
@@ -177,14 +177,14 @@ def base36(number):
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
-    with tempfile.TemporaryDirectory() as folder:
-        part = folder + "/part.txt"
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text[:600_000])  # enough to learn from
-        hugging_face = make_byte_level(part)
-        hugging_face["llama2.json"] = llama2("llama2.json", part, metaspace=False)
-        hugging_face["metaspace.json"] = llama2("metaspace.json", part, metaspace=True)
-        pieces = make_sentencepiece(part)
+    part = "part.txt"  # relative, since SentencePiece writes the names into the models
+    with open(part, "w", encoding="utf-8") as file:
+        file.write(text[:600_000])  # enough to learn from
+    hugging_face = make_byte_level(part)
+    hugging_face["llama2.json"] = llama2("llama2.json", part, metaspace=False)
+    hugging_face["metaspace.json"] = llama2("metaspace.json", part, metaspace=True)
+    pieces = make_sentencepiece(part)
+    os.remove(part)
     with open("golden.tsv", "w", encoding="ascii") as file:
         for sample in TEXTS + list(fresh_texts(text, 40)):
             print("text", sample.encode().hex(), sep="\t", file=file)
