@@ -29,8 +29,8 @@ wrapped=(
   '^nccl' '^comm/nccl'
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
-  '^sentencepiece' '^data/tokenizer_sentencepiece\.cpp$'
-  '^pcre2' '^data/tokenizer_pattern\.cpp$'
+  '^sentencepiece' '^data/tokenizer/sentencepiece\.cpp$'
+  '^pcre2' '^data/tokenizer/pattern\.cpp$'
 )
 
 faults=0 files=0

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
-#include "data/tokenizer_parallel.hpp"
+#include "data/tokenizer/parallel.hpp"
 #include "train/progress.hpp"
 
 namespace llamesh::app {

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_parallel.hpp"
+#include "data/tokenizer/parallel.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_parallel.hpp"
+#include "data/tokenizer/parallel.hpp"
 #include "files.hpp"
 
 namespace llamesh::data {

@@ -5,7 +5,7 @@
 
 #include "data/token_file.hpp"
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_pattern.hpp"
+#include "data/tokenizer/pattern.hpp"
 #include "files.hpp"
 
 namespace llamesh::data {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "data/token_stream.hpp"
-#include "data/tokenizer_parallel.hpp"
+#include "data/tokenizer/parallel.hpp"
 #include "files.hpp"
 
 namespace llamesh::data {

@@ -1,10 +1,10 @@
-#include "data/tokenizer_huggingface.hpp"
+#include "data/tokenizer/huggingface.hpp"
 
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "data/tokenizer_spelling.hpp"
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/spelling.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

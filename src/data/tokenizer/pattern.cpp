@@ -1,5 +1,5 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "data/tokenizer_pattern.hpp"
+#include "data/tokenizer/pattern.hpp"
 
 #include <pcre2.h>
 

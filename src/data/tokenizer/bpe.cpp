@@ -1,4 +1,4 @@
-#include "data/tokenizer_bpe.hpp"
+#include "data/tokenizer/bpe.hpp"
 
 #include <algorithm>
 #include <array>

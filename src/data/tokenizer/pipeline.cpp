@@ -1,4 +1,4 @@
-#include "data/tokenizer_pipeline.hpp"
+#include "data/tokenizer/pipeline.hpp"
 
 #include "core/error.hpp"
 

@@ -1,9 +1,9 @@
-#include "data/tokenizer_added.hpp"
+#include "data/tokenizer/added.hpp"
 
 #include <algorithm>
 #include <functional>
 
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer_json.hpp"
+#include "data/tokenizer/json.hpp"
 
 namespace llamesh::data {
 

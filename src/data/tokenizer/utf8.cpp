@@ -1,4 +1,4 @@
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 #include <algorithm>
 #include <cstring>

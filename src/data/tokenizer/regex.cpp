@@ -4,7 +4,7 @@
 #include <cctype>
 
 #include "core/error.hpp"
-#include "data/tokenizer_pattern.hpp"
+#include "data/tokenizer/pattern.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -4,12 +4,12 @@
 
 #include "core/error.hpp"
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_json.hpp"
-#include "data/tokenizer_model.hpp"
-#include "data/tokenizer_object.hpp"
-#include "data/tokenizer_pool.hpp"
-#include "data/tokenizer_spelling.hpp"
-#include "data/tokenizer_words.hpp"
+#include "data/tokenizer/json.hpp"
+#include "data/tokenizer/model.hpp"
+#include "data/tokenizer/object.hpp"
+#include "data/tokenizer/pool.hpp"
+#include "data/tokenizer/spelling.hpp"
+#include "data/tokenizer/words.hpp"
 
 namespace llamesh::data {
 namespace {

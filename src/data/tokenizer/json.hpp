@@ -7,8 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "data/tokenizer_bpe.hpp"
-#include "data/tokenizer_pattern.hpp"
+#include "data/tokenizer/bpe.hpp"
+#include "data/tokenizer/pattern.hpp"
 
 namespace llamesh::data {
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_added.hpp"
-#include "data/tokenizer_bpe.hpp"
-#include "data/tokenizer_json.hpp"
-#include "data/tokenizer_pool.hpp"
-#include "data/tokenizer_words.hpp"
+#include "data/tokenizer/added.hpp"
+#include "data/tokenizer/bpe.hpp"
+#include "data/tokenizer/json.hpp"
+#include "data/tokenizer/pool.hpp"
+#include "data/tokenizer/words.hpp"
 
 namespace llamesh::data {
 

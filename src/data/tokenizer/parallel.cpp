@@ -1,4 +1,4 @@
-#include "data/tokenizer_parallel.hpp"
+#include "data/tokenizer/parallel.hpp"
 
 #include <sched.h>
 

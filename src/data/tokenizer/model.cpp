@@ -1,4 +1,4 @@
-#include "data/tokenizer_model.hpp"
+#include "data/tokenizer/model.hpp"
 
 #include <cstdint>
 #include <cstring>

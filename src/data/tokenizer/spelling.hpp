@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "data/tokenizer.hpp"
-#include "data/tokenizer_json.hpp"
+#include "data/tokenizer/json.hpp"
 
 namespace llamesh::data {
 

@@ -1,10 +1,10 @@
-#include "data/tokenizer_object.hpp"
+#include "data/tokenizer/object.hpp"
 
 #include <algorithm>
 #include <limits>
 
 #include "core/error.hpp"
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 

@@ -1,4 +1,4 @@
-#include "data/tokenizer_json.hpp"
+#include "data/tokenizer/json.hpp"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "core/error.hpp"
-#include "data/tokenizer_object.hpp"
-#include "data/tokenizer_pipeline.hpp"
+#include "data/tokenizer/object.hpp"
+#include "data/tokenizer/pipeline.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/tokenizer_spelling.hpp"
+#include "data/tokenizer/spelling.hpp"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <initializer_list>
 
 #include "core/error.hpp"
-#include "data/tokenizer_utf8.hpp"
+#include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "data/tokenizer_json.hpp"
-#include "data/tokenizer_object.hpp"
+#include "data/tokenizer/json.hpp"
+#include "data/tokenizer/object.hpp"
 
 namespace llamesh::data {
 
