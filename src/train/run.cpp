@@ -19,6 +19,7 @@
 #include "train/deadline.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
+#include "train/resume.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_state.hpp"
 #include "train/trainer.hpp"
@@ -39,21 +40,6 @@ struct Next {
   Stop stop = Stop::no;
   bool save = false;
 };
-
-/// Leaves word of how a start ended, for the next one and for the job script. Any rank; an I/O
-/// failure is passed over, since there is something worse to tell.
-void record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const std::string& reason) noexcept {
-  try {
-    auto state = read_run_state(run_folder).value_or(RunState{});
-    state.phase = RunPhase::failed;
-    state.exit_code = code;
-    state.reason = reason;
-    write_run_state(run_folder, state);
-  } catch (const std::exception&) {
-    return;
-  }
-}
 
 /// A hang cannot be unwound: the rank that found it tells, and ends the job. It may be a node's
 /// fault, so the job is worth starting again.
@@ -92,11 +78,8 @@ class Run {
   /// From here on the run folder is this job's.
   void start() {
     comm::agree(world_, [&] {
-      if (world_.rank() != 0) return;
-      const auto halt = Deadline::halt_file(folder_);
-      validate(!std::filesystem::exists(halt),
-               "{} asks this run to stand still; remove it to go on", halt.string());
-      metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_, config_));
+      if (world_.rank() == 0)
+        metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_, config_));
     });
     spdlog::info("{}", trainer_.describe());
     tell_the_job();
@@ -154,25 +137,6 @@ class Run {
     spdlog::info("startup: {}", startup_.describe());
   }
 
-  /// What the run itself has saved comes first: a requeued job is started by the same command line,
-  /// and must not begin again where its first start did.
-  std::string resume_mode() const {
-    const auto& mode = setup_.inputs.checkpoint.resume;
-    const auto newest = comm::on_rank_0(world_, [&] {
-      const auto own = checkpoint::committed_checkpoints(folder_ / "checkpoints");
-      return own.empty() ? std::string() : own.front().string();
-    });
-    if (newest.empty() || mode == "auto") return mode;
-    comm::agree(world_, [&] {
-      validate(mode != "none",
-               "checkpoint.resume is none, but this run has saved {} already; choose another "
-               "run.name, or remove the folder to start anew",
-               newest);
-    });
-    spdlog::info("the run goes on from its own checkpoints, not from {}", mode);
-    return "auto";
-  }
-
   /// With the weights of a Hugging Face folder, or those that the seed makes.
   void start_afresh() {
     const auto& pretrained = setup_.inputs.pretrained;
@@ -188,27 +152,14 @@ class Run {
   }
 
   void resume() {
-    const auto mode = resume_mode();
+    const auto& in = setup_.inputs;
+    const auto mode = resume_mode(world_, in.checkpoint.resume, folder_ / "checkpoints");
     const auto found = store_.resume(state(), mode);
     if (!found) {
       start_afresh();
       return;
     }
-    comm::agree(world_, [&] {
-      validate(
-          found->step == 0 || found->seed == setup_.inputs.run.seed,
-          "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
-          "order; keep the seed, or start anew under another run.name",
-          found->seed, setup_.inputs.run.seed);
-      const auto step_tokens =
-          setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length;
-      validate(found->tokens == found->step * step_tokens,
-               "the checkpoint has seen {} tokens in {} steps, but train.global_batch {} x "
-               "data.sequence_length {} makes {}: data would be skipped or seen twice; set them as "
-               "they were",
-               found->tokens, found->step, setup_.inputs.train.global_batch,
-               setup_.inputs.data.sequence_length, found->step * step_tokens);
-    });
+    comm::agree(world_, [&] { check_continues(*found, in); });
     trainer_.go_on_from(found->step, found->tokens);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
@@ -337,8 +288,13 @@ class Run {
 
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
              Startup startup) {
-  Run run(world, setup, config, std::move(startup));
   const std::filesystem::path folder = setup.inputs.run.folder;
+  comm::agree(world, [&] {
+    const auto halt = Deadline::halt_file(folder);
+    validate(world.rank() != 0 || !std::filesystem::exists(halt),
+             "{} asks this run to stand still; remove it to go on", halt.string());
+  });
+  Run run(world, setup, config, std::move(startup));
   try {
     run.start();
     return run.to_the_end();

@@ -76,6 +76,19 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
   if (!out || error) fail(ExitCode::io_failure, "cannot write {}", path.string());
 }
 
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const std::string& reason) noexcept {
+  try {
+    auto state = read_run_state(run_folder).value_or(RunState{});
+    state.phase = RunPhase::failed;
+    state.exit_code = code;
+    state.reason = reason;
+    write_run_state(run_folder, state);
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {
   RunState state;
   state.step = state.first_step = step;

@@ -33,6 +33,11 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 /// An I/O failure throws (exit 74).
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
+/// Leaves word of how a start ended badly: the state that is there, with these changes. Any rank;
+/// an I/O failure is passed over, since there is something worse to tell.
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const std::string& reason) noexcept;
+
 /// The state of a start that goes on after `step`. Throws exit 93 when the two starts before began
 /// there too, under a scheduler: a third one would fare no better.
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled);
