@@ -15,7 +15,7 @@ try:
     import h5py
     import numpy
 except ImportError:
-    print("skipped: python3 has no h5py")
+    print("SKIPPED: python3 has no h5py")
     sys.exit(77)
 
 sources = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
