@@ -8,7 +8,7 @@
 #   cluster.sh node I off|on         cuts the power: every process of the node dies; boots it again
 #   cluster.sh link I down|up        unplugs the node's network, plugs it in again
 #   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
-#   cluster.sh slurmctld kill|start  the daemon of the head
+#   cluster.sh slurmctld stop|start  the daemon of the head (stopped, it saves its state as on any site)
 #
 # The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it, on a bridge of
 # the head. So each has its own hostname, address, process tree, /run, /dev/shm and, for the nodes, /tmp, and the kernel
@@ -211,7 +211,10 @@ case "${1:-} ${3:-}" in
   "slurmd start") inside "$2" setsid sh -c "slurmd -D >>'$folder/log/slurmd.node$2.out' 2>&1 </dev/null &" ;;
   *)
     case "${1:-} ${2:-}" in
-      "slurmctld kill") kill -KILL "$(cat "$folder/slurmctld.pid")" ;;
+      "slurmctld stop")
+        daemon=$(cat "$folder/slurmctld.pid")
+        kill -TERM "$daemon"
+        for ((i = 0; i < 200; ++i)); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done ;;
       "slurmctld start") start_slurmctld ;;
       *) sed -n '2,20s/^# \{0,1\}//p' "$self"; exit 2 ;;
     esac

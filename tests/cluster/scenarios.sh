@@ -320,7 +320,7 @@ no_progress() {
 slurmctld_stopped() {
   submit multi-node headless
   trains_past headless 12
-  cluster slurmctld kill
+  cluster slurmctld stop
   trains_past headless $((steps - 10))
   cluster slurmctld start
   ended 40 COMPLETED 0
