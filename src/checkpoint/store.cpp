@@ -183,7 +183,7 @@ void Store::write(const State& state, const Progress& progress) {
     throw;
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  slowest_save_ = std::max(slowest_save_, seconds.count());
+  slowest_save_ = std::max(slowest_save_.load(), seconds.count());
   retire(manifest);
 }
 

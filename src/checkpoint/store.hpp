@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -69,9 +70,9 @@ class Store {
   CheckpointOptions options_;
   comm::Communicator world_;
   Replica replica_;
-  std::unique_ptr<Lease> lease_;  // rank 0
-  device::Buffer copy_;           // of the shards, for an asynchronous save
-  double slowest_save_ = 0;       // written by the thread, read when it has been joined
+  std::unique_ptr<Lease> lease_;         // rank 0
+  device::Buffer copy_;                  // of the shards, for an asynchronous save
+  std::atomic<double> slowest_save_{0};  // written by the thread, read at any time
   std::thread thread_;
   std::exception_ptr error_;
 };
