@@ -2,24 +2,10 @@
 
 #include <algorithm>
 
+#include "model/planner.hpp"
+
 namespace llamesh::model {
 namespace {
-
-/// Hands out aligned views one after another. With no memory behind it, it only measures.
-class Planner {
- public:
-  explicit Planner(std::byte* base) : base_(base) {}
-  Tensor take(DType dtype, std::initializer_list<std::int64_t> shape) {
-    const Tensor at(base_ ? base_ + bytes_ : nullptr, dtype, shape);
-    bytes_ += (at.bytes() + 63) / 64 * 64;
-    return at;
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* base_;
-  std::int64_t bytes_ = 0;
-};
 
 struct Dims {
   std::int64_t B, T, M, D, QKV, HE, H, F, V, chunk;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/linear.hpp"
+#include "model/planner.hpp"
 #include "model/rope.hpp"
 #include "ops/ops.hpp"
 
@@ -12,22 +13,6 @@ namespace llamesh::model {
 namespace {
 
 constexpr std::int64_t largest_chunk = 512;  // of a prompt's tokens that go through together
-
-/// Hands out dense tensors of one buffer, one after another; without a buffer it only counts.
-class Planner {
- public:
-  explicit Planner(const device::Buffer* buffer) : buffer_(buffer) {}
-  Tensor take(DType dtype, std::int64_t rows, std::int64_t cols) {
-    const auto at = bytes_;
-    bytes_ += (rows * cols * size_of(dtype) + 63) / 64 * 64;
-    return buffer_ == nullptr ? Tensor() : buffer_->tensor(dtype, {rows, cols}, at);
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  const device::Buffer* buffer_;
-  std::int64_t bytes_ = 0;
-};
 
 }  // namespace
 
@@ -44,9 +29,9 @@ Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights
     for (std::size_t i = 0; i < table_.layers.size(); ++i)
       for (auto* side : {&keys_, &values_})
         side->push_back(
-            cache.take(dtype_, positions_, config_.num_key_value_heads * config_.head_dim));
-    logits_ = outputs.take(DType::f32, 1, config_.vocab_size);
-    last_ = outputs.take(dtype_, 1, config_.hidden_size);
+            cache.take(dtype_, {positions_, config_.num_key_value_heads * config_.head_dim}));
+    logits_ = outputs.take(DType::f32, {1, config_.vocab_size});
+    last_ = outputs.take(dtype_, {1, config_.hidden_size});
     return std::pair(cache.bytes(), outputs.bytes());
   };
   const auto [cache_bytes, output_bytes] = plan(Planner(nullptr), Planner(nullptr));
@@ -54,7 +39,7 @@ Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights
   values_.clear();
   cache_ = device::Buffer(cache_bytes);
   outputs_ = device::Buffer(output_bytes);
-  plan(Planner(&cache_), Planner(&outputs_));
+  plan(Planner(cache_.data()), Planner(outputs_.data()));
   rope_table(config_, positions_,
              rope_.tensor(DType::f32, {positions_, config_.head_dim}).span<float>());
   const auto width =
@@ -67,18 +52,17 @@ Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights
 Decoder::Space Decoder::space_for(std::int64_t tokens) const {
   const auto heads = config_.num_attention_heads * config_.head_dim;
   const auto kv = config_.num_key_value_heads * config_.head_dim;
-  Planner plan(&space_);
+  Planner plan(space_.data());
   Space s;
-  s.residual = plan.take(dtype_, tokens, config_.hidden_size);
-  s.delta = plan.take(dtype_, tokens, config_.hidden_size);
-  s.normed = plan.take(dtype_, tokens, config_.hidden_size);
-  s.rms = plan.take(DType::f32, tokens, 1).reshape({tokens});
-  s.qkv = plan.take(dtype_, tokens, heads + 2 * kv);
-  s.attention = plan.take(dtype_, tokens, heads);
-  s.log_sum_exp = plan.take(DType::f32, config_.num_attention_heads, tokens)
-                      .reshape({1, config_.num_attention_heads, tokens});
-  s.gate_up = plan.take(dtype_, tokens, 2 * config_.intermediate_size);
-  s.swiglu = plan.take(dtype_, tokens, config_.intermediate_size);
+  s.residual = plan.take(dtype_, {tokens, config_.hidden_size});
+  s.delta = plan.take(dtype_, {tokens, config_.hidden_size});
+  s.normed = plan.take(dtype_, {tokens, config_.hidden_size});
+  s.rms = plan.take(DType::f32, {tokens});
+  s.qkv = plan.take(dtype_, {tokens, heads + 2 * kv});
+  s.attention = plan.take(dtype_, {tokens, heads});
+  s.log_sum_exp = plan.take(DType::f32, {1, config_.num_attention_heads, tokens});
+  s.gate_up = plan.take(dtype_, {tokens, 2 * config_.intermediate_size});
+  s.swiglu = plan.take(dtype_, {tokens, config_.intermediate_size});
   return s;
 }
 

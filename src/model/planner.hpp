@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "core/tensor.hpp"
+
+namespace llamesh::model {
+
+/// Hands out aligned views one after another. With no memory behind it, it only measures.
+class Planner {
+ public:
+  explicit Planner(std::byte* base) : base_(base) {}
+  Tensor take(DType dtype, std::initializer_list<std::int64_t> shape) {
+    const Tensor at(base_ ? base_ + bytes_ : nullptr, dtype, shape);
+    bytes_ += (at.bytes() + 63) / 64 * 64;
+    return at;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace llamesh::model
