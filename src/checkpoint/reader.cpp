@@ -103,16 +103,12 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
                     const comm::Communicator& world, OtherGroups others) {
-  Manifest manifest;
-  const auto text = comm::on_rank_0(world, [&] {
-    auto read = read_text(checkpoint / "manifest.json");
-    manifest = check_manifest(checkpoint, read);
-    check_fits(manifest, state, others);
-    return read;
-  });
+  const auto text = comm::on_rank_0(world, [&] { return read_text(checkpoint / "manifest.json"); });
   const auto hashing = best_hashing(world);
+  Manifest manifest;
   comm::agree(world, [&] {
-    if (world.rank() != 0) manifest = parse_manifest(text);
+    manifest = world.rank() == 0 ? check_manifest(checkpoint, text) : parse_manifest(text);
+    check_fits(manifest, state, others);
     read_transfers(checkpoint / "state.h5", manifest, state, hashing);
   });
   return manifest.progress;

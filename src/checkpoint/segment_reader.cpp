@@ -20,7 +20,7 @@ namespace llamesh::checkpoint {
 namespace {
 
 /// Read and hashed in turn: a piece fits in the second-level cache of a core.
-constexpr std::int64_t piece_numel = std::int64_t{1} << 17U;
+constexpr std::int64_t piece_numel = std::int64_t{1} << 16U;
 
 /// Fewer are hashed in turn in either case: waking the other thread would take longer.
 constexpr std::int64_t worth_waking_for = std::int64_t{1} << 17U;
