@@ -1,27 +1,36 @@
 # Flags common to everything of ours.
 add_library(llamesh_flags INTERFACE)
-target_compile_options(llamesh_flags INTERFACE -Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor
-                                               $<$<BOOL:${LLAMESH_WERROR}>:-Werror>)
+set(cxx $<COMPILE_LANGUAGE:CXX>)  # nvcc has flags of its own
+target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor>
+                                               $<$<AND:${cxx},$<BOOL:${LLAMESH_WERROR}>>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Its own AVX-512 headers raise this one (GCC bug 105593).
-  target_compile_options(llamesh_flags INTERFACE -Wno-maybe-uninitialized)
+  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wno-maybe-uninitialized>)
 endif()
 target_include_directories(llamesh_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(LLAMESH_ARCH)
-  target_compile_options(llamesh_flags INTERFACE -march=${LLAMESH_ARCH})
+  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-march=${LLAMESH_ARCH}>)
 endif()
 if(LLAMESH_SANITIZE)
   target_compile_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE} -fno-omit-frame-pointer)
   target_link_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE})
 endif()
 
-# llamesh_layer(NAME [USES layer-or-library...] [PRIVATE library...])
+# llamesh_layer(NAME [USES layer-or-library...] [PRIVATE library...] [CUDA library...])
 # One target a layer: all .cpp below src/NAME. USES names the layers below it and nothing else; with
 # LLAMESH_SHARED_LAYERS each layer is a shared library without undefined symbols, so an include or a
-# call that runs upward does not link.
+# call that runs upward does not link. Its folders cuda/ and nccl/ are compiled with the GPU backend, and
+# linked with what CUDA names; without it NAME/*_absent.cpp stand in for them.
 function(llamesh_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 LAYER "" "" "USES;PRIVATE")
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp)
+  cmake_parse_arguments(PARSE_ARGV 1 LAYER "" "" "USES;PRIVATE;CUDA")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp
+                                          ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cu)
+  if(LLAMESH_HAS_CUDA)
+    list(FILTER sources EXCLUDE REGEX "_absent\\.cpp$")
+    list(APPEND LAYER_PRIVATE ${LAYER_CUDA})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/(cuda|nccl)/")
+  endif()
   if(LLAMESH_SHARED_LAYERS)
     add_library(llamesh_${name} SHARED ${sources})
     target_link_options(llamesh_${name} PRIVATE -Wl,--no-undefined)

@@ -17,7 +17,7 @@ while read -r layer uses; do
     below[$layer]+="${below[$used]}"
   done
 done < <(sed 's/#.*//' "$src/CMakeLists.txt" | tr '\n' ' ' | grep -o 'llamesh_layer([^)]*)' |
-  sed -E 's/^llamesh_layer\( *//; s/ *\)$//; s/ (LINK|PRIVATE) .*//; s/ USES / /')
+  sed -E 's/^llamesh_layer\( *//; s/ *\)$//; s/ (PRIVATE|CUDA) .*//; s/ USES / /')
 below[app]=" app ${!below[*]} "
 
 # pattern of the header -> pattern of the files that may include it
@@ -25,8 +25,8 @@ wrapped=(
   '^mpi\.h$|^mpi-ext\.h$' '^comm/mpi\.hpp$'
   '^hdf5' '^checkpoint/'
   '^(oneapi/)?dnnl' '^ops/'
-  '^(cuda|cublas|cudnn|cub/|thrust/|nvtx)' '^(device|ops)/cuda/|^comm/nccl'
-  '^nccl' '^comm/nccl'
+  '^(cuda|cublas|cudnn|cub/|thrust/|nvtx)' '^(device|ops)/cuda/|^comm/nccl/'
+  '^nccl' '^comm/nccl/'
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
   '^sentencepiece' '^data/tokenizer/sentencepiece\.cpp$'

@@ -30,6 +30,7 @@ void CommandLine::add_train() {
   auto* command = cli_.add_subcommand("train", "Train a model (under mpirun or srun)");
   command->add_option("INPUTS", to.inputs, "YAML file")->required();
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
+  command->add_option("--device", to.device, "auto (the default), cpu or cuda");
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
   command->add_flag("--print-mesh", to.print_mesh, "Print which rank stands where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");

@@ -16,7 +16,8 @@ struct TrainArguments {
   bool print_config = false;
   bool print_mesh = false;
   bool print_units = false;
-  bool check = false;  ///< looks at the nodes (train/preflight.hpp) instead of training
+  std::string device = "auto";  ///< auto, cpu, cuda
+  bool check = false;           ///< looks at the nodes (train/preflight.hpp) instead of training
 };
 int train(const TrainArguments& arguments);
 

@@ -6,6 +6,7 @@
 #include <csignal>
 #include <thread>
 
+#include "comm/device_choice.hpp"
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
 #include "core/process.hpp"
@@ -17,6 +18,13 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   std::string text =
       comm::on_rank_0(world, [&] { return config::to_yaml(config::load_inputs(path, overrides)); });
   return {config::parse_inputs(text, "resolved inputs"), text};
+}
+
+void use_device(const comm::Communicator& world, const std::string& choice) {
+  using enum comm::DeviceChoice;
+  validate(choice == "auto" || choice == "cpu" || choice == "cuda",
+           "--device {} is not auto, cpu or cuda", choice);
+  comm::choose_device(world, choice == "cpu" ? cpu : choice == "cuda" ? cuda : automatic);
 }
 
 void await_the_teller() {

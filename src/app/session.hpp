@@ -20,6 +20,9 @@ struct ReadInputs {
 ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides);
 
+/// Chooses this process's device by the text of --device: auto, cpu or cuda. Collective.
+void use_device(const comm::Communicator& world, const std::string& choice);
+
 /// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
 /// with it, so the one that tells has to be given the time for its line. It then ends the wait.
 void await_the_teller();

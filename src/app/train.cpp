@@ -17,6 +17,7 @@ int train(const TrainArguments& arguments) {
   startup.end_phase("MPI_Init");
   setup_logging();
   const auto& world = session.world();
+  use_device(world, arguments.device);
   const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
   const train::Setup setup = train::make_setup(world, inputs);
   startup.end_phase("inputs and data");

@@ -12,7 +12,7 @@
 namespace llamesh::checkpoint {
 
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
-/// for each unit of the layout (shard_numel) fp32, dense.
+/// for each unit of the layout (shard_numel) fp32, dense, in host memory.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;

@@ -149,7 +149,7 @@ void Store::reserve(const State& state) {
   for (const auto& group : state.groups)
     for (const auto& shard : group.shards) bytes += shard.bytes();
   if (copy_.bytes() >= bytes) return;
-  copy_ = device::Buffer(bytes);
+  copy_ = device::Buffer::on_host(bytes);
   std::memset(copy_.data(), 0, static_cast<std::size_t>(bytes));
 }
 

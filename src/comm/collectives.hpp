@@ -27,6 +27,8 @@ class Collectives {
   int rank() const { return rank_; }
   int size() const { return size_; }
   device::Stream& stream() { return stream_; }
+  /// Names what the calls that follow are for (a unit), for messages; the text outlives them.
+  void set_subject(const char* subject) { subject_ = subject; }
 
   /// A buffer of size() equal ranges of `bytes_per_rank` (a multiple of 64) for all_gather. Ranks
   /// of one node may share the memory of it: before its all_gather a rank writes only its own
@@ -62,7 +64,9 @@ class Collectives {
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
  protected:
-  Collectives(int rank, int size) : rank_(rank), size_(size), stream_(device::Stream::worker()) {}
+  Collectives(int rank, int size)
+      : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
+  const char* subject() const { return subject_; }
   /// Puts `work` into the stream, behind `after`, and counts what it will send.
   template <class Work>
   device::Event submit(const device::Event& after, std::int64_t bytes, Work&& work) {
@@ -75,6 +79,7 @@ class Collectives {
  private:
   int rank_;
   int size_;
+  const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
   device::Stream stream_;
 };

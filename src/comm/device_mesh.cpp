@@ -6,6 +6,7 @@
 
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -70,13 +71,16 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Mesh
   validate_shape(shape_, world.size());
   expects(topology.node_of.size() == static_cast<std::size_t>(world.size()),
           "a topology of {} ranks for a world of {}", topology.node_of.size(), world.size());
+  if (device::kind() == device::Kind::cuda) nccl_.emplace(world);
   const auto mine = coordinates(shape_, world.rank());
   for (std::size_t i = 0; i < shape_.size(); ++i) {
     const int first = world.rank() - mine[i] * stride_of(shape_, i);
     const bool within = axis_within_node(shape_, i, topology);
     auto group = world.split(first, mine[i]);
     std::unique_ptr<Collectives> collectives;
-    if (within)
+    if (nccl_)
+      collectives = nccl_->axis(shape_[i].name, group, first);
+    else if (within)
       collectives = std::make_unique<NodeCollectives>(group);
     else
       collectives = std::make_unique<MpiCollectives>(group);

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
+#include "comm/nccl.hpp"
 #include "comm/topology.hpp"
 
 namespace llamesh::comm {
@@ -42,6 +44,7 @@ class DeviceMesh {
 
  private:
   MeshShape shape_;
+  std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are cut out of it
   std::vector<Axis> axes_;
 };
 

@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "device/cuda.hpp"
+#include "device/device.hpp"
+
 namespace llamesh::device {
 namespace {
 
@@ -26,7 +29,7 @@ std::shared_ptr<void> map_pages(std::int64_t bytes) {
 Buffer::Buffer(std::int64_t bytes, Counted counted) : bytes_(bytes), own_bytes_(bytes) {
   expects(bytes >= 0, "a buffer of {} bytes", bytes);
   if (bytes == 0) return;
-  owner_ = map_pages(bytes);
+  owner_ = kind() == Kind::cuda ? cuda::allocate(bytes) : map_pages(bytes);
   data_ = static_cast<std::byte*>(owner_.get());
   if (counted == Counted::yes) claim_ = Claim(bytes);
 }
@@ -38,6 +41,15 @@ Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
       bytes_(bytes),
       own_bytes_(own_bytes),
       claim_(own_bytes) {}
+
+Buffer Buffer::on_host(std::int64_t bytes) {
+  if (kind() == Kind::cpu || bytes == 0) return Buffer(bytes);
+  auto owner = cuda::allocate_pinned(bytes);
+  auto* data = static_cast<std::byte*>(owner.get());
+  Buffer buffer(std::move(owner), data, bytes, 0);
+  buffer.own_bytes_ = bytes;
+  return buffer;
+}
 
 Tensor Buffer::tensor(DType dtype, std::initializer_list<std::int64_t> shape,
                       std::int64_t offset) const {

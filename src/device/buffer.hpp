@@ -14,15 +14,19 @@ namespace llamesh::device {
 /// arena lends out of it (which then makes the Claims).
 enum class Counted : bool { no, yes };
 
-/// Owns a stretch of device memory, 64-byte aligned and zero at first. Move-only.
+/// Owns a stretch of memory of this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {
  public:
   Buffer() = default;
-  /// Allocates `bytes` of this process's own memory; exits with a clear message when there is none.
+  /// Allocates `bytes`; exits with a clear message when there is none.
   explicit Buffer(std::int64_t bytes, Counted counted = Counted::yes);
   /// Adopts memory that `owner` keeps alive (a slice of an MPI shared-memory window);
   /// `own_bytes` of it are this process's part.
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
+
+  /// Memory of the host, whatever the device; the device copies from and to it at full speed. It is
+  /// counted where the device is the CPU.
+  static Buffer on_host(std::int64_t bytes);
 
   explicit operator bool() const { return owner_ != nullptr; }
   std::byte* data() const { return data_; }

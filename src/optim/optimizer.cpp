@@ -9,8 +9,8 @@
 namespace llamesh::optim {
 
 double gradient_norm(const sharding::Fsdp& fsdp) {
-  auto stream = device::Stream::calling_thread();
-  return std::sqrt(fsdp.shard_group().sum(ops::sum_of_squares(stream, fsdp.gradients())));
+  return std::sqrt(
+      fsdp.shard_group().sum(ops::sum_of_squares(device::compute_stream(), fsdp.gradients())));
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp)
@@ -52,6 +52,7 @@ void Optimizer::step(double lr, double norm, std::int64_t step) {
                    .momentum = adamw.beta1,
                    .weight_decay = 0,
                    .gradient_scale = adamw.gradient_scale};
+  auto& stream = device::compute_stream();
   const auto& layout = fsdp_.layout();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     for (const auto& piece : layout.pieces(u, fsdp_.shard_rank())) {
@@ -63,11 +64,12 @@ void Optimizer::step(double lr, double norm, std::int64_t step) {
       const Tensor gradient = part(fsdp_.gradient_shard(u));
       const Tensor moment = part(moments_[0].shards[u]);
       if (options_.name == OptimizerName::adamw)
-        ops::adamw(stream_, parameter, moment, part(moments_[1].shards[u]), gradient, adamw);
+        ops::adamw(stream, parameter, moment, part(moments_[1].shards[u]), gradient, adamw);
       else
-        ops::sgd(stream_, parameter, moment, gradient, sgd);
+        ops::sgd(stream, parameter, moment, gradient, sgd);
     }
   }
+  fsdp_.masters_changed();
 }
 
 }  // namespace llamesh::optim

@@ -41,7 +41,6 @@ class Optimizer {
 
   OptimizerOptions options_;
   sharding::Fsdp& fsdp_;
-  device::Stream stream_ = device::Stream::calling_thread();
   std::vector<device::Buffer> buffers_;
   std::vector<Moment> moments_;
 };

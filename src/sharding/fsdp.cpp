@@ -6,6 +6,7 @@
 
 #include "comm/patience.hpp"
 #include "core/philox.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::sharding {
 
@@ -83,16 +84,17 @@ void Fsdp::place_masters() {
 }
 
 void Fsdp::initialize(std::uint64_t seed, float stddev) {
+  std::vector<float> numbers;  // made on the host, so that every device starts from the same ones
   for (std::size_t u = 0; u < units_.size(); ++u) {
     for (const Piece& piece : layout_.pieces(u, shard_.rank)) {
       const auto& parameter = layout_.table()[piece.parameter];
-      float* out = units_[u].master.as<float>() + piece.offset;
-      if (parameter.initial == model::Initial::ones)
-        std::fill_n(out, piece.count, 1.0F);
-      else
-        fill_normal(out, piece.begin, piece.count, seed, parameter.name, stddev);
+      numbers.assign(static_cast<std::size_t>(piece.count), 1.0F);
+      if (parameter.initial != model::Initial::ones)
+        fill_normal(numbers.data(), piece.begin, piece.count, seed, parameter.name, stddev);
+      device::upload(compute_, units_[u].master.slice(piece.offset, piece.count), numbers.data());
     }
   }
+  masters_changed();
 }
 
 void Fsdp::enter(model::ModuleId module, Pass pass) {
@@ -102,7 +104,7 @@ void Fsdp::enter(model::ModuleId module, Pass pass) {
   if (units_[unit].entered++ > 0) return;
   gather(unit);
   prefetch(unit, pass);
-  units_[unit].ready.wait();
+  compute_.wait(units_[unit].ready);
 }
 
 void Fsdp::leave(model::ModuleId module, Pass pass) {
@@ -127,6 +129,7 @@ void Fsdp::gather(std::size_t u) {
     unit.whole = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
   }
+  shard_.collectives->set_subject(layout_.units()[u].name.c_str());
   unit.ready = shard_.collectives->all_gather(unit.whole, unit.master, free);
 }
 
@@ -148,7 +151,7 @@ void Fsdp::prefetch(std::size_t u, Pass pass) {
 
 void Fsdp::reshard(std::size_t u) {
   units_[u].gathered = false;
-  if (!masters_are_gathered_) gathered_slots_.give_back(u, {});
+  if (!masters_are_gathered_) gathered_slots_.give_back(u, compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
@@ -169,10 +172,10 @@ void Fsdp::open_gradients(std::size_t u) {
   }
   const auto& placed = layout_.units()[u];
   const auto& slot = gradient_slots_.lend(u, placed.padded_numel);
-  slot.free_after.wait();  // at most one reduction behind us still reads its slot
+  compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
   unit.parts = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
   const Tensor padding = unit.parts.slice(placed.numel, placed.padded_numel - placed.numel);
-  std::fill_n(static_cast<std::byte*>(padding.data()), padding.bytes(), std::byte{0});
+  device::zero(compute_, padding);
   unit.written.assign(unit.written.size(), false);
 }
 
@@ -196,14 +199,23 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
+  unit.reduced = compute_.record();
   if (!accumulates_in_place()) {
+    shard_.collectives->set_subject(layout_.units()[u].name.c_str());
     unit.reduced = shard_.collectives->reduce_scatter(
-        unit.gradient, unit.parts, micro_batch_.first ? Accumulate::no : Accumulate::yes, {});
+        unit.gradient, unit.parts, micro_batch_.first ? Accumulate::no : Accumulate::yes,
+        unit.reduced);
     gradient_slots_.give_back(u, unit.reduced);
   }
   unit.parts = {};
-  if (micro_batch_.last && replicate_.size > 1)
+  if (micro_batch_.last && replicate_.size > 1) {
+    replicate_.collectives->set_subject(layout_.units()[u].name.c_str());
     unit.reduced = replicate_.collectives->all_reduce(unit.gradient, unit.reduced);
+  }
+}
+
+void Fsdp::masters_changed() {
+  shard_.collectives->stream().wait(compute_.record());
 }
 
 void Fsdp::finish_gradients() {
@@ -212,7 +224,7 @@ void Fsdp::finish_gradients() {
     // on.
     expects(!units_[u].gathered && units_[u].entered == 0, "{} is gathered at the end of a step",
             layout_.units()[u].name);
-    units_[u].reduced.wait();
+    compute_.wait(units_[u].reduced);
     units_[u].reduced = {};
   }
 }

@@ -41,8 +41,12 @@ class Fsdp final : public model::Weights {
 
   /// Comes before each micro-batch's forward pass of training.
   void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
-  /// Waits until the gradients of all units are in the shards; rethrows what went wrong on the way.
+  /// Work put into the compute stream after this finds the gradients of all units in the shards.
+  /// Rethrows what went wrong on the way.
   void finish_gradients();
+  /// Comes after work in the compute stream has changed the masters: units are gathered from them
+  /// only when it is done.
+  void masters_changed();
 
   // model::Weights
   void enter(model::ModuleId module, model::Pass pass) override;
@@ -82,6 +86,7 @@ class Fsdp final : public model::Weights {
   bool accumulates_in_place() const { return shard_.size == 1 && reduce_dtype_ == DType::f32; }
 
   const ShardLayout& layout_;
+  device::Stream& compute_ = device::compute_stream();
   comm::DeviceMesh::Axis& shard_;
   comm::DeviceMesh::Axis& replicate_;
   Reshard reshard_rule_;

@@ -17,6 +17,7 @@
 #include "core/log.hpp"
 #include "core/version.hpp"
 #include "train/deadline.hpp"
+#include "train/host_state.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/resume.hpp"
@@ -57,6 +58,17 @@ comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
   };
 }
 
+/// What a checkpoint holds of this rank.
+checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
+  checkpoint::State state{*setup.layout, trainer.fsdp().shard_rank(), {}};
+  auto& masters = state.groups.emplace_back(checkpoint::StateGroup{"/model", {}});
+  for (std::size_t u = 0; u < setup.layout->units().size(); ++u)
+    masters.shards.push_back(trainer.fsdp().master(u));
+  for (const auto& moment : trainer.optimizer().moments())
+    state.groups.push_back({"/optimizer/" + moment.name, moment.shards});
+  return state;
+}
+
 class Run {
  public:
   Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
@@ -70,6 +82,7 @@ class Run {
         watchdog_(world, end_of_the_job(folder_), {.job_ends = Deadline::termination_asked}),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
+        state_now_(state_of(setup, trainer_)),
         store_(folder_ / "checkpoints", setup.inputs.checkpoint,
                {world, mesh_.axis("replicate").group}) {
     startup_.end_phase("communicators and model");
@@ -143,7 +156,8 @@ class Run {
     std::string from = "a fresh start";
     if (pretrained.load_weights) {
       const auto begin = Clock::now();
-      checkpoint::load_hf_weights(pretrained.hf, state(), world_, pretrained.load);
+      checkpoint::load_hf_weights(pretrained.hf, state_now_.fetch(), world_, pretrained.load);
+      send_state();
       spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
                    seconds_since(begin));
       from = "the weights of " + pretrained.hf;
@@ -154,11 +168,12 @@ class Run {
   void resume() {
     const auto& in = setup_.inputs;
     const auto mode = resume_mode(world_, in.checkpoint.resume, folder_ / "checkpoints");
-    const auto found = store_.resume(state(), mode);
+    const auto found = store_.resume(state_now_.room(), mode);
     if (!found) {
       start_afresh();
       return;
     }
+    send_state();
     comm::agree(world_, [&] { check_continues(*found, in); });
     trainer_.go_on_from(found->step, found->tokens);
     if (mode == "auto") saved_step_ = found->step;
@@ -166,14 +181,9 @@ class Run {
     if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
   }
 
-  checkpoint::State state() {
-    checkpoint::State state{*setup_.layout, trainer_.fsdp().shard_rank(), {}};
-    auto& masters = state.groups.emplace_back(checkpoint::StateGroup{"/model", {}});
-    for (std::size_t u = 0; u < setup_.layout->units().size(); ++u)
-      masters.shards.push_back(trainer_.fsdp().master(u));
-    for (const auto& moment : trainer_.optimizer().moments())
-      state.groups.push_back({"/optimizer/" + moment.name, moment.shards});
-    return state;
+  void send_state() {
+    state_now_.send();
+    trainer_.parameters_loaded();
   }
 
   /// Whether to stop and whether to save, the same on every rank. What rank 0's clock says counts:
@@ -240,15 +250,16 @@ class Run {
     finish_save();
     watchdog_.begin(Activity::saving, trainer_.step());
     const auto start = Clock::now();
-    const auto path = store_.save(
-        state(), {.step = trainer_.step(),
-                  .tokens = trainer_.tokens(),
-                  .seed = setup_.inputs.run.seed,
-                  .mesh = comm::to_string(setup_.mesh),
-                  .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
-                  .config = config_,
-                  .model_config = checkpoint::to_config_json(setup_.inputs.model),
-                  .llamesh_version = version()});
+    const auto path =
+        store_.save(state_now_.fetch(),
+                    {.step = trainer_.step(),
+                     .tokens = trainer_.tokens(),
+                     .seed = setup_.inputs.run.seed,
+                     .mesh = comm::to_string(setup_.mesh),
+                     .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
+                     .config = config_,
+                     .model_config = checkpoint::to_config_json(setup_.inputs.model),
+                     .llamesh_version = version()});
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();
@@ -276,6 +287,7 @@ class Run {
   comm::Watchdog watchdog_;
   comm::DeviceMesh mesh_;
   Trainer trainer_;
+  HostState state_now_;  // of parameters and optimizer
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();

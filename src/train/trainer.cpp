@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "device/device.hpp"
 #include "device/memory_meter.hpp"
 #include "ops/gemm_rate.hpp"
 #include "optim/schedule.hpp"
@@ -54,10 +55,10 @@ void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   return fmt::format(
-      "{} parameters in {}, mesh {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
+      "{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
       setup_.table->numel(), name_of(in.precision.parameters), comm::to_string(setup_.mesh),
-      sharding::name_of(in.sharding.strategy), threads_, threads_ == 1 ? "" : "s",
-      gemm_rate_ / 1e9);
+      sharding::name_of(in.sharding.strategy), device::description(), threads_,
+      threads_ == 1 ? "" : "s", gemm_rate_ / 1e9);
 }
 
 StepRecord Trainer::train_step() {

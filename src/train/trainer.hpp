@@ -38,6 +38,8 @@ class Trainer {
   /// FLOP/s of all ranks' GEMMs together, as measured at the start: the denominator of MFU.
   double gemm_rate() const { return gemm_rate_; }
   const sharding::Fsdp& fsdp() const { return fsdp_; }
+  /// Comes after the masters were written from outside, by work in the compute stream.
+  void parameters_loaded() { fsdp_.masters_changed(); }
   const optim::Optimizer& optimizer() const { return optimizer_; }
 
  private:

@@ -1,0 +1,55 @@
+#include "comm/device_choice.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "core/process.hpp"
+#include "device/device.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+bool may_share() {
+  const char* value = std::getenv("LLAMESH_SHARE_GPU");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+/// Whether all ranks see a GPU; refuses a job in which some do.
+bool all_see_one(const Communicator& world, bool required) {
+  const auto seen = world.all_gather(std::int64_t{device::cuda_devices() > 0});
+  const auto without = std::ranges::find(seen, 0);
+  if (without == seen.end()) return true;
+  const bool none = std::ranges::count(seen, 0) == std::ssize(seen);
+  const auto rank = without - seen.begin();
+  agree(world, [&] {
+    validate((none && !required) || world.rank() != rank,
+             "no GPU: {}; give each rank one (srun --gpus-per-task=1), or --device cpu",
+             device::why_no_cuda());
+  });
+  return false;
+}
+
+void refuse_sharing(const Communicator& world, const Communicator& machine) {
+  const auto all = machine.all_gather(device::identity());
+  const auto mine = static_cast<std::size_t>(machine.rank());
+  const auto first = std::ranges::find(all, all[mine]) - all.begin();
+  agree(world, [&] {
+    validate(first == machine.rank() || may_share(),
+             "this rank and rank {} of {} are on one GPU ({}): start one rank a GPU, e.g. "
+             "--ntasks-per-node = the GPUs of a node",
+             first, this_process().host, all[mine]);
+  });
+}
+
+}  // namespace
+
+void choose_device(const Communicator& world, DeviceChoice choice) {
+  if (choice == DeviceChoice::cpu) return;
+  if (!all_see_one(world, choice == DeviceChoice::cuda)) return;
+  const auto machine = world.split_shared_memory();
+  agree(world, [&] { device::use_cuda(machine.rank() % device::cuda_devices()); });
+  refuse_sharing(world, machine);
+}
+
+}  // namespace llamesh::comm

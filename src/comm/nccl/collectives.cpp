@@ -1,0 +1,163 @@
+#include "comm/nccl/collectives.hpp"
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "comm/arguments.hpp"
+#include "comm/nccl/numbers.hpp"
+#include "device/cuda/runtime.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using device::cuda::native;
+
+ncclDataType_t type_of(const Tensor& tensor) {
+  switch (tensor.dtype()) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+  }
+  expects(false, "no NCCL type for {}", name_of(tensor.dtype()));
+  return ncclNumTypes;
+}
+
+std::size_t count_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+}  // namespace
+
+NcclCollectives::NcclCollectives(int rank, int size, std::shared_ptr<Nccl::Connection> connection)
+    : Collectives(rank, size), connection_(std::move(connection)) {}
+
+NcclCollectives::~NcclCollectives() {
+  finish(stream());
+}
+
+device::Buffer NcclCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
+  return allocate_symmetric(bytes_per_rank * size());
+}
+
+device::Buffer NcclCollectives::allocate_symmetric(std::int64_t bytes) {
+  return connection_ ? registered_buffer(connection_, bytes) : device::Buffer(bytes);
+}
+
+template <class Call>
+void NcclCollectives::call(const char* name, const Call& call) {
+  if (!connection_) return;
+  connection_->begin(name, subject());
+  connection_->settle(call(connection_->native(), native(stream())));
+}
+
+/// A place for the sum of one call before it is added. It grows in the first step and then no more.
+Tensor NcclCollectives::scratch(const Tensor& like) {
+  const auto bytes = like.numel() * size_of(DType::f32);
+  if (scratch_.bytes() < bytes) {
+    stream().record().wait();  // nobody reads the former one any more
+    scratch_ = device::Buffer(bytes);
+  }
+  return scratch_.tensor(like.dtype(), {like.numel()});
+}
+
+device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
+  check_all_gather(*this, whole, mine);
+  return submit(after, all_gather_bytes(whole, size()), [&] {
+    const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
+    nccl::convert(native(stream()), own, mine);
+    call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
+    });
+  });
+}
+
+device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                                              device::Event after) {
+  check_reduce_scatter(*this, mine, parts, accumulate);
+  return submit(after, reduce_scatter_bytes(parts, size()), [&] {
+    const bool at_once = size() > 1 && parts.dtype() == DType::f32 && accumulate == Accumulate::no;
+    Tensor sum = parts;  // of one rank
+    if (size() > 1) {
+      sum = at_once ? mine : scratch(Tensor(parts.data(), parts.dtype(), {mine.numel()}));
+      call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+        return ncclReduceScatter(parts.data(), sum.data(), count_of(mine), type_of(parts), ncclSum,
+                                 comm, cuda);
+      });
+    }
+    if (at_once) return;
+    if (accumulate == Accumulate::yes)
+      nccl::accumulate(native(stream()), mine, sum);
+    else
+      nccl::convert(native(stream()), mine, sum);
+  });
+}
+
+device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
+  check_all_reduce(data);
+  return submit(after, all_reduce_bytes(data, size()), [&] {
+    call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
+                           cuda);
+    });
+  });
+}
+
+device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event after) {
+  check_broadcast(*this, data, root);
+  return submit(after, broadcast_bytes(*this, data, root), [&] {
+    call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), root, comm,
+                           cuda);
+    });
+  });
+}
+
+Nccl::Nccl(const Communicator& world) {
+  const std::string id = on_rank_0(world, [] {
+    ncclUniqueId made;
+    check(ncclGetUniqueId(&made), "ncclGetUniqueId");
+    return std::string(made.internal, sizeof(made.internal));
+  });
+  ncclUniqueId same;
+  std::memcpy(same.internal, id.data(), sizeof(same.internal));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  ncclComm_t made = nullptr;
+  agree(world, [&] {
+    check(ncclCommInitRankConfig(&made, world.size(), same, world.rank(), &config),
+          "ncclCommInitRankConfig");
+    world_ = std::make_unique<Connection>(made, "world");
+  });
+}
+
+Nccl::~Nccl() = default;
+Nccl::Nccl(Nccl&&) noexcept = default;
+Nccl& Nccl::operator=(Nccl&&) noexcept = default;
+
+std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
+                                        int color) const {
+  const bool alone = group.size() == 1;
+  world_->begin("ncclCommSplit", "");
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  config.splitShare = 1;
+  ncclComm_t made = nullptr;
+  // Every rank takes part in the split, also those that stay alone.
+  world_->settle(ncclCommSplit(world_->native(), alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(),
+                               &made, &config));
+  auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis);
+  return std::make_unique<NcclCollectives>(group.rank(), group.size(), std::move(connection));
+}
+
+std::string nccl_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace llamesh::comm

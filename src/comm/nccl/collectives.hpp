@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/collectives.hpp"
+#include "comm/nccl/connection.hpp"
+
+namespace llamesh::comm {
+
+/// Collectives of GPUs. Sums of bf16 parts are rounded to bf16 at each hop, which is NCCL's way;
+/// those of fp32 are not. The order of a sum is that of NCCL's algorithm, the same from run to run
+/// on the same machine.
+class NcclCollectives final : public Collectives {
+ public:
+  /// `connection` is null for an axis of one rank.
+  NcclCollectives(int rank, int size, std::shared_ptr<Nccl::Connection> connection);
+  ~NcclCollectives() override;
+
+  device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
+  bool shares_gathered() const override { return false; }
+  device::Buffer allocate_symmetric(std::int64_t bytes) override;
+  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
+  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                               device::Event after) override;
+  device::Event all_reduce(Tensor data, device::Event after) override;
+  device::Event broadcast(Tensor data, int root, device::Event after) override;
+
+ private:
+  /// Calls NCCL unless this rank is alone.
+  template <class Call>
+  void call(const char* name, const Call& call);
+  Tensor scratch(const Tensor& like);
+
+  std::shared_ptr<Nccl::Connection> connection_;
+  device::Buffer scratch_;  ///< used in the stream's order only
+};
+
+}  // namespace llamesh::comm

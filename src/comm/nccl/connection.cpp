@@ -1,0 +1,116 @@
+#include "comm/nccl/connection.hpp"
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "device/cuda/runtime.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto patience = std::chrono::seconds(120);  // of connecting hundreds of nodes
+constexpr auto watch_interval = std::chrono::milliseconds(100);
+
+}  // namespace
+
+void check(ncclResult_t result, const std::string& what) {
+  if (result != ncclSuccess && result != ncclInProgress)
+    fail(ExitCode::internal_error, "{} failed in NCCL: {} ({})", what, ncclGetErrorString(result),
+         ncclGetLastError(nullptr));
+}
+
+Nccl::Connection::Connection(ncclComm_t made, std::string axis_name)
+    : comm_(made), axis_(std::move(axis_name)) {
+  settle(ncclSuccess);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+Nccl::Connection::~Connection() {
+  stop_ = true;
+  if (watcher_.joinable()) watcher_.join();
+  // While an error unwinds the peers may not come, and a polite end would wait for them.
+  if (std::uncaught_exceptions() == 0 && finalized())
+    ncclCommDestroy(comm_);
+  else
+    ncclCommAbort(comm_);
+}
+
+bool Nccl::Connection::finalized() {
+  try {
+    begin("ncclCommFinalize", "");
+    settle(ncclCommFinalize(comm_));
+    return true;
+  } catch (const Error&) {  // a failure that matters has been told by who waited for its result
+    return false;
+  }
+}
+
+void Nccl::Connection::begin(const char* collective, const char* subject) {
+  collective_ = collective;
+  subject_ = subject;
+}
+
+void Nccl::Connection::settle(ncclResult_t result) const {
+  check(result, describe(result));
+  const auto start = Clock::now();
+  while (true) {
+    ncclResult_t state = ncclSuccess;
+    check(ncclCommGetAsyncError(comm_, &state), describe(state));
+    check(state, describe(state));
+    if (state == ncclSuccess) return;
+    if (Clock::now() - start > patience)
+      fail(ExitCode::stopped_early,
+           "NCCL has not got done with {} in {} s: a rank is missing or the network between the "
+           "GPUs does not work; set NCCL_DEBUG=INFO to see how far it came",
+           describe(state), patience.count());
+    std::this_thread::yield();
+  }
+}
+
+std::string Nccl::Connection::describe(ncclResult_t error) const {
+  const char* subject = subject_;
+  return fmt::format("{}{}{} on axis {}{}", collective_.load(), *subject == '\0' ? "" : " of ",
+                     subject, axis_, error == ncclRemoteError ? " (another rank is gone)" : "");
+}
+
+void Nccl::Connection::watch() {
+  while (!stop_) {
+    std::this_thread::sleep_for(watch_interval);
+    ncclResult_t state = ncclSuccess;
+    const auto asked = ncclCommGetAsyncError(comm_, &state);
+    if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
+    if (stop_) return;
+    const auto error = asked != ncclSuccess ? asked : state;
+    spdlog::error("{} failed in NCCL: {}; the job ends, submit it again", describe(error),
+                  ncclGetErrorString(error));
+    end_process_soon(ExitCode::stopped_early);
+    ncclCommAbort(comm_);  // frees what waits on the GPU; bounded by the line above
+    return;
+  }
+}
+
+device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connection,
+                                 std::int64_t bytes) {
+  using device::cuda::check;
+  if (bytes == 0) return {};
+  const auto size = static_cast<std::size_t>(bytes);
+  void* data = nullptr;
+  comm::check(ncclMemAlloc(&data, size), "ncclMemAlloc");
+  check(cudaMemset(data, 0, size), "cudaMemset");
+  check(cudaDeviceSynchronize(), "cudaMemset");
+  ncclWindow_t window = nullptr;  // stays so where NCCL has no use for one
+  connection->begin("ncclCommWindowRegister", "");
+  connection->settle(
+      ncclCommWindowRegister(connection->native(), data, size, &window, NCCL_WIN_COLL_SYMMETRIC));
+  std::shared_ptr<void> owner(data, [connection, window](void* p) {
+    if (window != nullptr) ncclCommWindowDeregister(connection->native(), window);
+    ncclMemFree(p);
+  });
+  return {std::move(owner), static_cast<std::byte*>(data), bytes, bytes};
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/nccl.hpp"
+#include "device/buffer.hpp"
+
+namespace llamesh::comm {
+
+/// Throws with NCCL's own text when a call failed.
+void check(ncclResult_t result, const std::string& what);
+
+/// Owns an NCCL communicator. Calls are non-blocking inside NCCL: each is followed until NCCL has
+/// taken it, with a time limit. A thread looks for errors that come up later (a peer that died, a
+/// link that broke): then there is one line, the communicator is aborted, and the process ends
+/// within seconds, whatever waits on the GPU.
+struct Nccl::Connection {
+  /// Takes over a communicator that NCCL is still connecting, and waits until it is.
+  Connection(ncclComm_t made, std::string axis_name);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  ncclComm_t native() const { return comm_; }
+  /// Names the next call and what it is for; both texts outlive the connection.
+  void begin(const char* collective, const char* subject);
+  /// Waits until NCCL has taken the last call; throws what went wrong, or that it took too long.
+  void settle(ncclResult_t result) const;
+
+ private:
+  void watch();
+  bool finalized();
+  std::string describe(ncclResult_t error) const;
+
+  ncclComm_t comm_;
+  std::string axis_;
+  std::atomic<const char*> collective_{"the making"};  // what is under way, for messages
+  std::atomic<const char*> subject_{""};
+  std::atomic<bool> stop_{false};
+  std::thread watcher_;  // last: it uses all of the above
+};
+
+/// Memory that NCCL made, registered with a communicator where NCCL can use that (symmetric
+/// kernels, NVLink SHARP), zero at first. Collective over the communicator, at equal size.
+device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connection,
+                                 std::int64_t bytes);
+
+}  // namespace llamesh::comm

@@ -1,0 +1,57 @@
+#include "core/error.hpp"
+#include "device/cuda.hpp"
+#include "device/cuda/runtime.hpp"
+#include "device/memory_meter.hpp"
+
+namespace llamesh::device::cuda {
+
+/// Everything is planned and allocated before the first step (SlotPool in the course of it), so a
+/// pool of our own would have nothing to do.
+std::shared_ptr<void> allocate(std::int64_t bytes) {
+  void* data = nullptr;
+  const auto size = static_cast<std::size_t>(bytes);
+  const auto result = cudaMalloc(&data, size);
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // told here; the next call shall not tell it again
+    std::size_t free = 0;
+    std::size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    fail(ExitCode::bad_input,
+         "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); use more ranks, a "
+         "smaller micro_batch or activation checkpointing",
+         bytes, MemoryMeter::instance().in_use(), free, total);
+  }
+  check(result, "cudaMalloc");
+  check(cudaMemset(data, 0, size), "cudaMemset");
+  // It runs in the default stream, which ours do not wait for.
+  check(cudaDeviceSynchronize(), "cudaMemset");
+  return {data, [](void* p) { cudaFree(p); }};
+}
+
+std::shared_ptr<void> allocate_pinned(std::int64_t bytes) {
+  void* data = nullptr;
+  const auto result = cudaMallocHost(&data, static_cast<std::size_t>(bytes));
+  if (result == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    fail(ExitCode::bad_input,
+         "cannot allocate {} bytes of host memory for copies from the GPU; use more ranks", bytes);
+  }
+  check(result, "cudaMallocHost");
+  return {data, [](void* p) { cudaFreeHost(p); }};
+}
+
+void upload(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)), "a copy to it");
+  check(cudaStreamSynchronize(native(stream)), "a copy to it");
+}
+
+void download(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)), "a copy from it");
+  check(cudaStreamSynchronize(native(stream)), "a copy from it");
+}
+
+void zero(Stream& stream, void* data, std::size_t bytes) {
+  check(cudaMemsetAsync(data, 0, bytes, native(stream)), "cudaMemsetAsync");
+}
+
+}  // namespace llamesh::device::cuda

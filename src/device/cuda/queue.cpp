@@ -1,0 +1,76 @@
+#include "core/error.hpp"
+#include "device/cuda.hpp"
+#include "device/cuda/runtime.hpp"
+
+namespace llamesh::device::cuda {
+namespace {
+
+struct Moment final : Event::State {
+  cudaEvent_t event = nullptr;
+
+  Moment() {
+    check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
+          "cudaEventCreate");
+  }
+  ~Moment() override { cudaEventDestroy(event); }
+  Moment(const Moment&) = delete;
+  Moment& operator=(const Moment&) = delete;
+
+  bool ready() override {
+    const auto result = cudaEventQuery(event);
+    if (result == cudaErrorNotReady) return false;
+    check(result, "work before an event");
+    return true;
+  }
+  void wait() override { check(cudaEventSynchronize(event), "work before an event"); }
+};
+
+class CudaQueue final : public Stream::Queue {
+ public:
+  explicit CudaQueue(Priority priority) {
+    int least = 0;
+    int greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+    check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                       priority == Priority::high ? greatest : least),
+          "cudaStreamCreateWithPriority");
+  }
+  ~CudaQueue() override {
+    cudaStreamSynchronize(stream_);  // its failure has been, or will be, told by who waits for it
+    cudaStreamDestroy(stream_);
+  }
+  CudaQueue(const CudaQueue&) = delete;
+  CudaQueue& operator=(const CudaQueue&) = delete;
+
+  bool on_gpu() const override { return true; }
+  cudaStream_t native() const { return stream_; }
+
+  void run(std::function<void()> work) override { work(); }
+  void wait(const Event& event) override {
+    if (const auto* moment = dynamic_cast<const Moment*>(state_of(event)))
+      check(cudaStreamWaitEvent(stream_, moment->event), "cudaStreamWaitEvent");
+    else
+      event.wait();
+  }
+  std::shared_ptr<Event::State> record() override {
+    auto moment = std::make_shared<Moment>();
+    check(cudaEventRecord(moment->event, stream_), "cudaEventRecord");
+    return moment;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream::Queue> make_queue(Priority priority) {
+  return std::make_unique<CudaQueue>(priority);
+}
+
+cudaStream_t native(const Stream& stream) {
+  expects(stream.on_gpu(), "a stream of the CPU where one of the GPU is needed");
+  return static_cast<const CudaQueue*>(stream.queue())->native();
+}
+
+}  // namespace llamesh::device::cuda

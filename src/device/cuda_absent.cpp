@@ -1,0 +1,49 @@
+#include "core/error.hpp"
+#include "device/cuda.hpp"
+
+// What stands in for cuda/ in a build without CUDA.
+
+namespace llamesh::device::cuda {
+namespace {
+
+[[noreturn]] void absent() {
+  fail(ExitCode::bad_input, "no GPU: {}; give --device cpu", why_no_devices());
+}
+
+}  // namespace
+
+int devices() {
+  return 0;
+}
+std::string why_no_devices() {
+  return "this program was built without CUDA (LLAMESH_CUDA=OFF)";
+}
+void use(int /*index*/) {
+  absent();
+}
+std::string bus_id() {
+  absent();
+}
+std::string description() {
+  absent();
+}
+std::shared_ptr<void> allocate(std::int64_t /*bytes*/) {
+  absent();
+}
+std::shared_ptr<void> allocate_pinned(std::int64_t /*bytes*/) {
+  absent();
+}
+std::unique_ptr<Stream::Queue> make_queue(Priority /*priority*/) {
+  absent();
+}
+void upload(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
+  absent();
+}
+void download(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
+  absent();
+}
+void zero(Stream& /*stream*/, void* /*data*/, std::size_t /*bytes*/) {
+  absent();
+}
+
+}  // namespace llamesh::device::cuda

@@ -1,0 +1,65 @@
+#include "device/device.hpp"
+
+#include <cstring>
+
+#include "core/error.hpp"
+#include "device/cuda.hpp"
+
+namespace llamesh::device {
+namespace {
+
+Kind chosen = Kind::cpu;
+
+std::size_t bytes_of(const Tensor& tensor) {
+  expects(tensor.dense(), "a copy of a tensor with rows apart");
+  return static_cast<std::size_t>(tensor.bytes());
+}
+
+}  // namespace
+
+Kind kind() {
+  return chosen;
+}
+
+int cuda_devices() {
+  return cuda::devices();
+}
+
+std::string why_no_cuda() {
+  return cuda::why_no_devices();
+}
+
+void use_cuda(int index) {
+  cuda::use(index);
+  chosen = Kind::cuda;
+}
+
+std::string identity() {
+  return chosen == Kind::cuda ? cuda::bus_id() : "";
+}
+
+std::string description() {
+  return chosen == Kind::cuda ? cuda::description() : "CPU";
+}
+
+void upload(Stream& stream, const Tensor& to, const void* from) {
+  const auto bytes = bytes_of(to);
+  if (stream.on_gpu()) return cuda::upload(stream, to.data(), from, bytes);
+  stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
+  stream.record().wait();
+}
+
+void download(Stream& stream, void* to, const Tensor& from) {
+  const auto bytes = bytes_of(from);
+  if (stream.on_gpu()) return cuda::download(stream, to, from.data(), bytes);
+  stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
+  stream.record().wait();
+}
+
+void zero(Stream& stream, const Tensor& tensor) {
+  const auto bytes = bytes_of(tensor);
+  if (stream.on_gpu()) return cuda::zero(stream, tensor.data(), bytes);
+  stream.run([data = tensor.data(), bytes] { std::memset(data, 0, bytes); });
+}
+
+}  // namespace llamesh::device

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/tensor.hpp"
+#include "device/stream.hpp"
+
+/// Where this process computes. A process has one device, chosen once, before the first Buffer and
+/// the first stream: tensors that Buffer owns lie on it.
+namespace llamesh::device {
+
+enum class Kind : std::uint8_t { cpu, cuda };
+
+/// The CPU until use_cuda().
+Kind kind();
+
+/// Number of CUDA devices that this process can see; 0 without a driver, and in a build without
+/// CUDA.
+int cuda_devices();
+
+/// Why there are none, in one line for the user; empty when there are some.
+std::string why_no_cuda();
+
+/// Chooses CUDA device `index` of those visible. Throws a user error when it cannot be used.
+void use_cuda(int index);
+
+/// What tells this process's GPU from every other of its node (PCI bus id); empty on the CPU.
+std::string identity();
+
+/// "CPU", or name and memory of the GPU.
+std::string description();
+
+// Copies between host memory and dense tensors on the device of `stream`, behind its work so far.
+
+/// To the tensor; the bytes of `from` may change when this returns.
+void upload(Stream& stream, const Tensor& to, const void* from);
+/// From the tensor, and waits until it is done.
+void download(Stream& stream, void* to, const Tensor& from);
+/// All bytes zero.
+void zero(Stream& stream, const Tensor& tensor);
+
+}  // namespace llamesh::device

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "device/stream.hpp"
+
+namespace llamesh::device {
+
+/// What an event waits for; each device has its own.
+struct Event::State {
+  virtual ~State() = default;
+  virtual bool ready() = 0;
+  virtual void wait() = 0;
+};
+
+/// How a device does work in order; each device has its own.
+class Stream::Queue {
+ public:
+  virtual ~Queue() = default;
+  virtual void run(std::function<void()> work) = 0;
+  virtual void wait(const Event& event) = 0;
+  virtual std::shared_ptr<Event::State> record() = 0;
+  virtual bool on_gpu() const { return false; }
+
+ protected:
+  /// For a queue that knows events of its own kind.
+  static Event::State* state_of(const Event& event) { return event.state_.get(); }
+};
+
+}  // namespace llamesh::device
