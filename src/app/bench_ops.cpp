@@ -41,7 +41,7 @@ void norm_and_activation(DType dtype, double triad) {
                            y, x, inverse, weight);
   });
   print_rate("rope", dtype, 2 * M * D * b, triad,
-             [&] { ops::rope(stream, y, table, 64, ops::Rotation::forward); });
+             [&] { ops::rope(stream, y, table, Tensor(), 64, ops::Rotation::forward); });
   const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
   print_rate("swiglu", dtype, 3 * M * F * b, triad, [&] { ops::swiglu(stream, out, gate_up); });
   print_rate("swiglu backward", dtype, 5 * M * F * b, triad,
@@ -97,12 +97,12 @@ void attention(DType dtype, double peak) {
   const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
   const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
                        static_cast<double>(s.sequence * (s.sequence + 1));
-  const auto forward =
-      shortest([&] { ops::attention(stream, out, log_sum_exp, q(qkv), k(qkv), v(qkv), s); }, 0.5);
+  const auto forward = shortest(
+      [&] { ops::attention(stream, out, log_sum_exp, q(qkv), k(qkv), v(qkv), Tensor(), s); }, 0.5);
   const auto backward = shortest(
       [&] {
         ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv),
-                                out, log_sum_exp, delta, s);
+                                out, log_sum_exp, delta, Tensor(), s);
       },
       0.5);
   const auto print = [&](const char* name, double rate) {

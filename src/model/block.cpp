@@ -25,8 +25,8 @@ struct QkvSlices {
 void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
   // q and k are neighbours: one call turns the heads of both.
   const QkvSlices s(x, qkv);
-  ops::rope(x.stream, qkv.slice_cols(0, s.q.cols() + s.k.cols()), x.cos_sin, x.config.head_dim,
-            rotation);
+  ops::rope(x.stream, qkv.slice_cols(0, s.q.cols() + s.k.cols()), x.cos_sin, x.document_starts,
+            x.config.head_dim, rotation);
 }
 
 /// normed = norm(sum), sum = in.x + in.delta; without a delta `sum` is in.x already.
@@ -51,7 +51,8 @@ void attention_forward(const BlockContext& x, const LayerIds& l, const BlockActi
   linear(x.stream, x.weights, x.pass, {l.q_proj, l.k_proj, l.v_proj}, a.qkv, a.normed_input);
   rotate(x, a.qkv, ops::Rotation::forward);
   const QkvSlices s(x, a.qkv);
-  ops::attention(x.stream, a.attention, a.log_sum_exp, s.q, s.k, s.v, attention_shape(x));
+  ops::attention(x.stream, a.attention, a.log_sum_exp, s.q, s.k, s.v, x.document_starts,
+                 attention_shape(x));
   linear(x.stream, x.weights, x.pass, {l.o_proj}, x.scratch.delta, a.attention);
 }
 
@@ -80,7 +81,7 @@ void attention_backward(const BlockContext& x, const LayerIds& l, const BlockAct
   const QkvSlices in(x, a.qkv);
   const QkvSlices d(x, s.d_qkv);
   ops::attention_backward(x.stream, d.q, d.k, d.v, s.d_attention, in.q, in.k, in.v, a.attention,
-                          a.log_sum_exp, s.d_softmax, attention_shape(x));
+                          a.log_sum_exp, s.d_softmax, x.document_starts, attention_shape(x));
   rotate(x, s.d_qkv, ops::Rotation::backward);
   linear_backward(x.stream, x.weights, {l.q_proj, l.k_proj, l.v_proj}, s.delta, Accumulate::no,
                   s.d_qkv, a.normed_input);

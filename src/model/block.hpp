@@ -22,9 +22,10 @@ struct BlockContext {
   const LlamaConfig& config;
   Pass pass;  ///< of the forward functions: evaluate, forward or recompute
   ActivationCheckpointing checkpointing;
-  std::int64_t batch;     ///< B
-  std::int64_t sequence;  ///< T
-  Tensor cos_sin;         ///< (T, E) fp32
+  std::int64_t batch;      ///< B
+  std::int64_t sequence;   ///< T
+  Tensor cos_sin;          ///< (T, E) fp32
+  Tensor document_starts;  ///< (B, T) int32, or empty
   const Scratch& scratch;
 };
 

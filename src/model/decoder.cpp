@@ -126,7 +126,7 @@ void Decoder::attend(const LayerIds& layer, std::size_t index, const Space& s) {
          s.normed);
   const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});
   ops::rope(stream_, s.qkv.slice_cols(0, heads + kv), cos_sin.slice_rows(position_, count),
-            config_.head_dim, ops::Rotation::forward);
+            Tensor(), config_.head_dim, ops::Rotation::forward);
   const Tensor q = s.qkv.slice_cols(0, heads);
   const Tensor k = s.qkv.slice_cols(heads, kv);
   const Tensor v = s.qkv.slice_cols(heads + kv, kv);
@@ -137,7 +137,7 @@ void Decoder::attend(const LayerIds& layer, std::size_t index, const Space& s) {
   const ops::AttentionShape shape{1, count, config_.num_attention_heads,
                                   config_.num_key_value_heads, config_.head_dim};
   if (position_ == 0)
-    ops::attention(stream_, s.attention, s.log_sum_exp, q, k, v, shape);
+    ops::attention(stream_, s.attention, s.log_sum_exp, q, k, v, Tensor(), shape);
   else
     ops::cached_attention(stream_, s.attention, q, keys_[index], values_[index], shape, position_);
   linear(stream_, weights_, Pass::evaluate, {layer.o_proj}, s.delta, s.attention);

@@ -26,7 +26,7 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
   rope_table(config, sequence, cos_sin.span<float>());
 }
 
-BlockContext Llama::context(Weights& weights, Pass pass) {
+BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
   return {stream_,
           weights,
           config_,
@@ -35,6 +35,7 @@ BlockContext Llama::context(Weights& weights, Pass pass) {
           batch_,
           sequence_,
           rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
+          batch.document_starts,
           activations_.scratch};
 }
 
@@ -42,7 +43,7 @@ double Llama::train(Weights& weights, const Batch& batch, float scale) {
   const device::Claim claim(activations_.buffer.bytes());
   // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
-  const BlockContext x = context(weights, Pass::forward);
+  const BlockContext x = context(weights, batch, Pass::forward);
   const Residual hidden = forward(x, batch.tokens);
   const double loss = head_backward(x, hidden, batch.targets, scale);
   backward(x, batch.tokens);
@@ -52,14 +53,14 @@ double Llama::train(Weights& weights, const Batch& batch, float scale) {
 double Llama::evaluate(Weights& weights, const Batch& batch) {
   const device::Claim claim(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
-  const BlockContext x = context(weights, Pass::evaluate);
+  const BlockContext x = context(weights, batch, Pass::evaluate);
   return head(x, forward(x, batch.tokens), batch.targets);
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const device::Claim claim(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
-  const BlockContext x = context(weights, Pass::evaluate);
+  const BlockContext x = context(weights, batch, Pass::evaluate);
   const Residual hidden = forward(x, batch.tokens);
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);

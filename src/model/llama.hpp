@@ -10,9 +10,14 @@
 namespace llamesh::model {
 
 /// A micro-batch. tokens and targets are (B, T) int32; a negative target is left out of the loss.
+///
+/// Several documents packed into a row are kept apart by document_starts (B, T) int32: the index in
+/// its row of the first token of each token's document. A token sees its own document only, and
+/// its position is counted from there. Empty: every row is one document.
 struct Batch {
   Tensor tokens;
   Tensor targets;
+  Tensor document_starts = {};
 };
 
 /// A Llama: pure mathematics on one micro-batch. Where its weights come from and its gradients
@@ -36,7 +41,7 @@ class Llama {
   void logits(Weights& weights, const Batch& batch, Tensor logits);
 
  private:
-  BlockContext context(Weights& weights, Pass pass);
+  BlockContext context(Weights& weights, const Batch& batch, Pass pass);
   Residual forward(const BlockContext& context, const Tensor& tokens);
   Tensor final_norm(const BlockContext& context, const Residual& hidden);
   double head(const BlockContext& context, const Residual& hidden, const Tensor& targets);

@@ -51,15 +51,21 @@ void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x
 void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
                        Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms, Tensor w);
 
+// --- Documents packed into rows of T tokens: rope and attention treat each as a row of its own.
+// document_starts (B, T) int32: the index in its row of the first token of each token's document,
+// so either that of the token before or the token's own. Empty: a row is one document. ---
+
 // --- Rotary embedding, the halves convention of Hugging Face: (x1, x2) -> (x1 c - x2 s, x2 c + x1
 // s). ---
 
 /// Rotates `heads` heads of E numbers in place; x (M, heads * E) rows; token m stands at position
-/// m % T. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines of each position.
+/// m % T - document_starts[m]. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines of each position.
 enum class Rotation : bool { forward, backward };
-void rope(Stream& stream, Tensor x, Tensor cos_sin, std::int64_t head_dim, Rotation rotation);
+void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
+          Rotation rotation);
 
-// --- Causal grouped-query attention; never holds a T x T matrix (FlashAttention-2, Dao 2023). ---
+// --- Causal grouped-query attention within documents; never holds a T x T matrix
+// (FlashAttention-2, Dao 2023). Its cost falls with the length of the documents. ---
 
 struct AttentionShape {
   std::int64_t batch;     ///< B
@@ -69,14 +75,15 @@ struct AttentionShape {
   std::int64_t head_dim;  ///< E
 };
 /// out (M, H E) rows; q (M, H E), k, v (M, K E) rows; log_sum_exp (B, H, T) fp32 is kept for the
-/// backward pass. Scores are scaled by 1 / sqrt(E).
+/// backward pass. Query i of a row sees keys document_starts[i] to i. Scores are scaled by
+/// 1 / sqrt(E).
 void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-               const AttentionShape& shape);
+               Tensor document_starts, const AttentionShape& shape);
 /// dq, dk, dv overwritten, shaped as q, k, v. `delta` (B, H, T) fp32 is scratch: rowsum(dout *
 /// out).
 void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
-                        const AttentionShape& shape);
+                        Tensor document_starts, const AttentionShape& shape);
 
 /// Attention of new tokens over a cache, for inference: query i of M stands at position past + i
 /// and sees keys 0 to past + i. out, q (M, H E) rows; keys, values (>= past + M, K E) rows. `shape`

@@ -11,8 +11,10 @@ const ops::AttentionShape all_shapes[] = {
 
 /// The tensors of one call: q, k, v as views inside one qkv buffer, and its gradient likewise.
 struct Problem {
-  Problem(DType dtype, const ops::AttentionShape& shape)
+  Problem(DType dtype, const ops::AttentionShape& shape,
+          const std::vector<std::int32_t>& document_starts = {})
       : s(shape),
+        starts(document_starts),
         qkv(dtype, tokens(), q_cols() + 2 * kv_cols(), 3),
         dqkv(dtype, tokens(), q_cols() + 2 * kv_cols(), 3),
         out(dtype, tokens(), q_cols(), 2),
@@ -26,10 +28,12 @@ struct Problem {
   Tensor q(const Matrix& m) const { return m.view().slice_cols(0, q_cols()); }
   Tensor k(const Matrix& m) const { return m.view().slice_cols(q_cols(), kv_cols()); }
   Tensor v(const Matrix& m) const { return m.view().slice_cols(q_cols() + kv_cols(), kv_cols()); }
-  /// Columns [first, first + count) in double.
-  static reference::Numbers part(const Matrix& m, std::int64_t first, std::int64_t count) {
+  /// Columns [first, first + count) of all rows, or of rows [row, end), in double.
+  static reference::Numbers part(const Matrix& m, std::int64_t first, std::int64_t count,
+                                 std::int64_t row = 0,
+                                 std::int64_t end = std::numeric_limits<std::int64_t>::max()) {
     reference::Numbers numbers;
-    for (std::int64_t r = 0; r < m.view().rows(); ++r)
+    for (std::int64_t r = row; r < std::min(end, m.view().rows()); ++r)
       for (std::int64_t c = first; c < first + count; ++c) numbers.push_back(m.get(r, c));
     return numbers;
   }
@@ -40,17 +44,26 @@ struct Problem {
   }
   reference::Shape plain_shape() const {
     const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
-    return {n(s.batch), n(s.sequence), n(s.heads), n(s.kv_heads), n(s.head_dim)};
+    return {n(s.batch), n(s.sequence), n(s.heads), n(s.kv_heads), n(s.head_dim), starts.numbers};
+  }
+  /// The reference's result for what lies in qkv.
+  reference::Numbers expected() const {
+    return reference::attention(q_numbers(qkv), k_numbers(qkv), v_numbers(qkv), plain_shape());
+  }
+  reference::AttentionGradients expected_gradients() const {
+    return reference::attention_backward(dout.numbers(), q_numbers(qkv), k_numbers(qkv),
+                                         v_numbers(qkv), plain_shape());
   }
   void forward(device::Stream& stream) {
-    ops::attention(stream, out, log_sum_exp.view(), q(qkv), k(qkv), v(qkv), s);
+    ops::attention(stream, out, log_sum_exp.view(), q(qkv), k(qkv), v(qkv), starts.tensor, s);
   }
   void backward(device::Stream& stream) {
     ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv), out,
-                            log_sum_exp.view(), delta.view(), s);
+                            log_sum_exp.view(), delta.view(), starts.tensor, s);
   }
 
   ops::AttentionShape s;
+  Integers starts;
   Matrix qkv, dqkv, out, dout, log_sum_exp, delta;
 };
 
@@ -59,10 +72,7 @@ TEST_P(Attention, ForwardEqualsTheReference) {
     SCOPED_TRACE(shape.sequence);
     Problem p(dtype(), shape);
     p.forward(stream);
-    expect_near(p.out.numbers(),
-                reference::attention(p.q_numbers(p.qkv), p.k_numbers(p.qkv), p.v_numbers(p.qkv),
-                                     p.plain_shape()),
-                near(), "out");
+    expect_near(p.out.numbers(), p.expected(), near(), "out");
     EXPECT_TRUE(p.out.gaps_untouched());
   }
 }
@@ -73,9 +83,7 @@ TEST_P(Attention, BackwardEqualsTheReference) {
     Problem p(dtype(), shape);
     p.forward(stream);
     p.backward(stream);
-    const auto g =
-        reference::attention_backward(p.dout.numbers(), p.q_numbers(p.qkv), p.k_numbers(p.qkv),
-                                      p.v_numbers(p.qkv), p.plain_shape());
+    const auto g = p.expected_gradients();
     // With one key dq and dk are zero, and rounding leaves nothing to compare them with.
     if (shape.sequence > 1) {
       expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq");
@@ -107,10 +115,7 @@ TEST_P(Attention, LargeScoresStayFinite) {
     for (std::int64_t c = 0; c < p.q_cols() + p.kv_cols(); ++c)
       p.qkv.set(r, c, 30.0 * p.qkv.get(r, c));
   p.forward(stream);
-  expect_near(p.out.numbers(),
-              reference::attention(p.q_numbers(p.qkv), p.k_numbers(p.qkv), p.v_numbers(p.qkv),
-                                   p.plain_shape()),
-              dtype() == DType::f32 ? 2e-4 : 6e-3, "out");
+  expect_near(p.out.numbers(), p.expected(), dtype() == DType::f32 ? 2e-4 : 6e-3, "out");
 }
 
 TEST_P(Attention, DoesNotDependOnTheNumberOfThreads) {
@@ -121,6 +126,98 @@ TEST_P(Attention, DoesNotDependOnTheNumberOfThreads) {
   };
   expect_same_for_any_threads(work, [&] { return p.dqkv.bytes(); });
   expect_same_for_any_threads(work, [&] { return p.out.bytes(); });
+}
+
+// --- Documents packed into rows ---
+
+/// The starts of documents that end before, at and after the edges of tiles of 64.
+const std::vector<std::int64_t> cuts_at_edges = {0, 1, 63, 64, 65, 127, 128, 130, 192, 255, 258};
+
+std::vector<std::int32_t> starts_of(const std::vector<std::int64_t>& cuts, std::int64_t sequence) {
+  std::vector<std::int32_t> starts;
+  for (std::size_t c = 0; c < cuts.size(); ++c)
+    starts.resize(static_cast<std::size_t>(c + 1 < cuts.size() ? cuts[c + 1] : sequence),
+                  static_cast<std::int32_t>(cuts[c]));
+  return starts;
+}
+
+/// Packed rows of several shapes: documents much shorter and longer than a tile, and at its edges.
+std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> packed_rows() {
+  std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> all;
+  const ops::AttentionShape edges{1, 263, 4, 2, 6};
+  all.emplace_back(edges, starts_of(cuts_at_edges, edges.sequence));
+  for (const auto& s : {ops::AttentionShape{3, 37, 6, 3, 6}, {2, 64, 2, 1, 16}, {1, 193, 8, 2, 20}})
+    for (const std::int64_t longest : {1, 9, 70, 300})
+      all.emplace_back(s, random_documents(s.batch, s.sequence, longest));
+  return all;
+}
+
+TEST_P(Attention, WithDocumentsEqualsTheReference) {
+  for (const auto& [shape, starts] : packed_rows()) {
+    SCOPED_TRACE(::testing::Message() << shape.sequence << " tokens, documents start at "
+                                      << ::testing::PrintToString(starts));
+    Problem p(dtype(), shape, starts);
+    p.forward(stream);
+    p.backward(stream);
+    const auto g = p.expected_gradients();
+    expect_near(p.out.numbers(), p.expected(), near(), "out");
+    // With documents of one token dq and dk are zero, but for what rounding leaves.
+    expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq", 1.0);
+    expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk", 1.0);
+    expect_near(p.v_numbers(p.dqkv), g.dv, near(), "dv");
+    EXPECT_TRUE(p.out.gaps_untouched() && p.dqkv.gaps_untouched());
+  }
+}
+
+TEST_P(Attention, DocumentsOfOneTokenAnswerWithTheirValue) {
+  const ops::AttentionShape s{1, 70, 2, 2, 6};
+  Problem p(dtype(), s, random_documents(1, s.sequence, 1));
+  p.forward(stream);
+  expect_near(p.out.numbers(), p.v_numbers(p.qkv), 1e-6, "out");
+}
+
+// Numbers of another document, however large, must not change a bit.
+TEST_P(Attention, NothingOfAnotherDocumentIsSeen) {
+  const std::int64_t first = 50, last = 140;
+  Problem p(dtype(), {1, 200, 4, 2, 10}, starts_of({0, first, last}, 200));
+  const auto document = [&](const Matrix& m) {
+    return Problem::part(m, 0, m.view().cols(), first, last);
+  };
+  p.forward(stream);
+  p.backward(stream);
+  const auto out = document(p.out), dqkv = document(p.dqkv);
+  for (std::int64_t r = 0; r < p.tokens(); ++r)
+    for (std::int64_t c = 0; c < p.qkv.view().cols(); ++c)
+      if (r < first || r >= last) p.qkv.set(r, c, 1e3 * p.qkv.get(r, c));
+  p.forward(stream);
+  p.backward(stream);
+  EXPECT_EQ(document(p.out), out) << "seed " << seed;
+  EXPECT_EQ(document(p.dqkv), dqkv) << "seed " << seed;
+}
+
+TEST_P(Attention, WithDocumentsDoesNotDependOnTheNumberOfThreads) {
+  const ops::AttentionShape s{2, 130, 6, 3, 10};
+  Problem p(dtype(), s, random_documents(s.batch, s.sequence, 60));
+  const auto work = [&] {
+    p.forward(stream);
+    p.backward(stream);
+  };
+  expect_same_for_any_threads(work, [&] { return std::pair(p.out.bytes(), p.dqkv.bytes()); });
+}
+
+TEST_P(Attention, StartsThatAreNoneAreRefused) {
+  using Starts = std::vector<std::int32_t>;
+  for (const auto& wrong : {Starts{1, 1, 1, 1},
+                            {0, 0, 1, 1},
+                            {0, 0, 3, 3},
+                            {0, 1, 1, 0},
+                            {0, 0, 0, -1},
+                            {0, 0, 0},
+                            {0, 0, 0, 0, 0}}) {
+    Problem p(dtype(), {1, 4, 2, 1, 6}, wrong);
+    EXPECT_THROW(p.forward(stream), Error) << ::testing::PrintToString(wrong);
+    EXPECT_THROW(p.backward(stream), Error) << ::testing::PrintToString(wrong);
+  }
 }
 
 }  // namespace

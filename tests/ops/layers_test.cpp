@@ -84,11 +84,23 @@ TEST_P(Layers, RopeRotatesAndRotatesBack) {
       const auto expected = reference::rope(x.numbers(), cos_sin.numbers(), 3,
                                             static_cast<reference::Index>(head_dim),
                                             rotation == ops::Rotation::forward ? 1.0 : -1.0);
-      ops::rope(stream, x, cos_sin, head_dim, rotation);
+      ops::rope(stream, x, cos_sin, Tensor(), head_dim, rotation);
       expect_near(x.numbers(), expected, near(), "x");
       EXPECT_TRUE(x.gaps_untouched());
     }
   }
+}
+
+TEST_P(Layers, RopeCountsPositionsFromTheStartOfADocument) {
+  const std::int64_t positions = 9, head_dim = 6;
+  const Integers starts({0, 0, 0, 3, 4, 4, 4, 4, 8, 0, 0, 0, 0, 0, 0, 0, 7, 7});
+  const Matrix x(dtype(), 2 * positions, 2 * head_dim, 5);
+  const Matrix cos_sin(DType::f32, positions, head_dim);
+  const auto expected =
+      reference::rope(x.numbers(), cos_sin.numbers(), 2, head_dim, 1.0, starts.numbers);
+  ops::rope(stream, x, cos_sin, starts.tensor, head_dim, ops::Rotation::forward);
+  expect_near(x.numbers(), expected, near(), "x");
+  EXPECT_TRUE(x.gaps_untouched());
 }
 
 // Rotation is linear: its transpose is its gradient.

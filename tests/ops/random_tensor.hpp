@@ -76,13 +76,30 @@ class Matrix {
   Tensor whole_, view_;
 };
 
-/// int32 numbers with memory of their own.
+/// int32 numbers with memory of their own; of none, the tensor is empty.
 struct Integers {
-  explicit Integers(const std::vector<std::int32_t>& values)
-      : numbers(values), tensor(numbers.data(), DType::i32, {std::ssize(values)}) {}
+  explicit Integers(const std::vector<std::int32_t>& values) : numbers(values) {
+    if (!values.empty()) tensor = Tensor(numbers.data(), DType::i32, {std::ssize(values)});
+  }
   std::vector<std::int32_t> numbers;
   Tensor tensor;
 };
+
+/// The starts (B, T) of documents of random lengths from 1 to `longest`.
+inline std::vector<std::int32_t> random_documents(std::int64_t batch, std::int64_t sequence,
+                                                  std::int64_t longest) {
+  std::uniform_int_distribution<std::int64_t> length(1, longest);
+  std::vector<std::int32_t> starts;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t i = 0, start = 0, end = length(generator()); i < sequence; ++i) {
+      if (i == end) {
+        start = end;
+        end += length(generator());
+      }
+      starts.push_back(static_cast<std::int32_t>(start));
+    }
+  return starts;
+}
 
 inline std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocabulary) {
   std::uniform_int_distribution<std::int32_t> any(0, static_cast<std::int32_t>(vocabulary - 1));

@@ -51,18 +51,20 @@ inline Numbers swiglu(const Numbers& gate_up, Index cols) {
   return y;
 }
 
-/// Rotates the pairs (i, i + E/2) of each head by the angles of the token's position.
+/// Rotates the pairs (i, i + E/2) of each head by the angles of the token's position, counted from
+/// the start of its document if there are such starts.
 inline Numbers rope(const Numbers& x, const Numbers& cos_sin, Index heads, Index head_dim,
-                    double sign) {
+                    double sign, const std::vector<std::int32_t>& starts = {}) {
   const auto half = head_dim / 2;
   const auto positions = cos_sin.size() / head_dim;
   Numbers y(x.size());
   for (Index m = 0; m < x.size() / (heads * head_dim); ++m)
     for (Index h = 0; h < heads; ++h)
       for (Index i = 0; i < half; ++i) {
+        const auto position = m % positions - (starts.empty() ? 0 : static_cast<Index>(starts[m]));
         const auto at = (m * heads + h) * head_dim + i;
-        const auto c = cos_sin[m % positions * head_dim + i];
-        const auto s = sign * cos_sin[m % positions * head_dim + half + i];
+        const auto c = cos_sin[position * head_dim + i];
+        const auto s = sign * cos_sin[position * head_dim + half + i];
         y[at] = x[at] * c - x[at + half] * s;
         y[at + half] = x[at + half] * c + x[at] * s;
       }
@@ -86,27 +88,31 @@ inline Numbers cross_entropy(const Numbers& logits, const std::vector<std::int32
 
 struct Shape {
   Index batch, sequence, heads, kv_heads, head_dim;
+  std::vector<std::int32_t> starts = {};  ///< (B, T) of documents; empty: 0
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
   Index kv_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
   }
+  Index start(Index b, Index t) const {
+    return starts.empty() ? 0 : static_cast<Index>(starts[b * sequence + t]);
+  }
 };
 
-/// The softmax of query t's scores over keys [0, t].
+/// The softmax of query t's scores over the keys of its document up to t; 0 for those before.
 inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
                              Index h) {
   Numbers p(t + 1, 0.0);
   double total = 0.0;
   double most = -std::numeric_limits<double>::infinity();
-  for (Index j = 0; j <= t; ++j) {
+  for (Index j = s.start(b, t); j <= t; ++j) {
     for (Index e = 0; e < s.head_dim; ++e)
       p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
     p[j] /= std::sqrt(static_cast<double>(s.head_dim));
     most = std::max(most, p[j]);
   }
-  for (auto& x : p) total += x = std::exp(x - most);
+  for (Index j = s.start(b, t); j <= t; ++j) total += p[j] = std::exp(p[j] - most);
   for (auto& x : p) x /= total;
   return p;
 }

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "ops/cpu/attention_documents.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
@@ -53,12 +54,13 @@ template <class T>
 struct Head {
   Rows<T> dq;
   Rows<const T> q, out, dout;
+  const std::int32_t* starts;  ///< of its row's documents, or null
   const float* log_sum_exp;
   float* delta;
 };
 
-/// scores = P, dscores = P * (dscores - delta); on the diagonal tile zero where a query does not
-/// see a key.
+/// scores = P, dscores = P * (dscores - delta); on the diagonal tile zero where a query stands
+/// before a key.
 void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
     const auto normalizer = load(t.log_sum_exp + q, Whole{});
@@ -72,6 +74,15 @@ void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, boo
       store(dscore, p * (load(dscore, Whole{}) - delta), Whole{});
     }
   }
+}
+
+/// Zeros in scores and dscores where a key, counted from `key`, stands before a query's document.
+void clear_other_documents(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
+                           std::int64_t keys, std::int64_t width) {
+  for (std::int64_t q = 0; q < width; q += vec_width)
+    for (std::int64_t k = 0; k < first_keys.hidden(q, key, keys); ++k)
+      for (auto* at : {t.scores + k * tile + q, t.dscores + k * tile + q})
+        store(at, first_keys.see(q, key + k) ? load(at, Whole{}) : Vec{}, Whole{});
 }
 
 /// delta = rowsum(dout * out), from the tiles of both.
@@ -110,17 +121,20 @@ template <class T>
 void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
                       std::int64_t head_dim) {
   const auto padded = round_up(head_dim, vec_width);
-  const auto width = round_up(count, vec_width);
+  const auto all = round_up(count, vec_width);
   const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
   load_queries(t, head, first, count, head_dim, scale);
-  for (std::int64_t key = 0; key <= first; key += tile) {
-    const auto keys = key == first ? width : tile;
+  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, count);
+  for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
+    const auto keys = std::min(tile_end(key), first + all) - key;
+    const auto width = first_keys.queries_before(key + keys, all);
     const auto offset = key * padded;
     multiply<Accumulate::no>(t.scores, tile, plain(t.keys + offset, padded), t.queries_t, tile,
                              keys, width, padded);
     multiply<Accumulate::no>(t.dscores, tile, plain(t.values + offset, padded), t.douts_t, tile,
                              keys, width, padded);
     softmax_backward(t, keys, width, key == first);
+    clear_other_documents(t, first_keys, key, keys, width);
     multiply<Accumulate::yes>(t.dvalues + offset, padded, plain(t.scores, tile), t.douts, padded,
                               keys, padded, width);
     multiply<Accumulate::yes>(t.dkeys + offset, padded, plain(t.dscores, tile), t.queries, padded,
@@ -128,7 +142,7 @@ void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, s
     multiply<Accumulate::yes>(t.dqueries_t, tile, transposed(t.keys + offset, padded), t.dscores,
                               tile, padded, width, keys);
   }
-  transpose(t.rows, padded, t.dqueries_t, tile, padded, width);
+  transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
   store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
 }
 
@@ -139,6 +153,7 @@ struct Operands {
   Rows<const T> dout, q, k, v, out;
   const float* log_sum_exp;
   float* delta;
+  DocumentStarts starts;
 };
 
 /// A key-value head of one sequence with all its query heads.
@@ -158,8 +173,9 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
   for (auto h = kv * group; h < (kv + 1) * group; ++h) {
     const auto at = h * s.head_dim;
     const auto statistics = (b * s.heads + h) * s.sequence;
-    const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),        o.out.from(token, at),
-                       o.dout.from(token, at), o.log_sum_exp + statistics, o.delta + statistics};
+    const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),  o.out.from(token, at),
+                       o.dout.from(token, at), o.starts.from(token), o.log_sum_exp + statistics,
+                       o.delta + statistics};
     for (std::int64_t first = 0; first < s.sequence; first += tile)
       block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
   }
@@ -171,7 +187,7 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
 
 void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
-                        const AttentionShape& shape) {
+                        Tensor document_starts, const AttentionShape& shape) {
   expect_attention_shapes(shape, q, k, v);
   expect_attention_shapes(shape, dq, dk, dv);
   const auto statistics = shape.batch * shape.heads * shape.sequence;
@@ -179,11 +195,19 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
               delta.dense() && log_sum_exp.numel() == statistics && delta.numel() == statistics,
           "attention_backward: shapes of out, dout, log_sum_exp and delta");
   stream.run([=] {
+    const DocumentStarts starts(document_starts, q.rows(), shape.sequence);
     with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      const Operands<T> operands{Rows<T>(dq),         Rows<T>(dk),        Rows<T>(dv),
-                                 Rows<const T>(dout), Rows<const T>(q),   Rows<const T>(k),
-                                 Rows<const T>(v),    Rows<const T>(out), log_sum_exp.as<float>(),
-                                 delta.as<float>()};
+      const Operands<T> operands{Rows<T>(dq),
+                                 Rows<T>(dk),
+                                 Rows<T>(dv),
+                                 Rows<const T>(dout),
+                                 Rows<const T>(q),
+                                 Rows<const T>(k),
+                                 Rows<const T>(v),
+                                 Rows<const T>(out),
+                                 log_sum_exp.as<float>(),
+                                 delta.as<float>(),
+                                 starts};
       for_each_task(shape.batch * shape.kv_heads, [&](std::int64_t task) {
         kv_head(operands, shape, task / shape.kv_heads, task % shape.kv_heads);
       });

@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/cpu/attention_documents.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
@@ -38,13 +39,24 @@ struct Tiles {
   float* total;    ///< (tile): the running sum of exp(score - most)
 };
 
-/// -infinity where a query of the diagonal tile must not see a key.
-void mask(float* scores, std::int64_t keys, std::int64_t width) {
+/// -infinity where a query of the diagonal tile stands before a key.
+void hide_later_keys(float* scores, std::int64_t keys, std::int64_t width) {
   const auto hidden = broadcast(-std::numeric_limits<float>::infinity());
   for (std::int64_t k = 1; k < keys; ++k)
     for (std::int64_t q = 0; q < std::min(k, width); q += vec_width) {
       auto* at = scores + k * tile + q;
       store(at, sees(q, k) ? load(at, Whole{}) : hidden, Whole{});
+    }
+}
+
+/// -infinity where a key, counted from `key`, stands before a query's document.
+void hide_other_documents(float* scores, const FirstKeys& first_keys, std::int64_t key,
+                          std::int64_t keys, std::int64_t width) {
+  const auto hidden = broadcast(-std::numeric_limits<float>::infinity());
+  for (std::int64_t q = 0; q < width; q += vec_width)
+    for (std::int64_t k = 0; k < first_keys.hidden(q, key, keys); ++k) {
+      auto* at = scores + k * tile + q;
+      store(at, first_keys.see(q, key + k) ? load(at, Whole{}) : hidden, Whole{});
     }
 }
 
@@ -78,6 +90,7 @@ template <class T>
 struct Head {
   Rows<T> out;
   Rows<const T> q, k, v;
+  const std::int32_t* starts;  ///< of its row's documents, or null
   float* log_sum_exp;
 };
 
@@ -104,22 +117,27 @@ void block_of_queries(const Head<T>& head, std::int64_t first, std::int64_t coun
                       std::int64_t head_dim) {
   thread_local Scratch scratch;
   const auto padded = round_up(head_dim, vec_width);
-  const auto width = round_up(count, vec_width);
+  const auto all = round_up(count, vec_width);
   const Tiles t(padded, scratch);
-  load_tile(t.rows, width, padded, head.q.from(first), count, head_dim,
+  load_tile(t.rows, all, padded, head.q.from(first), count, head_dim,
             1.0F / std::sqrt(static_cast<float>(head_dim)));
-  transpose(t.queries, tile, t.rows, padded, width, padded);
+  transpose(t.queries, tile, t.rows, padded, all, padded);
   std::fill_n(t.out, padded * tile, 0.0F);
-  std::fill_n(t.most, tile, -std::numeric_limits<float>::infinity());
+  // Finite, so that a query of which a tile hides all keys goes on with exp(-infinity - most) = 0.
+  std::fill_n(t.most, tile, std::numeric_limits<float>::lowest());
   std::fill_n(t.total, tile, 0.0F);
-  for (std::int64_t key = 0; key <= first; key += tile) {
-    const auto valid = key == first ? count : tile;
+  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, count);
+  for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
+    const auto end = std::min(tile_end(key), first + count);
+    const auto valid = end - key;
     const auto keys = round_up(valid, vec_width);
+    const auto width = first_keys.queries_before(end, all);
     load_tile(t.keys, keys, padded, head.k.from(key), valid, head_dim);
     load_tile(t.values, keys, padded, head.v.from(key), valid, head_dim);
     multiply<Accumulate::no>(t.scores, tile, plain(t.keys, padded), t.queries, tile, keys, width,
                              padded);
-    if (key == first) mask(t.scores, keys, width);
+    if (key == first) hide_later_keys(t.scores, keys, width);
+    hide_other_documents(t.scores, first_keys, key, keys, width);
     softmax_step(t, width, keys, padded);
     multiply<Accumulate::yes>(t.out, tile, transposed(t.values, padded), t.scores, tile, padded,
                               width, keys);
@@ -129,7 +147,7 @@ void block_of_queries(const Head<T>& head, std::int64_t first, std::int64_t coun
 
 template <class T>
 void all_blocks(const Tensor& out, const Tensor& log_sum_exp, const Tensor& q, const Tensor& k,
-                const Tensor& v, const AttentionShape& s) {
+                const Tensor& v, const DocumentStarts& starts, const AttentionShape& s) {
   const Rows<T> to(out);
   const Rows<const T> queries(q), keys(k), values(v);
   const auto blocks = (s.sequence + tile - 1) / tile;
@@ -139,8 +157,11 @@ void all_blocks(const Tensor& out, const Tensor& log_sum_exp, const Tensor& q, c
     const auto b = task / s.heads % s.batch;
     const auto kv = h / (s.heads / s.kv_heads);
     const auto token = b * s.sequence;
-    const Head<T> head{to.from(token, h * s.head_dim), queries.from(token, h * s.head_dim),
-                       keys.from(token, kv * s.head_dim), values.from(token, kv * s.head_dim),
+    const Head<T> head{to.from(token, h * s.head_dim),
+                       queries.from(token, h * s.head_dim),
+                       keys.from(token, kv * s.head_dim),
+                       values.from(token, kv * s.head_dim),
+                       starts.from(token),
                        log_sum_exp.as<float>() + (b * s.heads + h) * s.sequence};
     const auto first = block * tile;
     block_of_queries(head, first, std::min(tile, s.sequence - first), s.head_dim);
@@ -150,14 +171,15 @@ void all_blocks(const Tensor& out, const Tensor& log_sum_exp, const Tensor& q, c
 }  // namespace
 
 void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-               const AttentionShape& shape) {
+               Tensor document_starts, const AttentionShape& shape) {
   expect_attention_shapes(shape, q, k, v);
   expects(same_matrix_shape(out, q) && log_sum_exp.dense() &&
               log_sum_exp.numel() == shape.batch * shape.heads * shape.sequence,
           "attention: shapes of out and log_sum_exp");
   stream.run([=] {
+    const DocumentStarts starts(document_starts, q.rows(), shape.sequence);
     with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      all_blocks<T>(out, log_sum_exp, q, k, v, shape);
+      all_blocks<T>(out, log_sum_exp, q, k, v, starts, shape);
     });
   });
 }

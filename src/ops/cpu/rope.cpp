@@ -1,3 +1,4 @@
+#include "ops/cpu/document_starts.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
@@ -23,11 +24,14 @@ void rotate(T* head, const float* cosines, const float* sines, std::int64_t half
 
 }  // namespace
 
-void rope(Stream& stream, Tensor x, Tensor cos_sin, std::int64_t head_dim, Rotation rotation) {
+void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
+          Rotation rotation) {
   expects(
       head_dim > 0 && head_dim % 2 == 0 && x.cols() % head_dim == 0 && cos_sin.cols() == head_dim,
       "rope: {} columns, heads of {}, {} cosines and sines", x.cols(), head_dim, cos_sin.cols());
   stream.run([=] {
+    const DocumentStarts starts(document_starts, x.rows(), cos_sin.rows());
+    const auto* start = starts.from(0);
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
       const auto half = head_dim / 2;
       const auto sign = rotation == Rotation::forward ? 1.0F : -1.0F;
@@ -36,7 +40,8 @@ void rope(Stream& stream, Tensor x, Tensor cos_sin, std::int64_t head_dim, Rotat
       for_each_block(x.rows(), rows_per_block(x.cols()),
                      [&](std::int64_t first, std::int64_t last) {
                        for (auto m = first; m < last; ++m) {
-                         const auto* cosines = table[m % cos_sin.rows()];
+                         const auto position = m % cos_sin.rows() - (start ? start[m] : 0);
+                         const auto* cosines = table[position];
                          for (std::int64_t h = 0; h < x.cols(); h += head_dim)
                            rotate(tokens[m] + h, cosines, cosines + half, half, sign);
                        }
