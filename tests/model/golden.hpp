@@ -50,6 +50,10 @@ class Golden {
   /// (B, T); a target of -100 counts for nothing.
   std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
   std::vector<std::vector<std::int32_t>> targets() const { return json_.at("targets"); }
+  /// (B, T), or no rows where each is one document.
+  std::vector<std::vector<std::int32_t>> document_starts() const {
+    return json_.value("document_starts", std::vector<std::vector<std::int32_t>>());
+  }
   /// Mean over the valid targets, before any step.
   double loss() const { return json_.at("loss"); }
   /// One for each optimizer step on this same batch: the loss before it, the norm before clipping.
@@ -81,7 +85,8 @@ class Golden {
   std::map<std::string, GoldenTensor> tensors_;
 };
 
-/// The golden file of a model, by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope.
+/// The golden file of a model, by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope,
+/// packed.
 inline Golden load_golden(const std::string& model) {
   return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
 }

@@ -31,11 +31,14 @@ struct Loaded {
     }
     for (const auto& row : golden.tokens()) tokens.insert(tokens.end(), row.begin(), row.end());
     for (const auto& row : golden.targets()) targets.insert(targets.end(), row.begin(), row.end());
+    for (const auto& row : golden.document_starts())
+      starts.insert(starts.end(), row.begin(), row.end());
     valid = std::count_if(targets.begin(), targets.end(), [](auto t) { return t >= 0; });
   }
   Batch batch() {
     return {Tensor(tokens.data(), DType::i32, {batch_size, sequence}),
-            Tensor(targets.data(), DType::i32, {batch_size, sequence})};
+            Tensor(targets.data(), DType::i32, {batch_size, sequence}),
+            starts.empty() ? Tensor() : Tensor(starts.data(), DType::i32, {batch_size, sequence})};
   }
 
   test::Golden golden;
@@ -44,7 +47,7 @@ struct Loaded {
   test::LocalWeights weights;
   std::int64_t batch_size, sequence, valid = 0;
   Llama llama;
-  std::vector<std::int32_t> tokens, targets;
+  std::vector<std::int32_t> tokens, targets, starts;
 };
 
 class Golden : public testing::TestWithParam<const char*> {};
@@ -79,7 +82,8 @@ TEST_P(Golden, LossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::Values("gqa_8_2", "tied_6_3", "llama3_rope"),
+INSTANTIATE_TEST_SUITE_P(Models, Golden,
+                         testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -30,23 +30,30 @@ OptimizerOptions options_of(const nlohmann::json& j) {
 
 /// One sequence, as it goes through the model by itself.
 struct Row {
-  std::vector<std::int32_t> tokens, targets;
+  std::vector<std::int32_t> tokens, targets, starts = {};
   model::Batch batch() {
     const auto length = static_cast<std::int64_t>(tokens.size());
     return {Tensor(tokens.data(), DType::i32, {1, length}),
-            Tensor(targets.data(), DType::i32, {1, length})};
+            Tensor(targets.data(), DType::i32, {1, length}),
+            starts.empty() ? Tensor() : Tensor(starts.data(), DType::i32, {1, length})};
   }
 };
 
-/// This rank's micro-batches. One rank takes both rows, one after the other. Of several ranks each
-/// takes one: those behind the rows have sequences whose targets all count for nothing.
+/// This rank's micro-batches. One rank takes all rows, one after the other. Of more ranks several
+/// share a row and each counts its part of the targets, so that every rank adds to the gradient.
 std::vector<Row> rows_of_this_rank(const Golden& golden) {
-  const auto tokens = golden.tokens();
-  const auto targets = golden.targets();
-  if (test::world().size() == 1) return {{tokens[0], targets[0]}, {tokens[1], targets[1]}};
+  std::vector<Row> rows;
+  for (std::size_t r = 0; r < golden.tokens().size(); ++r) {
+    rows.push_back({golden.tokens()[r], golden.targets()[r]});
+    if (!golden.document_starts().empty()) rows.back().starts = golden.document_starts()[r];
+  }
+  if (test::world().size() == 1) return rows;
   const auto rank = static_cast<std::size_t>(test::world().rank());
-  if (rank < tokens.size()) return {{tokens[rank], targets[rank]}};
-  return {{tokens[0], std::vector<std::int32_t>(tokens[0].size(), -1)}};
+  const auto ranks_per_row = static_cast<std::size_t>(test::world().size()) / rows.size();
+  Row row = rows[rank % rows.size()];
+  for (std::size_t i = 0; i < row.targets.size(); ++i)
+    if (i % ranks_per_row != rank / rows.size()) row.targets[i] = -1;
+  return {row};
 }
 
 /// Training from the golden weights, as train::Trainer does it.
@@ -140,7 +147,8 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
-                         testing::Combine(testing::Values("gqa_8_2", "tied_6_3", "llama3_rope"),
+                         testing::Combine(testing::Values("gqa_8_2", "tied_6_3", "llama3_rope",
+                                                          "packed"),
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          [](const auto& c) {

@@ -3,12 +3,15 @@
 
     python3 -m venv --system-site-packages VENV      # Debian 12: with python3-torch installed
     VENV/bin/pip install 'transformers==4.45.2'
-    VENV/bin/python tests/model/golden/make_golden.py
+    VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
 For each tiny random LlamaForCausalLM: NAME.json describes, NAME.bin holds everything as little-endian
 float32, one tensor after another. NAME.json:
     config      the keys of a Hugging Face config.json that llamesh reads
     tokens, targets   (B, T) of integers; target -100 counts for nothing
+    document_starts   only for packed rows: (B, T), the index in its row of the first token of each token's
+                document. transformers is given the block-diagonal attention mask and the position_ids that
+                follow from it.
     loss        the mean over the valid targets, before any step
     adamw       the options of torch.optim.AdamW and of clip_grad_norm_
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
@@ -27,7 +30,8 @@ import sys
 import torch
 import transformers
 
-BATCH, SEQUENCE, STEPS, CLIP_NORM = 2, 12, 10, 1.0
+STEPS, CLIP_NORM = 10, 1.0
+SHAPE = (2, 12)  # batch, sequence
 ADAMW = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 COMMON = {"rms_norm_eps": 1e-5, "initializer_range": 0.08, "num_hidden_layers": 2}
 MODELS = {
@@ -43,7 +47,12 @@ MODELS = {
                     "head_dim": 16, "vocab_size": 40, "rope_theta": 10000.0, "tie_word_embeddings": False,
                     "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                      "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+    # Several documents a row: of one token, longer than 64 tokens, and ending on either side of the 64th.
+    "packed": {"hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
+               "head_dim": 6, "vocab_size": 37, "rope_theta": 10000.0, "tie_word_embeddings": False,
+               "initializer_range": 0.25},
 }
+DOCUMENT_LENGTHS = {"packed": [[5, 1, 57, 2, 20], [70, 15]]}
 
 
 def make_model(config):
@@ -58,8 +67,26 @@ def make_model(config):
     return model.double()
 
 
-def loss_and_logits(model, tokens, targets):
-    logits = model(input_ids=tokens, use_cache=False).logits.double()
+def starts_of(lengths):
+    """(B, T) from the lengths of each row's documents, or None."""
+    if lengths is None:
+        return None
+    return torch.tensor([[sum(row[:i]) for i, length in enumerate(row) for _ in range(length)] for row in lengths])
+
+
+def document_arguments(starts):
+    """What tells transformers of the documents: a mask (B, 1, T, T) that is added to the scores, and positions."""
+    if starts is None:
+        return {}
+    index = torch.arange(starts.shape[1])
+    query, key = index[:, None], index[None, :]
+    visible = (key <= query) & (starts[:, :, None] == starts[:, None, :])
+    mask = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
+    return {"attention_mask": mask[:, None].double(), "position_ids": index - starts}
+
+
+def loss_and_logits(model, tokens, targets, documents):
+    logits = model(input_ids=tokens, use_cache=False, **documents).logits.double()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
     return loss, logits
 
@@ -74,12 +101,15 @@ def make_optimizer(model):
 def write(folder, name, config, seed):
     torch.manual_seed(seed)
     model = make_model(config)
-    stream = torch.randint(config["vocab_size"], (BATCH, SEQUENCE + 1))
+    starts = starts_of(DOCUMENT_LENGTHS.get(name))
+    documents = document_arguments(starts)
+    batch, sequence = SHAPE if starts is None else starts.shape
+    stream = torch.randint(config["vocab_size"], (batch, sequence + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
     targets[1, :3] = -100  # rows with different numbers of valid targets
     tensors = {f"weights/{n}": p.detach().clone() for n, p in model.named_parameters()}
 
-    loss, logits = loss_and_logits(model, tokens, targets)
+    loss, logits = loss_and_logits(model, tokens, targets, documents)
     loss.backward()
     tensors["logits"] = logits.detach()
     tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters()}
@@ -87,7 +117,7 @@ def write(folder, name, config, seed):
     optimizer, losses, norms = make_optimizer(model), [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        step_loss, _ = loss_and_logits(model, tokens, targets)
+        step_loss, _ = loss_and_logits(model, tokens, targets, documents)
         step_loss.backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
         optimizer.step()
@@ -103,6 +133,8 @@ def write(folder, name, config, seed):
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
         "config": config, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
         "adamw": ADAMW | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+    if starts is not None:
+        description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
     (folder / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     (folder / f"{name}.bin").write_bytes(data)
@@ -113,7 +145,8 @@ def write(folder, name, config, seed):
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     for seed, (name, config) in enumerate(MODELS.items(), start=1):
-        write(folder, name, COMMON | config, seed)
+        if len(sys.argv) < 3 or name in sys.argv[2:]:
+            write(folder, name, COMMON | config, seed)
 
 
 if __name__ == "__main__":
