@@ -5,6 +5,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "device/device.hpp"
 #include "device/memory_meter.hpp"
 #include "model/rope.hpp"
 #include "ops/ops.hpp"
@@ -23,7 +24,9 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
       activations_(config, batch, sequence, memory, dtype),
       rope_(sequence * config.head_dim * size_of(DType::f32)) {
   const Tensor cos_sin = rope_.tensor(DType::f32, {sequence, config.head_dim});
-  rope_table(config, sequence, cos_sin.span<float>());
+  std::vector<float> table_on_host(static_cast<std::size_t>(cos_sin.numel()));
+  rope_table(config, sequence, table_on_host);
+  device::upload(stream_, cos_sin, table_on_host.data());
 }
 
 BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
@@ -45,16 +48,17 @@ double Llama::train(Weights& weights, const Batch& batch, float scale) {
   const Entered entered(weights, table_.root, Pass::backward);
   const BlockContext x = context(weights, batch, Pass::forward);
   const Residual hidden = forward(x, batch.tokens);
-  const double loss = head_backward(x, hidden, batch.targets, scale);
+  head_backward(x, hidden, batch.targets, scale);
   backward(x, batch.tokens);
-  return loss;
+  return sum_of_losses();  // last: it waits for the device
 }
 
 double Llama::evaluate(Weights& weights, const Batch& batch) {
   const device::Claim claim(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
-  return head(x, forward(x, batch.tokens), batch.targets);
+  head(x, forward(x, batch.tokens), batch.targets);
+  return sum_of_losses();
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
@@ -87,11 +91,11 @@ Tensor Llama::final_norm(const BlockContext& x, const Residual& hidden) {
   return x.scratch.normed_last;
 }
 
-/// The sum of the losses, by way of logits for loss_chunk tokens at a time: the full (M, V) never
-/// exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay what they
-/// are.
+/// The losses of all tokens, by way of logits for loss_chunk tokens at a time: the full (M, V)
+/// never exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay
+/// what they are.
 template <class PerChunk>
-double Llama::chunked_loss(const Tensor& weight, const Tensor& targets, float scale,
+void Llama::chunked_losses(const Tensor& weight, const Tensor& targets, float scale,
                            PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
   const Scratch& s = activations_.scratch;
@@ -104,40 +108,43 @@ double Llama::chunked_loss(const Tensor& weight, const Tensor& targets, float sc
                        scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
   }
-  const auto losses = s.losses.span<float>();
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
-double Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& targets) {
+double Llama::sum_of_losses() {
+  const Tensor& losses = activations_.scratch.losses;
+  losses_.resize(static_cast<std::size_t>(losses.numel()));
+  device::download(stream_, losses_.data(), losses);
+  return std::accumulate(losses_.begin(), losses_.end(), 0.0);
+}
+
+void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& targets) {
   const Entered norm(x.weights, table_.norm.module, x.pass);
   const Entered head(x.weights, table_.lm_head.module, x.pass);
   final_norm(x, hidden);
-  return chunked_loss(x.weights.parameter(table_.lm_head.weight), targets, 1.0F, nullptr);
+  chunked_losses(x.weights.parameter(table_.lm_head.weight), targets, 1.0F, nullptr);
 }
 
 /// Forward and backward of final norm and head in one: each chunk of logits becomes its own
 /// gradient at once, and from it come those of the head's weight and of the hidden state.
-double Llama::head_backward(const BlockContext& x, const Residual& hidden, const Tensor& targets,
-                            float scale) {
+void Llama::head_backward(const BlockContext& x, const Residual& hidden, const Tensor& targets,
+                          float scale) {
   const Entered norm(x.weights, table_.norm.module, Pass::backward);
   const Entered head(x.weights, table_.lm_head.module, Pass::backward);
   const Scratch& s = x.scratch;
   final_norm(x, hidden);
   const Tensor w = x.weights.parameter(table_.lm_head.weight);
   GradientSlot dw = x.weights.gradient(table_.lm_head.weight);
-  const double loss =
-      chunked_loss(w, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
-        const std::int64_t count = d_logits.rows();
-        ops::linear_backward_input(stream_, s.delta.slice_rows(first, count), d_logits, w,
-                                   Accumulate::no);
-        ops::linear_backward_weight(stream_, dw.tensor, d_logits,
-                                    s.normed_last.slice_rows(first, count), dw.accumulate);
-        dw.accumulate = Accumulate::yes;
-      });
+  chunked_losses(w, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
+    const std::int64_t count = d_logits.rows();
+    ops::linear_backward_input(stream_, s.delta.slice_rows(first, count), d_logits, w,
+                               Accumulate::no);
+    ops::linear_backward_weight(stream_, dw.tensor, d_logits,
+                                s.normed_last.slice_rows(first, count), dw.accumulate);
+    dw.accumulate = Accumulate::yes;
+  });
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
   ops::rms_norm_backward(stream_, s.d_residual, Accumulate::no, d_norm, how, s.delta, s.last,
                          s.last_rms, x.weights.parameter(table_.norm.weight));
-  return loss;
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {

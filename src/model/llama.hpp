@@ -44,21 +44,23 @@ class Llama {
   BlockContext context(Weights& weights, const Batch& batch, Pass pass);
   Residual forward(const BlockContext& context, const Tensor& tokens);
   Tensor final_norm(const BlockContext& context, const Residual& hidden);
-  double head(const BlockContext& context, const Residual& hidden, const Tensor& targets);
-  double head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
-                       float scale);
+  void head(const BlockContext& context, const Residual& hidden, const Tensor& targets);
+  void head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
+                     float scale);
   void backward(const BlockContext& context, const Tensor& tokens);
   template <class PerChunk>
-  double chunked_loss(const Tensor& weight, const Tensor& targets, float scale, PerChunk per_chunk);
+  void chunked_losses(const Tensor& weight, const Tensor& targets, float scale, PerChunk per_chunk);
+  double sum_of_losses();
 
   LlamaConfig config_;
   const ParameterTable& table_;
   MemoryOptions memory_;
   std::int64_t batch_;
   std::int64_t sequence_;
-  device::Stream stream_ = device::Stream::calling_thread();
+  device::Stream& stream_ = device::compute_stream();
   Activations activations_;
   device::Buffer rope_;
+  std::vector<float> losses_;  ///< of the last micro-batch's tokens, on the host
 };
 
 }  // namespace llamesh::model

@@ -2,9 +2,9 @@
 
 #include "ops/cpu/attention_documents.hpp"
 #include "ops/cpu/attention_tile.hpp"
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
-#include "ops/ops.hpp"
 
 // With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
 // algorithm 2):
@@ -13,10 +13,8 @@
 // query blocks in a fixed order. As in the forward pass, tiles of scores are transposed: (keys,
 // queries).
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 /// What a task keeps in fp32: T' and E' are the sequence and the head dim rounded up to whole tiles
 /// and vectors.
@@ -215,4 +213,4 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

@@ -3,17 +3,15 @@
 
 #include "ops/cpu/attention_documents.hpp"
 #include "ops/cpu/attention_tile.hpp"
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
-#include "ops/ops.hpp"
 
 // Tiles of scores are held transposed, (keys, queries): so the maxima and sums of the softmax run
 // down the rows of vectors, one query a lane, and keys and values are used as they lie.
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 /// The tiles of one block of queries of one head; E' is the head dim rounded up to whole vectors.
 struct Tiles {
@@ -184,4 +182,4 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

@@ -1,16 +1,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 /// scores[h * n + t] = q_h . key_t / sqrt(E) for the heads that share the keys.
 template <class T>
@@ -90,4 +88,4 @@ void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor 
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

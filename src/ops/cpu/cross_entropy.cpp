@@ -1,15 +1,13 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 template <class T>
 float max_of(const T* x, std::int64_t n) {
@@ -101,4 +99,4 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

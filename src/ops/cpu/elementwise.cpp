@@ -1,16 +1,14 @@
 #include <numeric>
 #include <span>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 constexpr std::int64_t block_of_elements = 32768;
 
@@ -101,4 +99,4 @@ double sum_of_squares(Stream& stream, Tensor x) {
   return total;
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

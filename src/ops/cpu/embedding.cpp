@@ -1,16 +1,14 @@
 #include <algorithm>
 #include <span>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
   for (const auto token : tokens.span<std::int32_t>())
@@ -106,4 +104,4 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

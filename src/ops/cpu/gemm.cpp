@@ -5,11 +5,11 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
 namespace llamesh::ops::cpu {
 namespace {

@@ -1,13 +1,11 @@
 #include <cmath>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 constexpr std::int64_t block_of_elements = 16384;
 
@@ -66,4 +64,4 @@ void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradie
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

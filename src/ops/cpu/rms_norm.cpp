@@ -1,15 +1,13 @@
 #include <cmath>
 
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 /// total[i] = x[i] + delta[i]; returns the sum of squares of what was stored.
 template <class T>
@@ -144,4 +142,4 @@ void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tens
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

@@ -1,13 +1,11 @@
 #include "ops/cpu/document_starts.hpp"
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 /// Rotates one head in place; `sign` is -1 to rotate back.
 template <class T>
@@ -50,4 +48,4 @@ void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std:
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

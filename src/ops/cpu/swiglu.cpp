@@ -1,12 +1,10 @@
+#include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
-#include "ops/ops.hpp"
 
-namespace llamesh::ops {
+namespace llamesh::ops::cpu {
 namespace {
-
-using namespace cpu;
 
 inline Vec sigmoid(Vec x) {
   return 1.0F / (1.0F + cpu::exp(-x));
@@ -56,4 +54,4 @@ void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_u
   });
 }
 
-}  // namespace llamesh::ops
+}  // namespace llamesh::ops::cpu

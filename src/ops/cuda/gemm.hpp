@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/accumulate.hpp"
+#include "core/tensor.hpp"
+#include "device/stream.hpp"
+
+namespace llamesh::ops::cuda {
+
+/// A matrix in device memory as a GEMM sees it: rows x cols, row-major with `row_stride` elements
+/// between rows, or the transpose of that.
+struct Matrix {
+  explicit Matrix(const Tensor& tensor)
+      : data(tensor.data()),
+        dtype(tensor.dtype()),
+        rows(tensor.rows()),
+        cols(tensor.cols()),
+        row_stride(tensor.row_stride()) {}
+  Matrix transposed() const {
+    Matrix result = *this;
+    result.is_transposed = !is_transposed;
+    result.rows = cols;
+    result.cols = rows;
+    return result;
+  }
+
+  void* data;
+  DType dtype;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t row_stride;     ///< of the memory, transposed or not
+  bool is_transposed = false;  ///< element (i, j) lies at j * row_stride + i
+};
+
+/// c = a b, or c += a b, by cuBLASLt: a and b of one dtype, c fp32 or theirs, sums in fp32 (fp32
+/// matrices are multiplied in fp32, not in TF32). Which of cuBLASLt's algorithms a shape gets is
+/// its own first choice, asked once and kept, so that two runs get the same bits.
+void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
+          Accumulate accumulate);
+
+}  // namespace llamesh::ops::cuda
