@@ -20,7 +20,7 @@ int bench_collectives();
 /// Returns the exit code.
 int bench_checkpoint(std::int64_t mebibytes);
 /// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps beside the floor that
-/// their matmul FLOPs need. Returns the exit code.
-int bench_step(const std::vector<std::string>& arguments);
+/// their matmul FLOPs need. `device` is auto, cpu or cuda. Returns the exit code.
+int bench_step(const std::vector<std::string>& arguments, const std::string& device);
 
 }  // namespace llamesh::app

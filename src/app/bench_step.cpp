@@ -49,10 +49,11 @@ void print_table(const train::Setup& setup, double gemm_rate,
 
 }  // namespace
 
-int bench_step(const std::vector<std::string>& arguments) {
+int bench_step(const std::vector<std::string>& arguments, const std::string& device) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
+  use_device(world, device);
   const auto path = arguments.empty() ? yardstick : arguments.front();
   const std::vector<std::string> overrides(arguments.begin() + (arguments.empty() ? 0 : 1),
                                            arguments.end());

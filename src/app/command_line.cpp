@@ -133,7 +133,8 @@ void CommandLine::add_bench() {
   command = bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
-  runs(command, [this] { return bench_step(rest_); });
+  command->add_option("--device", device_, "auto (the default), cpu or cuda");
+  runs(command, [this] { return bench_step(rest_, device_); });
 }
 
 }  // namespace llamesh::app

@@ -39,6 +39,7 @@ class CommandLine {
   std::string path_, other_path_;
   std::vector<std::string> rest_;
   std::int64_t mebibytes_ = 2048;
+  std::string device_ = "auto";
   std::function<int()> command_;
 };
 

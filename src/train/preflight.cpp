@@ -17,6 +17,7 @@
 #include "comm/device_mesh.hpp"
 #include "data/mapped_file.hpp"
 #include "device/buffer.hpp"
+#include "device/device.hpp"
 #include "ops/gemm_rate.hpp"
 #include "train/threads.hpp"
 
@@ -75,6 +76,26 @@ float value_of(int rank, std::int64_t i) {
   return static_cast<float>(rank + 1) * static_cast<float>(i % 997);
 }
 
+/// number(i) for all i, on the device.
+template <class Number>
+void fill(const Tensor& tensor, const Number& number) {
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = number(static_cast<std::int64_t>(i));
+  device::upload(device::compute_stream(), tensor, numbers.data());
+}
+
+/// The first i at which the tensor does not hold number(i), or -1.
+template <class Number>
+std::int64_t first_wrong(const Tensor& tensor, const device::Event& after, const Number& number) {
+  after.wait();
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
+  device::download(device::compute_stream(), numbers.data(), tensor);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if (numbers[i] != number(static_cast<std::int64_t>(i))) return static_cast<std::int64_t>(i);
+  return -1;
+}
+
 /// Runs each collective of an axis on known numbers; says what came out wrong on this rank.
 std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
   auto gathered = axis.allocate_gathered(n * 4);
@@ -83,30 +104,24 @@ std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
   const auto whole = gathered.tensor(DType::f32, {n * axis.size()});
   const auto parts = symmetric.tensor(DType::f32, {n * axis.size()});
   const auto mine = part.tensor(DType::f32, {n});
-  const auto numel = n * axis.size();
-  for (std::int64_t i = 0; i < n; ++i)
-    mine.span<float>()[static_cast<std::size_t>(i)] = value_of(axis.rank(), i);
-  axis.all_gather(whole, mine, {}).wait();
-  for (std::int64_t i = 0; i < numel; ++i)
-    if (whole.span<float>()[static_cast<std::size_t>(i)] !=
-        value_of(static_cast<int>(i / n), i % n))
-      return fmt::format("all-gather: number {} from rank {} of the axis is wrong", i % n, i / n);
-  const auto fill = [&] {
-    for (std::int64_t i = 0; i < numel; ++i)
-      parts.span<float>()[static_cast<std::size_t>(i)] = value_of(axis.rank(), i);
-  };
+  const auto own = [&](std::int64_t i) { return value_of(axis.rank(), i); };
   const auto factor = static_cast<float>(axis.size() * (axis.size() + 1) / 2);
-  fill();
-  axis.reduce_scatter(mine, parts, Accumulate::no, {}).wait();
-  for (std::int64_t i = 0; i < n; ++i)
-    if (mine.span<float>()[static_cast<std::size_t>(i)] !=
-        factor * value_of(0, axis.rank() * n + i))
-      return fmt::format("reduce-scatter: number {} is wrong", i);
-  fill();
-  axis.all_reduce(parts, {}).wait();
-  for (std::int64_t i = 0; i < numel; ++i)
-    if (parts.span<float>()[static_cast<std::size_t>(i)] != factor * value_of(0, i))
-      return fmt::format("all-reduce: number {} is wrong", i);
+  const auto summed = [&](std::int64_t i) { return factor * value_of(0, i); };
+
+  fill(mine, own);
+  auto wrong = first_wrong(whole, axis.all_gather(whole, mine, {}), [&](std::int64_t i) {
+    return value_of(static_cast<int>(i / n), i % n);
+  });
+  if (wrong >= 0)
+    return fmt::format("all-gather: number {} from rank {} of the axis is wrong", wrong % n,
+                       wrong / n);
+  fill(parts, own);
+  wrong = first_wrong(mine, axis.reduce_scatter(mine, parts, Accumulate::no, {}),
+                      [&](std::int64_t i) { return summed(axis.rank() * n + i); });
+  if (wrong >= 0) return fmt::format("reduce-scatter: number {} is wrong", wrong);
+  fill(parts, own);
+  wrong = first_wrong(parts, axis.all_reduce(parts, {}), summed);
+  if (wrong >= 0) return fmt::format("all-reduce: number {} is wrong", wrong);
   return {};
 }
 
