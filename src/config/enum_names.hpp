@@ -53,7 +53,8 @@ inline EnumNames<checkpoint::ReadBy> names(checkpoint::ReadBy) {
 }
 
 inline EnumNames<data::Format> names(data::Format) {
-  return {{{"text", data::Format::text}, {"tokens", data::Format::tokens}}, {"jsonl"}};
+  using enum data::Format;
+  return {{{"text", text}, {"jsonl", jsonl}, {"tokens", tokens}, {"megatron", megatron}}};
 }
 
 inline EnumNames<data::Order> names(data::Order) {

@@ -97,7 +97,16 @@ void complete(Inputs& in, const std::string& name) {
   in.model = in.model.resolved();
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
            "{}: model.load_weights is true, but model.hf names no folder to take them from", name);
-  validate(!in.data.train.empty(), "{}: data.train is missing; name at least one file", name);
+  const auto sources = in.data.training_sources();
+  validate(!sources.empty(), "{}: data.train is missing; name at least one file", name);
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    validate(!sources[i].files.empty(),
+             "{}: data.train[{}].files is missing; name at least one file", name, i);
+  validate(
+      !in.data.document_mask || in.data.format != data::Format::tokens || in.data.eos_token >= 0,
+      "{}: data.document_mask is true, but nothing says where the documents of token files end; "
+      "name the id in data.eos_token",
+      name);
   validate(in.evaluate.every_steps == 0 || !in.data.validation.empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
            "evaluate.every_steps to 0",

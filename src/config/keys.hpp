@@ -73,13 +73,18 @@ void parallel_keys(Io& io, Inputs& in) {
 template <class Io>
 void training_keys(Io& io, Inputs& in) {
   io.section("data", [&] {
-    io.key("train", in.data.train);
+    io.words_or_groups("train", in.data.train, in.data.sources, [&](data::SourceOptions& source) {
+      io.key("files", source.files);
+      io.key("weight", source.weight, above_to(0, data::largest_weight));
+    });
     io.key("validation", in.data.validation);
     io.key("format", in.data.format);
     io.key("tokenizer", in.data.tokenizer);
     io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
     io.key("order", in.data.order);
     io.key("token_dtype", in.data.token_dtype);
+    io.key("document_mask", in.data.document_mask);
+    io.key("eos_token", in.data.eos_token, from_to(-1, 2147483647));
   });
   io.section("optimizer", [&] {
     io.key("name", in.optimizer.name);

@@ -34,6 +34,10 @@ constexpr Range above(double low) {
 constexpr Range from_to(double low, double high) {
   return {.low = low, .high = high};
 }
+/// (low, high]
+constexpr Range above_to(double low, double high) {
+  return {.low = low, .high = high, .low_open = true};
+}
 /// [low, high)
 constexpr Range from_below(double low, double high) {
   return {.low = low, .high = high, .high_open = true};

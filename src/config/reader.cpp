@@ -154,6 +154,17 @@ void Reader::key(std::string_view name, std::vector<std::string>& value) {
   }
 }
 
+bool Reader::is_list_of_groups(const Node& node, std::string_view name) const {
+  const auto is_group = [](const Node& item) { return item.kind == Node::Kind::map; };
+  if (node.kind != Node::Kind::list || std::ranges::none_of(node.items, is_group)) return false;
+  const auto stranger = std::ranges::find_if_not(node.items, is_group);
+  validate(stranger == node.items.end(),
+           "{}: {}: expected groups of keys throughout the list, got {} in it",
+           stranger == node.items.end() ? "" : stranger->where, path(name),
+           stranger == node.items.end() ? "" : stranger->describe());
+  return true;
+}
+
 std::optional<std::size_t> Reader::word(std::string_view name,
                                         const std::vector<std::string_view>& words,
                                         const std::vector<std::string_view>& planned) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
@@ -55,6 +57,19 @@ class Reader {
   void key(std::string_view name, std::string& value);
   /// A list of words, or one word.
   void key(std::string_view name, std::vector<std::string>& value);
+  /// A word or a list of words, or else a list of groups, whose keys `body` asks for with one of
+  /// `groups` at a time. What is there fills one of the two and empties the other.
+  template <class T, class Body>
+  void words_or_groups(std::string_view name, std::vector<std::string>& words,
+                       std::vector<T>& groups, Body body) {
+    const Node* node = lookup(name);
+    if (node == nullptr) return;
+    groups.clear();
+    if (!is_list_of_groups(*node, name)) return key(name, words);
+    words.clear();
+    for (std::size_t i = 0; i < node->items.size(); ++i)
+      inside(node->items[i], fmt::format("{}[{}]", name, i), [&] { body(groups.emplace_back()); });
+  }
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E& value) {
@@ -85,6 +100,19 @@ class Reader {
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
   const Node* lookup(std::string_view name);
   const Node* enter(std::string_view name);
+  bool is_list_of_groups(const Node& node, std::string_view name) const;
+  /// `body` asks for the keys of `group`, which is called `name`; others are refused at once.
+  template <class Body>
+  void inside(const Node& group, std::string_view name, Body body) {
+    const Node* outside = here_;
+    const std::string prefix = prefix_;
+    here_ = &group;
+    prefix_ = path(name) + '.';
+    body();
+    refuse_unknown(group, prefix_);
+    here_ = outside;
+    prefix_ = prefix;
+  }
   const Node* scalar(std::string_view name, std::string_view expected);
   bool is_auto(std::string_view name);
   std::optional<std::int64_t> integer(std::string_view name, Range range, Range of_type,

@@ -45,6 +45,18 @@ class Writer {
   void key(std::string_view name, bool value) { line(name, value ? " true" : " false"); }
   void key(std::string_view name, const std::string& value) { line(name, ' ' + yaml_word(value)); }
   void key(std::string_view name, const std::vector<std::string>& value);
+  template <class T, class Body>
+  void words_or_groups(std::string_view name, const std::vector<std::string>& words,
+                       std::vector<T>& groups, Body body) {
+    if (groups.empty()) return key(name, words);
+    line(name, "");
+    for (T& group : groups) {
+      text_ += fmt::format("{:{}}  -\n", "", indent_);
+      indent_ += 4;
+      body(group);
+      indent_ -= 4;
+    }
+  }
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E value) {

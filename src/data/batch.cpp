@@ -4,6 +4,26 @@
 #include <span>
 
 namespace llamesh::data {
+namespace {
+
+/// Fills document_starts of the row that begins with token `begin`, and ignores the targets that
+/// are the first of a document.
+void mark_documents(const TokenStream& stream, std::int64_t begin, std::span<std::int32_t> targets,
+                    std::span<std::int32_t> starts) {
+  const auto length = static_cast<std::int64_t>(starts.size());
+  // One token more than the row: its last target is one too.
+  const std::int64_t end = std::min(begin + length + 1, stream.size());
+  std::int64_t start = 0;
+  for (std::int64_t at = begin + 1; (at = stream.next_document(at, end)) < end; ++at) {
+    const std::int64_t next = at - begin;
+    targets[static_cast<std::size_t>(next - 1)] = ignored_target;
+    std::fill(starts.begin() + start, starts.begin() + next, static_cast<std::int32_t>(start));
+    start = next;
+  }
+  std::fill(starts.begin() + start, starts.end(), static_cast<std::int32_t>(start));
+}
+
+}  // namespace
 
 Batch::Batch(std::int64_t sequences, std::int64_t length)
     : tokens(static_cast<std::size_t>(sequences * length)),
@@ -24,8 +44,12 @@ void Batch::set_row(std::int64_t row, const TokenStream& stream, std::int64_t se
               shifted.begin());
     stream.read(begin + static_cast<std::int64_t>(present), shifted.subspan(present - 1, 1));
   }
+  stream.ignore_uncounted(begin + 1, shifted.first(present));
   std::ranges::fill(inputs.subspan(present), 0);
   std::ranges::fill(shifted.subspan(present), ignored_target);
+  if (!stream.masks_documents()) return;
+  document_starts.resize(tokens.size());
+  mark_documents(stream, begin, shifted, std::span(document_starts).subspan(offset, length));
 }
 
 }  // namespace llamesh::data

@@ -7,13 +7,14 @@
 
 namespace llamesh::data {
 
-/// The target of a position that does not count in the loss.
-inline constexpr std::int32_t ignored_target = -1;
-
 /// One micro-batch of one rank. B sequences, T tokens each.
 struct Batch {
   std::vector<std::int32_t> tokens;   ///< (B, T)
   std::vector<std::int32_t> targets;  ///< (B, T): the token that follows, or ignored_target
+  /// (B, T): the place in its row of the first token of a token's document, 0 where the document
+  /// began in the row before; a target is never in another document than its token. Empty unless
+  /// the stream masks documents: then a token sees all of the row before it.
+  std::vector<std::int32_t> document_starts;
 
   /// A batch of room for B x T.
   Batch(std::int64_t sequences, std::int64_t sequence_length);

@@ -8,23 +8,16 @@ namespace {
 /// One batch in use and three ahead.
 constexpr std::int64_t ring_size = 4;
 
-std::int64_t checked_sequences(const TokenStream& stream, std::int64_t sequence_length) {
-  const std::int64_t count = whole_sequences(stream.size(), sequence_length);
-  validate(count > 0,
-           "the training data {} has {} tokens, but one sequence of data.sequence_length {} needs "
-           "{} (its targets are shifted by one); give more data or a shorter sequence_length",
-           stream.describe(), stream.size(), sequence_length, sequence_length + 1);
-  return count;
-}
-
 }  // namespace
 
-Loader::Loader(const TokenStream& stream, const Dealing& dealing, Order order, std::uint64_t seed,
+Loader::Loader(const TrainingData& data, const Dealing& dealing, std::uint64_t seed,
                std::int64_t first_step)
-    : stream_(stream),
+    : data_(data),
       dealing_(dealing),
-      sampler_(checked_sequences(stream, dealing.sequence_length), order, seed),
+      sampler_(data.sampler(seed)),
       first_(first_step * dealing.micro_batches()) {
+  expects(data.sequence_length() == dealing.sequence_length, "sequences of {}, dealt as {}",
+          data.sequence_length(), dealing.sequence_length);
   expects(
       dealing.global_batch > 0 && dealing.global_batch % (dealing.ranks * dealing.micro_batch) == 0,
       "a global batch of {} does not divide by {} ranks x {} sequences", dealing.global_batch,
@@ -84,8 +77,10 @@ void Loader::fill(Batch& batch, std::int64_t number) const {
   const std::int64_t micro = number % dealing_.micro_batches();
   const std::int64_t position = step * dealing_.global_batch +
                                 (micro * dealing_.ranks + dealing_.rank) * dealing_.micro_batch;
-  for (std::int64_t row = 0; row < dealing_.micro_batch; ++row)
-    batch.set_row(row, stream_, sampler_.sequence_of(position + row));
+  for (std::int64_t row = 0; row < dealing_.micro_batch; ++row) {
+    const Place place = sampler_.place_of(position + row);
+    batch.set_row(row, data_.stream(place.source), place.sequence);
+  }
 }
 
 }  // namespace llamesh::data

@@ -9,7 +9,7 @@
 
 #include "data/batch.hpp"
 #include "data/sampler.hpp"
-#include "data/token_stream.hpp"
+#include "data/training_data.hpp"
 
 namespace llamesh::data {
 
@@ -31,9 +31,8 @@ struct Dealing {
 /// few batches ahead; the memory is allocated once.
 class Loader {
  public:
-  /// Starts reading at the first micro-batch of `first_step`. `stream` is borrowed. Throws a user
-  /// error when the stream is shorter than one sequence.
-  Loader(const TokenStream& stream, const Dealing& dealing, Order order, std::uint64_t seed,
+  /// Starts reading at the first micro-batch of `first_step`. `data` is borrowed.
+  Loader(const TrainingData& data, const Dealing& dealing, std::uint64_t seed,
          std::int64_t first_step);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -43,13 +42,13 @@ class Loader {
   /// example a token id outside the vocabulary.
   const Batch& next();
   /// Sequences in an epoch.
-  std::int64_t sequences() const { return sampler_.sequences(); }
+  std::int64_t epoch_length() const { return sampler_.epoch_length(); }
 
  private:
   void run();
   void fill(Batch& batch, std::int64_t number) const;
 
-  const TokenStream& stream_;
+  const TrainingData& data_;
   Dealing dealing_;
   Sampler sampler_;
   std::int64_t first_;       ///< number of the first micro-batch, counted from step 0

@@ -8,9 +8,16 @@ namespace llamesh::data {
 
 /// What the data files hold.
 enum class Format : std::uint8_t {
-  text,    ///< plain text, cut into tokens by the tokenizer
-  tokens,  ///< token ids: llm.c's .bin with its header, or headerless numbers
+  text,      ///< plain text, cut into tokens by the tokenizer
+  jsonl,     ///< a document a line: text, an instruction with its answer, or a chat
+  tokens,    ///< token ids: llm.c's .bin with its header, or headerless numbers
+  megatron,  ///< Megatron-LM's pairs of .bin and .idx
 };
+
+/// Of text that a tokenizer is needed for.
+constexpr bool is_text(Format format) {
+  return format == Format::text || format == Format::jsonl;
+}
 
 /// In which order the sequences of the training data are seen.
 enum class Order : std::uint8_t {
@@ -25,15 +32,33 @@ enum class TokenDtype : std::uint8_t {
   uint32,
 };
 
+/// Files that are read as one stream.
+struct SourceOptions {
+  std::vector<std::string> files;
+  double weight = 1;  ///< how often an epoch shows each sequence
+};
+
+inline constexpr double largest_weight = 1e6;
+
 /// `data:` of the inputs.
 struct DataOptions {
   std::vector<std::string> train;       ///< files, read as one stream in this order
+  std::vector<SourceOptions> sources;   ///< instead of `train`: sequences do not cross from one
+                                        ///< source into another
   std::vector<std::string> validation;  ///< empty: no validation
   Format format = Format::text;
-  std::string tokenizer = "byte";      ///< for text: what open_tokenizer takes
+  std::string tokenizer = "byte";      ///< for text and JSONL: what open_tokenizer takes
   std::int64_t sequence_length = 512;  ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;
+  bool document_mask = false;   ///< a token sees its own document only
+  std::int64_t eos_token = -1;  ///< of token files: a document ends with it; -1: not said
+
+  /// `sources`, or `train` as the only one. Empty where neither names a file.
+  std::vector<SourceOptions> training_sources() const {
+    if (!sources.empty() || train.empty()) return sources;
+    return {{train}};
+  }
 };
 
 }  // namespace llamesh::data

@@ -1,6 +1,10 @@
 #include "data/sampler.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "core/error.hpp"
 #include "core/philox.hpp"
@@ -46,15 +50,43 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t seed
   return static_cast<std::int64_t>(value);
 }
 
-Sampler::Sampler(std::int64_t sequences, Order order, std::uint64_t seed)
-    : sequences_(sequences), order_(order), seed_(seed) {
-  expects(sequences > 0, "a sampler over {} sequences", sequences);
+Sampler::Sampler(std::span<const Share> shares, Order order, std::uint64_t seed)
+    : shares_(shares.begin(), shares.end()), order_(order), seed_(seed) {
+  // Far below the largest integer, so that positions can be counted over many epochs.
+  constexpr double most_positions = 0x1p50;
+  double positions = 0;
+  expects(!shares.empty(), "a sampler over no source");
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const auto& [sequences, weight] = shares_[i];
+    expects(sequences > 0 && weight > 0, "source {}: {} sequences, weight {}", i, sequences,
+            weight);
+    const double quota = std::round(weight * static_cast<double>(sequences));
+    validate(quota >= 1,
+             "data.train[{}]: with weight {} an epoch shows none of its {} sequences; raise the "
+             "weight or leave the source out",
+             i, weight, sequences);
+    positions += quota;
+    validate(positions <= most_positions,
+             "data.train[{}]: weight {} of {} sequences makes an epoch of {} sequences; lower the "
+             "weight",
+             i, weight, sequences, positions);
+    ends_.push_back(static_cast<std::int64_t>(positions));
+  }
 }
 
-std::int64_t Sampler::sequence_of(std::int64_t position) const {
-  const std::int64_t index = position % sequences_;
-  if (order_ == Order::sequential) return index;
-  return permuted(index, sequences_, seed_, position / sequences_);
+Place Sampler::place_of(std::int64_t position) const {
+  const std::int64_t epoch = position / epoch_length();
+  std::int64_t index = position % epoch_length();
+  if (order_ == Order::shuffled) index = permuted(index, epoch_length(), seed_, epoch);
+  const auto source =
+      static_cast<std::size_t>(std::ranges::upper_bound(ends_, index) - ends_.begin());
+  const std::int64_t in_quota = quota(source);
+  const std::int64_t draw = epoch * in_quota + index - (ends_[source] - in_quota);
+  const std::int64_t count = shares_[source].sequences;
+  // Where an epoch shows the whole source so many times, its own order mixes the sequences.
+  if (order_ == Order::sequential || in_quota % count == 0) return {source, draw % count};
+  const std::uint64_t seed = seed_ ^ name_hash(fmt::format("data source {}", source));
+  return {source, permuted(draw % count, count, seed, draw / count)};
 }
 
 }  // namespace llamesh::data

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "data/options.hpp"
 
@@ -17,17 +20,43 @@ std::int64_t whole_sequences(std::int64_t tokens, std::int64_t sequence_length);
 std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t seed,
                       std::int64_t epoch);
 
+/// A source as the sampler sees it.
+struct Share {
+  std::int64_t sequences;
+  double weight = 1;  ///< how often an epoch shows each of them
+};
+
+/// A sequence of a source.
+struct Place {
+  std::size_t source;
+  std::int64_t sequence;
+  bool operator==(const Place&) const = default;
+};
+
 /// Which sequence is seen when. Position p = step * global_batch + j counts the sequences of the
-/// whole run, whatever the number of ranks; an epoch is `sequences` positions long and shows every
-/// sequence once.
+/// whole run, whatever the number of ranks. An epoch takes from each source its quota, round(weight
+/// x sequences), of positions, in mixed order. What a position shows is a function of it and the
+/// seed: the source's draws are counted on over the epochs, and its draw d is element d % n of the
+/// (d / n)-th permutation of its n sequences. So every n draws show each sequence once, whatever
+/// the weight.
 class Sampler {
  public:
-  Sampler(std::int64_t sequences, Order order, std::uint64_t seed);
-  std::int64_t sequences() const { return sequences_; }
-  std::int64_t sequence_of(std::int64_t position) const;
+  /// Throws a user error when a source has no sequence, or a weight so small that an epoch would
+  /// never show it, or so large that positions could not be counted.
+  Sampler(std::span<const Share> shares, Order order, std::uint64_t seed);
+
+  /// Positions in an epoch.
+  std::int64_t epoch_length() const { return ends_.back(); }
+  /// Those of them that show a source.
+  std::int64_t quota(std::size_t source) const {
+    return ends_[source] - (source == 0 ? 0 : ends_[source - 1]);
+  }
+  /// Order::sequential shows the sources of an epoch one after another.
+  Place place_of(std::int64_t position) const;
 
  private:
-  std::int64_t sequences_;
+  std::vector<Share> shares_;
+  std::vector<std::int64_t> ends_;  ///< of the sources' quotas, added up
   Order order_;
   std::uint64_t seed_;
 };

@@ -1,62 +1,91 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/mapped_file.hpp"
+#include "data/megatron.hpp"
 #include "data/options.hpp"
+#include "data/token_ids.hpp"
+#include "data/tokenizer.hpp"
 
 namespace llamesh::data {
 
-/// The tokens of one or more files, one after another without separators, as a numbered stream.
-/// Nothing is read ahead of use: the files are mapped, and ids are widened when they are asked for.
-/// Only text with a tokenizer other than `byte` is tokenized at once, into memory.
+/// The target of a position that does not count in the loss.
+inline constexpr std::int32_t ignored_target = -1;
+
+/// Throws a user error when there is more text or JSONL than is sensible to tokenize at every start
+/// (1 GiB), or a file cannot be read. Formats that stay mapped pass.
+void check_text_size(const DataOptions& options, std::span<const std::string> files);
+
+/// The tokens of one or more files, one after another, as a numbered stream that knows where
+/// documents begin and which tokens are to be learnt. Nothing is read ahead of use: the files are
+/// mapped, and ids are widened when they are asked for. Only JSONL, and text with a tokenizer other
+/// than `byte`, is tokenized at once, into memory.
 ///
-/// Text: with `byte` every byte is a token. Otherwise a file is a document: the tokenizer's
+/// Text: a file is a document. With `byte` every byte is a token; otherwise the tokenizer's
 /// opening, the file's tokens, its closing (BOS and EOS, where it has them).
 ///
-/// Token files: llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a header of 256
-/// int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7, count,
-/// then uint32 ids. Without a header the ids begin at once, in the type of
-/// DataOptions::token_dtype. All little-endian.
+/// JSONL: a line is a document, as parse_jsonl says; opening and closing as above, and with `byte`
+/// byte 0 behind each.
+///
+/// Token files: what ids_of_token_file reads. A document begins at the start of the stream and
+/// behind each DataOptions::eos_token.
+///
+/// Megatron pairs: what MegatronFile reads. Its index says where documents begin.
 class TokenStream {
  public:
-  /// Opens `files` as the format, tokenizer and token_dtype of `options` say. Throws a user error
-  /// naming the file when it is missing, unreadable, empty, cut off or malformed, when the
-  /// tokenizer's ids do not fit into `vocab_size`, or when there is more text than is sensible to
-  /// tokenize at the start (1 GiB).
+  /// Opens `files` as `options` say, with `tokenizer` where one is needed (null: it is opened
+  /// here). Throws a user error naming the file when it is missing, unreadable, empty, cut off or
+  /// malformed, when the tokenizer's ids do not fit into `vocab_size`, when check_text_size does,
+  /// or when document_mask is asked for and nothing says where documents begin.
   TokenStream(const DataOptions& options, std::span<const std::string> files,
-              std::int64_t vocab_size);
+              std::int64_t vocab_size, std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
   /// Number of tokens.
   std::int64_t size() const { return size_; }
   /// Writes tokens [begin, begin + out.size()), which must lie in the stream. Throws a user error
   /// naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
+  /// Writes ignored_target over those of tokens [begin, begin + targets.size()) that do not count
+  /// in the loss: the prompts of JSONL.
+  void ignore_uncounted(std::int64_t begin, std::span<std::int32_t> targets) const;
+  /// DataOptions::document_mask.
+  bool masks_documents() const { return options_.document_mask; }
+  /// The first token in [from, limit) with which a document begins, or `limit`, which is at most
+  /// size(); `from` is at least 1. Only where masks_documents().
+  std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
   /// "bible.txt" or "a.bin and 3 more", for messages.
   std::string describe() const;
 
  private:
   struct File {
-    MappedFile mapped;
-    std::int64_t token_bytes;           ///< 1, 2 or 4
-    std::span<const std::uint8_t> ids;  ///< behind the header
-    std::int64_t begin;                 ///< where the file starts in the stream
-    std::vector<std::int32_t> made;     ///< what `ids` are the bytes of, where they were made here
-    std::int64_t count() const { return static_cast<std::int64_t>(ids.size()) / token_bytes; }
+    std::string path;
+    IdArray ids;
+    std::int64_t begin = 0;                 ///< where the file starts in the stream
+    std::optional<MappedFile> mapped = {};  ///< what `ids` lie in, or one of those that follow
+    std::optional<MadeIds> made = {};
+    std::optional<MegatronFile> megatron = {};
   };
-  void add(File file);
-  void add_text(const std::string& tokenizer, std::span<const std::string> files);
-  static File open_tokens(MappedFile mapped, TokenDtype stated);
-  void read_file(const File& file, std::int64_t first, std::span<std::int32_t> out) const;
+  void check_documents_are_known() const;
+  void open(const std::string& path, const Tokenizer* tokenizer);
+  MadeIds make_jsonl(std::string_view text, const std::string& path, const Tokenizer& tokenizer);
+  const File& file_of(std::int64_t token) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
                                             std::int64_t count) const;
 
+  DataOptions options_;
+  std::int64_t vocab_size_;
   std::vector<File> files_;
   std::int64_t size_ = 0;
-  std::int64_t vocab_size_;
+  std::vector<std::int64_t> documents_;  ///< where they begin, of text and JSONL
+  /// Tokens [0] to [1], [2] to [3], ... do not count in the loss. Sorted; of JSONL.
+  std::vector<std::int64_t> uncounted_;
 };
 
 }  // namespace llamesh::data

@@ -95,6 +95,7 @@ class Run {
         metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_, config_));
     });
     spdlog::info("{}", trainer_.describe());
+    for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
     tell_the_job();
     watchdog_.begin(Activity::resuming, 0);
     resume();

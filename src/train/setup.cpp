@@ -17,9 +17,8 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   return options.global_batch / at_once;
 }
 
-data::TokenStream open_stream(const data::DataOptions& options,
-                              const std::vector<std::string>& files, std::int64_t vocab_size) {
-  data::TokenStream stream(options, files, vocab_size);
+data::TokenStream open_validation(const data::DataOptions& options, std::int64_t vocab_size) {
+  data::TokenStream stream(options, options.validation, vocab_size);
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
            stream.describe(), stream.size(), options.sequence_length + 1);
@@ -58,13 +57,12 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
       validate(in.schedule.warmup_steps + in.schedule.decay_steps <= in.train.steps,
                "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
                in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
-    validate(!in.data.train.empty(), "data.train names no file; give at least one");
-    setup.train_tokens = open_stream(in.data, in.data.train, in.model.vocab_size);
+    setup.train_tokens.emplace(in.data, in.model.vocab_size);
     if (in.evaluate.every_steps > 0) {
       validate(!in.data.validation.empty(),
                "evaluate.every_steps is {}, but data.validation names no file",
                in.evaluate.every_steps);
-      setup.validation_tokens = open_stream(in.data, in.data.validation, in.model.vocab_size);
+      setup.validation_tokens = open_validation(in.data, in.model.vocab_size);
     }
   });
   return setup;

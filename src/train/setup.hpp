@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "comm/topology.hpp"
-#include "data/token_stream.hpp"
+#include "data/training_data.hpp"
 #include "sharding/shard_layout.hpp"
 #include "train/inputs.hpp"
 
@@ -20,7 +20,7 @@ struct Setup {
   std::unique_ptr<const model::ParameterTable> table;  ///< at a fixed address: layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< of each rank in an optimizer step
-  std::optional<data::TokenStream> train_tokens;
+  std::optional<data::TrainingData> train_tokens;
   std::optional<data::TokenStream> validation_tokens;  ///< where there is to be a validation
 };
 

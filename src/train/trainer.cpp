@@ -49,7 +49,7 @@ void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
   step_ = step;
   tokens_ = tokens;
   const Inputs& in = setup_.inputs;
-  loader_.emplace(*setup_.train_tokens, dealing(), in.data.order, in.run.seed, step);
+  loader_.emplace(*setup_.train_tokens, dealing(), in.run.seed, step);
 }
 
 std::string Trainer::describe() const {
@@ -69,7 +69,9 @@ StepRecord Trainer::train_step() {
   std::int64_t mine = 0;
   comm::agree(world_, [&] { mine = load_micro_batches(); });  // a bad file is met by several ranks
   const std::int64_t valid_tokens = world_.sum(mine);
-  const float scale = 1.0F / static_cast<float>(valid_tokens);
+  // A batch may hold nothing but prompts: then there is nothing to learn, and the loss is 0.
+  const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
+  const float scale = 1.0F / static_cast<float>(divisor);
 
   double loss = 0;
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
@@ -79,7 +81,7 @@ StepRecord Trainer::train_step() {
   fsdp_.finish_gradients();
 
   StepRecord record;
-  record.loss = world_.sum(loss) / static_cast<double>(valid_tokens);
+  record.loss = world_.sum(loss) / divisor;
   record.grad_norm = optim::gradient_norm(fsdp_);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
@@ -119,7 +121,13 @@ double Trainer::evaluate() {
     valid += std::count_if(batch.targets.begin(), batch.targets.end(),
                            [](std::int32_t target) { return target >= 0; });
   }
-  return world_.sum(loss) / static_cast<double>(world_.sum(valid));
+  const std::int64_t all_valid = world_.sum(valid);
+  comm::agree(world_, [&] {  // all ranks have the same number, one tells it
+    validate(all_valid > 0,
+             "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
+             "other data in data.validation");
+  });
+  return world_.sum(loss) / static_cast<double>(all_valid);
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.

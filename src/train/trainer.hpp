@@ -35,6 +35,8 @@ class Trainer {
 
   /// One line: model, mesh, strategy, threads and their speed.
   std::string describe() const;
+  /// A line for each source of the training data.
+  std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
   /// FLOP/s of all ranks' GEMMs together, as measured at the start: the denominator of MFU.
   double gemm_rate() const { return gemm_rate_; }
   const sharding::Fsdp& fsdp() const { return fsdp_; }

@@ -99,9 +99,22 @@ TEST(InputErrors, Ranges) {
             "command line: train.threads: 3000000000 is too large; at most 2147483647");
 }
 
+TEST(InputErrors, SourcesOfData) {
+  EXPECT_EQ(error("data:\n  train:\n    - {files: a, weight: 1}\n    - {fils: b}\n"),
+            "f.yaml:4: unknown key 'data.train[1].fils'; did you mean 'data.train[1].files'?");
+  EXPECT_EQ(error("data:\n  train:\n    - {files: a}\n    - b\n"),
+            "f.yaml:4: data.train: expected groups of keys throughout the list, got 'b' in it");
+  EXPECT_EQ(error("data: {train: [{files: a, weight: 0}]}"),
+            "f.yaml:1: data.train[0].weight: 0 is out of range; allowed: (0, 1000000]");
+  EXPECT_EQ(error("data: {train: [{files: a}, {weight: 2}]}"),
+            "f.yaml: data.train[1].files is missing; name at least one file");
+  EXPECT_EQ(error("data: {train: [{files: {a: b}}]}"),
+            "f.yaml:1: data.train[0].files: expected a list of words, got a group of keys");
+  EXPECT_NE(error(data, {"data.format=tokens", "data.document_mask=true"}).find("data.eos_token"),
+            std::string::npos);
+}
+
 TEST(InputErrors, WhatIsNotThereYet) {
-  EXPECT_EQ(error(data, {"data.format=jsonl"}),
-            "command line: data.format: 'jsonl' is not there yet; available: text, tokens");
   for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;

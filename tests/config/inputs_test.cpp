@@ -86,6 +86,34 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(again.mesh.shard, 4);
 }
 
+TEST(Inputs, DataMayHaveSources) {
+  const std::string text =
+      "data:\n  train:\n    - {files: [a, b c], weight: 0.1}\n    - files: d\n"
+      "  format: tokens\n  document_mask: true\n  eos_token: 0\n";
+  const Inputs in = parse_inputs(text, "f");
+  const auto check = [](const Inputs& inputs) {
+    EXPECT_TRUE(inputs.data.train.empty());
+    ASSERT_EQ(inputs.data.sources.size(), 2U);
+    EXPECT_EQ(inputs.data.sources[0].files, (std::vector<std::string>{"a", "b c"}));
+    EXPECT_EQ(inputs.data.sources[0].weight, 0.1);
+    EXPECT_EQ(inputs.data.sources[1].files, std::vector<std::string>{"d"});
+    EXPECT_EQ(inputs.data.sources[1].weight, 1);
+    EXPECT_TRUE(inputs.data.document_mask);
+    EXPECT_EQ(inputs.data.eos_token, 0);
+  };
+  check(in);
+  check(parse_inputs(to_yaml(in), "printed"));
+  // On the command line one form replaces the other.
+  EXPECT_EQ(parse_inputs(text, "f", {"data.train=x"}).data.training_sources().size(), 1U);
+  check(parse_inputs(minimal, "f",
+                     {"data.train=[{files: [a, b c], weight: 0.1}, {files: d}]",
+                      "data.format=tokens", "data.document_mask=true", "data.eos_token=0"}));
+  for (const char* word : {"text", "jsonl", "tokens", "megatron"})
+    EXPECT_NE(to_yaml(parse_inputs(minimal, "f", {std::string("data.format=") + word}))
+                  .find(std::string("format: ") + word),
+              std::string::npos);
+}
+
 TEST(Inputs, PrintedNumbersAreExact) {
   for (const double lr : {3e-4, 1.0 / 3, 1e-300, 123456789.123, 0.1 + 0.2}) {
     const Inputs in = parse_inputs(minimal, "f", {fmt::format("optimizer.lr={}", lr)});

@@ -31,6 +31,13 @@ struct Text {
   std::int32_t at(std::int64_t i) const {
     return static_cast<unsigned char>(bytes[static_cast<std::size_t>(i)]);
   }
+  TrainingData data(std::int64_t length, Order order) const {
+    DataOptions options;
+    options.train = files;
+    options.sequence_length = length;
+    options.order = order;
+    return {options, 256};
+  }
   TemporaryFolder folder;
   std::string bytes;
   std::vector<std::string> files;
@@ -48,18 +55,20 @@ Dealing deal(std::int64_t length, std::int64_t micro, std::int64_t global, int r
 TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
   const Text text(1000);  // 99 sequences of 10: the third step crosses into the next epoch
   for (const Order order : {Order::sequential, Order::shuffled}) {
-    const Sampler sampler(99, order, 5);
+    const std::vector<Share> shares = {{99}};
+    const Sampler sampler(shares, order, 5);
+    const TrainingData data = text.data(10, order);
     for (const auto& [ranks, micro] : {std::pair{1, 12}, {1, 1}, {2, 3}, {3, 2}, {4, 1}, {6, 2}}) {
       for (int rank = 0; rank < ranks; ++rank) {
-        Loader loader(text.stream, deal(10, micro, 36, rank, ranks), order, 5, 0);
-        EXPECT_EQ(loader.sequences(), 99);
+        Loader loader(data, deal(10, micro, 36, rank, ranks), 5, 0);
+        EXPECT_EQ(loader.epoch_length(), 99);
         for (std::int64_t step = 0; step < 4; ++step)
           for (std::int64_t a = 0; a < 36 / (ranks * micro); ++a) {
             const Batch& batch = loader.next();
             ASSERT_EQ(batch.tokens.size(), static_cast<std::size_t>(micro * 10));
             for (std::int64_t i = 0; i < micro * 10; ++i) {
               const std::int64_t p = step * 36 + (a * ranks + rank) * micro + i / 10;
-              const std::int64_t token = sampler.sequence_of(p) * 10 + i % 10;
+              const std::int64_t token = sampler.place_of(p).sequence * 10 + i % 10;
               ASSERT_EQ(batch.tokens[static_cast<std::size_t>(i)], text.at(token));
               ASSERT_EQ(batch.targets[static_cast<std::size_t>(i)], text.at(token + 1));
             }
@@ -72,9 +81,10 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
 TEST(Loader, ResumesAtAnyStep) {
   const Text text(2000);
   const Dealing dealing = deal(8, 2, 8, 1, 2);  // two micro-batches a step
-  Loader whole(text.stream, dealing, Order::shuffled, 9, 0);
+  const TrainingData data = text.data(8, Order::shuffled);
+  Loader whole(data, dealing, 9, 0);
   for (std::int64_t step = 0; step < 40; ++step) {
-    Loader resumed(text.stream, dealing, Order::shuffled, 9, step);
+    Loader resumed(data, dealing, 9, step);
     for (int a = 0; a < 2; ++a) {
       const Batch& expected = whole.next();
       const Batch& batch = resumed.next();
@@ -86,7 +96,8 @@ TEST(Loader, ResumesAtAnyStep) {
 
 TEST(Loader, KeepsTheBatchInUseUntouched) {
   const Text text(500);
-  Loader loader(text.stream, deal(4, 1, 1, 0, 1), Order::sequential, 0, 0);
+  const TrainingData data = text.data(4, Order::sequential);
+  Loader loader(data, deal(4, 1, 1, 0, 1), 0, 0);
   for (int i = 0; i < 20; ++i) {
     const Batch& batch = loader.next();
     const Batch copy = batch;
@@ -99,12 +110,14 @@ TEST(Loader, ReadErrorsComeOutOfNext) {
   const TemporaryFolder folder;
   std::vector<std::uint16_t> ids(41, 5);
   ids[33] = 300;
-  const std::vector<std::string> files = {folder.write("ids", test::bytes_of(ids))};
   DataOptions options;
+  options.train = {folder.write("ids", test::bytes_of(ids))};
+  options.sequence_length = 10;
+  options.order = Order::sequential;
   options.format = Format::tokens;
   options.token_dtype = TokenDtype::uint16;
-  const TokenStream stream(options, files, 256);
-  Loader loader(stream, deal(10, 1, 1, 0, 1), Order::sequential, 0, 0);
+  const TrainingData data(options, 256);
+  Loader loader(data, deal(10, 1, 1, 0, 1), 0, 0);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(loader.next().tokens, std::vector<std::int32_t>(10, 5));
   EXPECT_ERROR(loader.next(), "token 33 of");
   EXPECT_ERROR(loader.next(), "has id 300");  // again, not a hang
@@ -112,9 +125,10 @@ TEST(Loader, ReadErrorsComeOutOfNext) {
 
 TEST(Loader, RefusesATextShorterThanASequence) {
   const Text text(10);
-  EXPECT_ERROR(Loader(text.stream, deal(10, 1, 1, 0, 1), Order::shuffled, 1, 0),
-               "has 10 tokens, but one sequence of data.sequence_length 10 needs 11");
-  Loader fits(text.stream, deal(9, 1, 1, 0, 1), Order::shuffled, 1, 1000);
+  EXPECT_ERROR(text.data(10, Order::shuffled),
+               "has 10 tokens, but one sequence needs 11 (data.sequence_length + 1)");
+  const TrainingData data = text.data(9, Order::shuffled);
+  Loader fits(data, deal(9, 1, 1, 0, 1), 1, 1000);
   EXPECT_EQ(fits.next().targets.back(), text.at(9));
 }
 

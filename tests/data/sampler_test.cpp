@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "error_of.hpp"
+
 namespace llamesh::data {
 namespace {
 
@@ -70,14 +72,87 @@ TEST(Sampler, HugeDomainsStayInRange) {
   }
 }
 
+Sampler sampler_of(const std::vector<Share>& shares, Order order = Order::shuffled,
+                   std::uint64_t seed = 1) {
+  return {shares, order, seed};
+}
+
 TEST(Sampler, SequentialWrapsAndShuffledChangesByEpoch) {
-  const Sampler sequential(10, Order::sequential, 1);
-  EXPECT_EQ(sequential.sequence_of(0), 0);
-  EXPECT_EQ(sequential.sequence_of(9), 9);
-  EXPECT_EQ(sequential.sequence_of(23), 3);
-  const Sampler shuffled(10, Order::shuffled, 1);
+  const Sampler sequential = sampler_of({{10}}, Order::sequential);
+  EXPECT_EQ(sequential.place_of(0), (Place{0, 0}));
+  EXPECT_EQ(sequential.place_of(9), (Place{0, 9}));
+  EXPECT_EQ(sequential.place_of(23), (Place{0, 3}));
+  const Sampler shuffled = sampler_of({{10}});
   for (std::int64_t p = 0; p < 30; ++p)
-    EXPECT_EQ(shuffled.sequence_of(p), permuted(p % 10, 10, 1, p / 10));
+    EXPECT_EQ(shuffled.place_of(p), (Place{0, permuted(p % 10, 10, 1, p / 10)}));
+}
+
+/// How often positions [begin, end) show each sequence of a source.
+std::vector<int> shown(const Sampler& sampler, std::size_t source, std::int64_t sequences,
+                       std::int64_t begin, std::int64_t end) {
+  std::vector<int> counts(static_cast<std::size_t>(sequences));
+  for (std::int64_t p = begin; p < end; ++p)
+    if (const Place place = sampler.place_of(p); place.source == source)
+      ++counts.at(static_cast<std::size_t>(place.sequence));
+  return counts;
+}
+
+TEST(Sampler, WeightsSayHowOftenAnEpochShowsASequence) {
+  for (const Order order : {Order::shuffled, Order::sequential}) {
+    for (const std::uint64_t seed : {1U, 77U}) {
+      const Sampler sampler = sampler_of({{23}, {40, 0.5}, {7, 3}, {10, 1.3}}, order, seed);
+      EXPECT_EQ(sampler.epoch_length(), 23 + 20 + 21 + 13);
+      const std::int64_t length = sampler.epoch_length();
+      for (std::int64_t epoch = 0; epoch < 6; ++epoch) {
+        const auto counts = [&](std::size_t source, std::int64_t n, std::int64_t epochs) {
+          return shown(sampler, source, n, epoch * length, (epoch + epochs) * length);
+        };
+        EXPECT_EQ(counts(0, 23, 1), std::vector<int>(23, 1)) << "epoch " << epoch;
+        EXPECT_EQ(counts(2, 7, 1), std::vector<int>(7, 3)) << "epoch " << epoch;
+        const auto half = counts(1, 40, 1);
+        EXPECT_EQ(std::accumulate(half.begin(), half.end(), 0), 20) << "epoch " << epoch;
+        if (epoch % 2 == 0) {
+          EXPECT_EQ(counts(1, 40, 2), std::vector<int>(40, 1)) << "epochs from " << epoch;
+        }
+        const auto more = counts(3, 10, 1);
+        EXPECT_EQ(std::accumulate(more.begin(), more.end(), 0), 13) << "epoch " << epoch;
+      }
+      EXPECT_EQ(shown(sampler, 3, 10, 0, 10 * length), std::vector<int>(10, 13));
+    }
+  }
+}
+
+/// A bug that showed one half in every epoch would satisfy a count over two epochs of other halves.
+TEST(Sampler, EveryPassOverASourceHasAnOrderOfItsOwn) {
+  const Sampler sampler = sampler_of({{1000, 0.5}, {1000, 0.5}, {500}});
+  const std::int64_t length = sampler.epoch_length();
+  EXPECT_NE(shown(sampler, 0, 1000, 0, length), shown(sampler, 0, 1000, 2 * length, 3 * length));
+  EXPECT_NE(shown(sampler, 0, 1000, 0, length), shown(sampler, 1, 1000, 0, length));
+}
+
+TEST(Sampler, SourcesAreMixedOrOneAfterAnother) {
+  const std::vector<Share> shares = {{300}, {300, 2}};
+  const Sampler sequential = sampler_of(shares, Order::sequential);
+  const Sampler shuffled = sampler_of(shares);
+  int early = 0;
+  for (std::int64_t p = 0; p < 900; ++p) {
+    EXPECT_EQ(sequential.place_of(p), (Place{p < 300 ? 0U : 1U, p % 300}));
+    early += p < 450 && shuffled.place_of(p).source == 0 ? 1 : 0;
+  }
+  EXPECT_NEAR(early, 150, 40);  // five standard deviations
+}
+
+TEST(Sampler, RefusesWeightsThatShowNothingOrTooMuch) {
+  EXPECT_EQ(sampler_of({{5, 0.1}}).epoch_length(), 1);  // a half is rounded up
+  EXPECT_NE(test::error_of([] {
+              sampler_of({{9}, {4, 0.1}});
+            }).find("data.train[1]: with weight 0.1 an epoch shows none of its 4 sequences"),
+            std::string::npos);
+  const std::int64_t many = std::int64_t{1} << 45;
+  EXPECT_NE(test::error_of([&] {
+              sampler_of({{many, 1000}});
+            }).find("lower the weight"),
+            std::string::npos);
 }
 
 }  // namespace

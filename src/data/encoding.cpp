@@ -1,0 +1,112 @@
+#include "data/encoding.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <thread>
+
+#include "core/error.hpp"
+
+namespace llamesh::data {
+namespace {
+
+/// A line on its way.
+struct Job {
+  std::string_view line;
+  std::int64_t number;
+  EncodedDocument document;
+  std::exception_ptr error;
+};
+
+void append_text(const Tokenizer& tokenizer, std::string_view text, Piece piece,
+                 std::vector<std::int32_t>& ids) {
+  constexpr std::size_t piece_bytes = 256 << 10;  // as Tokenizer::encode has them
+  while (!text.empty()) {
+    const std::size_t cut = tokenizer.next_cut(text, std::min(piece_bytes, text.size()));
+    tokenizer.encode_piece(text.substr(0, cut), piece, ids);
+    text.remove_prefix(cut);
+    piece = Piece::further;
+  }
+}
+
+/// The next lines, of about so many bytes; none at the end.
+std::vector<Job> take_lines(JsonLines& lines, std::size_t bytes) {
+  std::vector<Job> jobs;
+  std::size_t taken = 0;
+  for (std::string_view line; taken < bytes && lines.next(line); taken += line.size())
+    jobs.push_back({line, lines.where().line, {}, {}});
+  return jobs;
+}
+
+}  // namespace
+
+DocumentMarks document_marks(const Tokenizer& tokenizer, const std::string& name) {
+  DocumentMarks marks{tokenizer.opening(), tokenizer.closing(), 0, name == "byte"};
+  if (marks.bytes) marks.closing = {0};
+  validate(!marks.closing.empty(),
+           "the tokenizer '{}' has no token that ends a document, which the documents of JSONL "
+           "need; name one as eos_token in a tokenizer_config.json beside it",
+           name);
+  marks.eos = tokenizer.eos().value_or(marks.closing.back());
+  return marks;
+}
+
+EncodedDocument encode(const Tokenizer& tokenizer, const DocumentMarks& marks,
+                       const Document& document, const LineNumber& where) {
+  EncodedDocument encoded{marks.opening, {}};
+  auto& ids = encoded.ids;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < document.segments.size(); ++i) {
+    const Segment& segment = document.segments[i];
+    validate(!marks.bytes || segment.text.find('\0') == std::string::npos,
+             "'{}', line {}: holds byte 0, which the byte tokenizer ends documents with; take it "
+             "out",
+             where.path, where.line);
+    append_text(tokenizer, segment.text, i == 0 ? Piece::first : Piece::further, ids);
+    if (i + 1 == document.segments.size())
+      ids.insert(ids.end(), marks.closing.begin(), marks.closing.end());
+    else if (segment.ends)
+      ids.push_back(marks.eos);
+    if (!segment.counts) {
+      encoded.uncounted.push_back(static_cast<std::int64_t>(begin));
+      encoded.uncounted.push_back(static_cast<std::int64_t>(ids.size()));
+    }
+    begin = ids.size();
+  }
+  return encoded;
+}
+
+void encode_jsonl(const Tokenizer& tokenizer, const DocumentMarks& marks, std::string_view text,
+                  const std::string& path, int threads, const DocumentSink& sink) {
+  expects(threads >= 1, "{} threads", threads);
+  constexpr std::size_t bytes_of_thread = 4 << 20;
+  JsonLines lines(text, path);
+  for (;;) {
+    auto jobs = take_lines(lines, bytes_of_thread * static_cast<std::size_t>(threads));
+    if (jobs.empty()) return;
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < jobs.size(); i = next++) {
+        Job& job = jobs[i];
+        try {
+          const LineNumber where{path, job.number};
+          job.document = encode(tokenizer, marks, parse_jsonl(job.line, where), where);
+        } catch (...) {
+          job.error = std::current_exception();
+        }
+      }
+    };
+    {
+      std::vector<std::jthread> others;
+      const std::size_t helpers = std::min(static_cast<std::size_t>(threads), jobs.size()) - 1;
+      for (std::size_t i = 0; i < helpers; ++i) others.emplace_back(work);
+      work();
+    }
+    for (const Job& job : jobs) {
+      if (job.error) std::rethrow_exception(job.error);
+      sink(job.document, job.line, {path, job.number});
+    }
+  }
+}
+
+}  // namespace llamesh::data

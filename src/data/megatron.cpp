@@ -1,0 +1,124 @@
+#include "data/megatron.hpp"
+
+#include <cstring>
+#include <string_view>
+
+#include "core/error.hpp"
+
+namespace llamesh::data {
+namespace {
+
+constexpr std::string_view magic("MMIDIDX\0\0", 9);
+constexpr std::size_t header_bytes = 9 + 8 + 1 + 8 + 8;
+
+template <class T>
+T load(const std::uint8_t* values, std::int64_t i = 0) {
+  T value;
+  std::memcpy(&value, values + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+std::string stem_of(const std::string& name) {
+  for (const std::string_view extension : {".bin", ".idx"})
+    if (name.ends_with(extension)) return name.substr(0, name.size() - extension.size());
+  return name;
+}
+
+std::int64_t id_bytes_of(const std::string& path, int code) {
+  constexpr const char* names[] = {"uint8", "int8",    "int16",   "int32",
+                                   "int64", "float64", "float32", "uint16"};
+  validate(code >= 1 && code <= 8, "'{}' has the unknown type {} for ids; it is malformed", path,
+           code);
+  validate(code == 1 || code == 4 || code == 8,
+           "'{}' has ids of type {}; uint8, uint16 and int32 are read", path, names[code - 1]);
+  return code == 1 ? 1 : code == 4 ? 4 : 2;
+}
+
+}  // namespace
+
+MegatronFile::MegatronFile(const std::string& name)
+    : index_(stem_of(name) + ".idx"), ids_file_(stem_of(name) + ".bin") {
+  const std::string& path = index_.path();
+  const auto bytes = index_.bytes();
+  const std::uint8_t* at = bytes.data();
+  validate(bytes.size() >= header_bytes,
+           "'{}' is cut off: {} bytes, but the header of a Megatron index alone has {}", path,
+           bytes.size(), header_bytes);
+  validate(std::memcmp(at, magic.data(), magic.size()) == 0,
+           "'{}' does not begin with MMIDIDX, as the index of a Megatron pair does", path);
+  const auto version = load<std::uint64_t>(at + 9);
+  validate(version == 1, "'{}' has version {} of Megatron's index; version 1 is known", path,
+           version);
+  ids_ = IdArray(ids_file_.bytes(), id_bytes_of(path, at[17]));
+  const auto sequences = load<std::uint64_t>(at + 18);
+  const auto documents = load<std::uint64_t>(at + 26);
+  const std::uint64_t rest = bytes.size() - header_bytes;
+  // In this order nothing overflows.
+  validate(
+      sequences <= rest / 12 && documents <= rest / 8 && sequences * 12 + documents * 8 == rest,
+      "'{}' says that it indexes {} sequences and {} documents, but its {} bytes are not as "
+      "many as that takes; it is cut off, or of a kind that is not read (multimodal)",
+      path, sequences, documents, bytes.size());
+  sequences_ = static_cast<std::int64_t>(sequences);
+  documents_ = static_cast<std::int64_t>(documents);
+  lengths_ = at + header_bytes;
+  pointers_ = lengths_ + sequences_ * 4;
+  firsts_ = pointers_ + sequences_ * 8;
+  check_sequences();
+  check_documents();
+}
+
+/// That the sequences lie one after another and fill the .bin, as Megatron writes them.
+void MegatronFile::check_sequences() const {
+  const auto size = static_cast<std::int64_t>(ids_file_.bytes().size());
+  std::int64_t end = 0;
+  for (std::int64_t i = 0; i < sequences_; ++i) {
+    const auto pointer = load<std::int64_t>(pointers_, i);
+    const std::int64_t length = load<std::int32_t>(lengths_, i);
+    validate(pointer == end,
+             "'{}': sequence {} begins at byte {}, but those before it end at {}; write the pair "
+             "again",
+             index_.path(), i, pointer, end);
+    end += length * ids_.id_bytes();
+    validate(length >= 0 && end <= size,
+             "'{}': sequence {} of {} ids does not lie in '{}' of {} bytes; it is cut off, or not "
+             "of this pair",
+             index_.path(), i, length, path(), size);
+  }
+  validate(end == size, "'{}' describes {} bytes of '{}', which has {}; they are not one pair",
+           index_.path(), end, path(), size);
+}
+
+void MegatronFile::check_documents() const {
+  std::int64_t before = 0;
+  for (std::int64_t i = 0; i < documents_; ++i) {
+    const auto first = load<std::int64_t>(firsts_, i);
+    validate(first >= before && first <= sequences_ && (i > 0 || first == 0),
+             "'{}': document {} begins with sequence {} of {}, behind one that begins with {}; "
+             "write the pair again",
+             index_.path(), i, first, sequences_, before);
+    before = first;
+  }
+  validate(before == sequences_, "'{}': the documents end with sequence {}, but there are {}",
+           index_.path(), before, sequences_);
+}
+
+std::int64_t MegatronFile::begin_of(std::int64_t document) const {
+  const auto first = load<std::int64_t>(firsts_, document);
+  return first == sequences_ ? ids_.size() : load<std::int64_t>(pointers_, first) / ids_.id_bytes();
+}
+
+std::int64_t MegatronFile::next_document(std::int64_t from) const {
+  std::int64_t low = 0;
+  std::int64_t high = documents_ - 1;  // the last one is the end
+  while (low < high) {
+    const std::int64_t middle = low + (high - low) / 2;
+    if (begin_of(middle) >= from)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return begin_of(low);
+}
+
+}  // namespace llamesh::data

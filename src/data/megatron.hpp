@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/mapped_file.hpp"
+#include "data/token_ids.hpp"
+
+namespace llamesh::data {
+
+/// Megatron-LM's pair of files (megatron/core/datasets/indexed_dataset.py there): NAME.bin holds
+/// the ids of all sequences one after another, NAME.idx says where documents begin:
+///
+///     9 bytes  "MMIDIDX\0\0"        8  version, 1           1  type of the ids
+///     8  sequences n                8  m, one more than there are documents
+///     n int32  length of each sequence, in ids
+///     n int64  where it begins in the .bin, in bytes
+///     m int64  the sequence with which each document begins; the last is n
+///
+/// All little-endian. Megatron's "sequences" are pieces of documents (sentences, or the whole), not
+/// those that a model is trained on.
+class MegatronFile {
+ public:
+  /// Opens the pair by its name, or the name of either file. Throws a user error that names the
+  /// file when one is missing, or when the index does not describe the .bin to the last byte; types
+  /// other than uint8, uint16 and int32 are refused.
+  explicit MegatronFile(const std::string& name);
+
+  const std::string& path() const { return ids_file_.path(); }
+  IdArray ids() const { return ids_; }
+  /// The first id at or behind `from` with which a document begins, or ids().size().
+  std::int64_t next_document(std::int64_t from) const;
+
+ private:
+  void check_sequences() const;
+  void check_documents() const;
+  std::int64_t begin_of(std::int64_t document) const;
+
+  MappedFile index_;
+  MappedFile ids_file_;
+  IdArray ids_;
+  std::int64_t sequences_ = 0;
+  std::int64_t documents_ = 0;             ///< m
+  const std::uint8_t* lengths_ = nullptr;  ///< in index_, not aligned, as are those that follow
+  const std::uint8_t* pointers_ = nullptr;
+  const std::uint8_t* firsts_ = nullptr;
+};
+
+}  // namespace llamesh::data

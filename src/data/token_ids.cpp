@@ -1,0 +1,133 @@
+#include "data/token_ids.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "core/error.hpp"
+
+namespace llamesh::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+constexpr std::size_t header_bytes = 256 * sizeof(std::int32_t);
+
+/// The two headers of llm.c.
+struct Header {
+  std::int32_t magic;
+  std::int32_t version;
+  std::int64_t id_bytes;
+};
+constexpr Header known_headers[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+
+/// One unaligned little-endian number.
+template <class T>
+T load(const std::uint8_t* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  return value;
+}
+
+/// Calls `body` with a number of the type that ids of so many bytes have.
+template <class Body>
+auto with_type(std::int64_t id_bytes, Body body) {
+  return id_bytes == 1   ? body(std::uint8_t{})
+         : id_bytes == 2 ? body(std::uint16_t{})
+                         : body(std::uint32_t{});
+}
+
+const Header* find_header(std::span<const std::uint8_t> bytes) {
+  if (bytes.size() < sizeof(std::int32_t)) return nullptr;
+  const auto magic = load<std::int32_t>(bytes.data());
+  const auto* found = std::ranges::find(known_headers, magic, &Header::magic);
+  return found == std::end(known_headers) ? nullptr : found;
+}
+
+/// Checks the header and that the file is as long as it says.
+void check_header(const std::string& path, std::span<const std::uint8_t> bytes,
+                  const Header& header) {
+  validate(bytes.size() >= header_bytes,
+           "token file '{}' is cut off: {} bytes, but its header alone has {}", path, bytes.size(),
+           header_bytes);
+  const auto version = load<std::int32_t>(bytes.data() + 4);
+  validate(version == header.version,
+           "token file '{}' has version {} in its header; with magic {} version {} is known", path,
+           version, header.magic, header.version);
+  const std::int64_t count = load<std::int32_t>(bytes.data() + 8);
+  validate(count > 0, "token file '{}' says in its header that it holds {} tokens", path, count);
+  const std::int64_t expected = static_cast<std::int64_t>(header_bytes) + count * header.id_bytes;
+  validate(static_cast<std::int64_t>(bytes.size()) == expected,
+           "token file '{}' is {}: its header promises {} tokens, which makes {} bytes, but it has "
+           "{}; write it again",
+           path, static_cast<std::int64_t>(bytes.size()) < expected ? "cut off" : "too long", count,
+           expected, bytes.size());
+}
+
+}  // namespace
+
+std::uint32_t IdArray::operator[](std::int64_t i) const {
+  const std::uint8_t* at = bytes_.data() + i * id_bytes_;
+  return with_type(id_bytes_, [&](auto type) -> std::uint32_t { return load<decltype(type)>(at); });
+}
+
+std::uint32_t IdArray::widen(std::int64_t first, std::span<std::int32_t> out) const {
+  const std::uint8_t* ids = bytes_.data() + first * id_bytes_;
+  return with_type(id_bytes_, [&](auto type) {
+    std::uint32_t largest = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::uint32_t id = load<decltype(type)>(ids + i * sizeof(type));
+      largest = std::max(largest, id);
+      out[i] = static_cast<std::int32_t>(id);
+    }
+    return largest;
+  });
+}
+
+std::int64_t IdArray::find(std::uint32_t id, std::int64_t from, std::int64_t to) const {
+  return with_type(id_bytes_, [&](auto type) {
+    std::int64_t i = from;
+    while (i < to && load<decltype(type)>(bytes_.data() + i * id_bytes_) != id) ++i;
+    return i;
+  });
+}
+
+MadeIds::MadeIds(std::int64_t vocab_size)
+    : id_bytes_(vocab_size <= std::int64_t{std::numeric_limits<std::uint16_t>::max()} + 1 ? 2 : 4) {
+}
+
+void MadeIds::append(std::span<const std::int32_t> ids) {
+  for (const std::int32_t id : ids) {
+    // The low bytes come first.
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(&id);
+    bytes_.insert(bytes_.end(), bytes, bytes + id_bytes_);
+  }
+}
+
+IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated) {
+  const std::string& path = file.path();
+  const auto bytes = file.bytes();
+  const std::int64_t stated_bytes = stated == TokenDtype::uint32 ? 4 : 2;
+  if (const Header* header = find_header(bytes)) {
+    check_header(path, bytes, *header);
+    validate(stated == TokenDtype::from_header || stated_bytes == header->id_bytes,
+             "token file '{}' holds uint{} by its header, but data.token_dtype says uint{}; leave "
+             "data.token_dtype out",
+             path, header->id_bytes * 8, stated_bytes * 8);
+    return {bytes.subspan(header_bytes), header->id_bytes};
+  }
+  validate(stated != TokenDtype::from_header,
+           "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
+           "data.token_dtype: uint16 or uint32 (and if it is text, data.format: text)",
+           path);
+  validate(
+      static_cast<std::int64_t>(bytes.size()) % stated_bytes == 0,
+      "token file '{}' has {} bytes, which is no whole number of {}-byte ids; it is cut off or "
+      "data.token_dtype is wrong",
+      path, bytes.size(), stated_bytes);
+  return {bytes, stated_bytes};
+}
+
+}  // namespace llamesh::data

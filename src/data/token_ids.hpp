@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/mapped_file.hpp"
+#include "data/options.hpp"
+
+namespace llamesh::data {
+
+/// A view of token ids as they lie in a file: unsigned little-endian integers, not aligned.
+class IdArray {
+ public:
+  IdArray() = default;
+  /// `id_bytes` is 1, 2 or 4.
+  IdArray(std::span<const std::uint8_t> bytes, std::int64_t id_bytes)
+      : bytes_(bytes), id_bytes_(id_bytes) {}
+
+  std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
+  std::int64_t id_bytes() const { return id_bytes_; }
+  std::uint32_t operator[](std::int64_t i) const;
+  /// Writes ids [first, first + out.size()) and returns the largest, which need not fit into int32.
+  std::uint32_t widen(std::int64_t first, std::span<std::int32_t> out) const;
+  /// The first i in [from, to) with this id, or `to`.
+  std::int64_t find(std::uint32_t id, std::int64_t from, std::int64_t to) const;
+
+ private:
+  std::span<const std::uint8_t> bytes_;
+  std::int64_t id_bytes_ = 4;
+};
+
+/// Ids that were made here, in as few bytes as the vocabulary allows.
+class MadeIds {
+ public:
+  /// All ids are below `vocab_size`.
+  explicit MadeIds(std::int64_t vocab_size = 0);
+  void append(std::span<const std::int32_t> ids);
+  IdArray ids() const { return {bytes_, id_bytes_}; }
+  std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
+
+ private:
+  std::vector<std::uint8_t> bytes_;
+  std::int64_t id_bytes_;
+};
+
+/// The ids of a token file. llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a header
+/// of 256 int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7,
+/// count, then uint32 ids. Without a header the ids begin at once, as `stated`. Throws a user error
+/// that names the file when it is neither, cut off, or not as `stated`.
+IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated);
+
+}  // namespace llamesh::data

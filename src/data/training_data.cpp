@@ -1,0 +1,51 @@
+#include "data/training_data.hpp"
+
+#include "core/error.hpp"
+
+namespace llamesh::data {
+namespace {
+
+std::vector<std::string> all_files(const std::vector<SourceOptions>& sources) {
+  std::vector<std::string> files;
+  for (const auto& source : sources)
+    files.insert(files.end(), source.files.begin(), source.files.end());
+  return files;
+}
+
+}  // namespace
+
+TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size)
+    : order_(options.order), sequence_length_(options.sequence_length) {
+  const auto sources = options.training_sources();
+  validate(!sources.empty(), "data.train names no file; give at least one");
+  check_text_size(options, all_files(sources));
+  std::shared_ptr<const Tokenizer> tokenizer;  // opened once for all sources
+  if (is_text(options.format)) tokenizer = open_tokenizer(options.tokenizer);
+  for (const auto& source : sources) {
+    const auto& stream = streams_.emplace_back(options, source.files, vocab_size, tokenizer);
+    const std::int64_t sequences = whole_sequences(stream.size(), sequence_length_);
+    validate(sequences >= 1,
+             "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
+             stream.describe(), stream.size(), sequence_length_ + 1);
+    shares_.push_back({sequences, source.weight});
+  }
+  sampler(0);  // checks the weights
+}
+
+std::vector<std::string> TrainingData::describe() const {
+  const Sampler counted = sampler(0);
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    const auto& [sequences, weight] = shares_[i];
+    lines.push_back(fmt::format("data: {}: {} tokens, {} sequences of {}", streams_[i].describe(),
+                                streams_[i].size(), sequences, sequence_length_));
+    if (streams_.size() > 1 || weight != 1)
+      lines.back() += fmt::format(", weight {}: {} of the {} of an epoch ({:.2f} %)", weight,
+                                  counted.quota(i), counted.epoch_length(),
+                                  100.0 * static_cast<double>(counted.quota(i)) /
+                                      static_cast<double>(counted.epoch_length()));
+  }
+  return lines;
+}
+
+}  // namespace llamesh::data

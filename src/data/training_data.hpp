@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/sampler.hpp"
+#include "data/token_stream.hpp"
+
+namespace llamesh::data {
+
+/// What a run learns from: one or more sources, cut into sequences of one length.
+class TrainingData {
+ public:
+  /// Opens the sources that `options` name. Throws a user error when one cannot be opened, is
+  /// shorter than a sequence, or has a weight by which an epoch never shows it.
+  TrainingData(const DataOptions& options, std::int64_t vocab_size);
+
+  /// Source i.
+  const TokenStream& stream(std::size_t source) const { return streams_[source]; }
+  /// Says where in the sources a position of the run lies.
+  Sampler sampler(std::uint64_t seed) const { return {shares_, order_, seed}; }
+  std::int64_t sequence_length() const { return sequence_length_; }
+  /// A line for each source: its files, tokens and sequences, and its share of an epoch.
+  std::vector<std::string> describe() const;
+
+ private:
+  std::vector<TokenStream> streams_;
+  std::vector<Share> shares_;
+  Order order_;
+  std::int64_t sequence_length_;
+};
+
+}  // namespace llamesh::data

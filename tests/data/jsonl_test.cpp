@@ -1,0 +1,214 @@
+#include "data/jsonl.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "data/encoding.hpp"
+#include "files.hpp"
+
+namespace llamesh::data {
+namespace {
+
+using Ids = std::vector<std::int32_t>;
+using Edges = std::vector<std::int64_t>;
+const std::string file_name = "f.jsonl";
+const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
+const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
+
+/// The segments as text: what counts is in brackets, EOS is $.
+std::string parsed(const std::string& line) {
+  std::string text;
+  for (const Segment& segment : parse_jsonl(line, {file_name, 7}).segments)
+    text += (segment.counts ? "[" : "") + segment.text + (segment.ends ? "$" : "") +
+            (segment.counts ? "]" : "");
+  return text;
+}
+
+TEST(Jsonl, TextCountsAsAWhole) {
+  EXPECT_EQ(parsed(R"({"text": "In the\nbeginning \u00e9\ud83d\ude00"})"),
+            "[In the\nbeginning \u00e9\U0001f600$]");
+  EXPECT_EQ(parsed(R"( {"id": 5, "meta": {"text": 4, "messages": [1]}, "text": "a", "output": "x"}
+)"),
+            "[a$]");
+  EXPECT_EQ(parsed("\xef\xbb\xbf{\"text\": \"a\", \"messages\": null, \"input\": null}\r"), "[a$]");
+}
+
+TEST(Jsonl, InstructionsHaveAlpacasForm) {
+  const std::string head = "Below is an instruction that describes a task";
+  const std::string request =
+      ". Write a response that appropriately completes the request.\n\n### Instruction:\n";
+  for (const char* input : {"", R"("input": "", )", R"("input": null, )"})
+    EXPECT_EQ(parsed(std::string("{") + input + R"("instruction": "Add.", "output": "4"})"),
+              head + request + "Add.\n\n### Response:\n[4$]");
+  EXPECT_EQ(parsed(R"({"output": "4", "instruction": "Add.", "input": "2 2", "text": "not this"})"),
+            head + ", paired with an input that provides further context" + request +
+                "Add.\n\n### Input:\n2 2\n\n### Response:\n[4$]");
+}
+
+TEST(Jsonl, OfChatsTheAssistantsTurnsCount) {
+  EXPECT_EQ(parsed(R"({"messages": [{"role": "system", "content": "Be brief."},
+      {"content": "Hi", "role": "user", "name": {"content": ["x"]}},
+      {"role": "assistant", "content": "Yes?", "tools": [{"role": 1}]},
+      {"role": "user", "content": "Bye"}, {"role": "assistant", "content": "Bye."},
+      {"role": "user", "content": "left out"}], "text": "not this"})"),
+            "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\n[Yes?$]"
+            "<|user|>\nBye\n<|assistant|>\n[Bye.$]");
+  EXPECT_EQ(parsed(R"({"messages": [{"role": "assistant", "content": "Hello"}]})"),
+            "<|assistant|>\n[Hello$]");
+}
+
+TEST(Jsonl, RefusalsNameFileAndLine) {
+  const auto refused = [](const std::string& line, const std::string& why) {
+    const std::string text = test::error_of([&] { parsed(line); });
+    EXPECT_EQ(text.find("'f.jsonl', line 7: "), 0U) << text;
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  refused(R"({"text": "a)", "not valid JSON at byte 12");
+  refused(R"({"text": "a"} {"text": "b"})", "not valid JSON");
+  refused("{\"text\": \"\xff\"}", "not valid JSON");
+  refused("nonsense", "not valid JSON");
+  for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
+    refused(line, "expected a JSON object");
+  refused("{}", "has neither 'text', nor 'instruction' and 'output', nor 'messages'");
+  refused(R"({"instruction": "a"})", "has neither");
+  refused(R"({"text": null})", "has neither");
+  refused(R"({"text": ""})", "'text' is empty");
+  refused(R"({"text": 5})", "'text' must be a string");
+  refused(R"({"text": ["a"]})", "'text' must be a string");
+  refused(R"({"text": "a", "text": "b"})", "'text' is there twice");
+  refused(R"({"instruction": "a", "output": ""})", "'output' is empty");
+  refused(R"({"instruction": "", "output": "b"})", "'instruction' is empty");
+  refused(R"({"instruction": "a", "output": true})", "'output' must be a string");
+  refused(R"({"messages": []})", "no message is the assistant's");
+  refused(R"({"messages": [{"role": "user", "content": "a"}]})", "no message is the assistant's");
+  refused(R"({"messages": {"role": "user"}})", "'messages' must be a list of objects");
+  refused(R"({"messages": "a"})", "'messages' must be a list of objects");
+  refused(R"({"messages": ["a"]})", "'messages' must be a list of objects");
+  refused(R"({"messages": [null]})", "'messages' must be a list of objects");
+  refused(R"({"messages": [[{"role": "user"}]]})", "'messages' must be a list of objects");
+  refused(R"({"messages": [{"role": "user"}]})", "message 1 needs 'role' and 'content'");
+  refused(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
+          "'content' must be a string");
+  refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");
+  refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "of the assistant, is empty");
+  refused(std::string(10'000'000, '['), "expected a JSON object");
+  refused(R"({"a": )" + std::string(10'000'000, '['), "not valid JSON");  // kept, it were a GiB
+}
+
+TEST(Jsonl, LinesAreCountedAndBlankOnesPassedOver) {
+  const std::string text = "\n{1}\r\n \t\r\n{2}\n\n{3}";
+  JsonLines lines(text, file_name);
+  std::string seen;
+  for (std::string_view line; lines.next(line);)
+    seen += std::to_string(lines.where().line) + std::string(line) + ' ';
+  EXPECT_EQ(seen, "2{1}\r 4{2} 6{3} ");
+}
+
+/// Whatever becomes of a line, it is a document or a user error.
+TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
+  const std::string good =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a\u00e9"}], "text": "b"})";
+  std::mt19937 random(20);
+  int refused = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    std::string line = good;
+    for (std::size_t changes = 1 + random() % 3; changes > 0; --changes) {
+      const std::size_t at = random() % line.size();
+      const char mutations[] = {'"', '{', '}', '[', ']', ',', ':', '\\', '\0', '\xff'};
+      if (random() % 2 == 0)
+        line[at] = mutations[random() % sizeof(mutations)];
+      else
+        line.erase(at, 1 + random() % 4);
+    }
+    try {
+      EXPECT_FALSE(parse_jsonl(line, {file_name, 1}).segments.empty());
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input) << error.what() << ", trial " << trial;
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+  EXPECT_LT(refused, 20'000);
+}
+
+EncodedDocument encoded(const std::string& tokenizer, const std::string& line) {
+  const auto opened = open_tokenizer(tokenizer);
+  const LineNumber where{file_name, 1};
+  return encode(*opened, document_marks(*opened, tokenizer), parse_jsonl(line, where), where);
+}
+
+TEST(Encoding, ThePromptEndsAtATokenBorder) {
+  const auto tokenizer = open_tokenizer(llama2);
+  const std::string line = R"({"instruction": "the heaven", "output": "and the earth"})";
+  const auto document = encoded(llama2, line);
+  const auto segments = parse_jsonl(line, {file_name, 1}).segments;
+  Ids prompt = tokenizer->encode(segments[0].text);
+  prompt.insert(prompt.begin(), 1);  // BOS
+  Ids expected = prompt;
+  tokenizer->encode_piece("and the earth", Piece::further, expected);
+  EXPECT_NE(expected.size(), prompt.size());
+  expected.push_back(2);  // EOS
+  EXPECT_EQ(document.ids, expected);
+  EXPECT_EQ(document.uncounted, (Edges{0, static_cast<std::int64_t>(prompt.size())}));
+  // No space is put before the answer, which a tokenizer of this kind puts before a text.
+  EXPECT_EQ(tokenizer->decode(std::span(document.ids).subspan(1, document.ids.size() - 2)),
+            segments[0].text + "and the earth");
+}
+
+TEST(Encoding, ChatsMaskAllButTheAssistant) {
+  const auto document = encoded("byte", R"({"messages": [{"role": "user", "content": "q"},
+      {"role": "assistant", "content": "a"}, {"role": "user", "content": "Q"},
+      {"role": "assistant", "content": "A"}]})");
+  const std::string one = "<|user|>\nq\n<|assistant|>\n", two = "<|user|>\nQ\n<|assistant|>\n";
+  using namespace std::string_literals;
+  const std::string text = one + "a\0"s + two + "A\0"s;
+  EXPECT_EQ(document.ids, Ids(text.begin(), text.end()));
+  const auto length = static_cast<std::int64_t>(one.size());
+  EXPECT_EQ(document.uncounted, (Edges{0, length, length + 2, 2 * length + 2}));
+  EXPECT_TRUE(encoded(gpt2, R"({"text": "all"})").uncounted.empty());
+}
+
+TEST(Encoding, DocumentsNeedAnEnd) {
+  EXPECT_ERROR(encoded("byte", R"({"text": "a\u0000b"})"),
+               "line 1: holds byte 0, which the byte tokenizer ends documents with");
+  const Tokenizer* none = nullptr;
+  class Endless final : public Tokenizer {
+   public:
+    Endless() : Tokenizer(Vocabulary{.bytes = {"a"}}) {}
+    void encode_piece(std::string_view, Piece, std::vector<std::int32_t>&) const override {}
+    std::size_t next_cut(std::string_view text, std::size_t) const override { return text.size(); }
+  } endless;
+  none = &endless;
+  EXPECT_ERROR(document_marks(*none, "x.json"), "'x.json' has no token that ends a document");
+}
+
+TEST(Encoding, ThreadsChangeNothing) {
+  std::mt19937 random(3);
+  std::string text;
+  for (int i = 0; i < 3000; ++i)
+    text += R"({"instruction": "do )" + std::to_string(random()) + R"(", "output": ")" +
+            std::string(1 + random() % 5000, 'o') + "\"}\n";
+  const auto tokenizer = open_tokenizer("byte");
+  const auto marks = document_marks(*tokenizer, "byte");
+  const auto all = [&](int threads) {
+    std::pair<Ids, Edges> result;
+    encode_jsonl(*tokenizer, marks, text, file_name, threads,
+                 [&](const EncodedDocument& document, std::string_view, const LineNumber& where) {
+                   result.first.insert(result.first.end(), document.ids.begin(),
+                                       document.ids.end());
+                   result.second.push_back(where.line);
+                   result.second.push_back(document.uncounted.at(1));
+                 });
+    return result;
+  };
+  const auto one = all(1);
+  EXPECT_EQ(one.second.size(), 6000U);
+  EXPECT_EQ(all(3), one);
+  text += "{\"text\": \"\"}\n{]\n";
+  EXPECT_ERROR(all(1), "line 3001: 'text' is empty");
+  EXPECT_ERROR(all(3), "line 3001: 'text' is empty");  // not line 3002, whoever was first
+}
+
+}  // namespace
+}  // namespace llamesh::data
