@@ -38,6 +38,15 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   return sum;
 }
 
+data::Format format_of(const EvaluateArguments& arguments) {
+  if (arguments.tokens) return data::Format::tokens;
+  const auto is_jsonl = [](const std::string& file) { return file.ends_with(".jsonl"); };
+  const auto count = std::ranges::count_if(arguments.files, is_jsonl);
+  validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
+           "text and .jsonl files cannot be evaluated together; give them apart");
+  return count == 0 ? data::Format::text : data::Format::jsonl;
+}
+
 std::int64_t bytes_of(const std::vector<std::string>& files) {
   std::int64_t bytes = 0;
   for (const auto& file : files)
@@ -60,7 +69,7 @@ int evaluate(const EvaluateArguments& arguments) {
              arguments.sequence_length);
     dtype = dtype_of_argument(arguments.dtype);
     model = std::make_unique<LoadedModel>(arguments.model, dtype);
-    options.format = arguments.tokens ? data::Format::tokens : data::Format::text;
+    options.format = format_of(arguments);
     options.tokenizer = arguments.tokenizer.empty() ? model->tokenizer : arguments.tokenizer;
     stream.emplace(options, arguments.files, model->config.vocab_size);
   });

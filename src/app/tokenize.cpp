@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "data/encoding.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
 #include "data/tokenizer/parallel.hpp"
@@ -25,64 +26,124 @@ void split(std::string_view text, const std::string& separator,
   }
 }
 
-struct Texts {
-  std::vector<data::MappedFile> files;
-  std::vector<std::string_view> documents;
-  std::size_t bytes = 0;
-};
+bool is_jsonl(const std::string& path) {
+  return path.ends_with(".jsonl");
+}
 
-Texts open_texts(const TokenizeArguments& arguments) {
-  Texts texts;
+std::string_view text_of(const data::MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
+  std::vector<data::MappedFile> files;
   for (const std::string& path : arguments.inputs) {
     validate(std::filesystem::exists(path), "--input: there is no file '{}'", path);
-    const auto bytes = texts.files.emplace_back(path).bytes();
-    texts.bytes += bytes.size();
-    split({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, arguments.separator,
-          texts.documents);
+    validate(!is_jsonl(path) || arguments.separator.empty(),
+             "--document-separator is for text, but '{}' has a document in each line", path);
+    files.emplace_back(path);
   }
-  return texts;
+  return files;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+/// Encodes file after file into the output and says how far it is.
+class Work {
+ public:
+  Work(const TokenizeArguments& arguments, const data::Tokenizer& tokenizer, std::size_t bytes)
+      : arguments_(arguments),
+        tokenizer_(tokenizer),
+        threads_(arguments.threads > 0 ? arguments.threads : data::available_threads()),
+        all_bytes_(bytes),
+        output_(arguments.output, tokenizer.vocab_size()) {}
+
+  /// Text files that follow one another are worked on together.
+  void add_text(const data::MappedFile& file) {
+    split(text_of(file), arguments_.separator, waiting_);
+  }
+
+  void add_jsonl(const data::MappedFile& file) {
+    encode_waiting();
+    const auto marks = data::document_marks(tokenizer_, arguments_.tokenizer);
+    const auto take = [&](const data::EncodedDocument& document, std::string_view line,
+                          const data::LineNumber& where) {
+      validate(document.uncounted.empty(),
+               "'{}', line {}: an instruction or chat, but a token file cannot say that prompts do "
+               "not count in the loss; give the file itself in data.train, with data.format: jsonl",
+               where.path, where.line);
+      ++documents_;
+      append(document.ids, line.size());
+    };
+    data::encode_jsonl(tokenizer_, marks, text_of(file), file.path(), threads_, take);
+  }
+
+  void finish() {
+    encode_waiting();
+    output_.commit();
+    progress_.clear();
+    const double seconds = seconds_since(start_);
+    fmt::print(
+        "{}: {} tokens (uint{}, vocabulary {}) of {} documents, {} bytes; {:.1f} s, {:.3g} "
+        "tokens/s, {:.1f} MB/s with {} threads\n",
+        arguments_.output, output_.tokens(), output_.bits(), tokenizer_.vocab_size(), documents_,
+        bytes_, seconds, static_cast<double>(output_.tokens()) / seconds,
+        static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+  }
+
+ private:
+  void encode_waiting() {
+    data::encode_documents(tokenizer_, waiting_, threads_,
+                           [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
+    documents_ += waiting_.size();
+    waiting_.clear();
+  }
+
+  void append(std::span<const std::int32_t> ids, std::size_t text_bytes) {
+    output_.append(ids);
+    bytes_ += text_bytes;
+    const auto step = static_cast<std::int64_t>(steps * static_cast<double>(bytes_) /
+                                                static_cast<double>(all_bytes_));
+    if (step == shown_) return;
+    shown_ = step;
+    const double seconds = seconds_since(start_);
+    progress_.show(step,
+                   fmt::format("{:3} %  {} tokens  {:.1f} MB/s", step, output_.tokens(),
+                               static_cast<double>(bytes_) / 1e6 / seconds),
+                   seconds);
+  }
+
+  static constexpr std::int64_t steps = 100;
+
+  const TokenizeArguments& arguments_;
+  const data::Tokenizer& tokenizer_;
+  int threads_;
+  std::size_t all_bytes_;
+  data::TokenFileWriter output_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  train::Progress progress_{0, steps, steps / 10};
+  std::vector<std::string_view> waiting_;  ///< documents of text
+  std::size_t documents_ = 0;
+  std::size_t bytes_ = 0;  ///< done
+  std::int64_t shown_ = 0;
+};
+
 }  // namespace
 
 int tokenize(const TokenizeArguments& arguments) {
   const auto tokenizer = data::open_tokenizer(arguments.tokenizer);
-  const Texts texts = open_texts(arguments);
-  const int threads = arguments.threads > 0 ? arguments.threads : data::available_threads();
-  data::TokenFileWriter output(arguments.output, tokenizer->vocab_size());
-  const auto start = std::chrono::steady_clock::now();
+  const auto files = open_files(arguments);
   std::size_t bytes = 0;
-  {
-    constexpr std::int64_t steps = 100;
-    train::Progress progress(0, steps, steps / 10);
-    std::int64_t shown = 0;
-    data::encode_documents(
-        *tokenizer, texts.documents, threads, [&](auto ids, std::size_t text_bytes) {
-          output.append(ids);
-          bytes += text_bytes;
-          const auto step = static_cast<std::int64_t>(100.0 * static_cast<double>(bytes) /
-                                                      static_cast<double>(texts.bytes));
-          if (step == shown) return;
-          shown = step;
-          const double seconds = seconds_since(start);
-          progress.show(step,
-                        fmt::format("{:3} %  {} tokens  {:.1f} MB/s", step, output.tokens(),
-                                    static_cast<double>(bytes) / 1e6 / seconds),
-                        seconds);
-        });
+  for (const auto& file : files) bytes += file.bytes().size();
+  Work work(arguments, *tokenizer, bytes);
+  for (const auto& file : files) {
+    if (is_jsonl(file.path()))
+      work.add_jsonl(file);
+    else
+      work.add_text(file);
   }
-  output.commit();
-  const double seconds = seconds_since(start);
-  fmt::print(
-      "{}: {} tokens (uint{}, vocabulary {}) of {} documents, {} bytes; {:.1f} s, {:.3g} tokens/s, "
-      "{:.1f} MB/s with {} threads\n",
-      arguments.output, output.tokens(), output.bits(), tokenizer->vocab_size(),
-      texts.documents.size(), bytes, seconds, static_cast<double>(output.tokens()) / seconds,
-      static_cast<double>(bytes) / 1e6 / seconds, threads);
+  work.finish();
   return 0;
 }
 
