@@ -37,8 +37,8 @@ struct Place {
 /// whole run, whatever the number of ranks. An epoch takes from each source its quota, round(weight
 /// x sequences), of positions, in mixed order. What a position shows is a function of it and the
 /// seed: the source's draws are counted on over the epochs, and its draw d is element d % n of the
-/// (d / n)-th permutation of its n sequences. So every n draws show each sequence once, whatever
-/// the weight.
+/// (d / n)-th permutation of its n sequences (where the quota is a multiple of n the mixed order
+/// will do, and it is sequence d % n). So n draws from a multiple of n on show each sequence once.
 class Sampler {
  public:
   /// Throws a user error when a source has no sequence, or a weight so small that an epoch would
