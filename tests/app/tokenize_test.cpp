@@ -53,6 +53,31 @@ TEST(Tokenize, SeparatorsPartDocumentsAndAreNotTokens) {
   EXPECT_EQ(read(output), document("one") + document("two three"));
 }
 
+TEST(Tokenize, LinesOfJsonlAreDocuments) {
+  const TemporaryFolder folder;
+  const auto text = folder.write("a", "and the earth");
+  const auto lines = folder.write(
+      "b.jsonl", "{\"text\": \"God created\"}\n\n{\"id\": 2, \"text\": \"the heaven\\n\"}\n");
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(tokenize({llama2, {text, lines, text}, output, 2, ""}), 0);
+  EXPECT_EQ(read(output), document("and the earth") + document("God created") +
+                              document("the heaven\n") + document("and the earth"));
+  EXPECT_EQ(tokenize({"byte", {lines}, output, 1, ""}), 0);
+  EXPECT_EQ(read(output).size(), 24U);
+  EXPECT_EQ(read(output)[11], 0);  // what ends a document of bytes
+}
+
+TEST(Tokenize, RefusesWhatATokenFileCannotSay) {
+  const TemporaryFolder folder;
+  const auto lines =
+      folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
+  const auto output = folder.path("out.bin");
+  EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, ""}),
+               "a.jsonl', line 2: an instruction or chat, but a token file cannot say");
+  EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, "--"}), "--document-separator is for text");
+  EXPECT_FALSE(std::filesystem::exists(output));
+}
+
 TEST(Tokenize, LeavesTheOldFileWhenItFails) {
   const TemporaryFolder folder;
   const auto empty = folder.write("only separators", "----");
