@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "core/error.hpp"
 #include "data/encoding.hpp"
@@ -61,12 +63,14 @@ class Work {
 
   /// Text files that follow one another are worked on together.
   void add_text(const data::MappedFile& file) {
+    note_end(tokenizer_.closing());
     split(text_of(file), arguments_.separator, waiting_);
   }
 
   void add_jsonl(const data::MappedFile& file) {
     encode_waiting();
     const auto marks = data::document_marks(tokenizer_, arguments_.tokenizer);
+    note_end(marks.closing);
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
       validate(document.uncounted.empty(),
@@ -90,9 +94,15 @@ class Work {
         arguments_.output, output_.tokens(), output_.bits(), tokenizer_.vocab_size(), documents_,
         bytes_, seconds, static_cast<double>(output_.tokens()) / seconds,
         static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    if (end_) fmt::print("every document ends with id {} (data.eos_token)\n", *end_);
   }
 
  private:
+  void note_end(const std::vector<std::int32_t>& closing) {
+    const auto end = closing.empty() ? std::nullopt : std::optional(closing.back());
+    end_ = std::exchange(any_file_, true) && end_ != end ? std::nullopt : end;
+  }
+
   void encode_waiting() {
     data::encode_documents(tokenizer_, waiting_, threads_,
                            [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
@@ -124,6 +134,8 @@ class Work {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   train::Progress progress_{0, steps, steps / 10};
   std::vector<std::string_view> waiting_;  ///< documents of text
+  std::optional<std::int32_t> end_;        ///< id with which every document ends, if there is one
+  bool any_file_ = false;
   std::size_t documents_ = 0;
   std::size_t bytes_ = 0;  ///< done
   std::int64_t shown_ = 0;

@@ -91,8 +91,9 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
-    fail(ExitCode::bad_input, "'{}', line {}: not valid JSON at byte {} of the line", where_.path,
-         where_.line, position);
+    fail(ExitCode::bad_input,
+         "'{}', line {}: not valid JSON at byte {} of the line; each line holds one object",
+         where_.path, where_.line, position);
   }
 
  private:
@@ -126,7 +127,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
          expected);
   }
   [[noreturn]] void refuse_root() const {
-    fail(ExitCode::bad_input, "'{}', line {}: expected a JSON object, {{...}}", where_.path,
+    fail(ExitCode::bad_input, "'{}', line {}: expected one JSON object, {{...}}", where_.path,
          where_.line);
   }
   [[noreturn]] void refuse_message() const {

@@ -59,12 +59,18 @@ TEST(Tokenize, LinesOfJsonlAreDocuments) {
   const auto lines = folder.write(
       "b.jsonl", "{\"text\": \"God created\"}\n\n{\"id\": 2, \"text\": \"the heaven\\n\"}\n");
   const auto output = folder.path("out.bin");
+  testing::internal::CaptureStdout();
   EXPECT_EQ(tokenize({llama2, {text, lines, text}, output, 2, ""}), 0);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("every document ends with id 2 "),
+            std::string::npos);
   EXPECT_EQ(read(output), document("and the earth") + document("God created") +
                               document("the heaven\n") + document("and the earth"));
   EXPECT_EQ(tokenize({"byte", {lines}, output, 1, ""}), 0);
   EXPECT_EQ(read(output).size(), 24U);
   EXPECT_EQ(read(output)[11], 0);  // what ends a document of bytes
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(tokenize({"byte", {lines, text}, output, 1, ""}), 0);  // a text has no such end
+  EXPECT_EQ(testing::internal::GetCapturedStdout().find("every document"), std::string::npos);
 }
 
 TEST(Tokenize, RefusesWhatATokenFileCannotSay) {

@@ -69,7 +69,7 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused("{\"text\": \"\xff\"}", "not valid JSON");
   refused("nonsense", "not valid JSON");
   for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
-    refused(line, "expected a JSON object");
+    refused(line, "expected one JSON object");
   refused("{}", "has neither 'text', nor 'instruction' and 'output', nor 'messages'");
   refused(R"({"instruction": "a"})", "has neither");
   refused(R"({"text": null})", "has neither");
@@ -92,7 +92,7 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
           "'content' must be a string");
   refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");
   refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "of the assistant, is empty");
-  refused(std::string(10'000'000, '['), "expected a JSON object");
+  refused(std::string(10'000'000, '['), "expected one JSON object");
   refused(R"({"a": )" + std::string(10'000'000, '['), "not valid JSON");  // kept, it were a GiB
 }
 
@@ -111,7 +111,7 @@ TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a\u00e9"}], "text": "b"})";
   std::mt19937 random(20);
   int refused = 0;
-  for (int trial = 0; trial < 20'000; ++trial) {
+  for (int trial = 0; trial < 5000; ++trial) {
     std::string line = good;
     for (std::size_t changes = 1 + random() % 3; changes > 0; --changes) {
       const std::size_t at = random() % line.size();
@@ -129,7 +129,7 @@ TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
     }
   }
   EXPECT_GT(refused, 1000);
-  EXPECT_LT(refused, 20'000);
+  EXPECT_LT(refused, 5000);
 }
 
 EncodedDocument encoded(const std::string& tokenizer, const std::string& line) {
