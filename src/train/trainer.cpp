@@ -159,8 +159,10 @@ data::Dealing Trainer::dealing() const {
 model::Batch Trainer::as_tensors(data::Batch& batch) const {
   const std::int64_t rows = setup_.inputs.train.micro_batch;
   const std::int64_t cols = setup_.inputs.data.sequence_length;
-  return {Tensor(batch.tokens.data(), DType::i32, {rows, cols}),
-          Tensor(batch.targets.data(), DType::i32, {rows, cols})};
+  const auto tensor = [&](std::vector<std::int32_t>& values) {
+    return values.empty() ? Tensor() : Tensor(values.data(), DType::i32, {rows, cols});
+  };
+  return {tensor(batch.tokens), tensor(batch.targets), tensor(batch.document_starts)};
 }
 
 }  // namespace llamesh::train
