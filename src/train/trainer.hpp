@@ -48,7 +48,7 @@ class Trainer {
   std::int64_t load_micro_batches();
   void measure(StepRecord& record, double seconds);
   data::Dealing dealing() const;
-  model::Batch as_tensors(data::Batch& batch) const;
+  model::Batch as_tensors(data::Batch& batch);
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -59,7 +59,9 @@ class Trainer {
   model::Llama llama_;
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
-  std::vector<data::Batch> micro_batches_;  ///< of the step at hand
+  std::vector<data::Batch> micro_batches_;
+  device::Buffer batch_on_gpu_;  ///< tokens, targets and document starts of one micro-batch  ///<
+                                 ///< of the step at hand
   double gemm_rate_ = 0;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
