@@ -31,6 +31,17 @@ TEST(Validate, ThrowsAUserErrorWithTheNumbers) {
   EXPECT_STREQ(error.what(), "3 ranks do not divide 8");
 }
 
+/// Whatever a message quotes, it is one line that a terminal shows as it is.
+TEST(Validate, MessagesAreOneLineOfBoundedLength) {
+  const auto error = error_of([] { validate(false, "no '{}'", "a\nb\x1b[2J\r\x7f\u00e9"); });
+  EXPECT_STREQ(error.what(), "no 'a b [2J  \u00e9'");
+  const std::string endless(1'000'000, 'x');
+  const std::string what = error_of([&] { validate(false, "no '{}', mend it", endless); }).what();
+  EXPECT_LT(what.size(), 5000U);
+  EXPECT_EQ(what.find("no 'xxx"), 0U);
+  EXPECT_TRUE(what.ends_with("x', mend it"));
+}
+
 TEST(Fail, ThrowsWithTheCodeThatItIsGiven) {
   const auto error = error_of([] { fail(ExitCode::io_failure, "cannot write {}", "a.h5"); });
   EXPECT_EQ(error.code(), ExitCode::io_failure);
