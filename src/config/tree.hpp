@@ -2,26 +2,33 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace llamesh::config {
 
 /// A parsed YAML value that remembers where it was written.
 struct Node {
+  struct Member;
   enum class Kind { null, scalar, list, map };
 
   Kind kind = Kind::null;
   std::string where;   ///< "inputs/tiny.yaml:12" or "command line"
   std::string scalar;  ///< of a scalar, without quotes
   std::vector<Node> items;
-  std::vector<std::pair<std::string, Node>> members;
+  std::vector<Member> members;
 
   /// The member of a map, or nullptr.
   Node* find(std::string_view key);
   const Node* find(std::string_view key) const { return const_cast<Node*>(this)->find(key); }
   /// "'abc'", "a list", "a group of keys" or "nothing", for messages.
   std::string describe() const;
+};
+
+/// A key of a map and its value, named as in the entries of std::map. Not a std::pair, whose parts
+/// would have to be complete types where Node is defined.
+struct Node::Member {
+  std::string first;
+  Node second;
 };
 
 /// Parses one YAML document; an empty one gives an empty map. Throws a user error with `name` and

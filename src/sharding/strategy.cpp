@@ -26,22 +26,6 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
 
 }  // namespace
 
-std::string_view name_of(Strategy strategy) {
-  switch (strategy) {
-    case Strategy::full_shard:
-      return "full_shard";
-    case Strategy::shard_grad_op:
-      return "shard_grad_op";
-    case Strategy::no_shard:
-      return "no_shard";
-    case Strategy::hybrid_shard:
-      return "hybrid_shard";
-    case Strategy::hybrid_shard_zero2:
-      return "hybrid_shard_zero2";
-  }
-  return "?";
-}
-
 Reshard reshard_of(Strategy strategy) {
   return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard
              ? Reshard::after_forward
