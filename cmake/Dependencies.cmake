@@ -1,14 +1,5 @@
 # Everything that llamesh takes from others, all of it packaged by Debian 12 (docs/dependencies.md).
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-set(MPI_DETERMINE_LIBRARY_VERSION ON)  # for the modulefiles
-find_package(MPI REQUIRED COMPONENTS C)
-# dnnl's own CMake package asks for the OpenCL headers, which a CPU build does not need.
-find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
-add_library(DNNL::dnnl UNKNOWN IMPORTED)
-set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
-                                            INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 # Neither comes with a CMake package.
 foreach(library IN ITEMS sentencepiece:sentencepiece_processor.h pcre2-8:pcre2.h)
   string(REPLACE ":" ";" library ${library})
@@ -24,9 +15,21 @@ endforeach()
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(yaml-cpp REQUIRED)
-find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
+if(LLAMESH_FUZZ)
+  return()  # the rest is not of the parsers
+endif()
 
+find_package(CLI11 REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+set(MPI_DETERMINE_LIBRARY_VERSION ON)  # for the modulefiles
+find_package(MPI REQUIRED COMPONENTS C)
+# dnnl's own CMake package asks for the OpenCL headers, which a CPU build does not need.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+add_library(DNNL::dnnl UNKNOWN IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                                            INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 REQUIRED COMPONENTS C)
 if(NOT HDF5_IS_PARALLEL)

@@ -1,8 +1,8 @@
 #include "checkpoint/hf_weights.hpp"
 
-#include <algorithm>
 #include <set>
 
+#include "checkpoint/hf_index.hpp"
 #include "checkpoint/hf_json.hpp"
 #include "core/error.hpp"
 
@@ -13,15 +13,6 @@ constexpr auto head_name = "lm_head.weight";
 
 bool is_buffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq");
-}
-
-/// A file name out of an index may only name a file of the same folder.
-bool is_plain_name(const std::string& name) {
-  return name.ends_with(".safetensors") && name.size() <= 255 && name[0] != '.' &&
-         std::ranges::all_of(name, [](char c) {
-           const auto code = static_cast<unsigned char>(c);
-           return code > 0x20 && code != 0x7f && c != '/' && c != '\\';
-         });
 }
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
@@ -49,20 +40,13 @@ HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) 
 }
 
 void HfWeights::read_index(const std::filesystem::path& path) {
-  const auto json = parse_json(read_small_file(path, max_safetensors_header), path.string());
-  const auto found = json.find("weight_map");
-  validate(found != json.end() && found->is_object(), "{}: it has no weight_map", path.string());
   std::map<std::string, std::size_t> index_of;
-  for (const auto& [tensor, file] : found->items()) {
-    validate(file.is_string() && is_plain_name(file.get_ref<const std::string&>()),
-             "{}: weight_map places '{}' in {}, which is not the plain name of a .safetensors file",
-             path.string(), shown(tensor), shown(file.dump(-1, ' ', true)));
-    const auto& name = file.get_ref<const std::string&>();
-    const auto [entry, added] = index_of.try_emplace(name, files_.size());
-    if (added) files_.push_back(name);
+  for (const auto& [tensor, file] :
+       parse_weight_map(read_small_file(path, max_safetensors_header), path.string())) {
+    const auto [entry, added] = index_of.try_emplace(file, files_.size());
+    if (added) files_.push_back(file);
     file_of_[tensor] = entry->second;
   }
-  validate(!files_.empty(), "{}: its weight_map is empty", path.string());
   open_.resize(files_.size());
 }
 

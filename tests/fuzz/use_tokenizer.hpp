@@ -1,11 +1,9 @@
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <string>
 #include <string_view>
 
-#include "core/error.hpp"
+#include "answer.hpp"
 #include "data/tokenizer.hpp"
 
 namespace llamesh::test {
@@ -20,7 +18,7 @@ inline void use(const data::Tokenizer& tokenizer) {
   for (const auto text : tricky_texts) {
     const auto ids = tokenizer.encode(text);
     for (const auto id : ids)
-      if (id < 0 || id >= tokenizer.vocab_size()) std::abort();
+      expect(id >= 0 && id < tokenizer.vocab_size(), "an id outside the vocabulary");
     data::TextStream stream(tokenizer);
     for (const auto id : ids) stream.push(id);
     stream.finish();
@@ -34,14 +32,7 @@ inline void use(const data::Tokenizer& tokenizer) {
 /// line.
 template <class Open>
 void open_and_use(const Open& open) {
-  try {
-    use(*open());
-  } catch (const Error& error) {
-    const bool sound = error.code() == ExitCode::bad_input;
-    if (sound && std::strchr(error.what(), '\n') == nullptr) return;
-    std::fprintf(stderr, "%s\n", error.what());
-    std::abort();
-  }
+  expect_an_answer([&] { use(*open()); });
 }
 
 }  // namespace llamesh::test

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/error.hpp"
+
+namespace llamesh::test {
+
+/// Runs `action`, which must return or throw a user error on one line (exit 78); anything else is
+/// the end of the program, which is what a fuzzer looks for.
+template <class Action>
+void expect_an_answer(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    const bool sound = error.code() == ExitCode::bad_input;
+    if (sound && std::strchr(error.what(), '\n') == nullptr) return;
+    std::fprintf(stderr, "%s\n", error.what());
+    std::abort();
+  }
+}
+
+/// Ends the program, with a word why, unless `ok`.
+inline void expect(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "broken: %s\n", what);
+  std::abort();
+}
+
+}  // namespace llamesh::test

@@ -1,0 +1,42 @@
+// Whatever stands in a model.safetensors.index.json or a config.json, the answer is a map of plain
+// file names or a model that can be written and read again, or a user error.
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "answer.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_index.hpp"
+
+namespace {
+
+using llamesh::test::expect;
+namespace checkpoint = llamesh::checkpoint;
+
+void read_index(const std::string& text) {
+  for (const auto& [tensor, file] : checkpoint::parse_weight_map(text, "fuzzed")) {
+    const auto path = (std::filesystem::path("/folder") / file).lexically_normal();
+    expect(path.parent_path() == "/folder" && path.filename() == file,
+           "a file name leads out of the folder");
+  }
+}
+
+void read_config(const std::string& text) {
+  const auto config = checkpoint::parse_config_json(text, "fuzzed");
+  for (const char* dtype : {"", "bfloat16"}) {
+    const auto written = checkpoint::to_config_json(config, dtype, text);
+    const auto read = checkpoint::parse_config_json(written, "written");
+    expect(checkpoint::to_config_json(read) == checkpoint::to_config_json(config),
+           "the model does not survive being written");
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  llamesh::test::expect_an_answer([&] { read_index(text); });
+  llamesh::test::expect_an_answer([&] { read_config(text); });
+  return 0;
+}
