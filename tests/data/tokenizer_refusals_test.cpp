@@ -1,6 +1,7 @@
 // What is no tokenizer, or one that is not supported, is refused by name.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "data/token_file.hpp"
@@ -57,6 +58,29 @@ TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
   refused("metaspace.json", "/pre_tokenizer/split", true, "split: true");
 }
 
+TEST(TokenizerRefusals, PatternsWithoutEnd) {
+  json tokenizer = read("gpt2.json");
+  const json split = {{"type", "Split"}, {"pattern", {{"String", "ab"}}}, {"behavior", "Isolated"}};
+  auto steps = json::array();
+  for (int i = 0; i < 50'000; ++i) steps.push_back(split);
+  steps.push_back(tokenizer["pre_tokenizer"]);
+  tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+  EXPECT_ERROR(parse_hugging_face("t.json", tokenizer.dump(), "")->encode("ab"),
+               "t.json.pre_tokenizer: more than 16 patterns");
+}
+
+/// Each of many ids is looked for among many tokens: seconds become hours where that is a search.
+TEST(TokenizerRefusals, ALongTemplateIsReadInTime) {
+  json tokenizer = read("llama3.json");
+  auto& vocabulary = tokenizer["model"]["vocab"];
+  for (int i = 2000; i < 60'000; ++i) vocabulary["more " + std::to_string(i)] = i;
+  auto& ids = tokenizer["post_processor"]["special_tokens"]["<|begin|>"]["ids"];
+  for (int i = 2000; i < 60'000; ++i) ids.push_back(i);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_hugging_face("t.json", tokenizer.dump(), "")->opening().size(), 58'001U);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+}
+
 TEST(TokenizerRefusals, MalformedFilesAreExplained) {
   for (const char* text : {"", "{", "[]", "7", "{\"a\":1,}", "\xff", "{\"model\":{}}", "null"})
     EXPECT_ERROR(parse_hugging_face("t.json", text, ""), "t.json");
@@ -95,9 +119,9 @@ TEST(TokenizerRefusals, FilesThatAreNoTokenizer) {
 
 TEST(TokenizerRefusals, RegularExpressionsThatCouldMeanAnotherThing) {
   for (const std::string regex :
-       {"(?<=a)b",     "^a",     "a$",       "\\bword", "\\w+",  "\\h",   "\\X", "(?>a)",
-        "[[:alpha:]]", "[a&&b]", "\\p{Han}", "\\pL",    "a{2}+", "a{,3}", "{",   "\\u0041",
-        "]",           "[]a]",   "[^\\S]",   "\\1",     "(?i)a", "a\\"})
+       {"(?<=a)b",          "^a",      "a$",       "\\bword", "\\w+",   "\\h",   "\\X",   "(?>a)",
+        "[[:alpha:]]",      "[a&&b]",  "\\p{Han}", "\\pL",    "a{2}+",  "a{,3}", "{",     "\\u0041",
+        "(?:(*ACCEPT)a)?b", "(*UTF)a", "]",        "[]a]",    "[^\\S]", "\\1",   "(?i)a", "a\\"})
     EXPECT_ERROR(Pattern("here", regex), "here: '");
   for (const std::string regex : {"(a", "a)", "[a", "*a", "(?:", "\\p{L}{3,2}"})
     EXPECT_ERROR(Pattern("here", regex), "is malformed");

@@ -1,5 +1,7 @@
 #include "data/tokenizer/pipeline.hpp"
 
+#include <unordered_set>
+
 #include "core/error.hpp"
 
 namespace llamesh::data {
@@ -8,6 +10,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view space_symbol = "\u2581";
+
+/// Text goes through pattern after pattern by recursion; real tokenizers have up to four.
+constexpr std::size_t most_patterns = 16;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& type) {
   fail(ExitCode::bad_input, "{} of type '{}' is not supported", where, shown(type));
@@ -99,6 +104,8 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
   bool byte_level = false;
   for (const JsonObject& step : steps_of(root, "pre_tokenizer", "pretokenizers")) {
     const std::string type = step.type();
+    validate(file.patterns.size() < most_patterns, "{}: more than {} patterns are not supported",
+             root.at("pre_tokenizer"), most_patterns);
     validate(!byte_level, "{}: a step behind ByteLevel is not supported", step.where());
     if (type == "ByteLevel") {
       read_byte_level(step, file);
@@ -156,16 +163,12 @@ void read_template(const JsonObject& step, const TokenizerFile& file,
       (behind ? closing : opening).push_back(to_id(token.at("ids"), id));
   }
   validate(behind, "{}: the sequence A is missing", step.at("single"));
-  const auto is_token = [&](std::int32_t id) {
-    for (const auto& added : file.added)
-      if (added.id == id) return true;
-    for (const auto& entry : file.vocabulary)
-      if (entry.second == id) return true;
-    return false;
-  };
+  std::unordered_set<std::int32_t> known;
+  for (const auto& added : file.added) known.insert(added.id);
+  for (const auto& entry : file.vocabulary) known.insert(entry.second);
   for (const auto* ids : {&opening, &closing})
     for (const std::int32_t id : *ids)
-      validate(is_token(id), "{}: there is no token with id {}", step.where(), id);
+      validate(known.contains(id), "{}: there is no token with id {}", step.where(), id);
 }
 
 }  // namespace

@@ -80,7 +80,8 @@ class Translator {
   void open_group() {
     for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!"})
       if (next_is(known)) return copy(known.size());
-    if (next_is("(?")) refuse(regex_.substr(at_, 4));
+    // (* begins a verb of PCRE2 there, such as (*ACCEPT), by which an expression matches nothing.
+    if (next_is("(?") || next_is("(*")) refuse(regex_.substr(at_, 4));
     copy(1);
   }
 
