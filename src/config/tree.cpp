@@ -97,8 +97,8 @@ int documents_up_to_two(const std::string& text) {
 
 /// One document as it is; no text gives null.
 Node parse_value(const std::string& text, const std::string& name) {
-  validate(text.size() <= largest_text, "{}: {} bytes are too many for an input file (at most {})",
-           name, text.size(), largest_text);
+  validate(text.size() <= largest_text, "{}: too many bytes for an input file (at most {})", name,
+           largest_text);
   Converter converter(name);
   try {
     const int documents = documents_up_to_two(text);
@@ -157,6 +157,8 @@ void apply_override(Node& root, const std::string& text) {
   validate(equals != std::string::npos && equals > 0,
            "command line: '{}' is not of the form key.path=value", text);
   const std::string path = text.substr(0, equals);
+  validate(std::ranges::count(path, '.') < deepest,
+           "command line: '{}' is deeper than the {} levels of an input file", text, deepest);
   Node* node = &root;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());

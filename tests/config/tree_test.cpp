@@ -81,6 +81,9 @@ TEST(Tree, RefusesMalformedOverrides) {
   EXPECT_NE(error("a..b=3").find("empty part"), std::string::npos);
   EXPECT_NE(error("a.=3").find("empty part"), std::string::npos);
   EXPECT_NE(error("a.b.c=3").find("'a.b' is '1' at f:1, not a group of keys"), std::string::npos);
+  std::string deep = "a=1";
+  for (int i = 0; i < 60'000; ++i) deep.insert(0, "a.");
+  EXPECT_NE(error(deep).find("deeper than the 16 levels"), std::string::npos);
   EXPECT_NE(error("a.b=[1").find("command line: a.b:1: not valid YAML"), std::string::npos);
 }
 
