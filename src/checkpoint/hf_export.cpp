@@ -68,8 +68,8 @@ void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descrip
   for_each_segment(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
     bytes.resize(values.size() * static_cast<std::size_t>(size_of(type)));
     const auto lost = from_floats(type, values, bytes.data());
-    validate(lost == 0, "{} numbers of {} are too large for fp16; export with --dtype bf16", lost,
-             tensor.name);
+    validate(lost == 0, "{} numbers of {} are too large for {}; export with --dtype {}", lost,
+             tensor.name, tensor.dtype, type == StoredType::f16 ? "bf16" : "fp32");
     file.write(tensor.begin + begin * size_of(type), bytes.data(), std::ssize(bytes));
   });
 }

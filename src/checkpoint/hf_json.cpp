@@ -13,6 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int max_depth = 32;
+/// Of one object. A Llama with so many tensors would have 2000 layers; finding a key is a search
+/// through all of them, so that an object takes time by the square of their number.
+constexpr std::size_t max_keys = 20'000;
 
 /// Looks at the keys and at the depth while the text is being parsed.
 class Guard {
@@ -33,6 +36,8 @@ class Guard {
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
         validate(keys_.back().insert(key).second, "{}: key '{}' is there twice", name_, shown(key));
+        validate(keys_.back().size() <= max_keys, "{}: an object of more than {} keys", name_,
+                 max_keys);
         break;
       }
       default:

@@ -113,6 +113,13 @@ TEST(HfConfig, WhatIsNotComputedIsNamed) {
         << more << ": " << error_of(config(more, without));
 }
 
+/// Which took minutes to parse before there was a limit.
+std::string many_keys(int count) {
+  std::string text = "{\"k\": 0";
+  for (int i = 0; i < count; ++i) text += fmt::format(", \"k{}\": 0", i);
+  return text + "}";
+}
+
 TEST(HfConfig, BadFilesAreRefused) {
   const std::pair<std::string, std::string> table[] = {
       {"", "not JSON"},
@@ -120,6 +127,7 @@ TEST(HfConfig, BadFilesAreRefused) {
       {config() + std::string(1, '\0') + "x", "zero byte"},
       {config() + "x", "not JSON"},
       {"{\"a\": " + std::string(100000, '['), "deeper than 32"},
+      {many_keys(200'000), "more than 20000 keys"},
       {R"({"a": 1, "a": 2})", "there twice"},
       {R"({"b": {"a": 1, "a": 2}})", "there twice"},
       {R"({"a": 1e999})", "out of range"},
