@@ -94,8 +94,9 @@ std::int64_t bytes_of_size(const std::string& text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
   for (const auto& [name, bytes] : units)
-    if (error == std::errc{} && unit == name && number > 0 && number < (1 << 30))
-      return number * bytes;
+    if (error == std::errc{} && unit == name && number > 0 &&
+        !__builtin_mul_overflow(number, bytes, &number))
+      return number;
   fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
        text);
 }
@@ -108,6 +109,7 @@ int convert(const ConvertArguments& arguments) {
     validate(is_hf(arguments.from) != is_hf(arguments.to),
              "one of --from '{}' and --to '{}' must be hf:FOLDER, the other a checkpoint",
              arguments.from, arguments.to);
+    without_prefix(is_hf(arguments.to) ? arguments.to : arguments.from);
     type_of(arguments.dtype);
     bytes_of_size(arguments.max_shard_size);
   });

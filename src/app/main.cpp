@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 
 #include "app/command_line.hpp"
 #include "app/session.hpp"
@@ -42,6 +43,9 @@ int main(int argc, char** argv) {
   } catch (const llamesh::Error& error) {
     fmt::print(stderr, "llamesh: {}\n", error.what());
     return static_cast<int>(error.code());
+  } catch (const std::filesystem::filesystem_error& error) {  // e.g. a folder that may not be read
+    fmt::print(stderr, "llamesh: {}: {}\n", error.path1().string(), error.code().message());
+    return static_cast<int>(llamesh::ExitCode::bad_input);
   } catch (const std::exception& error) {
     fmt::print(stderr, "llamesh: {} (this is a bug, please report it)\n", error.what());
     return static_cast<int>(llamesh::ExitCode::internal_error);

@@ -37,7 +37,7 @@ round_trips() {
     same "$at.bf16" "$at.bf16.again"
     run 1 diff "$at.bf16.checkpoint" "$at.bf16"
     "$llamesh" diff "$at.bf16" "$at.fp32" > "$folder/log" 2>&1 && give_up "diff calls fp32 and bf16 equal"
-    run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp16" --dtype fp16
+    run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp16" --dtype fp16 --max-shard-size 5000000000
   done
   [[ -e $at.fp32/model.safetensors.index.json ]] || give_up "no index in $at.fp32"
   [[ -e $at.bf16/generation_config.json ]] || give_up "no generation_config.json in $at.bf16"
@@ -92,6 +92,10 @@ refused "is there already" convert --from "$folder/first" --to "hf:$folder/model
 refused "must be hf:FOLDER" convert --from "$folder/first" --to "$folder/x"
 refused "must be hf:FOLDER" convert --from "hf:$folder/model" --to "hf:$folder/x"
 refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
+refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
+refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
+"$mpirun" 2 "$llamesh" convert --from hf: --to "$folder/x" > "$folder/log" 2>&1
+[[ $(grep -c "names no folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
 refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
 refused "neither a run folder" convert --from "$folder/none" --to "hf:$folder/x"
