@@ -81,9 +81,11 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     AddedToken added{token.id("id"), token.text("content"), token.flag("lstrip", false),
                      token.flag("rstrip", false), token.flag("normalized", false)};
     const bool text_is_changed = file.spelling == Spelling::characters;
-    validate(!(added.normalized && text_is_changed),
-             "{}: '{}' with 'normalized: true' beside a normalizer is not supported", token.where(),
-             shown(added.content));
+    validate(
+        !(added.normalized && text_is_changed),
+        "{}: '{}' with 'normalized: true' beside a normalizer is not supported; where there is a "
+        "tokenizer.model, name that file",
+        token.where(), shown(added.content));
     const auto known = file.vocabulary.find(added.content);
     validate(known == file.vocabulary.end() || known->second == added.id,
              "{}: '{}' has id {} here, but {} in model.vocab", token.where(), shown(added.content),
