@@ -38,6 +38,8 @@ std::optional<Field> take_field(std::string_view& message) {
     field.value = take_varint(message);
     return field;
   }
+  // The begin or end of a group, which has no length: what is in it is taken for fields beside it.
+  if (kind == 3 || kind == 4) return field;
   const std::size_t length = kind == 1 ? 8 : kind == 5 ? 4 : take_varint(message);
   field.bytes = message.substr(0, length);
   message.remove_prefix(field.bytes.size());
