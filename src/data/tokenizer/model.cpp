@@ -58,8 +58,8 @@ struct Unit {
 /// Whether every step of a search stays in the trie, and every result in the text behind it.
 bool is_closed(std::string_view trie, std::string_view texts) {
   std::vector<Unit> units(trie.size() / sizeof(Unit));
-  std::memcpy(units.data(), trie.data(), units.size() * sizeof(Unit));
   if (units.empty() || units.size() % 256 != 0 || texts.empty() || texts.back() != 0) return false;
+  std::memcpy(units.data(), trie.data(), units.size() * sizeof(Unit));
   for (std::size_t i = 0; i < units.size(); ++i) {
     // No search goes on from a value; the root is not asked whether it is one.
     if (i > 0 && units[i].holds_value()) continue;
