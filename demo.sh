@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Trains a small Llama on the King James Bible: 4 MPI ranks as 2 nodes of 2, state sharded within a node and
-# replicated across nodes. Twice: once straight through, and once killed with SIGKILL in the middle and
-# resumed from its last checkpoint, which has to end with the very same loss. A few minutes on 2 cores,
-# everything under runs/.
+# Trains a small Llama on the King James Bible, with a vocabulary of 4096 made of its text: 4 MPI ranks as 2 nodes
+# of 2, state sharded within a node and replicated across nodes. Twice: once straight through, and once killed with
+# SIGKILL in the middle and resumed from its last checkpoint, which has to end with the very same loss. Then the
+# model writes a few lines. A few minutes on 2 cores, everything under runs/.
 #   ./demo.sh [--no-install]
 #     --no-install   install no packages, only say which are missing
 set -euo pipefail
@@ -20,7 +20,7 @@ scripts/setup.sh "${setup[@]}"
 scripts/build.sh cpu llamesh
 scripts/demo_corpus.sh runs/data
 llamesh=build/cpu/src/llamesh
-target=1.8     # nats a byte
+target=1.9      # bits a byte of text that it was not trained on; before training it is 3.2
 kill_after=200  # optimizer steps
 
 # mpirun refuses root unless told twice, and asks for an ssh that one machine does not need.
@@ -58,18 +58,20 @@ train demo
 
 "$llamesh" report runs/demo
 echo "== 3. What the trained model writes"
-"$llamesh" generate runs/demo --prompt "And the LORD said unto " --max-tokens 300 --temperature 0.7 --seed 1
-echo
+"$llamesh" generate runs/demo --prompt "And the LORD said unto" --max-tokens 120 --temperature 0.7 --seed 1
+echo "== 4. How well it knows text that it has not seen"
+told=$("$llamesh" evaluate runs/demo runs/data/bible-validation.txt --sequence-length 128)
+echo "$told"
+bits=$(sed -n 's/^bits.byte *//p' <<<"$told")
 echo "Run folder: $PWD/runs/demo"
 echo "Report:     $PWD/runs/demo/report.html"
-loss=$(last_loss demo validation)
 for word in grad_norm validation; do  # training, validation
   [ "$(last_loss demo $word)" = "$(last_loss demo-unbroken $word)" ] && continue
   echo "The demo FAILED: resumed it ended with loss $(last_loss demo $word), unbroken with $(last_loss demo-unbroken $word)." >&2
   exit 1
 done
-if ! awk -v loss="${loss:-nan}" -v target=$target 'BEGIN { exit !(loss + 0 > 0 && loss < target) }'; then
-  echo "The demo FAILED: validation loss ${loss:-missing}, not below $target nats a byte." >&2
+if ! awk -v bits="${bits:-nan}" -v target=$target 'BEGIN { exit !(bits + 0 > 0 && bits < target) }'; then
+  echo "The demo FAILED: ${bits:-no} bits a byte, not below $target." >&2
   exit 1
 fi
-echo "Validation loss $loss nats a byte (below $target); killed and resumed, it is that of the unbroken run to the last digit."
+echo "$bits bits a byte (below $target); killed and resumed, the loss is that of the unbroken run to the last digit."

@@ -11,7 +11,7 @@ packages=(
   g++ cmake ninja-build
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libdnnl-dev
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
-  libgtest-dev bible-kjv
+  libgtest-dev bible-kjv sentencepiece
   libsentencepiece-dev libpcre2-dev
 )
 test_packages=(
