@@ -57,6 +57,8 @@ int generate(const GenerateArguments& arguments) {
                          std::ssize(tokens) + arguments.max_tokens, dtype);
   print_now(prompt);
   data::TextStream text(*tokenizer);
+  // The prompt is not printed as it comes out of the tokens, but what follows begins in its midst.
+  for (const auto id : encoded) text.push(id);
   const auto start = Clock::now();
   // Ids that the tokenizer does not have are padding of the vocabulary.
   const auto known = static_cast<std::size_t>(tokenizer->vocab_size());
