@@ -19,6 +19,9 @@ int bench_collectives();
 /// and reads of the same bytes (under mpirun), in a folder below the one in which it starts.
 /// Returns the exit code.
 int bench_checkpoint(std::int64_t mebibytes);
+/// `llamesh bench decode`: generation token by token beside the rate at which the weights can be
+/// read. Takes 5 GB of memory. Returns the exit code.
+int bench_decode();
 /// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps beside the floor that
 /// their matmul FLOPs need. `device` is auto, cpu or cuda. Returns the exit code.
 int bench_step(const std::vector<std::string>& arguments, const std::string& device);

@@ -126,6 +126,8 @@ void CommandLine::add_bench() {
   bench->require_subcommand(1);
   runs(bench->add_subcommand("gemm", "GEMM rates beside the peak"), bench_gemm);
   runs(bench->add_subcommand("ops", "Every other kernel beside its floor"), bench_ops);
+  runs(bench->add_subcommand("decode", "Generation beside reading the weights (takes 5 GB)"),
+       bench_decode);
   runs(bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)"),
        bench_collectives);
   auto* command = bench->add_subcommand(

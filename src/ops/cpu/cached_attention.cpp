@@ -58,9 +58,7 @@ template <class T>
 void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionShape& s,
             std::int64_t past) {
   const auto group = s.heads / s.kv_heads;
-  for_each_task(s.sequence * s.kv_heads, [&](std::int64_t task) {
-    const auto i = task / s.kv_heads;
-    const auto kv_head = task % s.kv_heads;
+  const auto attend_one = [&](std::int64_t i, std::int64_t kv_head) {
     const auto n = past + i + 1;
     const auto first = kv_head * group * s.head_dim;
     thread_local static Scratch scratch;
@@ -70,6 +68,14 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
     mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(0, kv_head * s.head_dim),
         scores + group * n, n, group, s.head_dim);
+  };
+  // Several together while the text is short: to wake a team would take longer than the work.
+  const auto count = s.sequence * s.kv_heads;
+  const auto together = rows_per_block((past + s.sequence) * group * s.head_dim, 65536);
+  for_each_task((count + together - 1) / together, [&](std::int64_t task) {
+    const auto last = std::min(count, (task + 1) * together);
+    for (auto one = task * together; one < last; ++one)
+      attend_one(one / s.kv_heads, one % s.kv_heads);
   });
 }
 

@@ -1,5 +1,7 @@
 #include "ops/cpu/matvec.hpp"
 
+#include <algorithm>
+
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
@@ -47,14 +49,16 @@ void matvec(Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
     with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
       const Rows<const W> weight(w);
       Y* const out = y.as<Y>();
-      for_each_block(w.rows(), rows_per_block(k, 65536),
-                     [&](std::int64_t first, std::int64_t last) {
-                       for (auto o = first; o < last; ++o) {
-                         const float before =
-                             accumulate == Accumulate::yes ? static_cast<float>(out[o]) : 0.0F;
-                         out[o] = Y(before + dot_product(weight[o], row, k));
-                       }
-                     });
+      // Small tasks, each for the next free thread: one that has lost its core for a while keeps no
+      // others waiting for half of the matrix.
+      const auto rows = rows_per_block(k, 32768);
+      for_each_task((w.rows() + rows - 1) / rows, [&](std::int64_t task) {
+        const auto last = std::min(w.rows(), (task + 1) * rows);
+        for (auto o = task * rows; o < last; ++o) {
+          const float before = accumulate == Accumulate::yes ? static_cast<float>(out[o]) : 0.0F;
+          out[o] = Y(before + dot_product(weight[o], row, k));
+        }
+      });
     });
   });
 }
