@@ -58,6 +58,7 @@ train demo
 
 "$llamesh" report runs/demo
 echo "== 3. What the trained model writes"
+export OMP_WAIT_POLICY=passive  # threads that wait leave their core to whoever else needs it
 "$llamesh" generate runs/demo --prompt "And the LORD said unto" --max-tokens 120 --temperature 0.7 --seed 1
 echo "== 4. How well it knows text that it has not seen"
 told=$("$llamesh" evaluate runs/demo runs/data/bible-validation.txt --sequence-length 128)
