@@ -92,7 +92,9 @@ class TextStream {
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 /// A Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3 and others by their own pattern)
-/// or BPE with byte fallback (Llama 2). Bytes that are no UTF-8 become the tokens of these bytes.
+/// or BPE with byte fallback (Llama 2). Bytes that are no UTF-8 become the tokens of these bytes. A
+/// vocabulary may lack some of those (SmolLM2's lacks control characters): text that needs them is
+/// a user error.
 /// BOS and EOS are those of tokenizer_config.json beside it, or else the added tokens with the
 /// usual names; opening and closing are the post-processor's template.
 std::shared_ptr<const Tokenizer> open_hugging_face(const std::string& path);

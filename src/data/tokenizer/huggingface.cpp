@@ -37,30 +37,38 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool norma
 HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFile file,
                                            const TokenizerConfig& config)
     : Tokenizer(make_vocabulary(name, file, config)),
+      name_(name),
       file_(std::move(file)),
       merges_(file_.merges),
       raw_added_(select(file_.added, false)),
       normalized_added_(select(file_.added, true)) {
-  find_symbols(name);
+  find_symbols();
   if (file_.ignore_merges)
     for (const auto& [token, id] : file_.vocabulary) whole_words_.emplace(bytes_of(id), id);
   spaces_part_words_ = spaces_part_words();
   may_cut_ = words_can_be_cut();
 }
 
-void HuggingFaceTokenizer::find_symbols(const std::string& name) {
+void HuggingFaceTokenizer::find_symbols() {
   for (unsigned byte = 0; byte < 256; ++byte) {
-    const std::string token = spelling_of_byte(file_.spelling, static_cast<std::uint8_t>(byte));
-    const auto found = file_.vocabulary.find(token);
-    validate(found != file_.vocabulary.end(),
-             "{}: the vocabulary has no token '{}' for the byte {}; text with it would be lost",
-             name, token, byte);
-    byte_ids_[byte] = found->second;
+    const auto found =
+        file_.vocabulary.find(spelling_of_byte(file_.spelling, static_cast<std::uint8_t>(byte)));
+    byte_ids_[byte] = found == file_.vocabulary.end() ? no_id : found->second;
   }
   if (file_.spelling == Spelling::bytes) return;
   for (const auto& [token, id] : file_.vocabulary)
     if (!token.empty() && utf8_length(token) == token.size())
       character_ids_.emplace(code_point(token), id);
+}
+
+std::int32_t HuggingFaceTokenizer::byte_id(char byte) const {
+  const auto value = static_cast<unsigned char>(byte);
+  validate(
+      byte_ids_[value] != no_id,
+      "{}: the vocabulary has no token '{}' for the byte {}, which the text holds; it would be "
+      "lost",
+      name_, spelling_of_byte(file_.spelling, value), value);
+  return byte_ids_[value];
 }
 
 bool HuggingFaceTokenizer::spaces_part_words() const {
@@ -133,7 +141,7 @@ void HuggingFaceTokenizer::encode_plain(std::string_view text, Begin begin, Outp
     text.remove_prefix(valid);
     begin = Begin::continued;
     for (; !text.empty() && utf8_length(text) == 0; text.remove_prefix(1))
-      out.ids.push_back(byte_ids_[static_cast<unsigned char>(text.front())]);
+      out.ids.push_back(byte_id(text.front()));
   }
 }
 
@@ -218,7 +226,7 @@ void HuggingFaceTokenizer::find_word(std::string_view word,
 void HuggingFaceTokenizer::append_symbols(std::string_view word,
                                           std::vector<std::int32_t>& symbols) const {
   if (file_.spelling == Spelling::bytes) {
-    for (const char c : word) symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    for (const char c : word) symbols.push_back(byte_id(c));
     return;
   }
   const std::string spelt_space = to_utf8(space_symbol);
@@ -231,7 +239,7 @@ void HuggingFaceTokenizer::append_symbols(std::string_view word,
       symbols.push_back(found->second);
     else
       for (const char c : space ? std::string_view(spelt_space) : word.substr(0, length))
-        symbols.push_back(byte_ids_[static_cast<unsigned char>(c)]);
+        symbols.push_back(byte_id(c));
     word.remove_prefix(length);
   }
 }

@@ -41,7 +41,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   enum class Begin : std::uint8_t { document, section, continued };
 
   std::unique_ptr<Workspace> make_workspace() const;
-  void find_symbols(const std::string& name);
+  void find_symbols();
+  std::int32_t byte_id(char byte) const;
   bool spaces_part_words() const;
   bool words_can_be_cut() const;
   void encode_section(std::string_view text, Begin begin, const AddedTokens* added,
@@ -54,11 +55,14 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void find_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
   void append_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
 
+  static constexpr std::int32_t no_id = -1;
+
+  std::string name_;  ///< for messages
   TokenizerFile file_;
   BytePairEncoding merges_;
   AddedTokens raw_added_;
   AddedTokens normalized_added_;
-  std::array<std::int32_t, 256> byte_ids_{};                        ///< token of a byte
+  std::array<std::int32_t, 256> byte_ids_{};                        ///< token of a byte, or no_id
   std::unordered_map<std::uint32_t, std::int32_t> character_ids_;   ///< for Spelling::characters
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
   bool spaces_part_words_;  ///< no merge reaches over a space
