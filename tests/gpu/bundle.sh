@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Packs llamesh and the GPU tests of build/cuda, with Debian's Open MPI and all other libraries but glibc's, the
+# driver's and CUDA's, into a folder that runs on another machine:  FOLDER/run.sh N FOLDER/bin/llamesh ...
+# and  tests/gpu/run.sh --programs FOLDER  there.
+#   tests/gpu/bundle.sh FOLDER [CUDA-LIBRARY-FOLDER:...]
+# Needs patchelf. The second argument says where that machine keeps cuBLASLt and NCCL.
+set -euo pipefail
+out=$1
+cuda=${2:-/usr/local/cuda/lib64:/usr/local/nvidia/lib64}
+root=$(cd "$(dirname "$0")/../.." && pwd)
+command -v patchelf >/dev/null || { echo "bundle.sh: needs patchelf (apt-get install patchelf)" >&2; exit 1; }
+
+# Built for any x86-64 of the last years, not for the one that packs.
+cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 --log-level=WARNING
+ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
+rm -rf "$out"
+mkdir -p "$out"/{bin,lib/openmpi3,lib/pmix,share,etc/openmpi}
+out=$(cd "$out" && pwd)
+
+theirs='^(ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libutil|libcuda|libcublas|libnccl|libnvrtc|linux-vdso)[-.A-Za-z]*\.so'
+mpi=$(pkg-config --variable=libdir ompi)
+pmix=$(dirname "$(readlink -f "$(ldconfig -p | awk '/libpmix\.so\.2 /{print $NF; exit}')")")
+[[ -d $pmix/pmix ]] || pmix=/usr/lib/x86_64-linux-gnu/pmix2/lib
+cp "$root"/build/bundle/src/llamesh "$root"/build/bundle/tests/gpu_ops_* "$out/bin"
+cp -L "$(command -v mpirun)" "$out/bin/mpirun"
+cp -L "$(command -v orted)" "$out/bin/orted"
+cp -L "$mpi"/openmpi3/mca_*.so "$out/lib/openmpi3"
+# Plugins for networks and launchers that one machine does not need, with the libraries that they would bring.
+(cd "$out/lib/openmpi3" && rm -f -- *ucx* *_ofi.so *openib* *psm* *usnic* *slurm* *gridengine* *flux* *monitoring* \
+  mca_memheap_* mca_scoll_* mca_spml_* mca_sshmem_* mca_atomic_* mca_pmix_isolated* mca_vprotocol_* mca_crs_*)
+cp -L "$pmix"/pmix/pmix_mca_*.so "$out/lib/pmix"
+rm -f "$out"/lib/pmix/*slurm*
+cp -rL /usr/share/openmpi "$out/share/openmpi"
+cp -rL "$pmix/../share/pmix" "$out/share/pmix" 2>/dev/null || mkdir -p "$out/share/pmix"
+printf '%s\n' 'pml = ob1' 'btl = self,vader,tcp' 'btl_vader_single_copy_mechanism = none' >"$out/etc/openmpi/openmpi-mca-params.conf"
+
+find "$out" -type f \( -path '*/bin/*' -o -name '*.so*' \) -print0 |
+  LD_LIBRARY_PATH="$mpi:$pmix" xargs -0 ldd 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
+  while read -r name path; do
+    [[ $name =~ $theirs ]] || cp -Ln "$path" "$out/lib/$name"
+  done
+find "$out" -type f \( -path '*/bin/*' -o -name '*.so*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true
+for file in "$out"/bin/*; do patchelf --force-rpath --set-rpath "\$ORIGIN/../lib:$cuda" "$file"; done
+for file in "$out"/lib/{openmpi3,pmix}/*.so; do patchelf --set-rpath '$ORIGIN/..' "$file"; done
+for file in "$out"/lib/*.so*; do patchelf --set-rpath '$ORIGIN' "$file"; done
+
+cat >"$out/run.sh" <<'RUN'
+#!/usr/bin/env bash
+# run.sh N PROGRAM [ARGUMENTS]: N ranks on this machine. The folder may lie anywhere.
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+export OPAL_PREFIX=$here OPAL_LIBDIR=$here/lib OPAL_PKGLIBDIR=$here/lib/openmpi3 OPAL_BINDIR=$here/bin
+export OPAL_DATADIR=$here/share OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc/openmpi
+export PMIX_PREFIX=$here PMIX_LIBDIR=$here/lib PMIX_PKGLIBDIR=$here/lib/pmix PMIX_DATADIR=$here/share
+export PMIX_PKGDATADIR=$here/share/pmix OMPI_MCA_mca_base_component_path=$here/lib/openmpi3
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+command -v ssh >/dev/null 2>&1 || export OMPI_MCA_plm=isolated
+ranks=$1
+shift
+exec "$here/bin/mpirun" --oversubscribe --bind-to none -n "$ranks" "$@"
+RUN
+chmod +x "$out/run.sh"
+du -sh "$out"
