@@ -1,0 +1,153 @@
+#include "ops/cuda/kernels.hpp"
+#include "ops/cuda/packs.cuh"
+#include "ops/cuda/reduce.cuh"
+
+// Bound by memory: copy reads x and writes y, add also reads y, fill writes, scale reads and writes
+// y, sum_of_squares reads x. Each thread has two loads of 16 bytes and more on their way.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr std::int64_t threads = 256;
+
+/// y = x or y += x.
+template <bool adds, int width, class Y, class X>
+__global__ void __launch_bounds__(threads) combine(Y* y, const X* x, std::int64_t count) {
+  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto packs = count / width;
+  auto i = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  const auto tail = packs * width + i;
+  for (; i < packs; i += 2 * step) {
+    const bool two = i + step < packs;
+    auto* at = y + i * width;
+    auto* then = at + step * width;
+    auto a = load<width>(x + i * width);
+    auto b = two ? load<width>(x + (i + step) * width) : Pack<width>{};
+    if constexpr (adds) {
+      const auto c = load<width>(at);
+      const auto d = two ? load<width>(then) : Pack<width>{};
+      LLAMESH_UNROLL
+      for (int j = 0; j < width; ++j) {
+        a.v[j] += c.v[j];
+        b.v[j] += d.v[j];
+      }
+    }
+    store<width>(at, a);
+    if (two) store<width>(then, b);
+  }
+  for (auto t = tail; t < count; t += step)
+    store_one(y + t, adds ? load_one(y + t) + load_one(x + t) : load_one(x + t));
+}
+
+/// y = value or y *= value.
+template <bool multiplies, int width, class Y>
+__global__ void __launch_bounds__(threads) change(Y* y, float value, std::int64_t count) {
+  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto packs = count / width;
+  auto i = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  const auto tail = packs * width + i;
+  for (; i < packs; i += step) {
+    auto a = multiplies ? load<width>(y + i * width) : Pack<width>{};
+    LLAMESH_UNROLL
+    for (int j = 0; j < width; ++j) a.v[j] = multiplies ? a.v[j] * value : value;
+    store<width>(y + i * width, a);
+  }
+  for (auto t = tail; t < count; t += step)
+    store_one(y + t, multiplies ? load_one(y + t) * value : value);
+}
+
+template <bool adds>
+void launch_combine(Stream& stream, const Tensor& y, const Tensor& x) {
+  with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
+    with_type(x.dtype(), [&]<class X>(std::type_identity<X>) {
+      constexpr int wide = per_16_bytes < X >> per_16_bytes<Y> ? per_16_bytes<X> : per_16_bytes<Y>;
+      const auto y_all = y.span<Y>();
+      const auto x_all = x.span<X>();
+      with_width<wide>(aligned(y, x), [&]<int width>(std::integral_constant<int, width>) {
+        launch(&combine<adds, width, Y, X>, {blocks_for(divide_up(y.numel(), 2 * width), threads)},
+               threads, 0, stream, y_all.data(), static_cast<const X*>(x_all.data()), y.numel());
+      });
+    });
+  });
+}
+
+template <bool multiplies>
+void launch_change(Stream& stream, const Tensor& y, float value) {
+  with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
+    const auto all = y.span<Y>();
+    with_width<per_16_bytes<Y>>(aligned(y), [&]<int width>(std::integral_constant<int, width>) {
+      launch(&change<multiplies, width, Y>, {blocks_for(divide_up(y.numel(), width), threads)},
+             threads, 0, stream, all.data(), value, y.numel());
+    });
+  });
+}
+
+/// Each block's part of the sum; the order of all additions is set by the grid alone.
+template <int width>
+__global__ void __launch_bounds__(threads)
+    square_parts(double* parts, const float* x, std::int64_t count) {
+  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  double sums[width] = {};
+  for (auto i = first; i < packs; i += step) {
+    const auto a = load<width>(x + i * width);
+    LLAMESH_UNROLL
+    for (int j = 0; j < width; ++j) sums[j] += static_cast<double>(a.v[j]) * a.v[j];
+  }
+  double total = 0;
+  LLAMESH_UNROLL
+  for (int j = 0; j < width; ++j) total += sums[j];
+  for (auto t = packs * width + first; t < count; t += step)
+    total += static_cast<double>(x[t]) * x[t];
+  total = block_sum(total, shared_memory<double>());
+  if (thread_x() == 0) parts[block_x()] = total;
+}
+
+__global__ void __launch_bounds__(threads)
+    sum_parts(double* total, const double* parts, int count) {
+  double mine = 0;
+  for (int i = thread_x(); i < count; i += threads_x()) mine += parts[i];
+  mine = block_sum(mine, shared_memory<double>());
+  if (thread_x() == 0) *total = mine;
+}
+
+}  // namespace
+
+void copy(Stream& stream, Tensor y, Tensor x) {
+  expects(y.numel() == x.numel(), "copy of {} numbers to {}", x.numel(), y.numel());
+  if (y.numel() > 0) launch_combine<false>(stream, y, x);
+}
+
+void add(Stream& stream, Tensor y, Tensor x) {
+  expects(y.numel() == x.numel(), "add of {} numbers to {}", x.numel(), y.numel());
+  if (y.numel() > 0) launch_combine<true>(stream, y, x);
+}
+
+void fill(Stream& stream, Tensor y, float value) {
+  if (y.numel() > 0) launch_change<false>(stream, y, value);
+}
+
+void scale(Stream& stream, Tensor y, float factor) {
+  if (y.numel() > 0) launch_change<true>(stream, y, factor);
+}
+
+double sum_of_squares(Stream& stream, Tensor x) {
+  const auto all = x.span<float>();
+  const auto count = x.numel();
+  if (count == 0) return 0.0;
+  // As many blocks as fill any GPU, whatever this one is: the sum depends on numel alone.
+  constexpr std::int64_t most_blocks = 1056;
+  const auto wanted = divide_up(count, 8 * threads);
+  const auto blocks = wanted < most_blocks ? wanted : most_blocks;
+  const Scratch parts(stream, (blocks + 1) * 8);
+  const auto shared_bytes = threads / 32 * 8;
+  with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
+    launch(&square_parts<width>, {blocks}, threads, shared_bytes, stream, parts.as<double>() + 1,
+           static_cast<const float*>(all.data()), count);
+  });
+  launch(&sum_parts, {1}, threads, shared_bytes, stream, parts.as<double>(),
+         static_cast<const double*>(parts.as<double>() + 1), static_cast<int>(blocks));
+  return read_back(stream, static_cast<const double*>(parts.as<double>()));
+}
+
+}  // namespace LLAMESH_OPS_CUDA

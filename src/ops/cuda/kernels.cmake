@@ -1,0 +1,8 @@
+# The kernels, from the root of the sources. They compile as CUDA, and as C++ over the emulator.
+set(LLAMESH_CUDA_KERNELS
+    src/ops/cuda/elementwise.cu
+    src/ops/cuda/optimizers.cu
+    src/ops/cuda/rms_norm.cu
+    src/ops/cuda/rope.cu
+    src/ops/cuda/swiglu.cu)
+list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)

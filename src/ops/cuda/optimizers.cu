@@ -1,0 +1,112 @@
+#include <cmath>
+
+#include "ops/cuda/kernels.hpp"
+#include "ops/cuda/packs.cuh"
+
+// Bound by memory, in one pass: AdamW reads 16 bytes a parameter and writes 12, SGD 12 and 8.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr std::int64_t threads = 256;
+
+/// What of an AdamW step is the same for all parameters.
+struct Adamw {
+  float kept, step_size, root_correction, beta1, beta2, eps, gradient_scale;
+
+  __device__ __forceinline__ void operator()(float& p, float& m, float& v, float g) const {
+    const float slope = g * gradient_scale;
+    m += (slope - m) * (1.0F - beta1);
+    v = v * beta2 + slope * slope * (1.0F - beta2);
+    p = p * kept - step_size * m / (sqrt_of(v) * root_correction + eps);
+  }
+};
+
+template <int width>
+__global__ void __launch_bounds__(threads)
+    adamw_step(float* p, float* m, float* v, const float* g, std::int64_t count, Adamw step) {
+  const auto stride = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  for (auto i = first; i < packs; i += stride) {
+    auto a = load<width>(p + i * width);
+    auto b = load<width>(m + i * width);
+    auto c = load<width>(v + i * width);
+    const auto d = load<width>(g + i * width);
+    LLAMESH_UNROLL
+    for (int j = 0; j < width; ++j) step(a.v[j], b.v[j], c.v[j], d.v[j]);
+    store<width>(p + i * width, a);
+    store<width>(m + i * width, b);
+    store<width>(v + i * width, c);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) step(p[t], m[t], v[t], g[t]);
+}
+
+struct Sgd {
+  float lr, momentum, weight_decay, gradient_scale;
+
+  __device__ __forceinline__ void operator()(float& p, float& b, float g) const {
+    b = b * momentum + (g * gradient_scale + p * weight_decay);
+    p -= b * lr;
+  }
+};
+
+template <int width>
+__global__ void __launch_bounds__(threads)
+    sgd_step(float* p, float* b, const float* g, std::int64_t count, Sgd step) {
+  const auto stride = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  for (auto i = first; i < packs; i += stride) {
+    auto a = load<width>(p + i * width);
+    auto c = load<width>(b + i * width);
+    const auto d = load<width>(g + i * width);
+    LLAMESH_UNROLL
+    for (int j = 0; j < width; ++j) step(a.v[j], c.v[j], d.v[j]);
+    store<width>(p + i * width, a);
+    store<width>(b + i * width, c);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) step(p[t], b[t], g[t]);
+}
+
+}  // namespace
+
+void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
+           const AdamwStep& step) {
+  const auto count = parameter.numel();
+  expects(exp_avg.numel() == count && exp_avg_sq.numel() == count && gradient.numel() == count,
+          "adamw on tensors of {}, {}, {} and {} numbers", count, exp_avg.numel(),
+          exp_avg_sq.numel(), gradient.numel());
+  if (count == 0) return;
+  const Adamw numbers{1.0F - step.lr * step.weight_decay,
+                      step.lr / step.correction1,
+                      1.0F / std::sqrt(step.correction2),
+                      step.beta1,
+                      step.beta2,
+                      step.eps,
+                      step.gradient_scale};
+  const bool wide = aligned(parameter, exp_avg, exp_avg_sq, gradient);
+  with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&adamw_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
+           parameter.span<float>().data(), exp_avg.span<float>().data(),
+           exp_avg_sq.span<float>().data(),
+           static_cast<const float*>(gradient.span<float>().data()), count, numbers);
+  });
+}
+
+void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
+         const SgdStep& step) {
+  const auto count = parameter.numel();
+  expects(momentum_buffer.numel() == count && gradient.numel() == count,
+          "sgd on tensors of {}, {} and {} numbers", count, momentum_buffer.numel(),
+          gradient.numel());
+  if (count == 0) return;
+  const Sgd numbers{step.lr, step.momentum, step.weight_decay, step.gradient_scale};
+  const bool wide = aligned(parameter, momentum_buffer, gradient);
+  with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&sgd_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
+           parameter.span<float>().data(), momentum_buffer.span<float>().data(),
+           static_cast<const float*>(gradient.span<float>().data()), count, numbers);
+  });
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,279 @@
+#include "ops/cuda/kernels.hpp"
+#include "ops/cuda/packs.cuh"
+#include "ops/cuda/reduce.cuh"
+
+// Bound by memory. Forward reads x (and delta) and writes y (and the sum): 2 or 4 numbers an
+// element. Backward reads dy, x (and dx) and writes dx: 3 or 4. A row stays in registers between
+// the sum over it and the use of that sum.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+/// Each thread keeps this many times 16 bytes of a row.
+constexpr int kept_packs = 4;
+constexpr int most_threads = 512;
+/// For rows that are too long for that, or not in steps of 16 bytes, numbers are read twice.
+constexpr int any_threads = 256;
+constexpr std::int64_t shared_sums = 32 * 4;
+
+template <class T>
+struct NormRows {
+  Rows<T> y, sum;
+  Rows<const T> x, delta;  // delta.data null: none
+  const T* weight;
+  float* inverse_rms;
+  int cols;
+  float eps;
+
+  __device__ __forceinline__ float inverse(float squares) const {
+    return 1.0F / sqrt_of(squares / static_cast<float>(cols) + eps);
+  }
+};
+
+/// One row a block, kept in registers as it is stored.
+template <class T>
+__global__ void __launch_bounds__(most_threads) norm_kept(NormRows<T> a) {
+  constexpr int width = per_16_bytes<T>;
+  const auto row = block_x();
+  Words4 kept[kept_packs];
+  float squares = 0;
+  LLAMESH_UNROLL
+  for (int p = 0; p < kept_packs; ++p) {
+    const int col = (p * threads_x() + thread_x()) * width;
+    if (col >= a.cols) continue;
+    kept[p] = load_words<Words4>(a.x[row] + col);
+    if (a.delta.data) {
+      auto total = unpack<T>(kept[p]);
+      const auto added = load<width>(a.delta[row] + col);
+      LLAMESH_UNROLL
+      for (int i = 0; i < width; ++i) total.v[i] += added.v[i];
+      kept[p] = pack<T>(total);  // rounded, as the backward pass will see it
+      store_words(a.sum[row] + col, kept[p]);
+    }
+    const auto numbers = unpack<T>(kept[p]);
+    LLAMESH_UNROLL
+    for (int i = 0; i < width; ++i) squares += numbers.v[i] * numbers.v[i];
+  }
+  const float inverse = a.inverse(block_sum(squares, shared_memory<float>()));
+  if (thread_x() == 0) a.inverse_rms[row] = inverse;
+  LLAMESH_UNROLL
+  for (int p = 0; p < kept_packs; ++p) {
+    const int col = (p * threads_x() + thread_x()) * width;
+    if (col >= a.cols) continue;
+    auto numbers = unpack<T>(kept[p]);
+    const auto weight = load<width>(a.weight + col);
+    LLAMESH_UNROLL
+    for (int i = 0; i < width; ++i) numbers.v[i] *= inverse * weight.v[i];
+    store<width>(a.y[row] + col, numbers);
+  }
+}
+
+/// One row a block, any number of columns.
+template <class T>
+__global__ void __launch_bounds__(any_threads) norm_any(NormRows<T> a) {
+  const auto row = block_x();
+  const auto* from = a.delta.data ? a.sum[row] : a.x[row];
+  float squares = 0;
+  for (int col = thread_x(); col < a.cols; col += threads_x()) {
+    if (a.delta.data)
+      store_one(a.sum[row] + col, load_one(a.x[row] + col) + load_one(a.delta[row] + col));
+    const float number = load_one(from + col);
+    squares += number * number;
+  }
+  const float inverse = a.inverse(block_sum(squares, shared_memory<float>()));
+  if (thread_x() == 0) a.inverse_rms[row] = inverse;
+  for (int col = thread_x(); col < a.cols; col += threads_x())
+    store_one(a.y[row] + col, load_one(from + col) * (inverse * load_one(a.weight + col)));
+}
+
+template <class T>
+struct BackwardRows {
+  Rows<T> dx;
+  Rows<const T> dy, x;
+  const T* weight;
+  const float* inverse_rms;
+  float* partial;  // (blocks, cols): each block's part of dw
+  int rows, rows_a_block, cols;
+  bool accumulate;
+};
+
+/// dx of some rows, and their part of dw. With g = dy w and n = x / rms: dx = (g - n mean(g n)) /
+/// rms, dw = sum over rows of dy n.
+template <class T>
+__global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a) {
+  constexpr int width = per_16_bytes<T>;
+  auto* sums = shared_memory<float>();
+  float dw[kept_packs][width] = {};
+  const int first = block_x() * a.rows_a_block;
+  const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
+  for (int row = first; row < last; ++row) {
+    const float inverse = a.inverse_rms[row];
+    Words4 slope[kept_packs], from[kept_packs];
+    LLAMESH_UNROLL
+    for (int p = 0; p < kept_packs; ++p) {
+      const int col = (p * threads_x() + thread_x()) * width;
+      if (col >= a.cols) continue;
+      slope[p] = load_words<Words4>(a.dy[row] + col);
+      from[p] = load_words<Words4>(a.x[row] + col);
+    }
+    float products = 0;
+    LLAMESH_UNROLL
+    for (int p = 0; p < kept_packs; ++p) {
+      const int col = (p * threads_x() + thread_x()) * width;
+      if (col >= a.cols) continue;
+      const auto weight = load<width>(a.weight + col);
+      const auto g = unpack<T>(slope[p]);
+      const auto n = unpack<T>(from[p]);
+      LLAMESH_UNROLL
+      for (int i = 0; i < width; ++i) {
+        const float product = g.v[i] * (n.v[i] * inverse);
+        dw[p][i] += product;
+        products += product * weight.v[i];
+      }
+    }
+    const float mean = block_sum(products, sums) / static_cast<float>(a.cols);
+    LLAMESH_UNROLL
+    for (int p = 0; p < kept_packs; ++p) {
+      const int col = (p * threads_x() + thread_x()) * width;
+      if (col >= a.cols) continue;
+      const auto weight = load<width>(a.weight + col);
+      auto g = unpack<T>(slope[p]);
+      const auto n = unpack<T>(from[p]);
+      const auto old = a.accumulate ? load<width>(a.dx[row] + col) : Pack<width>{};
+      LLAMESH_UNROLL
+      for (int i = 0; i < width; ++i)
+        g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
+      store<width>(a.dx[row] + col, g);
+    }
+    sync_threads();  // before the next row's sums
+  }
+  LLAMESH_UNROLL
+  for (int p = 0; p < kept_packs; ++p) {
+    const int col = (p * threads_x() + thread_x()) * width;
+    if (col >= a.cols) continue;
+    auto* to = a.partial + static_cast<std::int64_t>(block_x()) * a.cols + col;
+    LLAMESH_UNROLL
+    for (int i = 0; i < width; ++i) to[i] = dw[p][i];
+  }
+}
+
+/// The same for any number of columns; the part of dw is summed in memory, by the thread that owns
+/// its column.
+template <class T>
+__global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
+  auto* sums = shared_memory<float>();
+  auto* dw = a.partial + static_cast<std::int64_t>(block_x()) * a.cols;
+  for (int col = thread_x(); col < a.cols; col += threads_x()) dw[col] = 0;
+  const int first = block_x() * a.rows_a_block;
+  const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
+  for (int row = first; row < last; ++row) {
+    const float inverse = a.inverse_rms[row];
+    float products = 0;
+    for (int col = thread_x(); col < a.cols; col += threads_x()) {
+      const float product = load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse);
+      dw[col] += product;
+      products += product * load_one(a.weight + col);
+    }
+    const float mean = block_sum(products, sums) / static_cast<float>(a.cols);
+    for (int col = thread_x(); col < a.cols; col += threads_x()) {
+      const float g = load_one(a.dy[row] + col) * load_one(a.weight + col);
+      const float old = a.accumulate ? load_one(a.dx[row] + col) : 0.0F;
+      store_one(a.dx[row] + col, (g - load_one(a.x[row] + col) * inverse * mean) * inverse + old);
+    }
+    sync_threads();
+  }
+}
+
+constexpr int groups = 32;
+
+/// dw = or += the column sums of partial (count, cols): each of 32 warps sums every 32nd of them,
+/// then the first warp sums the warps.
+template <class W>
+__global__ void __launch_bounds__(32 * groups)
+    sum_partials(W* dw, const float* partial, int count, int cols, bool accumulate) {
+  auto* sums = shared_memory<float>();
+  const int lane = thread_x() % 32, group = thread_x() / 32;
+  const int col = block_x() * 32 + lane;
+  float total = 0;
+  if (col < cols)
+    for (int i = group; i < count; i += groups)
+      total += partial[static_cast<std::int64_t>(i) * cols + col];
+  sums[group * 32 + lane] = total;
+  sync_threads();
+  if (group > 0 || col >= cols) return;
+  total = accumulate ? load_one(dw + col) : 0.0F;
+  for (int g = 0; g < groups; ++g) total += sums[g * 32 + lane];
+  store_one(dw + col, total);
+}
+
+/// Threads that keep a row of `cols` numbers in registers; 0 where it cannot be.
+template <class T>
+std::int64_t threads_that_keep(std::int64_t cols, bool rows_aligned) {
+  constexpr std::int64_t width = per_16_bytes<T>;
+  if (!rows_aligned || cols % width != 0) return 0;
+  const auto threads = divide_up(divide_up(cols, width * kept_packs), 32) * 32;
+  return threads <= most_threads ? threads : 0;
+}
+
+template <class T>
+void launch_norm(Stream& stream, const NormRows<T>& a, std::int64_t rows, bool rows_aligned) {
+  const auto threads = threads_that_keep<T>(a.cols, rows_aligned);
+  if (threads > 0)
+    launch(&norm_kept<T>, {rows}, threads, shared_sums, stream, a);
+  else
+    launch(&norm_any<T>, {rows}, any_threads, shared_sums, stream, a);
+}
+
+}  // namespace
+
+void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x, Tensor delta,
+              Tensor w, float eps) {
+  expects(same_matrix_shape(y, x) && inverse_rms.numel() == x.rows() && w.numel() == x.cols(),
+          "rms_norm shapes");
+  expects(static_cast<bool>(sum) == static_cast<bool>(delta), "rms_norm: delta without sum");
+  expects(!delta || (same_matrix_shape(delta, x) && same_matrix_shape(sum, x)),
+          "rms_norm shapes of delta and sum");
+  if (x.numel() == 0) return;
+  with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch_norm<T>(stream,
+                   {rows_of<T>(y), rows_of<T>(sum), rows_of<const T>(x), rows_of<const T>(delta),
+                    w.as<T>(), inverse_rms.as<float>(), static_cast<int>(x.cols()), eps},
+                   x.rows(), aligned(y, sum, x, delta, w));
+  });
+}
+
+void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
+                       Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms,
+                       Tensor w) {
+  expects(same_matrix_shape(dx, x) && same_matrix_shape(dy, x) && w.numel() == x.cols() &&
+              dw.numel() == x.cols() && inverse_rms.numel() == x.rows(),
+          "rms_norm_backward shapes");
+  if (x.numel() == 0) return;
+  // The partition depends on the number of rows alone: 4 blocks on each of 132 multiprocessors.
+  const auto rows_a_block = divide_up(x.rows(), 528);
+  const auto blocks = divide_up(x.rows(), rows_a_block);
+  const Scratch partial(stream, blocks * x.cols() * 4);
+  with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    const BackwardRows<T> a{rows_of<T>(dx),
+                            rows_of<const T>(dy),
+                            rows_of<const T>(x),
+                            w.as<T>(),
+                            inverse_rms.as<float>(),
+                            partial.as<float>(),
+                            static_cast<int>(x.rows()),
+                            static_cast<int>(rows_a_block),
+                            static_cast<int>(x.cols()),
+                            accumulate_dx == Accumulate::yes};
+    const auto threads = threads_that_keep<T>(x.cols(), aligned(dx, dy, x, w));
+    if (threads > 0)
+      launch(&backward_kept<T>, {blocks}, threads, shared_sums, stream, a);
+    else
+      launch(&backward_any<T>, {blocks}, any_threads, shared_sums, stream, a);
+  });
+  with_type(dw.dtype(), [&]<class W>(std::type_identity<W>) {
+    launch(&sum_partials<W>, {divide_up(x.cols(), 32)}, 32 * groups, 32 * groups * 4, stream,
+           dw.as<W>(), static_cast<const float*>(partial.as<float>()), static_cast<int>(blocks),
+           static_cast<int>(x.cols()), accumulate_dw == Accumulate::yes);
+  });
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "fiber.hpp"
+
+/// Runs CUDA kernels written against ops/cuda/device_code.cuh on the CPU, one block after another
+/// on the calling thread, the threads of a block as fibers. It is for finding mistakes, not for
+/// speed:
+///
+/// - A thread runs until it waits, then the next one does. Every other block runs its threads in
+///   reverse order, so that what lacks a barrier fails in one of them.
+/// - Shared memory starts as NaNs, and so does the target of an asynchronous copy from the moment
+///   when it is issued; the bytes arrive when the thread waits for them.
+/// - Accesses through the 16-byte helpers must be aligned, those of shared memory within bounds; a
+///   write just beyond the block's shared memory is noticed at its end.
+/// - A barrier that a thread has left, and a warp whose lanes do different things, are errors.
+namespace llamesh::emulator {
+
+inline constexpr int warp_size = 32;
+
+struct Index {
+  int x = 0, y = 0, z = 0;
+};
+
+/// What a warp does together. The lane that comes last performs it for all.
+enum class Together { nothing, sync, shuffle, load_matrix, multiply };
+
+/// One block and what is going on in it.
+class Block {
+ public:
+  static constexpr int most_threads = 1024;
+
+  /// The one that this thread runs.
+  static Block& current();
+
+  /// Runs `kernel` once for each thread of each block of the grid; rethrows what one of them
+  /// throws.
+  void run(Index grid, int threads, std::int64_t shared_bytes, const std::function<void()>& kernel);
+
+  int thread() const { return at_; }
+  int threads() const { return threads_; }
+  Index index() const { return index_; }
+  Index grid() const { return grid_; }
+
+  /// Waits for all threads of the block.
+  void sync();
+  /// Waits for all lanes of the warp; the last one calls perform(arguments of the 32 lanes).
+  void together(Together what, void* argument, void (*perform)(void* const* lanes));
+
+  std::byte* shared() { return shared_.data() + guard; }
+  /// Throws unless `bytes` at `offset` lie within shared memory, aligned to `alignment`.
+  void check_shared(std::int64_t offset, std::int64_t bytes, std::int64_t alignment) const;
+
+  /// Starts a copy into shared memory (of zeros where `from` is null).
+  void copy_async(std::int64_t offset, const void* from, std::int64_t bytes);
+  void commit_copies();
+  /// All but the last `open` groups of this thread arrive.
+  void wait_copies(int open);
+
+ private:
+  static constexpr std::int64_t guard = 256;
+  enum class State { ready, at_barrier, in_warp, done };
+  struct Copy {
+    std::int64_t offset;
+    const void* from;
+    std::int64_t bytes;
+  };
+  struct Thread {
+    Fiber fiber;
+    State state = State::done;
+    std::vector<Copy> issued;
+    std::deque<std::vector<Copy>> groups;
+  };
+  struct Warp {
+    Together what = Together::nothing;
+    int arrived = 0;
+    std::array<void*, warp_size> arguments{};
+  };
+
+  static void enter();
+  void run_block();
+  void leave();
+  void go_on();
+  int next_ready() const;
+  void check_guards() const;
+
+  Index index_, grid_;
+  int at_ = 0, threads_ = 0, step_ = 1;
+  int waiting_ = 0, done_ = 0;
+  std::int64_t shared_bytes_ = 0;
+  const std::function<void()>* kernel_ = nullptr;
+  std::exception_ptr error_;
+  std::vector<std::byte> shared_;
+  std::vector<std::unique_ptr<Thread>> pool_;
+  std::vector<Warp> warps_;
+  Fiber main_;
+};
+
+}  // namespace llamesh::emulator

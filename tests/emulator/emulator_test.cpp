@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "emulated_target.hpp"
+
+/// That the emulator finds what it is there to find, and that its matrix instructions multiply
+/// matrices.
+namespace llamesh::test {
+namespace {
+
+using namespace ops::cuda;
+
+/// Runs `kernel` on two blocks, whose threads take their turns in opposite orders.
+void run(const std::function<void()>& kernel, int threads = 64, std::int64_t shared_bytes = 4096) {
+  emulator::Block::current().run({2, 1, 1}, threads, shared_bytes, kernel);
+}
+
+/// Each thread reads what its neighbour wrote.
+void pass_on(bool barrier, std::vector<float>& got) {
+  run([&] {
+    auto* shared = shared_memory<float>();
+    const int me = thread_x();
+    shared[me] = static_cast<float>(me);
+    if (barrier) sync_threads();
+    got[static_cast<std::size_t>(block_x() * 64 + me)] = shared[(me + 1) % 64];
+  });
+}
+
+TEST(Emulator, ABarrierOrdersSharedMemoryAndItsLackShows) {
+  std::vector<float> got(128);
+  pass_on(true, got);
+  for (int i = 0; i < 128; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)], (i % 64 + 1) % 64);
+  pass_on(false, got);
+  for (const int first : {0, 64}) {
+    int wrong = 0;
+    for (int i = 0; i < 63; ++i)
+      if (std::isnan(got[static_cast<std::size_t>(first + i)])) ++wrong;
+    EXPECT_EQ(wrong, first == 0 ? 63 : 0) << "the second block runs the other way round";
+  }
+}
+
+TEST(Emulator, ACopyArrivesWhenItIsWaitedForAndNotBefore) {
+  alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  run(
+      [&] {
+        if (thread_x() != 0) return;
+        auto* shared = shared_memory<float>();
+        copy_async(0, from, true);
+        copy_async_commit();
+        copy_async(16, from + 4, true);
+        copy_async(32, from, false);
+        copy_async_commit();
+        EXPECT_TRUE(std::isnan(shared[0]));
+        copy_async_wait<1>();
+        EXPECT_EQ(shared[3], 4);
+        EXPECT_TRUE(std::isnan(shared[4]));
+        copy_async_wait<0>();
+        EXPECT_EQ(shared[7], 8);
+        EXPECT_EQ(shared[8], 0);
+      },
+      32);
+  EXPECT_ANY_THROW(run(
+      [&] {
+        copy_async(0, from, true);
+        copy_async_commit();
+      },
+      32))
+      << "a copy that nobody waits for";
+}
+
+TEST(Emulator, MistakesAreErrors) {
+  alignas(16) static const float from[4] = {};
+  EXPECT_ANY_THROW(run([] {
+    if (thread_x() < 60) sync_threads();
+  })) << "a barrier that some threads do not reach";
+  EXPECT_ANY_THROW(run([] {
+    if (thread_x() == 7) return;
+    sync_threads();
+  }));
+  EXPECT_ANY_THROW(run([] {
+    if (thread_x() % 2 == 0)
+      sync_warp();
+    else
+      shuffle_xor(1.0F, 1);
+  })) << "lanes of a warp that do different things";
+  EXPECT_ANY_THROW(run([] { copy_async(4096, from, true); })) << "beyond shared memory";
+  EXPECT_ANY_THROW(run([] { copy_async(8, from, true); })) << "not aligned";
+  EXPECT_ANY_THROW(run([] { shared_memory<float>()[1024] = 0; })) << "just beyond shared memory";
+  EXPECT_ANY_THROW(run([] { require(thread_x() != 63); }));
+  run([] { sync_threads(); });  // it can be used after all that
+}
+
+TEST(Emulator, ShufflesExchange) {
+  run([] {
+    const int lane = thread_x() % 32;
+    EXPECT_EQ(shuffle_xor(lane, 5), lane ^ 5);
+    EXPECT_EQ(shuffle_xor(static_cast<double>(lane), 16), lane ^ 16);
+  });
+}
+
+// c (16, 8) = a (16, 16) b (16, 8), b once as it lies and once from its transpose.
+TEST(Emulator, MatrixInstructionsMultiply) {
+  const auto a = [](int i, int k) { return static_cast<float>(i * 3 - k * 2 + i * k % 7); };
+  const auto b = [](int k, int j) { return static_cast<float>(k - 2 * j + k * j % 5); };
+  run(
+      [&] {
+        auto* left = shared_memory<bf16>();
+        auto* right = left + 256;          // (k, j), 16 x 8
+        auto* right_turned = right + 128;  // (j, k), 8 x 16
+        const int lane = thread_x();
+        for (int i = lane; i < 256; i += 32) left[i] = bf16(a(i / 16, i % 16));
+        for (int i = lane; i < 128; i += 32) right[i] = bf16(b(i / 8, i % 8));
+        for (int i = lane; i < 128; i += 32) right_turned[i] = bf16(b(i % 16, i / 16));
+        sync_warp();
+        std::uint32_t x[4], y[4], z[4];
+        load_matrices(x, shared_address(left + lane % 16 * 16 + lane / 16 * 8));
+        load_matrices_transposed(y, shared_address(right + lane % 16 * 8));
+        load_matrices(z, shared_address(right_turned + lane % 8 * 16 + lane / 8 % 2 * 8));
+        float c[4] = {1, 1, 1, 1}, d[4] = {};
+        multiply(c, x, y[0], y[1]);
+        multiply(d, x, z[0], z[1]);
+        for (int n = 0; n < 4; ++n) {
+          const int row = lane / 4 + n / 2 * 8, col = lane % 4 * 2 + n % 2;
+          float expected = 0;
+          for (int k = 0; k < 16; ++k) expected += a(row, k) * b(k, col);
+          EXPECT_EQ(c[n], expected + 1);
+          EXPECT_EQ(d[n], expected);
+        }
+      },
+      32);
+}
+
+}  // namespace
+}  // namespace llamesh::test

@@ -1,0 +1,96 @@
+#include "twin.hpp"
+
+namespace llamesh::test {
+namespace {
+
+constexpr std::int64_t all_counts[] = {1, 7, 8, 64, 1000, 9001};
+constexpr DType both_types[] = {DType::f32, DType::bf16};
+/// Aligned, and a place from which no 16 bytes can be read at once.
+constexpr Place both_places[] = {{0, 0}, {0, 1}};
+
+TEST(CudaElementwise, CopyAndAddCast) {
+  for (const auto count : all_counts)
+    for (const auto to : both_types)
+      for (const auto from : both_types)
+        for (const auto place : both_places) {
+          SCOPED_TRACE(count);
+          Twin y(to, 1, count), x(from, 1, count, place);
+          ops::copy(host_stream(), y.host(), x.host());
+          ops::cuda::copy(device_stream(), y.device(), x.device());
+          y.expect_equal(0.0, "copy");
+          Twin z(to, 1, count, place);
+          ops::add(host_stream(), z.host(), x.host());
+          ops::cuda::add(device_stream(), z.device(), x.device());
+          z.expect_equal(0.0, "add");
+        }
+}
+
+TEST(CudaElementwise, FillAndScale) {
+  for (const auto count : all_counts)
+    for (const auto type : both_types)
+      for (const auto place : both_places) {
+        SCOPED_TRACE(count);
+        Twin y(type, 1, count, place);
+        ops::scale(host_stream(), y.host(), -1.7F);
+        ops::cuda::scale(device_stream(), y.device(), -1.7F);
+        y.expect_equal(0.0, "scale");
+        ops::fill(host_stream(), y.host(), 0.3F);
+        ops::cuda::fill(device_stream(), y.device(), 0.3F);
+        y.expect_equal(0.0, "fill");
+      }
+}
+
+TEST(CudaElementwise, SumOfSquaresEqualsAPlainSum) {
+  for (const auto count : all_counts)
+    for (const auto place : both_places) {
+      Twin x(DType::f32, 1, count, place);
+      double expected = 0.0;
+      for (std::int64_t i = 0; i < count; ++i) expected += x.get(0, i) * x.get(0, i);
+      const auto total = ops::cuda::sum_of_squares(device_stream(), x.device());
+      EXPECT_NEAR(total, expected, 1e-12 * expected) << count << " numbers, seed " << seed;
+      EXPECT_EQ(total, ops::cuda::sum_of_squares(device_stream(), x.device())) << "run to run";
+    }
+  EXPECT_EQ(ops::cuda::sum_of_squares(device_stream(), Tensor(nullptr, DType::f32, {0})), 0.0);
+}
+
+TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
+  Twin x(DType::f32, 1, 5000);
+  x.set(0, 4321, std::nan(""));
+  EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
+}
+
+TEST(CudaOptimizers, AdamwStepsAsOnTheCpu) {
+  const ops::AdamwStep step{1e-2F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.19F, 0.0975F, 0.3F};
+  for (const auto count : all_counts)
+    for (const auto place : both_places) {
+      Twin p(DType::f32, 1, count, place), m(DType::f32, 1, count, place);
+      Twin g(DType::f32, 1, count, place), v(DType::f32, 1, count, place);
+      ops::fill(host_stream(), v.host(), 0.25F);  // a mean of squares is not negative
+      ops::cuda::fill(device_stream(), v.device(), 0.25F);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        ops::adamw(host_stream(), p.host(), m.host(), v.host(), g.host(), step);
+        ops::cuda::adamw(device_stream(), p.device(), m.device(), v.device(), g.device(), step);
+      }
+      p.expect_equal(1e-6, "parameter");
+      m.expect_equal(1e-6, "exp_avg");
+      v.expect_equal(1e-6, "exp_avg_sq");
+    }
+}
+
+TEST(CudaOptimizers, SgdStepsAsOnTheCpu) {
+  const ops::SgdStep step{1e-2F, 0.9F, 0.1F, 0.3F};
+  for (const auto count : all_counts)
+    for (const auto place : both_places) {
+      Twin p(DType::f32, 1, count, place), b(DType::f32, 1, count, place);
+      Twin g(DType::f32, 1, count, place);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        ops::sgd(host_stream(), p.host(), b.host(), g.host(), step);
+        ops::cuda::sgd(device_stream(), p.device(), b.device(), g.device(), step);
+      }
+      p.expect_equal(1e-6, "parameter");
+      b.expect_equal(1e-6, "momentum");
+    }
+}
+
+}  // namespace
+}  // namespace llamesh::test

@@ -1,0 +1,123 @@
+#include "twin.hpp"
+
+namespace llamesh::test {
+namespace {
+
+class CudaLayers : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaLayers, ::testing::Values(DType::f32, DType::bf16), dtype_name);
+
+constexpr Accumulate both[] = {Accumulate::no, Accumulate::yes};
+
+/// Rows that lie at multiples of 16 bytes and some that do not; numbers of columns below, at and
+/// beyond what a block takes in one turn.
+struct Sizes {
+  std::int64_t rows, cols;
+  Place place;
+};
+const Sizes all_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257, {}},
+                           {70, 64, {8, 0}},   {5, 1032, {}},    {3, 64, {0, 1}},
+                           {600, 24, {16, 0}}, {2, 18432, {}},   {3, 4096, {8, 8}}};
+
+// --- RMSNorm ---
+
+TEST_P(CudaLayers, RmsNorm) {
+  for (const auto& [rows, cols, place] : all_sizes) {
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, cols, place), w(dtype(), 1, cols), y(dtype(), rows, cols, place);
+    Twin inverse(DType::f32, 1, rows);
+    ops::rms_norm(host_stream(), y.host(), inverse.host(), {}, x.host(), {}, w.host(), 1e-5F);
+    ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), {}, x.device(), {},
+                        w.device(), 1e-5F);
+    y.expect_equal(near(), "y");
+    inverse.expect_equal(1e-5, "inverse_rms");
+    x.expect_equal(0.0, "x");
+  }
+}
+
+TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
+  for (const auto& [rows, cols, place] : all_sizes) {
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
+    Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows);
+    ops::rms_norm(host_stream(), y.host(), inverse.host(), x.host(), x.host(), delta.host(),
+                  w.host(), 1e-5F);
+    ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), x.device(), x.device(),
+                        delta.device(), w.device(), 1e-5F);
+    x.expect_equal(0.0, "sum, in place");
+    y.expect_equal(near(), "y");
+    inverse.expect_equal(1e-5, "inverse_rms");
+  }
+}
+
+TEST_P(CudaLayers, RmsNormBackward) {
+  for (const auto& [rows, cols, place] : all_sizes)
+    for (const auto accumulate : both)
+      for (const auto result : {DType::f32, DType::bf16}) {
+        SCOPED_TRACE(cols);
+        Twin x(dtype(), rows, cols, place), dy(dtype(), rows, cols, place), w(dtype(), 1, cols);
+        Twin y(dtype(), rows, cols), dx(dtype(), rows, cols, place), dw(result, 1, cols);
+        Twin inverse(DType::f32, 1, rows);
+        ops::rms_norm(host_stream(), y.host(), inverse.host(), {}, x.host(), {}, w.host(), 1e-5F);
+        ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), {}, x.device(), {},
+                            w.device(), 1e-5F);
+        ops::rms_norm_backward(host_stream(), dx.host(), accumulate, dw.host(), accumulate,
+                               dy.host(), x.host(), inverse.host(), w.host());
+        ops::cuda::rms_norm_backward(device_stream(), dx.device(), accumulate, dw.device(),
+                                     accumulate, dy.device(), x.device(), inverse.device(),
+                                     w.device());
+        dx.expect_equal(near(), "dx");
+        dw.expect_equal(result == DType::f32 ? 1e-5 : tolerance(result), "dw");
+      }
+}
+
+// --- Rotary embedding ---
+
+TEST_P(CudaLayers, Rope) {
+  for (const std::int64_t head_dim : {6, 32, 80, 128})
+    for (const auto rotation : {ops::Rotation::forward, ops::Rotation::backward})
+      for (const auto gap : {std::int64_t{7}, std::int64_t{16}}) {
+        SCOPED_TRACE(head_dim);
+        Twin x(dtype(), 74, 3 * head_dim, {gap, 0}), cos_sin(DType::f32, 37, head_dim);
+        ops::rope(host_stream(), x.host(), cos_sin.host(), {}, head_dim, rotation);
+        ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), {}, head_dim, rotation);
+        x.expect_equal(near(), "x");
+      }
+}
+
+TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
+  TwinIntegers starts({0, 0, 0, 3, 4, 4, 4, 4, 8, 0, 0, 0, 0, 0, 0, 0, 7, 7});
+  Twin x(dtype(), 18, 64, {8, 0}), cos_sin(DType::f32, 9, 32);
+  ops::rope(host_stream(), x.host(), cos_sin.host(), starts.host(), 32, ops::Rotation::forward);
+  ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), starts.device(), 32,
+                  ops::Rotation::forward);
+  x.expect_equal(near(), "x");
+}
+
+// --- SwiGLU ---
+
+TEST_P(CudaLayers, SwigluAndItsGradientInPlace) {
+  for (const auto& [rows, cols, place] : all_sizes) {
+    if (cols > 5000) continue;
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, 2 * cols, place, 3.0), y(dtype(), rows, cols, place);
+    Twin dy(dtype(), rows, cols, place);
+    ops::swiglu(host_stream(), y.host(), x.host());
+    ops::cuda::swiglu(device_stream(), y.device(), x.device());
+    y.expect_equal(near(), "y");
+    ops::swiglu_backward(host_stream(), x.host(), dy.host(), x.host());
+    ops::cuda::swiglu_backward(device_stream(), x.device(), dy.device(), x.device());
+    x.expect_equal(near(), "dx");
+  }
+}
+
+TEST_P(CudaLayers, SwigluOfHugeGatesIsFinite) {
+  Twin y(dtype(), 1, 2), gates(dtype(), 1, 4);
+  const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
+  for (std::int64_t i = 0; i < 4; ++i) gates.set(0, i, numbers[i]);
+  ops::swiglu(host_stream(), y.host(), gates.host());
+  ops::cuda::swiglu(device_stream(), y.device(), gates.device());
+  y.expect_equal(1e-6, "y");
+}
+
+}  // namespace
+}  // namespace llamesh::test
