@@ -1,6 +1,8 @@
 # The kernels, from the root of the sources. They compile as CUDA, and as C++ over the emulator.
 set(LLAMESH_CUDA_KERNELS
+    src/ops/cuda/cross_entropy.cu
     src/ops/cuda/elementwise.cu
+    src/ops/cuda/embedding.cu
     src/ops/cuda/optimizers.cu
     src/ops/cuda/rms_norm.cu
     src/ops/cuda/rope.cu

@@ -105,6 +105,15 @@ __device__ __forceinline__ void store(T* to, const Pack<width>& from) {
   }
 }
 
+/// exp(x) as well as results of type T can show it: bf16 takes the fast one.
+template <class T>
+__device__ __forceinline__ float exp_for(float x) {
+  if constexpr (std::is_same_v<T, float>)
+    return exp_of(x);
+  else
+    return exp_fast(x);
+}
+
 /// Rows of a matrix view on the device: rows[m] points to the first number of row m.
 template <class T>
 struct Rows {

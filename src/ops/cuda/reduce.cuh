@@ -24,4 +24,15 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return total;
 }
 
+/// The largest number of the block, in every thread, likewise.
+__device__ __forceinline__ float block_max(float x, float* shared) {
+  LLAMESH_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) x = most_of(x, shuffle_xor(x, mask));
+  if (thread_x() % 32 == 0) shared[thread_x() / 32] = x;
+  sync_threads();
+  float most = shared[0];
+  for (int warp = 1; warp < threads_x() / 32; ++warp) most = most_of(most, shared[warp]);
+  return most;
+}
+
 }  // namespace LLAMESH_OPS_CUDA

@@ -11,10 +11,11 @@ constexpr int threads = 256;
 
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
+  const float below = 1.0F + exp_for<T>(-x);
   if constexpr (std::is_same_v<T, float>)
-    return 1.0F / (1.0F + exp_of(-x));
+    return 1.0F / below;
   else
-    return divide_fast(1.0F, 1.0F + exp_fast(-x));
+    return divide_fast(1.0F, below);
 }
 
 /// Blocks of columns along x, rows along y.
