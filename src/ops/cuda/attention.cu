@@ -1,0 +1,103 @@
+#include "ops/cuda/attention.cuh"
+#include "ops/cuda/reduce.cuh"
+
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr int threads = 256;
+constexpr int warps = threads / 32;
+
+/// One warp for each token and head. Bound by memory: reads out and dout once.
+template <class T>
+__global__ void __launch_bounds__(threads) row_products(AttentionRows<T> a, std::int64_t count) {
+  const auto row = static_cast<std::int64_t>(block_x()) * warps + thread_x() / 32;
+  if (row >= count) return;
+  const auto token = row / a.heads;
+  const int head = static_cast<int>(row % a.heads);
+  const T* out = a.out[token] + head * a.head_dim;
+  const T* dout = a.dout[token] + head * a.head_dim;
+  float sum = 0;
+  for (int e = thread_x() % 32; e < a.head_dim; e += 32)
+    sum += load_one(out + e) * load_one(dout + e);
+  sum = warp_sum(sum);
+  const int batch = static_cast<int>(token / a.sequence);
+  if (thread_x() % 32 == 0) a.delta[a.statistics(batch, head) + token % a.sequence] = sum;
+}
+
+void expect_shapes(const AttentionCall& c) {
+  const auto& s = c.shape;
+  const auto tokens = s.batch * s.sequence;
+  expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+          "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
+  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == tokens &&
+              c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
+          "attention: q ({}, {}), k ({}, {}) of {} tokens", c.q.rows(), c.q.cols(), c.k.rows(),
+          c.k.cols(), tokens);
+  expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.numel() == s.heads * tokens,
+          "attention: out ({}, {}), {} sums", c.out.rows(), c.out.cols(), c.log_sum_exp.numel());
+  expects(!c.document_starts || c.document_starts.numel() == tokens,
+          "attention: {} tokens, {} document starts", tokens, c.document_starts.numel());
+  expects(s.head_dim > 0 && s.head_dim <= most_head_dim,
+          "attention on a GPU: a head dim of {}, at most {}", s.head_dim, most_head_dim);
+}
+
+}  // namespace
+
+void attention_delta(Stream& stream, const AttentionCall& call) {
+  const auto count = call.q.rows() * call.shape.heads;
+  with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&row_products<T>, {divide_up(count, warps)}, threads, 0, stream, attention_rows<T>(call),
+           count);
+  });
+}
+
+void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
+               Tensor document_starts, const AttentionShape& shape) {
+  AttentionCall call{.q = q,
+                     .k = k,
+                     .v = v,
+                     .out = out,
+                     .dq = {},
+                     .dk = {},
+                     .dv = {},
+                     .dout = {},
+                     .log_sum_exp = log_sum_exp,
+                     .delta = {},
+                     .document_starts = document_starts,
+                     .shape = shape};
+  expect_shapes(call);
+  if (q.numel() == 0) return;
+  if (tensor_cores_can(call))
+    tensor_attention(stream, call);
+  else
+    plain_attention(stream, call);
+}
+
+void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
+                        Tensor document_starts, const AttentionShape& shape) {
+  AttentionCall call{.q = q,
+                     .k = k,
+                     .v = v,
+                     .out = out,
+                     .dq = dq,
+                     .dk = dk,
+                     .dv = dv,
+                     .dout = dout,
+                     .log_sum_exp = log_sum_exp,
+                     .delta = delta,
+                     .document_starts = document_starts,
+                     .shape = shape};
+  expect_shapes(call);
+  expects(same_matrix_shape(dq, q) && same_matrix_shape(dk, k) && same_matrix_shape(dv, k) &&
+              same_matrix_shape(dout, q) && delta.numel() == log_sum_exp.numel(),
+          "attention_backward shapes");
+  if (q.numel() == 0) return;
+  attention_delta(stream, call);
+  if (tensor_cores_can(call))
+    tensor_attention_backward(stream, call);
+  else
+    plain_attention_backward(stream, call);
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,146 @@
+#include "twin.hpp"
+
+namespace llamesh::test {
+namespace {
+
+class CudaAttention : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaAttention, ::testing::Values(DType::f32, DType::bf16),
+                         dtype_name);
+
+/// Where each token's document starts: documents of random lengths, some longer than a tile.
+std::vector<std::int32_t> random_documents(std::int64_t batch, std::int64_t sequence) {
+  std::vector<std::int32_t> starts;
+  std::uniform_int_distribution<std::int32_t> length(1, 90);
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::int32_t start = 0, next = length(generator());
+    for (std::int32_t t = 0; t < sequence; ++t) {
+      if (t == next) {
+        start = t;
+        next = t + length(generator());
+      }
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
+/// The tensors of one call: q, k, v as views inside one qkv buffer, and its gradient likewise.
+struct Problem {
+  Problem(DType dtype, const ops::AttentionShape& shape, bool documents, std::int64_t gap = 8)
+      : s(shape),
+        starts(documents ? random_documents(s.batch, s.sequence) : std::vector<std::int32_t>{}),
+        qkv(dtype, tokens(), q_cols() + 2 * kv_cols(), {gap, 0}),
+        dqkv(dtype, tokens(), q_cols() + 2 * kv_cols(), {gap, 0}),
+        out(dtype, tokens(), q_cols(), {gap, 0}),
+        dout(dtype, tokens(), q_cols(), {gap, 0}),
+        log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
+        delta(DType::f32, s.batch * s.heads, s.sequence) {}
+
+  std::int64_t tokens() const { return s.batch * s.sequence; }
+  std::int64_t q_cols() const { return s.heads * s.head_dim; }
+  std::int64_t kv_cols() const { return s.kv_heads * s.head_dim; }
+  Tensor q(const Tensor& m) const { return m.slice_cols(0, q_cols()); }
+  Tensor k(const Tensor& m) const { return m.slice_cols(q_cols(), kv_cols()); }
+  Tensor v(const Tensor& m) const { return m.slice_cols(q_cols() + kv_cols(), kv_cols()); }
+
+  void forward() {
+    const auto host = qkv.host(), there = qkv.device();
+    ops::attention(host_stream(), out.host(), log_sum_exp.host(), q(host), k(host), v(host),
+                   starts.host(), s);
+    ops::cuda::attention(device_stream(), out.device(), log_sum_exp.device(), q(there), k(there),
+                         v(there), starts.device(), s);
+  }
+  void backward() {
+    const auto host = qkv.host(), there = qkv.device();
+    const auto d = dqkv.host(), d_there = dqkv.device();
+    ops::attention_backward(host_stream(), q(d), k(d), v(d), dout.host(), q(host), k(host), v(host),
+                            out.host(), log_sum_exp.host(), delta.host(), starts.host(), s);
+    ops::cuda::attention_backward(device_stream(), q(d_there), k(d_there), v(d_there),
+                                  dout.device(), q(there), k(there), v(there), out.device(),
+                                  log_sum_exp.device(), delta.device(), starts.device(), s);
+  }
+
+  ops::AttentionShape s;
+  TwinIntegers starts;
+  Twin qkv, dqkv, out, dout, log_sum_exp, delta;
+};
+
+/// Head dims of every instance; sequences shorter than, as long as and longer than a tile; heads
+/// that share keys and heads that do not.
+const ops::AttentionShape all_shapes[] = {
+    {2, 1, 1, 1, 6},     {1, 37, 6, 3, 6},  {2, 64, 2, 1, 64},  {1, 130, 2, 1, 128},
+    {1, 300, 2, 1, 64},  {2, 65, 2, 1, 80}, {1, 70, 2, 2, 200}, {1, 128, 1, 1, 128},
+    {1, 257, 1, 1, 128}, {2, 100, 4, 2, 64}};
+
+TEST_P(CudaAttention, Forward) {
+  for (const auto& shape : all_shapes)
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << shape.sequence << " of " << shape.head_dim
+                                        << (documents ? ", documents" : ""));
+      Problem p(dtype(), shape, documents);
+      p.forward();
+      p.out.expect_equal(near(), "out");
+      p.log_sum_exp.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-3, "log_sum_exp", 1.0);
+    }
+}
+
+TEST_P(CudaAttention, Backward) {
+  for (const auto& shape : all_shapes)
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << shape.sequence << " of " << shape.head_dim
+                                        << (documents ? ", documents" : ""));
+      Problem p(dtype(), shape, documents);
+      p.forward();
+      p.backward();
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+      p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
+    }
+}
+
+// Rows that no 16 bytes can be read of at once.
+TEST_P(CudaAttention, UnalignedRows) {
+  Problem p(dtype(), {1, 70, 2, 1, 64}, false, 3);
+  p.forward();
+  p.backward();
+  p.out.expect_equal(near(), "out");
+  p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+}
+
+TEST_P(CudaAttention, LargeScoresStayFinite) {
+  for (const std::int64_t head_dim : {8, 64}) {
+    Problem p(dtype(), {1, 70, 2, 1, head_dim}, false);
+    for (std::int64_t r = 0; r < p.tokens(); ++r)
+      for (std::int64_t c = 0; c < 2 * head_dim; ++c) p.qkv.set(r, c, 30.0 * p.qkv.get(r, c));
+    p.forward();
+    p.out.expect_equal(dtype() == DType::f32 ? 2e-4 : 8e-3, "out");
+  }
+}
+
+TEST_P(CudaAttention, IsTheSameInEveryRun) {
+  Problem p(dtype(), {1, 130, 4, 2, 64}, true);
+  p.forward();
+  p.backward();
+  const auto out = p.out.downloaded(), dqkv = p.dqkv.downloaded();
+  p.forward();
+  p.backward();
+  EXPECT_TRUE(out == p.out.downloaded());
+  EXPECT_TRUE(dqkv == p.dqkv.downloaded());
+}
+
+TEST_P(CudaAttention, OverACache) {
+  for (const auto& [past, count, head_dim] :
+       {std::array<std::int64_t, 3>{0, 1, 6}, {0, 9, 64}, {70, 1, 128}, {33, 5, 200}}) {
+    SCOPED_TRACE(head_dim);
+    const ops::AttentionShape s{1, count, 4, 2, head_dim};
+    Twin q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
+    Twin keys(dtype(), past + count + 3, 2 * head_dim),
+        values(dtype(), past + count + 3, 2 * head_dim);
+    ops::cached_attention(host_stream(), out.host(), q.host(), keys.host(), values.host(), s, past);
+    ops::cuda::cached_attention(device_stream(), out.device(), q.device(), keys.device(),
+                                values.device(), s, past);
+    out.expect_equal(near(), "out");
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::test
