@@ -34,6 +34,9 @@ using emulator::Together;
 inline int thread_x() {
   return Block::current().thread();
 }
+inline int thread_anew() {
+  return thread_x();
+}
 inline int threads_x() {
   return Block::current().threads();
 }
@@ -165,6 +168,10 @@ inline Words4 load_shared(SharedAddress from) {
 inline void store_shared(SharedAddress to, std::uint32_t word) {
   Block::current().check_shared(to, 4, 4);
   std::memcpy(Block::current().shared() + to, &word, 4);
+}
+
+inline SharedAddress flipped(SharedAddress from, SharedAddress bits) {
+  return from ^ bits;
 }
 
 inline void copy_async(SharedAddress to, const void* from, bool valid) {

@@ -27,6 +27,13 @@ namespace llamesh::ops::cuda {
 __device__ __forceinline__ int thread_x() {
   return static_cast<int>(threadIdx.x);
 }
+/// The same, read anew each time, so that what is computed from it does not hold registers for
+/// longer than it is used.
+__device__ __forceinline__ int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 __device__ __forceinline__ int threads_x() {
   return static_cast<int>(blockDim.x);
 }
@@ -123,7 +130,7 @@ __device__ __forceinline__ void store_words(void* to, Words words) {
   *static_cast<Words*>(to) = words;
 }
 
-extern __shared__ __align__(128) unsigned char llamesh_shared_memory[];
+extern __shared__ __align__(1024) unsigned char llamesh_shared_memory[];
 
 /// The block's shared memory, as large as the launch says. There is no other.
 template <class T>
@@ -148,6 +155,14 @@ __device__ __forceinline__ Words4 load_shared(SharedAddress from) {
 }
 __device__ __forceinline__ void store_shared(SharedAddress to, std::uint32_t word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+/// from ^ bits, computed anew each time: kept in registers, the many addresses of an unrolled loop
+/// would leave too few for the sums.
+__device__ __forceinline__ SharedAddress flipped(SharedAddress from, SharedAddress bits) {
+  SharedAddress to;
+  asm volatile("xor.b32 %0, %1, %2;" : "=r"(to) : "r"(from), "r"(bits));
+  return to;
 }
 
 /// Starts to copy 16 bytes to shared memory, or zeros where not `valid` (`from` is then not read).

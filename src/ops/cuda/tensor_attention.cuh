@@ -37,28 +37,41 @@ struct Tile {
   template <int rows, int threads>
   __device__ __forceinline__ void copy(Rows<const bf16> from, std::int64_t first, int col,
                                        int count) const {
-    static_assert(rows * chunks % threads == 0);
+    constexpr int rows_at_once = threads / chunks;
+    static_assert(threads % chunks == 0 && rows % rows_at_once == 0 && rows_at_once % 8 == 0);
+    const int thread = thread_anew();
+    const int r = thread / chunks, c = thread % chunks;
+    const auto* next = from[first + r] + col + c * 8;
+    const SharedAddress to = at(r, c);
     LLAMESH_UNROLL
-    for (int n = 0; n < rows * chunks / threads; ++n) {
-      const int i = n * threads + thread_x();
-      const int r = i / chunks, c = i % chunks;
-      const bool real = r < count;
-      copy_async(at(r, c), from[first + (real ? r : 0)] + col + c * 8, real);
+    for (int n = 0; n < rows / rows_at_once; ++n) {
+      copy_async(to + static_cast<SharedAddress>(n * rows_at_once * row_bytes), next,
+                 r + n * rows_at_once < count);
+      next += rows_at_once * from.stride;
     }
   }
 
-  /// Left factor: rows [row, row + 16), numbers [16 k, 16 k + 16).
-  __device__ __forceinline__ void left(std::uint32_t (&to)[4], int row, int k) const {
-    load_matrices(to, at(row + my_lane() % 16, 2 * k + my_lane() / 16));
+  // The address of chunk c of a lane's row is that of chunk 0 with the bits of c flipped: rows are
+  // 128 or 256 bytes long and the tile begins at a multiple of that.
+
+  /// Where this lane begins to load left factors of rows [row, row + 16), and right factors that
+  /// are rows of the tile.
+  __device__ __forceinline__ SharedAddress by_rows(int row) const {
+    const int lane = thread_anew() % 32;
+    return at(row + lane % 16, lane / 16);
   }
-  /// Right factors whose columns are rows [row, row + 16) of the tile, 8 each: to[0], to[1] and
-  /// to[2], to[3]; numbers [16 k, 16 k + 16).
-  __device__ __forceinline__ void right(std::uint32_t (&to)[4], int row, int k) const {
-    load_matrices(to, at(row + my_lane() % 8 + my_lane() / 16 * 8, 2 * k + my_lane() / 8 % 2));
+  /// The same for right factors whose columns are rows of the tile.
+  __device__ __forceinline__ SharedAddress by_columns() const {
+    const int lane = thread_anew() % 32;
+    return at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   }
-  /// Right factors whose rows are rows [row, row + 16) of the tile; columns [16 n, 16 n + 16).
-  __device__ __forceinline__ void right_by_rows(std::uint32_t (&to)[4], int row, int n) const {
-    load_matrices_transposed(to, at(row + my_lane() % 16, 2 * n + my_lane() / 16));
+  /// From either of them to numbers [16 k, 16 k + 16) of the rows.
+  static __device__ __forceinline__ SharedAddress across(SharedAddress from, int k) {
+    return flipped(from, static_cast<SharedAddress>(32 * k));
+  }
+  /// From either of them `rows` rows down, a multiple of 16.
+  static constexpr __device__ __forceinline__ SharedAddress down(int rows) {
+    return static_cast<SharedAddress>(rows * row_bytes);
   }
 
   /// Rows [row, row + 16) = factor * sums, of this warp.
@@ -87,53 +100,70 @@ struct Tile {
   }
 };
 
-/// The left factor for columns [16 k, 16 k + 16) of sums, rounded.
+/// The left factors that are sums, rounded: to[k] for columns [16 k, 16 k + 16).
 template <int n>
-__device__ __forceinline__ void left_of_sums(std::uint32_t (&to)[4], const float (&sums)[n][4],
-                                             int k) {
-  to[0] = pack_bf16(sums[2 * k][0], sums[2 * k][1]);
-  to[1] = pack_bf16(sums[2 * k][2], sums[2 * k][3]);
-  to[2] = pack_bf16(sums[2 * k + 1][0], sums[2 * k + 1][1]);
-  to[3] = pack_bf16(sums[2 * k + 1][2], sums[2 * k + 1][3]);
-}
-
-/// sums (16, 8 n) = rows [row, row + 16) of `a` times the transpose of the first 8 n rows of `b`.
-template <int dims, int n>
-__device__ __forceinline__ void score(float (&sums)[n][4], const Tile<dims>& a, int row,
-                                      const Tile<dims>& b) {
+__device__ __forceinline__ void left_of_sums(std::uint32_t (&to)[n / 2][4],
+                                             const float (&sums)[n][4]) {
   LLAMESH_UNROLL
-  for (int j = 0; j < n; ++j) {
+  for (int k = 0; k < n / 2; ++k) {
     LLAMESH_UNROLL
-    for (int i = 0; i < 4; ++i) sums[j][i] = 0;
-  }
-  LLAMESH_UNROLL
-  for (int k = 0; k < dims / 16; ++k) {
-    std::uint32_t x[4];
-    a.left(x, row, k);
-    LLAMESH_UNROLL
-    for (int j = 0; j < n / 2; ++j) {
-      std::uint32_t y[4];
-      b.right(y, 16 * j, k);
-      multiply(sums[2 * j], x, y[0], y[1]);
-      multiply(sums[2 * j + 1], x, y[2], y[3]);
+    for (int i = 0; i < 4; ++i) {
+      const auto& from = sums[2 * k + i / 2];
+      to[k][i] = pack_bf16(from[i % 2 * 2], from[i % 2 * 2 + 1]);
     }
   }
 }
 
-/// sums (16, dims) += weights (16, 8 n), rounded, times the first 8 n rows of `b`.
-template <int dims, int n>
-__device__ __forceinline__ void mix(float (&sums)[dims / 8][4], const float (&weights)[n][4],
-                                    const Tile<dims>& b) {
+/// sums[h] (16, 8 n) = rows [row + 16 h, row + 16 h + 16) of `a` times the transpose of the first
+/// 8 n rows of `b`.
+template <int dims, int halves, int n>
+__device__ __forceinline__ void score(float (&sums)[halves][n][4], const Tile<dims>& a, int row,
+                                      const Tile<dims>& b) {
   LLAMESH_UNROLL
-  for (int k = 0; k < n / 2; ++k) {
-    std::uint32_t x[4];
-    left_of_sums(x, weights, k);
+  for (int h = 0; h < halves; ++h) {
+    LLAMESH_UNROLL
+    for (int j = 0; j < n; ++j) {
+      LLAMESH_UNROLL
+      for (int i = 0; i < 4; ++i) sums[h][j][i] = 0;
+    }
+  }
+  const auto left = a.by_rows(row), right = b.by_columns();
+  LLAMESH_UNROLL
+  for (int k = 0; k < dims / 16; ++k) {
+    std::uint32_t x[halves][4];
+    const auto from = a.across(left, k), columns = b.across(right, k);
+    LLAMESH_UNROLL
+    for (int h = 0; h < halves; ++h) load_matrices(x[h], from + a.down(16 * h));
+    LLAMESH_UNROLL
+    for (int j = 0; j < n / 2; ++j) {
+      std::uint32_t y[4];
+      load_matrices(y, columns + b.down(16 * j));
+      LLAMESH_UNROLL
+      for (int h = 0; h < halves; ++h) {
+        multiply(sums[h][2 * j], x[h], y[0], y[1]);
+        multiply(sums[h][2 * j + 1], x[h], y[2], y[3]);
+      }
+    }
+  }
+}
+
+/// sums[h] (16, dims) += weights[h] (16, 16 n), as left factors, times the first 16 n rows of `b`.
+template <int dims, int halves, int n>
+__device__ __forceinline__ void mix(float (&sums)[halves][dims / 8][4],
+                                    const std::uint32_t (&weights)[halves][n][4],
+                                    const Tile<dims>& b) {
+  const auto right = b.by_rows(0);
+  LLAMESH_UNROLL
+  for (int k = 0; k < n; ++k) {
     LLAMESH_UNROLL
     for (int j = 0; j < dims / 16; ++j) {
       std::uint32_t y[4];
-      b.right_by_rows(y, 16 * k, j);
-      multiply(sums[2 * j], x, y[0], y[1]);
-      multiply(sums[2 * j + 1], x, y[2], y[3]);
+      load_matrices_transposed(y, b.across(right, j) + b.down(16 * k));
+      LLAMESH_UNROLL
+      for (int h = 0; h < halves; ++h) {
+        multiply(sums[h][2 * j], weights[h][k], y[0], y[1]);
+        multiply(sums[h][2 * j + 1], weights[h][k], y[2], y[3]);
+      }
     }
   }
 }

@@ -15,7 +15,8 @@ constexpr int own = 16 * warps;  // tokens whose gradient a block computes
 constexpr int others = 64;       // tokens of the other kind at a time
 constexpr int other_tiles = others / 8;
 
-using Scores = float[other_tiles][4];
+using Scores = float[1][other_tiles][4];
+using Left = std::uint32_t[1][others / 16][4];
 
 // --- dq: a warp has 16 queries, keys pass by ---
 
@@ -53,8 +54,9 @@ __device__ __forceinline__ void slopes_of_rows(Scores& s, const Scores& dweights
     for (int i = 0; i < 4; ++i) {
       const int r = i / 2;
       const int q = query + my_row() + 8 * r, k = key + 8 * n + my_col() + i % 2;
-      const float weight = exp2_fast(s[n][i] * factor - rows.log_sum_exp[r]);
-      s[n][i] = k <= q && k >= rows.first[r] ? weight * (dweights[n][i] - rows.delta[r]) : 0.0F;
+      const float weight = exp2_fast(s[0][n][i] * factor - rows.log_sum_exp[r]);
+      s[0][n][i] =
+          k <= q && k >= rows.first[r] ? weight * (dweights[0][n][i] - rows.delta[r]) : 0.0F;
     }
   }
 }
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
   Tile<dims>{stages + tile_bytes}.template copy<others, threads>(a.v, token + k0, kv_col,
                                                                  a.sequence - k0);
   copy_async_commit();
-  float dq[dims / 8][4] = {};
+  float dq[1][dims / 8][4] = {};
   for (int stage = 0; k0 < q0 + count; k0 += others, stage ^= 1) {
     copy_async_wait<0>();
     sync_threads();  // this tile is there, and the one before has been used
@@ -99,9 +101,11 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     score(s, q, row, k);
     score(dweights, dout, row, v);
     slopes_of_rows(s, dweights, rows, a.scale * log2_e, q0 + row, k0);
-    mix(dq, s, k);
+    Left left;
+    left_of_sums(left[0], s[0]);
+    mix(dq, left, k);
   }
-  q.put(row, dq, a.scale);
+  q.put(row, dq[0], a.scale);
   sync_warp();
   q.template write<16>(a.dq, token + q0, head * dims, row, count);
 }
@@ -167,8 +171,8 @@ __device__ __forceinline__ void weights_of_columns(Scores& s, const QueryColumns
     for (int i = 0; i < 4; ++i) {
       const int col = 8 * n + my_col() + i % 2;
       const int k = key + my_row() + i / 2 * 8;
-      const float weight = exp2_fast(s[n][i] * factor - columns.log_sum_exp[col]);
-      s[n][i] = k <= query + col && k >= columns.first[col] ? weight : 0.0F;
+      const float weight = exp2_fast(s[0][n][i] * factor - columns.log_sum_exp[col]);
+      s[0][n][i] = k <= query + col && k >= columns.first[col] ? weight : 0.0F;
     }
   }
 }
@@ -179,7 +183,8 @@ __device__ __forceinline__ void slopes_of_columns(Scores& s, const Scores& dweig
   LLAMESH_UNROLL
   for (int n = 0; n < other_tiles; ++n) {
     LLAMESH_UNROLL
-    for (int i = 0; i < 4; ++i) s[n][i] *= dweights[n][i] - columns.delta[8 * n + my_col() + i % 2];
+    for (int i = 0; i < 4; ++i)
+      s[0][n][i] *= dweights[0][n][i] - columns.delta[8 * n + my_col() + i % 2];
   }
 }
 
@@ -213,7 +218,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   copy_async_commit();
   store_statistic(columns,
                   load_statistic(a, batch, meet.head(kv_head, a.group(), 0), meet.query(0)));
-  float dk[dims / 8][4] = {}, dv[dims / 8][4] = {};
+  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
   for (int m = 0; m < meet.all; ++m) {
     copy_async_wait<0>();
     sync_threads();  // this tile is there, and the one before has been used
@@ -230,14 +235,17 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     Scores s, dweights;
     score(s, k, row, q);
     weights_of_columns(s, columns[stage], a.scale * log2_e, meet.query(m), k0 + row);
-    mix(dv, s, dout);
+    Left left;
+    left_of_sums(left[0], s[0]);
+    mix(dv, left, dout);
     score(dweights, v, row, dout);
     slopes_of_columns(s, dweights, columns[stage]);
-    mix(dk, s, q);
+    left_of_sums(left[0], s[0]);
+    mix(dk, left, q);
     store_statistic(columns + (stage ^ 1), statistic);
   }
-  k.put(row, dk, a.scale);
-  v.put(row, dv, 1.0F);
+  k.put(row, dk[0], a.scale);
+  v.put(row, dv[0], 1.0F);
   sync_warp();
   k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
   v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);

@@ -25,80 +25,43 @@ constexpr std::int64_t shared_bytes() {
 /// What a warp knows of its queries so far.
 template <int dims>
 struct State {
-  float sums[halves][dims / 8][4];
-  float most[halves][2], total[halves][2];  // rows my_row() and my_row() + 8
-  int first[halves][2];                     // the first key that each sees
-
-  __device__ __forceinline__ void start(const AttentionRows<bf16>& a, int batch, int query) {
-    LLAMESH_UNROLL
-    for (int h = 0; h < halves; ++h) {
-      LLAMESH_UNROLL
-      for (int r = 0; r < 2; ++r) {
-        const int i = query + 16 * h + 8 * r + my_row();
-        most[h][r] = no_score;
-        total[h][r] = 0;
-        first[h][r] = a.first_key(batch, i < a.sequence ? i : a.sequence - 1);
-      }
-      LLAMESH_UNROLL
-      for (int n = 0; n < dims / 8; ++n) {
-        LLAMESH_UNROLL
-        for (int i = 0; i < 4; ++i) sums[h][n][i] = 0;
-      }
-    }
-  }
+  float sums[halves][dims / 8][4] = {};
+  float most[halves][2] = {{no_score, no_score}, {no_score, no_score}};  // row my_row(), and + 8
+  float total[halves][2] = {};                                           // of this lane's columns
 };
 
 using Scores = float[halves][key_tiles][4];
 
-/// The scores of 32 queries from row `row` of `q` on, with all keys of `k`.
-template <int dims>
-__device__ __forceinline__ void all_scores(Scores& s, const Tile<dims>& q, int row,
-                                           const Tile<dims>& k) {
-  LLAMESH_UNROLL
-  for (int n = 0; n < key_tiles; ++n) {
-    LLAMESH_UNROLL
-    for (int i = 0; i < 4; ++i) s[0][n][i] = s[1][n][i] = 0;
-  }
-  LLAMESH_UNROLL
-  for (int e = 0; e < dims / 16; ++e) {
-    std::uint32_t x[halves][4];
-    q.left(x[0], row, e);
-    q.left(x[1], row + 16, e);
-    LLAMESH_UNROLL
-    for (int n = 0; n < key_tiles / 2; ++n) {
-      std::uint32_t y[4];
-      k.right(y, 16 * n, e);
-      LLAMESH_UNROLL
-      for (int h = 0; h < halves; ++h) {
-        multiply(s[h][2 * n], x[h], y[0], y[1]);
-        multiply(s[h][2 * n + 1], x[h], y[2], y[3]);
-      }
-    }
-  }
-}
-
 /// Takes away the scores of keys after the query or before its document. `query` is the warp's
 /// first, `key` the tile's.
-template <int dims>
-__device__ __forceinline__ void hide(Scores& s, const State<dims>& state, int query, int key) {
+__device__ __forceinline__ void hide(Scores& s, const AttentionRows<bf16>& a, int batch, int query,
+                                     int key) {
+  const int lane = thread_anew() % 32;
   LLAMESH_UNROLL
   for (int h = 0; h < halves; ++h) {
     LLAMESH_UNROLL
-    for (int n = 0; n < key_tiles; ++n) {
+    for (int r = 0; r < 2; ++r) {
+      const int q = query + 16 * h + 8 * r + lane / 4;
+      const int first = a.first_key(batch, q < a.sequence ? q : a.sequence - 1);
       LLAMESH_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const int q = query + 16 * h + i / 2 * 8 + my_row();
-        const int k = key + 8 * n + my_col() + i % 2;
-        if (k > q || k < state.first[h][i / 2]) s[h][n][i] = 2.0F * no_score;
+      for (int n = 0; n < key_tiles; ++n) {
+        LLAMESH_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const int k = key + 8 * n + lane % 4 * 2 + i;
+          if (k > q || k < first) s[h][n][2 * r + i] = 2.0F * no_score;
+        }
       }
     }
   }
 }
 
-/// Scores become exp(score - most so far), and what was summed is scaled to that. `factor` is
-/// log2(e) / sqrt(E).
+using Weights = std::uint32_t[halves][keys / 16][4];
+
+/// weights = exp(score - most so far), and what was summed is scaled to that. `factor` is log2(e) /
+/// sqrt(E). The scores are used up.
 template <int dims>
-__device__ __forceinline__ void soften(Scores& s, State<dims>& state, float factor) {
+__device__ __forceinline__ void soften(Weights& weights, Scores& s, State<dims>& state,
+                                       float factor) {
   LLAMESH_UNROLL
   for (int h = 0; h < halves; ++h) {
     LLAMESH_UNROLL
@@ -121,35 +84,14 @@ __device__ __forceinline__ void soften(Scores& s, State<dims>& state, float fact
           sum += s[h][n][i];
         }
       }
-      state.total[h][r] = state.total[h][r] * kept + sum;  // of this lane's columns
+      state.total[h][r] = state.total[h][r] * kept + sum;
       LLAMESH_UNROLL
       for (int n = 0; n < dims / 8; ++n) {
         state.sums[h][n][2 * r] *= kept;
         state.sums[h][n][2 * r + 1] *= kept;
       }
     }
-  }
-}
-
-/// state.sums += weights times the values.
-template <int dims>
-__device__ __forceinline__ void mix_values(State<dims>& state, const Scores& s,
-                                           const Tile<dims>& v) {
-  LLAMESH_UNROLL
-  for (int k = 0; k < keys / 16; ++k) {
-    std::uint32_t x[halves][4];
-    left_of_sums(x[0], s[0], k);
-    left_of_sums(x[1], s[1], k);
-    LLAMESH_UNROLL
-    for (int n = 0; n < dims / 16; ++n) {
-      std::uint32_t y[4];
-      v.right_by_rows(y, 16 * k, n);
-      LLAMESH_UNROLL
-      for (int h = 0; h < halves; ++h) {
-        multiply(state.sums[h][2 * n], x[h], y[0], y[1]);
-        multiply(state.sums[h][2 * n + 1], x[h], y[2], y[3]);
-      }
-    }
+    left_of_sums(weights[h], s[h]);
   }
 }
 
@@ -194,36 +136,32 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   const int count = a.sequence - q0 < queries ? a.sequence - q0 : queries;
   const auto token = a.first_token(batch);
   const int kv_col = head / a.group() * dims;
-  const int row = my_warp() * halves * 16;
-  const float factor = a.scale * log2_e;
-  const int last_row = q0 + row + halves * 16 - 1;
-  const int hidden_to =
-      a.document_starts ? a.first_key(batch, last_row < a.sequence ? last_row : a.sequence - 1) : 0;
-
   int k0 = a.first_key(batch, q0) / keys * keys;
   q.template copy<queries, threads>(a.q, token + q0, head * dims, count);
   k.template copy<keys, threads>(a.k, token + k0, kv_col, a.sequence - k0);
   copy_async_commit();
   State<dims> state;
-  state.start(a, batch, q0 + row);
   for (; k0 < q0 + count; k0 += keys) {
     copy_async_wait<0>();
     sync_threads();  // the keys are there, and the values before have been used
     v.template copy<keys, threads>(a.v, token + k0, kv_col, a.sequence - k0);
     copy_async_commit();
     Scores s;
-    all_scores(s, q, row, k);
-    if (k0 + keys - 1 > q0 + row || k0 < hidden_to) hide(s, state, q0 + row, k0);
-    soften(s, state, factor);
+    const int row = thread_anew() / 32 * halves * 16;
+    score(s, q, row, k);
+    if (k0 + keys - 1 > q0 + row || (a.document_starts && k0 < a.first_key(batch, q0 + count - 1)))
+      hide(s, a, batch, q0 + row, k0);
+    Weights weights;
+    soften(weights, s, state, a.scale * log2_e);
     copy_async_wait<0>();
     sync_threads();  // the values are there, and the keys have been used
     const int next = k0 + keys;
     if (next < q0 + count)
       k.template copy<keys, threads>(a.k, token + next, kv_col, a.sequence - next);
     copy_async_commit();
-    mix_values(state, s, v);
+    mix(state.sums, weights, v);
   }
-  finish(state, a, q, batch, head, q0, row, count);
+  finish(state, a, q, batch, head, q0, my_warp() * halves * 16, count);
 }
 
 template <int dims>
