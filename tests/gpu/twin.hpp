@@ -71,10 +71,20 @@ inline device::Stream& device_stream() {
   static auto stream = device::Stream::calling_thread();
   return stream;
 #else
-  if (device::kind() != device::Kind::cuda) device::use_cuda(0);
   return device::compute_stream();
 #endif
 }
+
+#ifndef LLAMESH_CUDA_EMULATED
+/// Takes the first GPU, or skips all tests where there is none.
+class FirstGpu : public ::testing::Environment {
+  void SetUp() override {
+    if (device::cuda_devices() == 0) GTEST_SKIP() << device::why_no_cuda();
+    device::use_cuda(0);
+  }
+};
+inline auto* const first_gpu = ::testing::AddGlobalTestEnvironment(new FirstGpu);
+#endif
 
 /// The stream of the CPU's kernels, which say what is right.
 inline device::Stream& host_stream() {

@@ -4,7 +4,7 @@
 
 /// The attention kernels behind ops::cuda::attention(): one kind for any head dim and type, one of
 /// bf16 on tensor cores.
-namespace LLAMESH_OPS_CUDA_DECLARED {
+namespace LLAMESH_OPS_CUDA {
 
 /// What a call of attention() or attention_backward() works on.
 struct AttentionCall {
@@ -28,4 +28,4 @@ bool tensor_cores_can(const AttentionCall& call);
 void tensor_attention(Stream& stream, const AttentionCall& call);
 void tensor_attention_backward(Stream& stream, const AttentionCall& call);
 
-}  // namespace LLAMESH_OPS_CUDA_DECLARED
+}  // namespace LLAMESH_OPS_CUDA

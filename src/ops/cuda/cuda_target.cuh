@@ -5,14 +5,7 @@
 #include <cstdint>
 
 #include "core/error.hpp"
-#include "device/stream.hpp"
-#if __has_include("device/cuda/native.hpp")
-#include "device/cuda/native.hpp"
-#else
-namespace llamesh::device::cuda {
-cudaStream_t native(Stream& stream);
-}
-#endif
+#include "device/cuda/runtime.hpp"
 
 /// The few things of CUDA that the kernels use, each with its counterpart in
 /// tests/emulator/emulated_target.hpp.
@@ -213,10 +206,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)
 
 // --- From the host ---
 
-inline void check(cudaError_t result, const char* what) {
-  if (result == cudaSuccess) return;
-  fail(ExitCode::internal_error, "CUDA: {}: {}", what, cudaGetErrorString(result));
-}
+using device::cuda::check;
 
 struct Grid {
   std::int64_t x = 1, y = 1, z = 1;
@@ -242,11 +232,30 @@ void launch(void (*kernel)(Parameters...), Grid grid, std::int64_t threads,
         "launch of a kernel");
 }
 
+/// The pool from which Scratch takes its memory: it keeps what is given back, so that a step after
+/// the first allocates nothing.
+inline cudaMemPool_t scratch_pool() {
+  static const cudaMemPool_t pool = [] {
+    cudaMemPoolProps properties = {};
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    check(cudaGetDevice(&properties.location.id), "current device");
+    cudaMemPool_t made = nullptr;
+    check(cudaMemPoolCreate(&made, &properties), "pool of scratch memory");
+    std::uint64_t kept = ~std::uint64_t{0};
+    check(cudaMemPoolSetAttribute(made, cudaMemPoolAttrReleaseThreshold, &kept),
+          "pool of scratch memory");
+    return made;
+  }();
+  return pool;
+}
+
 /// Memory for what kernels of one stream pass on to each other; given back in the stream's order.
 class Scratch {
  public:
   Scratch(device::Stream& stream, std::int64_t bytes) : stream_(device::cuda::native(stream)) {
-    check(cudaMallocAsync(&data_, static_cast<std::size_t>(bytes), stream_), "scratch memory");
+    check(cudaMallocFromPoolAsync(&data_, static_cast<std::size_t>(bytes), scratch_pool(), stream_),
+          "scratch memory");
   }
   ~Scratch() { cudaFreeAsync(data_, stream_); }
   Scratch(const Scratch&) = delete;

@@ -2,7 +2,8 @@
 
 #include "ops/ops.hpp"
 
-// Under the emulator (tests/emulator) they have a name of their own, so that one program may hold both.
+// Under the emulator (tests/emulator) they have a name of their own, so that one program may hold
+// both.
 #ifdef LLAMESH_CUDA_EMULATED
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda::inline emulated
 #else
