@@ -2,8 +2,9 @@
 
 // Bound by arithmetic: 7 products of T^2 E / 2 multiply-adds a head, two more than the least, since
 // scores and slopes are computed once for dq and once for dk and dv: so every number is summed by
-// one thread in one order, and no atomic is needed. A warp has 16 rows of the result; shared memory
-// gives 256 to 290 bytes an instruction, which holds it to about half of what the tensor cores can.
+// one thread in one order, and no atomic is needed. A warp has 16 rows of the result and reads 270
+// to 310 bytes of shared memory an instruction, which holds it to about half of what the tensor
+// cores can.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -97,6 +98,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
                                                                  a.sequence - next);
     }
     copy_async_commit();
+    if (k0 > q0 + row + 15) continue;  // all of them after the warp's queries
     Scores s, dweights;
     score(s, q, row, k);
     score(dweights, dout, row, v);
@@ -162,31 +164,67 @@ __device__ __forceinline__ void store_statistic(QueryColumns* to, std::uint32_t 
   if (thread_x() < 3 * others) reinterpret_cast<std::uint32_t*>(to)[thread_x()] = word;
 }
 
-/// scores become weights. Rows are keys, columns queries.
-__device__ __forceinline__ void weights_of_columns(Scores& s, const QueryColumns& columns,
+/// Queries that a warp computes with at a time: as many as leave it registers for dk and dv.
+template <int dims>
+inline constexpr int part = dims == 64 ? 64 : 32;
+
+/// scores become weights. Rows are keys, columns queries from `query` on, `first` of the tile.
+template <int n_tiles>
+__device__ __forceinline__ void weights_of_columns(float (&s)[1][n_tiles][4],
+                                                   const QueryColumns& columns, int first,
                                                    float factor, int query, int key) {
   LLAMESH_UNROLL
-  for (int n = 0; n < other_tiles; ++n) {
+  for (int n = 0; n < n_tiles; ++n) {
     LLAMESH_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int col = 8 * n + my_col() + i % 2;
       const int k = key + my_row() + i / 2 * 8;
-      const float weight = exp2_fast(s[0][n][i] * factor - columns.log_sum_exp[col]);
-      s[0][n][i] = k <= query + col && k >= columns.first[col] ? weight : 0.0F;
+      const float weight = exp2_fast(s[0][n][i] * factor - columns.log_sum_exp[first + col]);
+      s[0][n][i] = k <= query + col && k >= columns.first[first + col] ? weight : 0.0F;
     }
   }
 }
 
 /// weights become slopes.
-__device__ __forceinline__ void slopes_of_columns(Scores& s, const Scores& dweights,
-                                                  const QueryColumns& columns) {
+template <int n_tiles>
+__device__ __forceinline__ void slopes_of_columns(float (&s)[1][n_tiles][4],
+                                                  const float (&dweights)[1][n_tiles][4],
+                                                  const QueryColumns& columns, int first) {
   LLAMESH_UNROLL
-  for (int n = 0; n < other_tiles; ++n) {
+  for (int n = 0; n < n_tiles; ++n) {
     LLAMESH_UNROLL
     for (int i = 0; i < 4; ++i)
-      s[0][n][i] *= dweights[0][n][i] - columns.delta[8 * n + my_col() + i % 2];
+      s[0][n][i] *= dweights[0][n][i] - columns.delta[first + 8 * n + my_col() + i % 2];
   }
 }
+
+/// The gradients of a warp's 16 keys.
+template <int dims>
+struct KeySums {
+  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
+
+  /// Adds what a tile of queries gives. `key` is the warp's first, `query` the tile's.
+  __device__ __forceinline__ void add(const Tile<dims>& k, const Tile<dims>& v, int row,
+                                      const Tile<dims>& q, const Tile<dims>& dout,
+                                      const QueryColumns& columns, float factor, int query,
+                                      int key) {
+    LLAMESH_NO_UNROLL
+    for (int first = 0; first < others; first += part<dims>) {
+      if (query + first + part<dims> <= key) continue;  // all of them before the warp's keys
+      const Tile<dims> some_q{q.base + q.down(first)}, some_dout{dout.base + q.down(first)};
+      float s[1][part<dims> / 8][4], dweights[1][part<dims> / 8][4];
+      std::uint32_t left[1][part<dims> / 16][4];
+      score(s, k, row, some_q);
+      weights_of_columns(s, columns, first, factor, query + first, key);
+      left_of_sums(left[0], s[0]);
+      mix(dv, left, some_dout);
+      score(dweights, v, row, some_dout);
+      slopes_of_columns(s, dweights, columns, first);
+      left_of_sums(left[0], s[0]);
+      mix(dk, left, some_q);
+    }
+  }
+};
 
 /// Starts to copy a tile of queries and their slopes.
 template <int dims>
@@ -209,7 +247,6 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   const int kv_head = block_x(), k0 = block_y() * own, batch = block_z();
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);
-  const int row = my_warp() * 16;
   const Meetings meet(a, batch, k0);
 
   k.template copy<own, threads>(a.k, token + k0, kv_head * dims, count);
@@ -218,7 +255,8 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   copy_async_commit();
   store_statistic(columns,
                   load_statistic(a, batch, meet.head(kv_head, a.group(), 0), meet.query(0)));
-  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
+  KeySums<dims> sums;
+  const int row = my_warp() * 16;
   for (int m = 0; m < meet.all; ++m) {
     copy_async_wait<0>();
     sync_threads();  // this tile is there, and the one before has been used
@@ -232,20 +270,11 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     copy_async_commit();
     const Tile<dims> q{stages + static_cast<SharedAddress>(stage) * stage_bytes};
     const Tile<dims> dout{q.base + others * dims * 2};
-    Scores s, dweights;
-    score(s, k, row, q);
-    weights_of_columns(s, columns[stage], a.scale * log2_e, meet.query(m), k0 + row);
-    Left left;
-    left_of_sums(left[0], s[0]);
-    mix(dv, left, dout);
-    score(dweights, v, row, dout);
-    slopes_of_columns(s, dweights, columns[stage]);
-    left_of_sums(left[0], s[0]);
-    mix(dk, left, q);
+    sums.add(k, v, row, q, dout, columns[stage], a.scale * log2_e, meet.query(m), k0 + row);
     store_statistic(columns + (stage ^ 1), statistic);
   }
-  k.put(row, dk[0], a.scale);
-  v.put(row, dv[0], 1.0F);
+  k.put(row, sums.dk[0], a.scale);
+  v.put(row, sums.dv[0], 1.0F);
   sync_warp();
   k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
   v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
