@@ -6,7 +6,7 @@
 /// LLAMESH_CUDA_EMULATED the same sources are plain C++ over tests/emulator, which needs neither a
 /// GPU nor the toolkit.
 #ifdef LLAMESH_CUDA_EMULATED
-#include "emulated_target.hpp"
+#include <emulated_target.hpp>  // tests/emulator
 #else
 #include "ops/cuda/cuda_target.cuh"
 #endif
