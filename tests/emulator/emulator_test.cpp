@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "emulated_target.hpp"
+#include "emulated_matrix.hpp"
 
 /// That the emulator finds what it is there to find, and that its matrix instructions multiply
 /// matrices.

@@ -70,6 +70,19 @@ TEST_P(CudaLayers, RmsNormBackward) {
       }
 }
 
+// More rows than blocks, and rows of more than a warp: a block goes on to its next row.
+TEST_P(CudaLayers, RmsNormBackwardOfManyRows) {
+  Twin x(dtype(), 530, 1032), dy(dtype(), 530, 1032), w(dtype(), 1, 1032);
+  Twin dx(dtype(), 530, 1032), dw(DType::f32, 1, 1032), inverse(DType::f32, 1, 530);
+  ops::rms_norm_backward(host_stream(), dx.host(), Accumulate::no, dw.host(), Accumulate::no,
+                         dy.host(), x.host(), inverse.host(), w.host());
+  ops::cuda::rms_norm_backward(device_stream(), dx.device(), Accumulate::no, dw.device(),
+                               Accumulate::no, dy.device(), x.device(), inverse.device(),
+                               w.device());
+  dx.expect_equal(near(), "dx");
+  dw.expect_equal(1e-5, "dw");
+}
+
 // --- Rotary embedding ---
 
 TEST_P(CudaLayers, Rope) {

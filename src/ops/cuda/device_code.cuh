@@ -6,7 +6,12 @@
 /// LLAMESH_CUDA_EMULATED the same sources are plain C++ over tests/emulator, which needs neither a
 /// GPU nor the toolkit.
 #ifdef LLAMESH_CUDA_EMULATED
-#include <emulated_target.hpp>  // tests/emulator
+// Of tests/emulator.
+#include <emulated_host.hpp>
+#include <emulated_matrix.hpp>
+#include <emulated_target.hpp>
 #else
+#include "ops/cuda/cuda_host.cuh"
+#include "ops/cuda/cuda_matrix.cuh"
 #include "ops/cuda/cuda_target.cuh"
 #endif

@@ -8,6 +8,41 @@ namespace {
 
 using namespace plain;
 
+/// What a thread knows of its queries so far.
+template <class S>
+struct State {
+  float sums[S::rows_each][S::dims_each] = {};
+  float most[S::rows_each], total[S::rows_each] = {};
+  int first[S::rows_each];  // the first key that each sees
+
+  /// Scores become exp(score - most so far), 0 for keys after the query or before its document,
+  /// and what was summed is scaled to that.
+  __device__ __forceinline__ void soften(float (&scores)[S::rows_each][S::rows_each], float scale,
+                                         int q0, int k0) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < S::rows_each; ++i) {
+      const int query = q0 + my_y() + side * i;
+      float higher = most[i];
+      LLAMESH_UNROLL
+      for (int j = 0; j < S::rows_each; ++j) {
+        const int key = k0 + my_x() + side * j;
+        const bool seen = key <= query && key >= first[i];
+        scores[i][j] = seen ? scores[i][j] * scale : 2.0F * no_score;
+        higher = most_of(higher, scores[i][j]);
+      }
+      higher = row_max(higher);
+      float sum = 0;
+      LLAMESH_UNROLL
+      for (int j = 0; j < S::rows_each; ++j) sum += scores[i][j] = exp_of(scores[i][j] - higher);
+      const float kept = exp_of(most[i] - higher);
+      total[i] = total[i] * kept + row_sum(sum);
+      most[i] = higher;
+      LLAMESH_UNROLL
+      for (int j = 0; j < S::dims_each; ++j) sums[i][j] *= kept;
+    }
+  }
+};
+
 /// A tile of queries of one head a block; along x the tiles, the longest first.
 template <class S, class T>
 __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
@@ -20,16 +55,12 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
   const auto token = a.first_token(batch);
   const int kv_col = head / a.group() * a.head_dim;
   load_tokens<S>(queries, a.q, token + q0, head * a.head_dim, count, a.head_dim);
-
-  float sums[S::rows_each][S::dims_each] = {};
-  float most[S::rows_each], total[S::rows_each];
-  int first[S::rows_each];
+  State<S> state;
   LLAMESH_UNROLL
   for (int i = 0; i < S::rows_each; ++i) {
     const int r = my_y() + side * i;
-    most[i] = no_score;
-    total[i] = 0;
-    first[i] = r < count ? a.first_key(batch, q0 + r) : 0;
+    state.most[i] = no_score;
+    state.first[i] = r < count ? a.first_key(batch, q0 + r) : 0;
   }
   for (int k0 = a.first_key(batch, q0) / S::tile * S::tile; k0 < q0 + count; k0 += S::tile) {
     const int keys = a.sequence - k0 < S::tile ? a.sequence - k0 : S::tile;
@@ -38,45 +69,22 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
     sync_threads();
     float scores[S::rows_each][S::rows_each] = {};
     add_scores<S>(scores, queries, others, a.head_dim);
-    LLAMESH_UNROLL
-    for (int i = 0; i < S::rows_each; ++i) {
-      const int query = q0 + my_y() + side * i;
-      float higher = most[i];
-      LLAMESH_UNROLL
-      for (int j = 0; j < S::rows_each; ++j) {
-        const int key = k0 + my_x() + side * j;
-        const bool seen = key <= query && key >= first[i];
-        scores[i][j] = seen ? scores[i][j] * a.scale : 2.0F * no_score;
-        higher = most_of(higher, scores[i][j]);
-      }
-      higher = row_max(higher);
-      float sum = 0;
-      LLAMESH_UNROLL
-      for (int j = 0; j < S::rows_each; ++j) {
-        scores[i][j] = exp_of(scores[i][j] - higher);  // 0 where not seen
-        sum += scores[i][j];
-      }
-      const float kept = exp_of(most[i] - higher);
-      total[i] = total[i] * kept + row_sum(sum);
-      most[i] = higher;
-      LLAMESH_UNROLL
-      for (int j = 0; j < S::dims_each; ++j) sums[i][j] *= kept;
-    }
+    state.soften(scores, a.scale, q0, k0);
     store_scores<S>(weights, scores);
     sync_threads();
     load_tokens<S>(others, a.v, token + k0, kv_col, keys, a.head_dim);
     sync_threads();
-    add_mixed<S, false>(sums, weights, others);
+    add_mixed<S, false>(state.sums, weights, others);
   }
   LLAMESH_UNROLL
   for (int i = 0; i < S::rows_each; ++i) {
     const int r = my_y() + side * i;
     LLAMESH_UNROLL
-    for (int j = 0; j < S::dims_each; ++j) sums[i][j] /= total[i];
+    for (int j = 0; j < S::dims_each; ++j) state.sums[i][j] /= state.total[i];
     if (my_x() == 0 && r < count)
-      a.log_sum_exp[a.statistics(batch, head) + q0 + r] = most[i] + log_of(total[i]);
+      a.log_sum_exp[a.statistics(batch, head) + q0 + r] = state.most[i] + log_of(state.total[i]);
   }
-  store_tokens<S>(a.out, token + q0, head * a.head_dim, count, a.head_dim, sums, 1.0F);
+  store_tokens<S>(a.out, token + q0, head * a.head_dim, count, a.head_dim, state.sums, 1.0F);
 }
 
 }  // namespace

@@ -96,31 +96,30 @@ struct BackwardRows {
   bool accumulate;
 };
 
-/// dx of some rows, and their part of dw. With g = dy w and n = x / rms: dx = (g - n mean(g n)) /
-/// rms, dw = sum over rows of dy n.
+/// What a thread keeps of a row, and of its part of dw.
 template <class T>
-__global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a) {
-  constexpr int width = per_16_bytes<T>;
-  auto* sums = shared_memory<float>();
+struct KeptRow {
+  static constexpr int width = per_16_bytes<T>;
+  Words4 slope[kept_packs], from[kept_packs];
   float dw[kept_packs][width] = {};
-  const int first = block_x() * a.rows_a_block;
-  const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
-  for (int row = first; row < last; ++row) {
-    const float inverse = a.inverse_rms[row];
-    Words4 slope[kept_packs], from[kept_packs];
+
+  static __device__ __forceinline__ int col(int p) {
+    return (p * threads_x() + thread_x()) * width;
+  }
+
+  /// Loads a row, adds to dw, and returns this thread's part of sum(dy w n).
+  __device__ __forceinline__ float take_in(const BackwardRows<T>& a, int row, float inverse) {
     LLAMESH_UNROLL
     for (int p = 0; p < kept_packs; ++p) {
-      const int col = (p * threads_x() + thread_x()) * width;
-      if (col >= a.cols) continue;
-      slope[p] = load_words<Words4>(a.dy[row] + col);
-      from[p] = load_words<Words4>(a.x[row] + col);
+      if (col(p) >= a.cols) continue;
+      slope[p] = load_words<Words4>(a.dy[row] + col(p));
+      from[p] = load_words<Words4>(a.x[row] + col(p));
     }
     float products = 0;
     LLAMESH_UNROLL
     for (int p = 0; p < kept_packs; ++p) {
-      const int col = (p * threads_x() + thread_x()) * width;
-      if (col >= a.cols) continue;
-      const auto weight = load<width>(a.weight + col);
+      if (col(p) >= a.cols) continue;
+      const auto weight = load<width>(a.weight + col(p));
       const auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
       LLAMESH_UNROLL
@@ -130,29 +129,45 @@ __global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a)
         products += product * weight.v[i];
       }
     }
-    const float mean = block_sum(products, sums) / static_cast<float>(a.cols);
+    return products;
+  }
+
+  __device__ __forceinline__ void write_dx(const BackwardRows<T>& a, int row, float inverse,
+                                           float mean) const {
     LLAMESH_UNROLL
     for (int p = 0; p < kept_packs; ++p) {
-      const int col = (p * threads_x() + thread_x()) * width;
-      if (col >= a.cols) continue;
-      const auto weight = load<width>(a.weight + col);
+      if (col(p) >= a.cols) continue;
+      const auto weight = load<width>(a.weight + col(p));
       auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
-      const auto old = a.accumulate ? load<width>(a.dx[row] + col) : Pack<width>{};
+      const auto old = a.accumulate ? load<width>(a.dx[row] + col(p)) : Pack<width>{};
       LLAMESH_UNROLL
       for (int i = 0; i < width; ++i)
         g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
-      store<width>(a.dx[row] + col, g);
+      store<width>(a.dx[row] + col(p), g);
     }
+  }
+};
+
+/// dx of some rows, and their part of dw. With g = dy w and n = x / rms: dx = (g - n mean(g n)) /
+/// rms, dw = sum over rows of dy n.
+template <class T>
+__global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a) {
+  KeptRow<T> kept;
+  const int first = block_x() * a.rows_a_block;
+  const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
+  for (int row = first; row < last; ++row) {
+    const float inverse = a.inverse_rms[row];
+    const float total = block_sum(kept.take_in(a, row, inverse), shared_memory<float>());
+    kept.write_dx(a, row, inverse, total / static_cast<float>(a.cols));
     sync_threads();  // before the next row's sums
   }
   LLAMESH_UNROLL
   for (int p = 0; p < kept_packs; ++p) {
-    const int col = (p * threads_x() + thread_x()) * width;
-    if (col >= a.cols) continue;
-    auto* to = a.partial + static_cast<std::int64_t>(block_x()) * a.cols + col;
+    if (kept.col(p) >= a.cols) continue;
+    auto* to = a.partial + static_cast<std::int64_t>(block_x()) * a.cols + kept.col(p);
     LLAMESH_UNROLL
-    for (int i = 0; i < width; ++i) to[i] = dw[p][i];
+    for (int i = 0; i < kept.width; ++i) to[i] = kept.dw[p][i];
   }
 }
 

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "device/stream.hpp"
+#include "emulator.hpp"
+
+/// What ops/cuda/cuda_host.cuh gives under nvcc, over the emulator.
+namespace llamesh::ops::cuda {
+inline namespace emulated {
+
+using emulator::Block;
+
+struct Grid {
+  std::int64_t x = 1, y = 1, z = 1;
+};
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), Grid grid, std::int64_t threads,
+            std::int64_t shared_bytes, device::Stream& stream, Arguments... arguments) {
+  stream.run([=] {
+    const emulator::Index blocks{static_cast<int>(grid.x), static_cast<int>(grid.y),
+                                 static_cast<int>(grid.z)};
+    Block::current().run(blocks, static_cast<int>(threads), shared_bytes,
+                         [&] { kernel(arguments...); });
+  });
+}
+
+class Scratch {
+ public:
+  Scratch(device::Stream& stream, std::int64_t bytes)
+      : stream_(stream), data_(std::malloc(static_cast<std::size_t>(bytes))) {
+    if (!data_) throw std::bad_alloc();
+    std::memset(data_, 0xFF, static_cast<std::size_t>(bytes));
+  }
+  ~Scratch() {
+    stream_.run([data = data_] { std::free(data); });
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  device::Stream& stream_;
+  void* data_;
+};
+
+template <class T>
+T read_back(device::Stream& stream, const T* from) {
+  T value{};
+  stream.run([&] { value = *from; });
+  stream.record().wait();
+  return value;
+}
+
+inline std::int64_t multiprocessors() {
+  return 2;  // so that grids are small and their loops go round
+}
+
+}  // namespace emulated
+}  // namespace llamesh::ops::cuda

@@ -1,0 +1,115 @@
+#pragma once
+
+#include "emulated_target.hpp"
+
+/// What ops/cuda/cuda_matrix.cuh gives under nvcc, over the emulator.
+namespace llamesh::ops::cuda {
+inline namespace emulated {
+
+using SharedAddress = std::uint32_t;
+
+inline SharedAddress shared_address(const void* at) {
+  return static_cast<SharedAddress>(static_cast<const std::byte*>(at) - Block::current().shared());
+}
+inline Words4 load_shared(SharedAddress from) {
+  Block::current().check_shared(from, 16, 16);
+  return load_words<Words4>(Block::current().shared() + from);
+}
+inline void store_shared(SharedAddress to, std::uint32_t word) {
+  Block::current().check_shared(to, 4, 4);
+  std::memcpy(Block::current().shared() + to, &word, 4);
+}
+
+inline SharedAddress flipped(SharedAddress from, SharedAddress bits) {
+  return from ^ bits;
+}
+
+inline void copy_async(SharedAddress to, const void* from, bool valid) {
+  Block::current().copy_async(to, valid ? from : nullptr, 16);
+}
+inline void copy_async_commit() {
+  Block::current().commit_copies();
+}
+template <int open>
+void copy_async_wait() {
+  Block::current().wait_copies(open);
+}
+
+struct MatrixArgument {
+  SharedAddress from;
+  bool transposed;
+  std::uint32_t result[4];
+};
+
+inline std::uint16_t matrix_element(void* const* lanes, int matrix, int row, int col) {
+  const auto from = static_cast<const MatrixArgument*>(lanes[matrix * 8 + row])->from;
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, Block::current().shared() + from + 2 * col, 2);
+  return bits;
+}
+
+inline void perform_load_matrix(void* const* lanes) {
+  for (int lane = 0; lane < emulator::warp_size; ++lane)
+    Block::current().check_shared(static_cast<const MatrixArgument*>(lanes[lane])->from, 16, 16);
+  for (int lane = 0; lane < emulator::warp_size; ++lane) {
+    auto* mine = static_cast<MatrixArgument*>(lanes[lane]);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int m = 0; m < 4; ++m) {
+      const std::uint32_t low = mine->transposed ? matrix_element(lanes, m, pair, group)
+                                                 : matrix_element(lanes, m, group, pair);
+      const std::uint32_t high = mine->transposed ? matrix_element(lanes, m, pair + 1, group)
+                                                  : matrix_element(lanes, m, group, pair + 1);
+      mine->result[m] = low | high << 16U;
+    }
+  }
+}
+
+inline void load_matrices_any(std::uint32_t (&to)[4], SharedAddress from, bool transposed) {
+  MatrixArgument mine{from, transposed, {}};
+  Block::current().together(Together::load_matrix, &mine, &perform_load_matrix);
+  std::memcpy(to, mine.result, sizeof to);
+}
+inline void load_matrices(std::uint32_t (&to)[4], SharedAddress from) {
+  load_matrices_any(to, from, false);
+}
+inline void load_matrices_transposed(std::uint32_t (&to)[4], SharedAddress from) {
+  load_matrices_any(to, from, true);
+}
+
+struct MultiplyArgument {
+  float* c;
+  std::uint32_t a[4], b[2];
+};
+
+inline float half_of(std::uint32_t word, int half) {
+  return float_of_bits(half == 0 ? word << 16U : word & 0xFFFF0000U);
+}
+
+inline void perform_multiply(void* const* lanes) {
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < emulator::warp_size; ++lane) {
+    const auto* from = static_cast<const MultiplyArgument*>(lanes[lane]);
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int half = 0; half < 2; ++half) {
+      for (int word = 0; word < 4; ++word)
+        a[group + word % 2 * 8][pair + word / 2 * 8 + half] = half_of(from->a[word], half);
+      for (int word = 0; word < 2; ++word)
+        b[pair + word * 8 + half][group] = half_of(from->b[word], half);
+    }
+  }
+  for (int lane = 0; lane < emulator::warp_size; ++lane) {
+    auto* c = static_cast<const MultiplyArgument*>(lanes[lane])->c;
+    const int group = lane / 4, pair = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i)
+      for (int k = 0; k < 16; ++k) c[i] += a[group + i / 2 * 8][k] * b[k][pair + i % 2];
+  }
+}
+
+inline void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                     std::uint32_t b1) {
+  MultiplyArgument mine{c, {a[0], a[1], a[2], a[3]}, {b0, b1}};
+  Block::current().together(Together::multiply, &mine, &perform_multiply);
+}
+
+}  // namespace emulated
+}  // namespace llamesh::ops::cuda

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "device/stream.hpp"
+#ifndef LLAMESH_CUDA_EMULATED
+#include "device/buffer.hpp"
+#include "device/device.hpp"
+#endif
+
+namespace llamesh::test {
+
+/// Memory where the kernels under test can reach it: a GPU's, or under the emulator the host's.
+class DeviceMemory {
+ public:
+#ifdef LLAMESH_CUDA_EMULATED
+  explicit DeviceMemory(std::size_t bytes) : blocks_(bytes / sizeof(Block) + 1) {}
+  void* data() {
+    return blocks_.data();
+  }
+  void upload(device::Stream& /*stream*/, const std::vector<std::byte>& from) {
+    std::memcpy(data(), from.data(), from.size());
+  }
+  void download(device::Stream& /*stream*/, std::vector<std::byte>& to) {
+    std::memcpy(to.data(), data(), to.size());
+  }
+
+ private:
+  struct alignas(256) Block {
+    std::byte bytes[256];
+  };
+  std::vector<Block> blocks_;
+#else
+  explicit DeviceMemory(std::size_t bytes) : buffer_(static_cast<std::int64_t>(bytes) + 4) {}
+  void* data() {
+    return buffer_.data();
+  }
+  void upload(device::Stream& stream, const std::vector<std::byte>& from) {
+    device::upload(stream, words(from.size()), from.data());
+  }
+  void download(device::Stream& stream, std::vector<std::byte>& to) {
+    device::download(stream, to.data(), words(to.size()));
+  }
+
+ private:
+  Tensor words(std::size_t bytes) {
+    return buffer_.tensor(DType::bf16, {static_cast<std::int64_t>(bytes / 2)});
+  }
+  device::Buffer buffer_;
+#endif
+};
+
+/// The stream of the kernels under test.
+inline device::Stream& device_stream() {
+#ifdef LLAMESH_CUDA_EMULATED
+  static auto stream = device::Stream::calling_thread();
+  return stream;
+#else
+  return device::compute_stream();
+#endif
+}
+
+#ifndef LLAMESH_CUDA_EMULATED
+/// Takes the first GPU, or skips all tests where there is none.
+class FirstGpu : public ::testing::Environment {
+  void SetUp() override {
+    if (device::cuda_devices() == 0) GTEST_SKIP() << device::why_no_cuda();
+    device::use_cuda(0);
+  }
+};
+inline auto* const first_gpu = ::testing::AddGlobalTestEnvironment(new FirstGpu);
+#endif
+
+/// The stream of the CPU's kernels, which say what is right.
+inline device::Stream& host_stream() {
+  static auto stream = device::Stream::calling_thread();
+  return stream;
+}
+
+}  // namespace llamesh::test
