@@ -80,10 +80,19 @@ void Block::leave() {
 }
 
 int Block::next_ready() const {
-  int t = at_;
-  for (int tried = 0; tried < threads_; ++tried) {
+  const auto ready = [this](int t) {
+    return pool_[static_cast<std::size_t>(t)]->state == State::ready;
+  };
+  // A warp goes on as far as it can, so that what it must not overtake is overtaken.
+  const int first = at_ / warp_size * warp_size;
+  const int lanes = std::min(warp_size, threads_ - first);
+  for (int i = 1, t = at_ - first; i < lanes; ++i) {
+    t = (t + step_ + lanes) % lanes;
+    if (ready(first + t)) return first + t;
+  }
+  for (int i = 1, t = at_; i < threads_; ++i) {
     t = (t + step_ + threads_) % threads_;
-    if (pool_[static_cast<std::size_t>(t)]->state == State::ready) return t;
+    if (ready(t)) return t;
   }
   return -1;
 }

@@ -15,8 +15,9 @@
 /// on the calling thread, the threads of a block as fibers. It is for finding mistakes, not for
 /// speed:
 ///
-/// - A thread runs until it waits, then the next one does. Every other block runs its threads in
-///   reverse order, so that what lacks a barrier fails in one of them.
+/// - A thread runs until it waits, then the next one of its warp does, and a warp goes on until all
+///   of it waits at a barrier. Every other block runs in reverse order. So what lacks a barrier
+///   fails in one of them.
 /// - Shared memory starts as NaNs, and so does the target of an asynchronous copy from the moment
 ///   when it is issued; the bytes arrive when the thread waits for them.
 /// - Accesses through the 16-byte helpers must be aligned, those of shared memory within bounds; a

@@ -41,6 +41,24 @@ TEST(Emulator, ABarrierOrdersSharedMemoryAndItsLackShows) {
   }
 }
 
+// What was passed on is overwritten by a warp that goes on before another has read it.
+TEST(Emulator, AWarpOvertakesWhereNoBarrierHoldsIt) {
+  for (const bool barrier : {false, true}) {
+    int wrong = 0;
+    run([&] {
+      auto* shared = shared_memory<int>();
+      for (int round = 0; round < 2; ++round) {
+        if (thread_x() == 0) shared[0] = round;
+        sync_threads();
+        if (shared[0] != round) ++wrong;
+        shuffle_xor(round, 1);
+        if (barrier) sync_threads();
+      }
+    });
+    EXPECT_EQ(wrong > 0, !barrier) << wrong;
+  }
+}
+
 TEST(Emulator, ACopyArrivesWhenItIsWaitedForAndNotBefore) {
   alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   run(
