@@ -50,8 +50,7 @@ device::Buffer NcclCollectives::allocate_symmetric(std::int64_t bytes) {
 template <class Call>
 void NcclCollectives::call(const char* name, const Call& call) {
   if (!connection_) return;
-  connection_->begin(name, subject());
-  connection_->settle(call(connection_->native(), native(stream())));
+  connection_->call(name, subject(), [&](ncclComm_t comm) { return call(comm, native(stream())); });
 }
 
 /// A place for the sum of one call before it is added. It grows in the first step and then no more.
@@ -142,14 +141,14 @@ Nccl& Nccl::operator=(Nccl&&) noexcept = default;
 std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
                                         int color) const {
   const bool alone = group.size() == 1;
-  world_->begin("ncclCommSplit", "");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.splitShare = 1;
   ncclComm_t made = nullptr;
   // Every rank takes part in the split, also those that stay alone.
-  world_->settle(ncclCommSplit(world_->native(), alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(),
-                               &made, &config));
+  world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {
+    return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
+  });
   auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis);
   return std::make_unique<NcclCollectives>(group.rank(), group.size(), std::move(connection));
 }

@@ -25,13 +25,14 @@ void check(ncclResult_t result, const std::string& what) {
 
 Nccl::Connection::Connection(ncclComm_t made, std::string axis_name)
     : comm_(made), axis_(std::move(axis_name)) {
-  settle(ncclSuccess);
+  settle(ncclSuccess);  // of the call that made it
   watcher_ = std::thread([this] { watch(); });
 }
 
 Nccl::Connection::~Connection() {
   stop_ = true;
   if (watcher_.joinable()) watcher_.join();
+  if (aborted_) return;
   // While an error unwinds the peers may not come, and a polite end would wait for them.
   if (std::uncaught_exceptions() == 0 && finalized())
     ncclCommDestroy(comm_);
@@ -41,16 +42,16 @@ Nccl::Connection::~Connection() {
 
 bool Nccl::Connection::finalized() {
   try {
-    begin("ncclCommFinalize", "");
-    settle(ncclCommFinalize(comm_));
+    call("ncclCommFinalize", "", ncclCommFinalize);
     return true;
   } catch (const Error&) {  // a failure that matters has been told by who waited for its result
     return false;
   }
 }
 
-void Nccl::Connection::begin(const char* collective, const char* subject) {
-  collective_ = collective;
+void Nccl::Connection::begin(const char* name, const char* subject) {
+  if (aborted_) fail(ExitCode::stopped_early, "NCCL's communicator of axis {} is gone", axis_);
+  collective_ = name;
   subject_ = subject;
 }
 
@@ -77,6 +78,11 @@ std::string Nccl::Connection::describe(ncclResult_t error) const {
                      subject, axis_, error == ncclRemoteError ? " (another rank is gone)" : "");
 }
 
+void Nccl::Connection::deregister(ncclWindow_t window) {
+  const std::lock_guard lock(calls_);
+  if (window != nullptr && !aborted_) ncclCommWindowDeregister(comm_, window);
+}
+
 void Nccl::Connection::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(watch_interval);
@@ -88,7 +94,12 @@ void Nccl::Connection::watch() {
     spdlog::error("{} failed in NCCL: {}; the job ends, submit it again", describe(error),
                   ncclGetErrorString(error));
     end_process_soon(ExitCode::stopped_early);
-    ncclCommAbort(comm_);  // frees what waits on the GPU; bounded by the line above
+    // Frees what waits on the GPU. A call of ours that hangs is left to the line above.
+    const std::unique_lock lock(calls_, std::chrono::seconds(2));
+    if (lock.owns_lock()) {
+      aborted_ = true;
+      ncclCommAbort(comm_);
+    }
     return;
   }
 }
@@ -103,11 +114,11 @@ device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connec
   check(cudaMemset(data, 0, size), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaMemset");
   ncclWindow_t window = nullptr;  // stays so where NCCL has no use for one
-  connection->begin("ncclCommWindowRegister", "");
-  connection->settle(
-      ncclCommWindowRegister(connection->native(), data, size, &window, NCCL_WIN_COLL_SYMMETRIC));
+  connection->call("ncclCommWindowRegister", "", [&](ncclComm_t comm) {
+    return ncclCommWindowRegister(comm, data, size, &window, NCCL_WIN_COLL_SYMMETRIC);
+  });
   std::shared_ptr<void> owner(data, [connection, window](void* p) {
-    if (window != nullptr) ncclCommWindowDeregister(connection->native(), window);
+    connection->deregister(window);
     ncclMemFree(p);
   });
   return {std::move(owner), static_cast<std::byte*>(data), bytes, bytes};

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -26,21 +27,36 @@ struct Nccl::Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  ncclComm_t native() const { return comm_; }
-  /// Names the next call and what it is for; both texts outlive the connection.
-  void begin(const char* collective, const char* subject);
-  /// Waits until NCCL has taken the last call; throws what went wrong, or that it took too long.
-  void settle(ncclResult_t result) const;
+  /// Calls `nccl(communicator)` and follows it until NCCL has taken it; throws what went wrong, or
+  /// that it took too long. The names of the call and of what it is for (a unit, or "") outlive the
+  /// connection: messages have them.
+  template <class Call>
+  void call(const char* name, const char* subject, const Call& nccl) {
+    const std::lock_guard lock(calls_);
+    begin(name, subject);
+    try {
+      settle(nccl(comm_));
+    } catch (...) {
+      stop_ = true;  // who catches it tells it, not the watcher too
+      throw;
+    }
+  }
+  /// Undoes a registration, where there was one; no error, since buffers go while errors unwind.
+  void deregister(ncclWindow_t window);
 
  private:
-  void watch();
+  void begin(const char* name, const char* subject);
+  void settle(ncclResult_t result) const;
   bool finalized();
+  void watch();
   std::string describe(ncclResult_t error) const;
 
   ncclComm_t comm_;
   std::string axis_;
   std::atomic<const char*> collective_{"the making"};  // what is under way, for messages
   std::atomic<const char*> subject_{""};
+  std::timed_mutex calls_;  // of this rank's calls and of the watcher's abort
+  bool aborted_ = false;    // guarded by calls_
   std::atomic<bool> stop_{false};
   std::thread watcher_;  // last: it uses all of the above
 };
