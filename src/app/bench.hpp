@@ -6,12 +6,12 @@
 
 namespace llamesh::app {
 
-/// `llamesh bench gemm`: the GEMMs of the 100M Llama beside the peak of the cores. Returns the exit
-/// code.
-int bench_gemm();
-/// `llamesh bench ops`: the other kernels beside the memory's rate and the FMA peak. Returns the
-/// exit code.
-int bench_ops();
+/// `llamesh bench gemm`: the GEMMs of the 100M Llama beside the peak of the cores, or those of
+/// Llama 3 8B on a GPU. `device` is auto, cpu or cuda. Returns the exit code.
+int bench_gemm(const std::string& device);
+/// `llamesh bench ops`: the other kernels beside the memory's rate and the FMA peak, of the same
+/// models. Returns the exit code.
+int bench_ops(const std::string& device);
 /// `llamesh bench collectives`: bus bandwidth on each mesh axis beside plain MPI and memcpy.
 /// Returns the exit code.
 int bench_collectives();

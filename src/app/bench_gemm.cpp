@@ -1,7 +1,7 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
+#include <span>
 
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
@@ -11,25 +11,31 @@
 namespace llamesh::app {
 namespace {
 
-/// A linear layer of the 100M Llama (D = 768, 12/4 heads of 64, F = 2048, V = 16384).
+/// A linear layer.
 struct Layer {
   const char* name;
   std::int64_t in, out;
 };
-const Layer layers[] = {{"qkv", 768, 1280},
-                        {"attention out", 768, 768},
-                        {"gate and up", 768, 4096},
-                        {"down", 2048, 768},
-                        {"head", 768, 16384}};
-constexpr std::int64_t tokens = 2048;
+/// Hidden 768, 12/4 heads of 64, intermediate 2048, vocabulary 16384.
+const Layer layers_100m[] = {{"qkv", 768, 1280},
+                             {"attention out", 768, 768},
+                             {"gate and up", 768, 4096},
+                             {"down", 2048, 768},
+                             {"head", 768, 16384}};
+/// Hidden 4096, 32/8 heads of 128, intermediate 14336, vocabulary 128256.
+const Layer layers_8b[] = {{"qkv", 4096, 6144},
+                           {"attention out", 4096, 4096},
+                           {"gate and up", 4096, 28672},
+                           {"down", 14336, 4096},
+                           {"head", 4096, 128256}};
 
 /// GFLOP/s of the three products of a layer.
 struct Rates {
   double forward, input, weight;
 };
 
-Rates measure(const Layer& layer, DType dtype) {
-  auto stream = device::Stream::calling_thread();
+Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
+  auto& stream = device::compute_stream();
   const RandomMatrix x(dtype, tokens, layer.in), y(dtype, tokens, layer.out);
   const RandomMatrix w(dtype, layer.out, layer.in, 0.02F), dw(DType::f32, layer.out, layer.in);
   const auto flops = 2e-9 * static_cast<double>(tokens * layer.in * layer.out);
@@ -40,14 +46,14 @@ Rates measure(const Layer& layer, DType dtype) {
   return {flops / forward, flops / input, flops / weight};
 }
 
-void print_table(DType dtype) {
+void print_table(std::span<const Layer> layers, std::int64_t tokens, DType dtype) {
   const auto square = ops::measured_gemm_rate(dtype) / 1e9;
-  fmt::print("\n{}; a 1024 cube: {:.0f} GFLOP/s\n", name_of(dtype), square);
+  fmt::print("\n{}; a large square product: {:.0f} GFLOP/s\n", name_of(dtype), square);
   fmt::print("{:<16}{:>22}{:>10}{:>10}{:>10}\n", "layer", "tokens x in x out", "forward", "dx",
              "dw");
   double best = square;
   for (const auto& layer : layers) {
-    const auto r = measure(layer, dtype);
+    const auto r = measure(layer, tokens, dtype);
     best = std::max({best, r.forward, r.input, r.weight});
     fmt::print("{:<16}{:>22}{:>10.0f}{:>10.0f}{:>10.0f}\n", layer.name,
                fmt::format("{} x {} x {}", tokens, layer.in, layer.out), r.forward, r.input,
@@ -58,13 +64,15 @@ void print_table(DType dtype) {
 
 }  // namespace
 
-int bench_gemm() {
-  fmt::print("GEMMs of the 100M Llama in GFLOP/s; {} threads, {}, bf16 is {}\n",
-             omp_get_max_threads(), ops::instruction_set(),
-             ops::has_fast_bf16() ? "native" : "computed in fp32");
-  fmt::print("fp32 FMA peak: {:.0f} GFLOP/s\n", measured_fma_rate() / 1e9);
-  print_table(DType::f32);
-  print_table(DType::bf16);
+int bench_gemm(const std::string& device) {
+  use_lone_device(device);
+  const bool on_gpu = device::compute_stream().on_gpu();
+  fmt::print("GEMMs of {} in GFLOP/s on {}\n", on_gpu ? "Llama 3 8B" : "the 100M Llama", where());
+  if (!on_gpu)
+    fmt::print("{}, bf16 is {}; fp32 FMA peak: {:.0f} GFLOP/s\n", ops::instruction_set(),
+               ops::has_fast_bf16() ? "native" : "computed in fp32", measured_fma_rate() / 1e9);
+  for (const auto dtype : {DType::f32, DType::bf16})
+    print_table(on_gpu ? layers_8b : layers_100m, on_gpu ? 16384 : 2048, dtype);
   return 0;
 }
 

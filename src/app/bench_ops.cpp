@@ -1,92 +1,94 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
+#include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
 namespace {
 
-// The shapes of the 100M Llama; M tokens, D hidden, F intermediate, V vocabulary.
-constexpr std::int64_t sequence = 512;
-constexpr std::int64_t M = 4 * sequence;
-constexpr std::int64_t D = 768;
-constexpr std::int64_t F = 2048;
-constexpr std::int64_t V = 16384;
-constexpr ops::AttentionShape shape{4, sequence, 12, 4, 64};
+/// M tokens, T of a sequence, D hidden, F intermediate, V vocabulary.
+struct Shapes {
+  const char* name;
+  std::int64_t M, T, D, F, V;
+  ops::AttentionShape attention;
+};
+constexpr Shapes of_100m{"the 100M Llama", 2048, 512, 768, 2048, 16384, {4, 512, 12, 4, 64}};
+constexpr Shapes of_8b{"Llama 3 8B", 16384, 4096, 4096, 14336, 128256, {4, 4096, 32, 8, 128}};
 
 /// Prints one kernel's rate: `bytes` are those that it must read and write.
 template <class Work>
-void print_rate(const char* name, DType dtype, std::int64_t bytes, double triad, const Work& work) {
+void print_rate(const char* name, DType dtype, std::int64_t bytes, double memory,
+                const Work& work) {
   const auto rate = static_cast<double>(bytes) / shortest(work, 0.15);
   fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
-             100.0 * rate / triad);
+             100.0 * rate / memory);
 }
 
-void norm_and_activation(DType dtype, double triad) {
-  auto stream = device::Stream::calling_thread();
+void norm_and_activation(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto [name, M, T, D, F, V, attention] = s;
+  const auto E = attention.head_dim;
   const auto b = size_of(dtype);
   const RandomMatrix x(dtype, M, D), y(dtype, M, D), delta(dtype, M, D), w(dtype, 1, D);
-  const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D),
-      table(DType::f32, sequence, 64);
+  const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D), table(DType::f32, T, E);
   const Tensor weight = Tensor(w).reshape({D});
-  print_rate("rms_norm + residual", dtype, 4 * M * D * b, triad,
+  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory,
              [&] { ops::rms_norm(stream, y, inverse, x, x, delta, weight, 1e-5F); });
-  print_rate("rms_norm backward", dtype, 3 * M * D * b, triad, [&] {
+  print_rate("rms_norm backward", dtype, 3 * M * D * b, memory, [&] {
     ops::rms_norm_backward(stream, delta, Accumulate::no, Tensor(dw).reshape({D}), Accumulate::yes,
                            y, x, inverse, weight);
   });
-  print_rate("rope", dtype, 2 * M * D * b, triad,
-             [&] { ops::rope(stream, y, table, Tensor(), 64, ops::Rotation::forward); });
+  print_rate("rope", dtype, 2 * M * D * b, memory,
+             [&] { ops::rope(stream, y, table, Tensor(), E, ops::Rotation::forward); });
   const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
-  print_rate("swiglu", dtype, 3 * M * F * b, triad, [&] { ops::swiglu(stream, out, gate_up); });
-  print_rate("swiglu backward", dtype, 5 * M * F * b, triad,
+  print_rate("swiglu", dtype, 3 * M * F * b, memory, [&] { ops::swiglu(stream, out, gate_up); });
+  print_rate("swiglu backward", dtype, 5 * M * F * b, memory,
              [&] { ops::swiglu_backward(stream, dgate_up, out, gate_up); });
 }
 
-void vocabulary(DType dtype, double triad) {
-  auto stream = device::Stream::calling_thread();
+void vocabulary(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto V = s.V, D = s.D, chunk = std::min<std::int64_t>(s.M, 4096);
   const auto b = size_of(dtype);
-  std::vector<std::int32_t> numbers;
-  for (std::int64_t m = 0; m < M; ++m) numbers.push_back(static_cast<std::int32_t>(m * 7919 % V));
-  const Tensor tokens(numbers.data(), DType::i32, {M});
-  const RandomMatrix logits(dtype, M, V), losses(DType::f32, 1, M);
+  const RandomTokens tokens(chunk, V);
+  const RandomMatrix logits(dtype, chunk, V), losses(DType::f32, 1, chunk);
   // The gradient overwrites the logits, so later calls see other numbers; none takes another path
   // for that.
-  print_rate("cross_entropy", dtype, 3 * M * V * b, triad, [&] {
+  print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
     ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
   });
-  const RandomMatrix table(dtype, V, D), x(dtype, M, D), dtable(DType::f32, V, D);
-  print_rate("embedding", dtype, 2 * M * D * b, triad,
+  const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
+  print_rate("embedding", dtype, 2 * chunk * D * b, memory,
              [&] { ops::embedding(stream, x, tokens, table); });
-  print_rate("embedding backward", dtype, V * D * 4 + M * D * b, triad,
+  print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
              [&] { ops::embedding_backward(stream, dtable, x, tokens, Accumulate::no); });
 }
 
-void elementwise(double triad) {
-  auto stream = device::Stream::calling_thread();
-  constexpr std::int64_t n = 1 << 24;
+void elementwise(double memory) {
+  auto& stream = device::compute_stream();
+  const std::int64_t n = stream.on_gpu() ? 1 << 28 : 1 << 24;
   const RandomMatrix p(DType::f32, 1, n), m(DType::f32, 1, n), g(DType::f32, 1, n);
   const RandomMatrix v(DType::f32, 1, n), half(DType::bf16, 1, n);
   ops::fill(stream, v, 0.1F);
-  print_rate("copy", DType::f32, 8 * n, triad, [&] { ops::copy(stream, p, g); });
-  print_rate("copy to bf16", DType::f32, 6 * n, triad, [&] { ops::copy(stream, half, g); });
-  print_rate("add", DType::f32, 12 * n, triad, [&] { ops::add(stream, p, g); });
-  print_rate("add of bf16", DType::f32, 10 * n, triad, [&] { ops::add(stream, p, half); });
-  print_rate("scale", DType::f32, 8 * n, triad, [&] { ops::scale(stream, p, 0.999F); });
-  print_rate("sum_of_squares", DType::f32, 4 * n, triad, [&] { ops::sum_of_squares(stream, g); });
+  print_rate("copy", DType::f32, 8 * n, memory, [&] { ops::copy(stream, p, g); });
+  print_rate("copy to bf16", DType::f32, 6 * n, memory, [&] { ops::copy(stream, half, g); });
+  print_rate("add", DType::f32, 12 * n, memory, [&] { ops::add(stream, p, g); });
+  print_rate("add of bf16", DType::f32, 10 * n, memory, [&] { ops::add(stream, p, half); });
+  print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
+  print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
   const ops::AdamwStep step{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 1.0F};
-  print_rate("adamw", DType::f32, 28 * n, triad, [&] { ops::adamw(stream, p, m, v, g, step); });
+  print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
 }
 
 /// The FLOPs that causality leaves: 2 products forward, 5 backward, of T (T + 1) / 2 scores a head.
-void attention(DType dtype, double peak) {
-  auto stream = device::Stream::calling_thread();
-  const auto& s = shape;
+void attention(const Shapes& shapes, DType dtype, double peak) {
+  auto& stream = device::compute_stream();
+  const auto& s = shapes.attention;
+  const auto M = shapes.M;
   const auto q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
   const RandomMatrix qkv(dtype, M, q_cols + 2 * kv_cols), dqkv(dtype, M, q_cols + 2 * kv_cols);
   const RandomMatrix out(dtype, M, q_cols), dout(dtype, M, q_cols);
@@ -115,23 +117,31 @@ void attention(DType dtype, double peak) {
 
 }  // namespace
 
-int bench_ops() {
-  const auto triad = measured_triad_rate();
-  const auto peak = measured_fma_rate();
-  fmt::print("Kernels of the 100M Llama ({} tokens), {} threads; triad {:.1f} GB/s\n\n", M,
-             omp_get_max_threads(), triad / 1e9);
-  fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GB/s", "of triad");
-  elementwise(triad);
+int bench_ops(const std::string& device) {
+  use_lone_device(device);
+  const bool on_gpu = device::compute_stream().on_gpu();
+  const Shapes& s = on_gpu ? of_8b : of_100m;
+  const auto memory = measured_memory_rate();
+  fmt::print("Kernels of {} ({} tokens) on {}; {} {:.1f} GB/s\n\n", s.name, s.M, where(),
+             on_gpu ? "copies" : "triad", memory / 1e9);
+  fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GB/s", "of that");
+  elementwise(memory);
   for (const auto dtype : {DType::f32, DType::bf16}) {
-    norm_and_activation(dtype, triad);
-    vocabulary(dtype, triad);
+    norm_and_activation(s, dtype, memory);
+    vocabulary(s, dtype, memory);
   }
   fmt::print("Above 100 % the numbers stay in the last-level cache.\n");
-  fmt::print("\nfp32 FMA peak {:.0f} GFLOP/s; causal attention, {} heads of {}, {} tokens\n",
-             peak / 1e9, shape.heads, shape.head_dim, shape.sequence);
-  fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of peak");
-  attention(DType::f32, peak);
-  attention(DType::bf16, peak);
+  const auto peak = [&](DType dtype) {
+    return on_gpu ? ops::measured_gemm_rate(dtype) : measured_fma_rate();
+  };
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    const double most = peak(dtype);
+    fmt::print("\n{} {:.0f} GFLOP/s; causal attention, {} heads of {}, {} tokens\n",
+               on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, s.attention.heads,
+               s.attention.head_dim, s.attention.sequence);
+    fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
+    attention(s, dtype, most);
+  }
   return 0;
 }
 

@@ -1,28 +1,53 @@
 #include "app/bench_timing.hpp"
 
+#include <fmt/format.h>
 #include <omp.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "core/philox.hpp"
+#include "device/device.hpp"
 #include "ops/cpu/vec.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
 
+void use_lone_device(const std::string& device) {
+  validate(device == "auto" || device == "cpu" || device == "cuda",
+           "--device {} is not auto, cpu or cuda", device);
+  if (device == "cuda" || (device == "auto" && device::cuda_devices() > 0)) device::use_cuda(0);
+}
+
+std::string where() {
+  return device::kind() == device::Kind::cuda ? device::description()
+                                              : fmt::format("{} threads", omp_get_max_threads());
+}
+
 RandomMatrix::RandomMatrix(DType dtype, std::int64_t rows, std::int64_t cols, float spread)
     : buffer_(rows * cols * size_of(dtype)), view_(buffer_.tensor(dtype, {rows, cols})) {
   // A piece of random numbers, repeated: drawing them all would take longer than the benchmark.
   const auto piece = std::min<std::int64_t>(rows * cols, 1 << 20);
-  device::Buffer random(piece * 4);
+  std::vector<float> drawn(static_cast<std::size_t>(piece));
+  fill_normal(drawn.data(), 0, piece, 1, "bench", spread);
+  auto& stream = device::compute_stream();
+  const device::Buffer random(piece * 4);
   const auto numbers = random.tensor(DType::f32, {piece});
-  fill_normal(numbers.as<float>(), 0, piece, 1, "bench", spread);
-  auto stream = device::Stream::calling_thread();
+  device::upload(stream, numbers, drawn.data());
   const auto all = view_.reshape({rows * cols});
   for (std::int64_t first = 0; first < rows * cols; first += piece) {
     const auto count = std::min(piece, rows * cols - first);
     ops::copy(stream, all.slice(first, count), numbers.slice(0, count));
   }
+  stream.record().wait();  // `random` goes
+}
+
+RandomTokens::RandomTokens(std::int64_t count, std::int64_t vocabulary)
+    : buffer_(count * 4), view_(buffer_.tensor(DType::i32, {count})) {
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i)
+    ids.push_back(static_cast<std::int32_t>(i * 7919 % vocabulary));
+  device::upload(device::compute_stream(), view_, ids.data());
 }
 
 double measured_fma_rate() {
@@ -44,7 +69,9 @@ double measured_fma_rate() {
   return 2.0 * sums * ops::cpu::vec_width * static_cast<double>(rounds) * threads / seconds;
 }
 
-double measured_triad_rate() {
+namespace {
+
+double triad_rate() {
   constexpr std::int64_t n = 1 << 25;
   const RandomMatrix a(DType::f32, 1, n), b(DType::f32, 1, n), c(DType::f32, 1, n);
   auto* to = Tensor(a).as<float>();
@@ -55,6 +82,17 @@ double measured_triad_rate() {
     for (std::int64_t i = 0; i < n; ++i) to[i] = first[i] + 0.5F * second[i];
   });
   return 12.0 * static_cast<double>(n) / seconds;
+}
+
+}  // namespace
+
+double measured_memory_rate() {
+  auto& stream = device::compute_stream();
+  if (!stream.on_gpu()) return triad_rate();
+  constexpr std::int64_t n = 1 << 28;
+  const RandomMatrix a(DType::f32, 1, n), b(DType::f32, 1, n);
+  const auto seconds = shortest([&] { device::copy_bytes(stream, a, b); });
+  return 8.0 * static_cast<double>(n) / seconds;
 }
 
 }  // namespace llamesh::app

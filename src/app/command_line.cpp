@@ -124,8 +124,13 @@ void CommandLine::add_tokenize() {
 void CommandLine::add_bench() {
   auto* bench = cli_.add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
-  runs(bench->add_subcommand("gemm", "GEMM rates beside the peak"), bench_gemm);
-  runs(bench->add_subcommand("ops", "Every other kernel beside its floor"), bench_ops);
+  const auto on_device = [&](const char* name, const char* help, auto run) {
+    auto* measured = bench->add_subcommand(name, help);
+    measured->add_option("--device", device_, "auto (the default), cpu or cuda");
+    runs(measured, [this, run] { return run(device_); });
+  };
+  on_device("gemm", "GEMM rates beside the peak", bench_gemm);
+  on_device("ops", "Every other kernel beside its floor", bench_ops);
   runs(bench->add_subcommand("decode", "Generation beside reading the weights (takes 5 GB)"),
        bench_decode);
   runs(bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)"),

@@ -42,6 +42,9 @@ void upload(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t 
 void download(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
   absent();
 }
+void copy(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
+  absent();
+}
 void zero(Stream& /*stream*/, void* /*data*/, std::size_t /*bytes*/) {
   absent();
 }

@@ -56,6 +56,14 @@ void download(Stream& stream, void* to, const Tensor& from) {
   stream.record().wait();
 }
 
+void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
+  const auto bytes = bytes_of(to);
+  expects(from.dtype() == to.dtype() && bytes_of(from) == bytes, "a copy of {} bytes to {}",
+          from.bytes(), bytes);
+  if (stream.on_gpu()) return cuda::copy(stream, to.data(), from.data(), bytes);
+  stream.run([data = to.data(), source = from.data(), bytes] { std::memcpy(data, source, bytes); });
+}
+
 void zero(Stream& stream, const Tensor& tensor) {
   const auto bytes = bytes_of(tensor);
   if (stream.on_gpu()) return cuda::zero(stream, tensor.data(), bytes);

@@ -37,6 +37,8 @@ std::string description();
 void upload(Stream& stream, const Tensor& to, const void* from);
 /// From the tensor, and waits until it is done.
 void download(Stream& stream, void* to, const Tensor& from);
+/// Between dense tensors of one dtype and size, both there.
+void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from);
 /// All bytes zero.
 void zero(Stream& stream, const Tensor& tensor);
 

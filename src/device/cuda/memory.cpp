@@ -50,6 +50,11 @@ void download(Stream& stream, void* to, const void* from, std::size_t bytes) {
   check(cudaStreamSynchronize(native(stream)), "a copy from it");
 }
 
+void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, native(stream)),
+        "a copy within it");
+}
+
 void zero(Stream& stream, void* data, std::size_t bytes) {
   check(cudaMemsetAsync(data, 0, bytes, native(stream)), "cudaMemsetAsync");
 }
