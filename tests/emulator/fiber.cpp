@@ -7,6 +7,7 @@
 #include <new>
 
 #ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef __SANITIZE_THREAD__
@@ -15,6 +16,9 @@
 
 namespace llamesh::emulator {
 namespace {
+
+thread_local Fiber* leaving = nullptr;
+thread_local Fiber* arriving = nullptr;
 
 std::byte* map_stack(std::size_t bytes) {
   void* stack = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
@@ -25,9 +29,33 @@ std::byte* map_stack(std::size_t bytes) {
 
 }  // namespace
 
-#ifdef LLAMESH_FIBER_UCONTEXT
+// --- What the sanitizers are told ---
 
-// The portable way, a system call each time; it also tells the sanitizers what goes on.
+/// Just before this fiber, which runs, is left.
+void Fiber::leave_for([[maybe_unused]] const Fiber& to) {
+#ifdef __SANITIZE_THREAD__
+  if (!stack_) sanitizer_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(to.sanitizer_, 0);
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  __sanitizer_start_switch_fiber(&sanitizer_, to.known_stack_, to.known_bytes_);
+#endif
+}
+
+/// First thing on this fiber's stack.
+void Fiber::arrived() {
+#ifdef __SANITIZE_ADDRESS__
+  // Only a fiber that has been left before has something to restore; the thread's own stack is
+  // known from the first time that it is left.
+  __sanitizer_finish_switch_fiber(sanitizer_, leaving->stack_ ? nullptr : &leaving->known_stack_,
+                                  leaving->stack_ ? nullptr : &leaving->known_bytes_);
+#endif
+}
+
+void Fiber::begin() {
+  arriving->arrived();
+  arriving->entry_();
+}
 
 Fiber::Fiber() = default;
 
@@ -38,63 +66,10 @@ Fiber::~Fiber() {
   if (stack_) munmap(stack_, stack_bytes);
 }
 
-namespace {
-thread_local Fiber* arriving = nullptr;
-#ifdef __SANITIZE_ADDRESS__
-thread_local const void* main_stack = nullptr;
-thread_local std::size_t main_stack_bytes = 0;
-thread_local bool from_main = false;
-#endif
-}  // namespace
+#ifdef __x86_64__
 
-void Fiber::begin() {
-#ifdef __SANITIZE_ADDRESS__
-  const void* stack = nullptr;
-  std::size_t bytes = 0;
-  __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
-  if (from_main) {
-    main_stack = stack;
-    main_stack_bytes = bytes;
-  }
-#endif
-  arriving->entry_();
-}
-
-void Fiber::restart(void (*entry)()) {
-  if (!stack_) stack_ = map_stack(stack_bytes);
-  getcontext(&context_);
-  context_.uc_stack.ss_sp = stack_;
-  context_.uc_stack.ss_size = stack_bytes;
-  context_.uc_link = nullptr;
-  makecontext(&context_, &Fiber::begin, 0);
-  entry_ = entry;
-#ifdef __SANITIZE_THREAD__
-  if (sanitizer_) __tsan_destroy_fiber(sanitizer_);
-  sanitizer_ = __tsan_create_fiber(0);
-#endif
-}
-
-void Fiber::switch_from_to(Fiber& from, Fiber& to) {
-  arriving = &to;
-#ifdef __SANITIZE_THREAD__
-  if (!from.stack_) from.sanitizer_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(to.sanitizer_, 0);
-#endif
-#ifdef __SANITIZE_ADDRESS__
-  void* fake_stack = nullptr;
-  from_main = !from.stack_;
-  __sanitizer_start_switch_fiber(&fake_stack, to.stack_ ? to.stack_ : main_stack,
-                                 to.stack_ ? stack_bytes : main_stack_bytes);
-#endif
-  swapcontext(&from.context_, &to.context_);
-#ifdef __SANITIZE_ADDRESS__
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
-}
-
-#else
-
-// Saves the registers that a callee must keep, and changes stacks: a few nanoseconds.
+// Saves the registers that a callee must keep, and changes stacks: a few nanoseconds, where
+// swapcontext() takes a system call.
 extern "C" void llamesh_switch_stack(void** stopped_at, void* go_on_at);
 asm(R"(
 .text
@@ -119,26 +94,49 @@ llamesh_switch_stack:
 .size llamesh_switch_stack, .-llamesh_switch_stack
 )");
 
-Fiber::Fiber() = default;
-
-Fiber::~Fiber() {
-  if (stack_) munmap(stack_, stack_bytes);
-}
+#endif
 
 void Fiber::restart(void (*entry)()) {
   if (!stack_) stack_ = map_stack(stack_bytes);
-  // As if entry() had been called from nowhere and then stopped: a null return address on top, its
+  entry_ = entry;
+#ifdef __SANITIZE_ADDRESS__
+  // Whoever ran here before never returned, so the borders of its variables are still marked.
+  __asan_unpoison_memory_region(stack_, stack_bytes);
+#endif
+  known_stack_ = stack_;
+  known_bytes_ = stack_bytes;
+#ifdef __SANITIZE_THREAD__
+  if (sanitizer_) __tsan_destroy_fiber(sanitizer_);
+  sanitizer_ = __tsan_create_fiber(0);
+#else
+  sanitizer_ = nullptr;
+#endif
+#ifdef __x86_64__
+  // As if begin() had been called from nowhere and then stopped: a null return address on top, its
   // own address below, six registers below that.
   auto* top = reinterpret_cast<std::uintptr_t*>(stack_ + stack_bytes);
   std::memset(top - 8, 0, 8 * sizeof *top);
-  top[-2] = reinterpret_cast<std::uintptr_t>(entry);
+  top[-2] = reinterpret_cast<std::uintptr_t>(&Fiber::begin);
   stopped_at_ = top - 8;
+#else
+  getcontext(&context_);
+  context_.uc_stack.ss_sp = stack_;
+  context_.uc_stack.ss_size = stack_bytes;
+  context_.uc_link = nullptr;
+  makecontext(&context_, &Fiber::begin, 0);
+#endif
 }
 
 void Fiber::switch_from_to(Fiber& from, Fiber& to) {
+  leaving = &from;
+  arriving = &to;
+  from.leave_for(to);
+#ifdef __x86_64__
   llamesh_switch_stack(&from.stopped_at_, to.stopped_at_);
-}
-
+#else
+  swapcontext(&from.context_, &to.context_);
 #endif
+  from.arrived();
+}
 
 }  // namespace llamesh::emulator

@@ -1,10 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-#define LLAMESH_FIBER_UCONTEXT 1
+#ifndef __x86_64__
 #include <ucontext.h>
 #endif
 
@@ -26,16 +24,22 @@ class Fiber {
   static void switch_from_to(Fiber& from, Fiber& to);
 
  private:
-  static constexpr std::size_t stack_bytes = std::size_t{1} << 18U;
-  std::byte* stack_ = nullptr;  // mapped at the first restart(), touched page by page
-#ifdef LLAMESH_FIBER_UCONTEXT
+  static constexpr std::size_t stack_bytes = std::size_t{1} << 17U;
   static void begin();
-  ucontext_t context_{};
+  void leave_for(const Fiber& to);
+  void arrived();
+
+  std::byte* stack_ = nullptr;  // mapped at the first restart(), touched page by page
   void (*entry_)() = nullptr;
-  void* sanitizer_ = nullptr;
-#else
+#ifdef __x86_64__
   void* stopped_at_ = nullptr;
+#else
+  ucontext_t context_{};
 #endif
+  // What the sanitizers want to know of stacks.
+  void* sanitizer_ = nullptr;
+  const void* known_stack_ = nullptr;
+  std::size_t known_bytes_ = 0;
 };
 
 }  // namespace llamesh::emulator
