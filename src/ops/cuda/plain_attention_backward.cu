@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) 
 /// dk and dv of a tile of keys of one key-value head: the sum over the heads that share it, one
 /// after another.
 template <class S, class T>
-__global__ void __launch_bounds__(threads) backward_keys(AttentionRows<T> a) {
+__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) {
   auto* k = shared_memory<float>();
   auto* v = k + S::token_words;
   auto* q = v + S::token_words;
