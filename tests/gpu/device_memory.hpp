@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 #include <vector>
 
 #include "device/stream.hpp"
@@ -22,10 +23,10 @@ class DeviceMemory {
     return blocks_.data();
   }
   void upload(device::Stream& /*stream*/, const std::vector<std::byte>& from) {
-    std::memcpy(data(), from.data(), from.size());
+    std::copy(from.begin(), from.end(), static_cast<std::byte*>(data()));
   }
   void download(device::Stream& /*stream*/, std::vector<std::byte>& to) {
-    std::memcpy(to.data(), data(), to.size());
+    std::copy_n(static_cast<std::byte*>(data()), to.size(), to.begin());
   }
 
  private:
