@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""A training step of a Llama with PyTorch FSDP2 and torch.compile: what `llamesh bench step` is compared with.
+
+    python3 tests/bench/torch_fsdp2.py --model inputs/models/llama3.2-1b.yaml --sequence 4096 --micro-batch 8 \
+        --global-batch 64 [--checkpointing none|full] [--steps 4] [--no-compile] [--device cuda|cpu]
+    torchrun --nproc-per-node 8 tests/bench/torch_fsdp2.py ...
+
+Same model, batch and precision: fp32 master weights, gradients and AdamW moments, bf16 computation, gradients
+reduced in fp32, clipping at norm 1, random tokens. Each block and the head are units of FSDP2, compiled one by one
+as is usual; every micro-batch reduces its gradients. Needs torch 2.6 or later and yaml. `tests/bench/gpu_steps.sh`
+runs it beside llamesh.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+import yaml
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+# B batch, T sequence, D hidden, H heads, K kv heads, E head dim, V vocabulary
+
+
+def read_model(path):
+    """The keys of a file of inputs/models, with what `auto` stands for."""
+    with open(path, encoding="utf-8") as file:
+        model = yaml.safe_load(file)
+    for key in "rms_norm_eps", "rope_theta", "initializer_range":  # YAML 1.1 takes 1e-5 for a text
+        model[key] = float(model[key])
+    if model["num_key_value_heads"] == "auto":
+        model["num_key_value_heads"] = model["num_attention_heads"]
+    if model["head_dim"] == "auto":
+        model["head_dim"] = model["hidden_size"] // model["num_attention_heads"]
+    return model
+
+
+def rotary_table(model, sequence):
+    """(T, E) cosines and sines; Llama 3.1's scaling stretches the long waves (transformers: rope_type llama3)."""
+    head_dim = model["head_dim"]
+    frequency = model["rope_theta"] ** (-torch.arange(0, head_dim, 2).double() / head_dim)
+    scaling = model.get("rope_scaling")
+    if scaling:
+        turns = scaling["original_max_position_embeddings"] * frequency / (2 * math.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        frequency = frequency * (kept + (1 - kept) / scaling["factor"])
+    angle = torch.outer(torch.arange(sequence).double(), frequency)
+    angle = torch.cat([angle, angle], -1)
+    return angle.cos().float(), angle.sin().float()
+
+
+def rotate(x, cos, sin):
+    first, second = x.float().chunk(2, -1)
+    return (x.float() * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
+
+
+class Block(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        hidden, self.head_dim = model["hidden_size"], model["head_dim"]
+        self.heads, self.kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
+        self.input_norm = nn.RMSNorm(hidden, eps=model["rms_norm_eps"])
+        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
+        self.post_attention_norm = nn.RMSNorm(hidden, eps=model["rms_norm_eps"])
+        self.gate_proj = nn.Linear(hidden, model["intermediate_size"], bias=False)
+        self.up_proj = nn.Linear(hidden, model["intermediate_size"], bias=False)
+        self.down_proj = nn.Linear(model["intermediate_size"], hidden, bias=False)
+
+    def forward(self, x, cos, sin):
+        batch, sequence, _ = x.shape
+
+        def heads(y, count):
+            return y.view(batch, sequence, count, self.head_dim).transpose(1, 2)
+
+        h = self.input_norm(x)
+        q = rotate(heads(self.q_proj(h), self.heads), cos, sin)
+        k = rotate(heads(self.k_proj(h), self.kv_heads), cos, sin)
+        v = heads(self.v_proj(h), self.kv_heads)
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads)
+        x = x + self.o_proj(attended.transpose(1, 2).reshape(batch, sequence, -1))
+        h = self.post_attention_norm(x)
+        return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+
+
+class Head(nn.Module):
+    """The last norm, the head and the mean loss."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.norm = nn.RMSNorm(model["hidden_size"], eps=model["rms_norm_eps"])
+        self.lm_head = nn.Linear(model["hidden_size"], model["vocab_size"], bias=False)
+
+    def forward(self, x, targets):
+        logits = self.lm_head(self.norm(x)).float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Llama(nn.Module):
+    def __init__(self, model, checkpointing):
+        super().__init__()
+        self.checkpointing = checkpointing
+        self.embed_tokens = nn.Embedding(model["vocab_size"], model["hidden_size"])
+        self.layers = nn.ModuleList(Block(model) for _ in range(model["num_hidden_layers"]))
+        self.head = Head(model)
+        if model["tie_word_embeddings"]:
+            self.head.lm_head.weight = self.embed_tokens.weight
+
+    def forward(self, tokens, targets, cos, sin):
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            if self.checkpointing == "full":
+                x = checkpoint(layer, x, cos, sin, use_reentrant=False)
+            else:
+                x = layer(x, cos, sin)
+        return self.head(x, targets)
+
+
+def make_model(model, options, device):
+    """On the device, sharded over all ranks, its blocks compiled."""
+    with torch.device("meta"):
+        llama = Llama(model, options.checkpointing)
+    tied = model["tie_word_embeddings"]
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in llama.layers:
+        if options.compile:
+            layer.compile()
+        fully_shard(layer, mp_policy=policy)
+    if options.compile:
+        llama.head.compile()
+    if not tied:  # a tied table belongs to the root, which holds both ends
+        fully_shard(llama.embed_tokens, mp_policy=policy)
+        fully_shard(llama.head, mp_policy=policy)
+    fully_shard(llama, mp_policy=policy)
+    llama.to_empty(device=device)
+    for parameter in llama.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=model["initializer_range"])
+        else:
+            nn.init.ones_(parameter)
+    return llama
+
+
+def make_optimizer(llama):
+    matrices = [p for p in llama.parameters() if p.dim() == 2]
+    vectors = [p for p in llama.parameters() if p.dim() != 2]
+    return torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        lr=3e-4, betas=(0.9, 0.95), fused=True)
+
+
+def measure(llama, model, options, device):
+    """Seconds of each step after two to warm up, and the last loss."""
+    optimizer = make_optimizer(llama)
+    cos, sin = (table.to(device) for table in rotary_table(model, options.sequence))
+    micro_batches = options.global_batch // (options.micro_batch * dist.get_world_size())
+    torch.manual_seed(1 + dist.get_rank())
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    seconds = []
+    for _ in range(options.steps + 2):
+        synchronize()
+        dist.barrier()
+        start = time.perf_counter()
+        loss = torch.zeros((), device=device)
+        for _ in range(micro_batches):
+            tokens = torch.randint(model["vocab_size"], (options.micro_batch, options.sequence + 1)).to(device)
+            part = llama(tokens[:, :-1], tokens[:, 1:], cos, sin) / micro_batches
+            part.backward()
+            loss += part.detach()
+        nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = loss.item()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    return seconds[2:], loss
+
+
+def flops_per_token(model, llama, sequence):
+    """As `llamesh` counts them: 6 a weight in products, 12 L D T for attention over the whole square."""
+    table = model["vocab_size"] * model["hidden_size"]
+    numel = sum(p.numel() for p in llama.parameters())
+    vectors = sum(p.numel() for p in llama.parameters() if p.dim() == 1)
+    in_products = numel - vectors - (0 if model["tie_word_embeddings"] else table)
+    width = model["num_attention_heads"] * model["head_dim"]
+    return 6 * in_products + 12 * model["num_hidden_layers"] * width * sequence
+
+
+def measured_gemm_rate(device):
+    """FLOP/s of a bf16 product of random matrices, the yardstick of MFU."""
+    if device.type != "cuda":
+        return float("nan")
+    a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(5):
+        a @ b
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(50):
+        a @ b
+    torch.cuda.synchronize()
+    return 50 * 2 * 8192**3 / (time.perf_counter() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, help="a file of inputs/models")
+    parser.add_argument("--sequence", type=int, required=True)
+    parser.add_argument("--micro-batch", type=int, required=True, help="sequences of a rank at a time")
+    parser.add_argument("--global-batch", type=int, required=True, help="sequences of a step over all ranks")
+    parser.add_argument("--steps", type=int, default=4, help="measured ones, after two to warm up")
+    parser.add_argument("--checkpointing", choices=["none", "full"], default="none")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    options = parser.parse_args()
+    model = read_model(options.model)
+
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                        "MASTER_PORT": "29511"}.items():
+        os.environ.setdefault(name, value)
+    device = torch.device(options.device, int(os.environ["LOCAL_RANK"]) if options.device == "cuda" else None)
+    if options.device == "cuda":
+        torch.cuda.set_device(device)
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    if options.global_batch % (options.micro_batch * dist.get_world_size()):
+        parser.error("--global-batch must be a multiple of --micro-batch times the ranks")
+
+    rate = measured_gemm_rate(device)
+    llama = make_model(model, options, device)
+    seconds, loss = measure(llama, model, options, device)
+    tokens = options.global_batch * options.sequence
+    flops = flops_per_token(model, llama, options.sequence) * tokens / dist.get_world_size()
+    if dist.get_rank() == 0:
+        peak = torch.cuda.max_memory_allocated(device) / 2**20 if options.device == "cuda" else float("nan")
+        print(f"torch {torch.__version__}, FSDP2{', compiled' if options.compile else ''}, checkpointing "
+              f"{options.checkpointing}: {sum(p.numel() for p in llama.parameters())} parameters, {tokens} tokens a "
+              f"step, {dist.get_world_size()} ranks, GEMM peak {rate / 1e9:.0f} GFLOP/s, last loss {loss:.3f}")
+        print(f"{'step':<8} {'seconds':>10} {'tokens/s':>12} {'MFU':>8}")
+        for name, second in (("best", min(seconds)), ("median", statistics.median(seconds))):
+            print(f"{name:<8} {second:>10.3f} {tokens / second:>12.0f} {100 * flops / second / rate:>6.0f} %")
+        print(f"memory: peak {peak:.1f} MiB")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
