@@ -16,7 +16,8 @@ std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_hig
 std::uint64_t name_hash(std::string_view name);
 
 /// Writes standard normal numbers for elements [first, first + count) of the stream `(seed, name)`;
-/// element i has the same value whoever draws it. Box-Muller on pairs of Philox words.
+/// element i has the same value whoever draws it. Box-Muller on pairs of Philox words. Long ranges
+/// are drawn by OpenMP's threads.
 void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
                  std::string_view name, float stddev);
 
