@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Training steps of Llama 3.2 1B and Llama 3 8B at 4096 and 8192 tokens on the GPUs of this machine, by llamesh and by
+# PyTorch FSDP2 with torch.compile, in one run, with a table at the end. Each program takes the fastest of its settings
+# that the memory holds: they are tried in the order below. The batch of a step is the same for both.
+#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--python PROGRAM]
+#     --programs  a folder made by tests/gpu/bundle.sh; left out: build/cuda
+#     --ranks     as many GPUs (1)
+#     --only      only rows whose "model/sequence" contain TEXT, e.g. --only 1b or --only 8b/4096
+#     --python    has torch and yaml (python3)
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh ranks=1 only='' python=python3
+while (($#)); do
+  case $1 in
+    --programs) llamesh=$(cd "$2" && pwd)/bin/llamesh launch=$(cd "$2" && pwd)/run.sh; shift 2 ;;
+    --ranks) ranks=$2; shift 2 ;;
+    --only) only=$2; shift 2 ;;
+    --python) python=$2; shift 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$root" || exit 1
+head -c $((4 << 20)) /dev/urandom >"$work/tokens.bin"  # two million ids below 65536
+
+rows=() done_all=true
+# row MODEL SEQUENCE PROGRAM SETTING LOG: from the lines "median" and "memory" that both programs print
+row() {
+  rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk '
+    $1 == "median" { rate = $3; mfu = $(NF - 1) }
+    /memory/ { sub(".*peak ", ""); peak = $1 / 1024 }
+    END { printf "%12s %6s %% %10.1f", rate, mfu, peak }' "$5")")
+  echo "${rows[-1]}"
+}
+# first_that_fits MODEL SEQUENCE PROGRAM SETTING...: runs PROGRAM until one of the settings is not out of memory
+first_that_fits() {
+  local model=$1 sequence=$2 program=$3 setting
+  shift 3
+  for setting in "$@"; do
+    if "$program" "$model" "$sequence" "${setting%/*}" "${setting#*/}" >"$work/log" 2>&1; then
+      row "$model" "$sequence" "${program#by_}" "$setting" "$work/log"
+      return
+    fi
+    echo "$model $sequence ${program#by_} $setting: $(grep -m 1 -E '^llamesh: |Error' "$work/log" | cut -c 1-200)"
+  done
+  rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of: $*")")
+  done_all=false
+}
+# PROGRAM MODEL SEQUENCE MICRO-BATCH CHECKPOINTING; a step has 262144 (1B) or 65536 (8B) tokens a rank
+global_batch() {
+  [[ $1 == *8b ]] && echo $((8 * ranks * 8192 / $2)) || echo $((8 * ranks * 32768 / $2))
+}
+by_llamesh() {
+  timeout 300 "$launch" "$ranks" "$llamesh" bench step --device cuda "inputs/clusters/$1-1x8.yaml" train.steps=4 \
+    sharding.strategy=full_shard data.train="$work/tokens.bin" data.format=tokens data.token_dtype=uint16 \
+    data.sequence_length="$2" train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
+    memory.activation_checkpointing="$4" run.folder="$work/run"
+}
+by_torch() {
+  timeout 300 "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" tests/bench/torch_fsdp2.py \
+    --model "inputs/models/$1.yaml" --steps 3 --sequence "$2" --micro-batch "$3" --checkpointing "$4" \
+    --global-batch "$(global_batch "$1" "$2")"
+}
+# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS, each setting MICRO-BATCH/CHECKPOINTING
+both() {
+  [[ $1/$2 == *$only* ]] || return 0
+  # shellcheck disable=SC2086
+  { first_that_fits "$1" "$2" by_llamesh $3
+    first_that_fits "$1" "$2" by_torch $4; }
+}
+
+"$llamesh" --version
+both llama3.2-1b 4096 "8/none 8/selective" "8/none 4/none 2/none"
+both llama3.2-1b 8192 "4/none 4/selective" "4/none 2/none 1/none"
+both llama3-8b 4096 "1/selective 2/full" "1/none 1/full"
+both llama3-8b 8192 "1/selective 1/full" "1/none 1/full"
+
+printf '\n%-13s %8s  %-8s %-16s%12s %8s %10s\n' model sequence program "batch/recompute" tokens/s MFU "peak GiB"
+printf '%s\n' "${rows[@]}"
+$done_all
