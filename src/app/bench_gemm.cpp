@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
+#include <string>
 
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
@@ -29,10 +31,8 @@ const Layer layers_8b[] = {{"qkv", 4096, 6144},
                            {"down", 14336, 4096},
                            {"head", 4096, 128256}};
 
-/// GFLOP/s of the three products of a layer.
-struct Rates {
-  double forward, input, weight;
-};
+/// GFLOP/s of the three products of a layer: forward, input gradient, weight gradient.
+using Rates = std::array<double, 3>;
 
 Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   auto& stream = device::compute_stream();
@@ -46,18 +46,43 @@ Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   return {flops / forward, flops / input, flops / weight};
 }
 
+/// What training takes of a shape, and the best that the library has for it.
+struct Measured {
+  Rates taken, best;
+};
+
+Measured measure_candidates(const Layer& layer, std::int64_t tokens, DType dtype) {
+  Measured result{measure(layer, tokens, dtype), {}};
+  result.best = result.taken;
+  for (int candidate = 1; candidate < ops::gemm_candidates(); ++candidate) {
+    ops::use_gemm_candidate(candidate);
+    std::ranges::transform(result.best, measure(layer, tokens, dtype), result.best.begin(),
+                           [](double a, double b) { return std::max(a, b); });
+  }
+  ops::use_gemm_candidate(0);
+  return result;
+}
+
+/// "712 99 %": a rate, and how near it comes to the best where there was a choice.
+std::string cell(double taken, double best) {
+  if (ops::gemm_candidates() == 1) return fmt::format("{:.0f}", taken);
+  return fmt::format("{:.0f} {:3.0f} %", taken, 100 * taken / best);
+}
+
 void print_table(std::span<const Layer> layers, std::int64_t tokens, DType dtype) {
   const auto square = ops::measured_gemm_rate(dtype) / 1e9;
   fmt::print("\n{}; a large square product: {:.0f} GFLOP/s\n", name_of(dtype), square);
-  fmt::print("{:<16}{:>22}{:>10}{:>10}{:>10}\n", "layer", "tokens x in x out", "forward", "dx",
+  fmt::print("{:<16}{:>22}{:>14}{:>14}{:>14}\n", "layer", "tokens x in x out", "forward", "dx",
              "dw");
   double best = square;
   for (const auto& layer : layers) {
-    const auto r = measure(layer, tokens, dtype);
-    best = std::max({best, r.forward, r.input, r.weight});
-    fmt::print("{:<16}{:>22}{:>10.0f}{:>10.0f}{:>10.0f}\n", layer.name,
-               fmt::format("{} x {} x {}", tokens, layer.in, layer.out), r.forward, r.input,
-               r.weight);
+    const auto [taken, possible] = measure_candidates(layer, tokens, dtype);
+    fmt::print("{:<16}{:>22}", layer.name,
+               fmt::format("{} x {} x {}", tokens, layer.in, layer.out));
+    for (std::size_t i = 0; i < taken.size(); ++i)
+      fmt::print("{:>14}", cell(taken[i], possible[i]));
+    fmt::print("\n");
+    best = std::max(best, std::ranges::max(taken));
   }
   fmt::print("best GEMM: {:.0f} GFLOP/s\n", best);
 }
@@ -68,7 +93,10 @@ int bench_gemm(const std::string& device) {
   use_lone_device(device);
   const bool on_gpu = device::compute_stream().on_gpu();
   fmt::print("GEMMs of {} in GFLOP/s on {}\n", on_gpu ? "Llama 3 8B" : "the 100M Llama", where());
-  if (!on_gpu)
+  if (on_gpu)
+    fmt::print("each beside the best of cuBLASLt's first {} algorithms for the shape\n",
+               ops::gemm_candidates());
+  else
     fmt::print("{}, bf16 is {}; fp32 FMA peak: {:.0f} GFLOP/s\n", ops::instruction_set(),
                ops::has_fast_bf16() ? "native" : "computed in fp32", measured_fma_rate() / 1e9);
   for (const auto dtype : {DType::f32, DType::bf16})

@@ -65,7 +65,7 @@ Layout layout_of(const Matrix& matrix) {
 /// One shape's descriptors and the algorithm for it: c^T = b^T a^T.
 class Plan {
  public:
-  Plan(cublasLtHandle_t handle, const Matrix& c, const Matrix& a, const Matrix& b)
+  Plan(cublasLtHandle_t handle, const Matrix& c, const Matrix& a, const Matrix& b, int candidate)
       : a_(layout_of(a)), b_(layout_of(b)), c_(layout_of(c)) {
     cublasLtMatmulDesc_t made = nullptr;
     check(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -73,7 +73,7 @@ class Plan {
     operation_.reset(made);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSA, b.is_transposed);
     set_transpose(CUBLASLT_MATMUL_DESC_TRANSB, a.is_transposed);
-    choose(handle, c, a, b);
+    choose(handle, c, a, b, candidate);
   }
 
   void run(cublasLtHandle_t handle, const Matrix& c, const Matrix& a, const Matrix& b,
@@ -94,7 +94,8 @@ class Plan {
         "cublasLtMatmulDescSetAttribute");
   }
 
-  void choose(cublasLtHandle_t handle, const Matrix& c, const Matrix& a, const Matrix& b) {
+  void choose(cublasLtHandle_t handle, const Matrix& c, const Matrix& a, const Matrix& b,
+              int candidate) {
     cublasLtMatmulPreference_t made = nullptr;
     check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
@@ -109,14 +110,14 @@ class Plan {
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, std::uint32_t{alignment_of(a)});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, std::uint32_t{alignment_of(c)});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, std::uint32_t{alignment_of(c)});
-    cublasLtMatmulHeuristicResult_t found{};
+    std::array<cublasLtMatmulHeuristicResult_t, gemm_candidates> found{};  // the best one first
     int count = 0;
     check(cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), c_.get(),
-                                         c_.get(), made, 1, &found, &count),
+                                         c_.get(), made, candidate + 1, found.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
-    expects(count == 1, "cuBLASLt has no algorithm for a product of {} x {} x {}", c.rows, c.cols,
+    expects(count > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}", c.rows, c.cols,
             a.cols);
-    algorithm_ = found.algo;
+    algorithm_ = found[static_cast<std::size_t>(std::min(candidate, count - 1))].algo;
   }
 
   std::unique_ptr<cublasLtMatmulDescOpaque_t, cublasStatus_t (*)(cublasLtMatmulDesc_t)> operation_{
@@ -142,9 +143,14 @@ class Library {
                           alignment_of(c)};
     auto found = plans_.find(problem);
     if (found == plans_.end())
-      found = plans_.emplace(problem, std::make_unique<Plan>(handle_, c, a, b)).first;
+      found = plans_.emplace(problem, std::make_unique<Plan>(handle_, c, a, b, candidate_)).first;
     found->second->run(handle_, c, a, b, accumulate, workspace_.data(),
                        device::cuda::native(stream));
+  }
+
+  void use_candidate(int candidate) {
+    candidate_ = candidate;
+    plans_.clear();
   }
 
   /// Room for a product that has to be cast; used in the compute stream's order only.
@@ -161,6 +167,7 @@ class Library {
   Library() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
 
   cublasLtHandle_t handle_ = nullptr;
+  int candidate_ = 0;
   device::Buffer workspace_{workspace_bytes};
   device::Buffer wide_;
   std::map<Problem, std::unique_ptr<Plan>> plans_;
@@ -185,6 +192,12 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
   library.multiply(stream, Matrix(wide), a, b, Accumulate::no);
   const Tensor narrow(c.data, c.dtype, {c.rows, c.cols});
   accumulate == Accumulate::yes ? add(stream, narrow, wide) : copy(stream, narrow, wide);
+}
+
+void use_gemm_candidate(int candidate) {
+  expects(0 <= candidate && candidate < gemm_candidates, "candidate {} of {}", candidate,
+          gemm_candidates);
+  Library::instance().use_candidate(candidate);
 }
 
 }  // namespace llamesh::ops::cuda

@@ -39,4 +39,8 @@ struct Matrix {
 void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
           Accumulate accumulate);
 
+/// See ops/gemm_rate.hpp.
+inline constexpr int gemm_candidates = 8;
+void use_gemm_candidate(int candidate);
+
 }  // namespace llamesh::ops::cuda
