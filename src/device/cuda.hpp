@@ -29,6 +29,6 @@ std::unique_ptr<Stream::Queue> make_queue(Priority priority);
 void upload(Stream& stream, void* to, const void* from, std::size_t bytes);
 void download(Stream& stream, void* to, const void* from, std::size_t bytes);
 void copy(Stream& stream, void* to, const void* from, std::size_t bytes);
-void zero(Stream& stream, void* data, std::size_t bytes);
+void set_bytes(Stream& stream, void* data, unsigned char value, std::size_t bytes);
 
 }  // namespace llamesh::device::cuda

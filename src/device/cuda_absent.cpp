@@ -45,7 +45,7 @@ void download(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_
 void copy(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
   absent();
 }
-void zero(Stream& /*stream*/, void* /*data*/, std::size_t /*bytes*/) {
+void set_bytes(Stream& /*stream*/, void* /*data*/, unsigned char /*value*/, std::size_t /*bytes*/) {
   absent();
 }
 

@@ -64,10 +64,10 @@ void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
   stream.run([data = to.data(), source = from.data(), bytes] { std::memcpy(data, source, bytes); });
 }
 
-void zero(Stream& stream, const Tensor& tensor) {
+void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value) {
   const auto bytes = bytes_of(tensor);
-  if (stream.on_gpu()) return cuda::zero(stream, tensor.data(), bytes);
-  stream.run([data = tensor.data(), bytes] { std::memset(data, 0, bytes); });
+  if (stream.on_gpu()) return cuda::set_bytes(stream, tensor.data(), value, bytes);
+  stream.run([data = tensor.data(), value, bytes] { std::memset(data, value, bytes); });
 }
 
 }  // namespace llamesh::device

@@ -39,7 +39,8 @@ void upload(Stream& stream, const Tensor& to, const void* from);
 void download(Stream& stream, void* to, const Tensor& from);
 /// Between dense tensors of one dtype and size, both there.
 void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from);
-/// All bytes zero.
-void zero(Stream& stream, const Tensor& tensor);
+/// All bytes the same: 0 for zeros, `nan_bytes` for NaNs of every float type.
+void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value);
+inline constexpr unsigned char nan_bytes = 0xFF;
 
 }  // namespace llamesh::device

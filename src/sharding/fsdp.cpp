@@ -1,7 +1,9 @@
 #include "sharding/fsdp.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "comm/patience.hpp"
@@ -13,6 +15,15 @@ namespace llamesh::sharding {
 using model::index;
 using model::Pass;
 
+namespace {
+
+bool poison_is_wanted() {
+  const char* value = std::getenv("LLAMESH_POISON");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+}  // namespace
+
 Fsdp::Fsdp(const ShardLayout& layout, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
            const PrecisionOptions& precision)
     : layout_(layout),
@@ -22,6 +33,7 @@ Fsdp::Fsdp(const ShardLayout& layout, comm::DeviceMesh& mesh, const ShardingOpti
       prefetch_ahead_(sharding.prefetch),
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
+      poison_(poison_is_wanted()),
       masters_are_gathered_(precision.parameters == DType::f32 &&
                             shard_.collectives->shares_gathered()),
       unit_of_module_(layout.table().modules.size(), -1),
@@ -151,7 +163,10 @@ void Fsdp::prefetch(std::size_t u, Pass pass) {
 
 void Fsdp::reshard(std::size_t u) {
   units_[u].gathered = false;
-  if (!masters_are_gathered_) gathered_slots_.give_back(u, compute_.record());
+  if (masters_are_gathered_) return;
+  if (poison_ && (shard_.size == 1 || !shard_.collectives->shares_gathered()))
+    device::set_bytes(compute_, units_[u].whole, device::nan_bytes);
+  gathered_slots_.give_back(u, compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
@@ -175,7 +190,8 @@ void Fsdp::open_gradients(std::size_t u) {
   compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
   unit.parts = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
   const Tensor padding = unit.parts.slice(placed.numel, placed.padded_numel - placed.numel);
-  device::zero(compute_, padding);
+  if (poison_) device::set_bytes(compute_, unit.parts, device::nan_bytes);
+  device::set_bytes(compute_, padding, 0);
   unit.written.assign(unit.written.size(), false);
 }
 

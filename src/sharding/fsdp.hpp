@@ -26,6 +26,10 @@ struct MicroBatch {
 /// all-reduced over the replicas. With S = 1 the shard is the whole and nothing moves over that
 /// axis; with R = 1 nothing moves over the other.
 ///
+/// With LLAMESH_POISON=1 in the environment gathered parameters become NaNs when they are given
+/// back (where no other rank reads the same memory), and gradients are NaNs until they are written:
+/// a use at the wrong time then shows in the loss. It costs a pass over that memory each time.
+///
 /// Where the ranks of the shard axis share memory and compute in fp32, the master shards lie in a
 /// shared window one after another: gathered is what they always are, and a gather is a barrier.
 class Fsdp final : public model::Weights {
@@ -93,6 +97,7 @@ class Fsdp final : public model::Weights {
   int prefetch_ahead_;
   DType compute_dtype_;
   DType reduce_dtype_;
+  const bool poison_;          ///< LLAMESH_POISON=1: what is given back turns into NaNs
   bool masters_are_gathered_;  ///< the master shards lie in shared memory, in the compute dtype
   MicroBatch micro_batch_{true, true};
   std::vector<int> unit_of_module_;         ///< the unit that a module heads, or -1

@@ -55,8 +55,8 @@ void copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
         "a copy within it");
 }
 
-void zero(Stream& stream, void* data, std::size_t bytes) {
-  check(cudaMemsetAsync(data, 0, bytes, native(stream)), "cudaMemsetAsync");
+void set_bytes(Stream& stream, void* data, unsigned char value, std::size_t bytes) {
+  check(cudaMemsetAsync(data, value, bytes, native(stream)), "cudaMemsetAsync");
 }
 
 }  // namespace llamesh::device::cuda

@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+
+#include "training/small_run.hpp"
+
+// LLAMESH_POISON=1: what Fsdp has given back, or nobody has written yet, is NaN.
+
+namespace llamesh::test {
+namespace {
+
+using sharding::Strategy;
+
+class Poisoned {
+ public:
+  Poisoned() { setenv("LLAMESH_POISON", "1", 1); }
+  ~Poisoned() { unsetenv("LLAMESH_POISON"); }
+  Poisoned(const Poisoned&) = delete;
+  Poisoned& operator=(const Poisoned&) = delete;
+};
+
+/// Each rank a node of its own where `by_messages`, so that no memory is shared.
+train::Inputs inputs_of(Strategy strategy, DType dtype, bool by_messages,
+                        const TemporaryFolder& folder) {
+  auto in = small_inputs(folder.path());
+  in.sharding.strategy = strategy;
+  in.precision.parameters = in.precision.reduce = dtype;
+  if (by_messages) in.mesh.ranks_per_node = 1;
+  in.train.steps = 3;
+  return in;
+}
+
+class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, DType, bool>> {};
+
+TEST_P(EveryStrategy, TrainsAsWithoutPoison) {
+  const auto [strategy, dtype, by_messages] = GetParam();
+  const TemporaryFolder folder;
+  const auto in = inputs_of(strategy, dtype, by_messages, folder);
+  const auto clean = run(world(), in);
+  const Poisoned poisoned;
+  const auto other = run(world(), in);
+  EXPECT_EQ(clean.losses, other.losses);
+  EXPECT_EQ(clean.masters, other.masters);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Poison, EveryStrategy,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard,
+                                     Strategy::hybrid_shard_zero2),
+                     testing::Values(DType::f32, DType::bf16), testing::Bool()));
+
+/// A unit that is entered, read and left, and one whose gradient nobody has written.
+TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
+  const TemporaryFolder folder;
+  const auto setup = train::make_setup(
+      world(), inputs_of(Strategy::full_shard, DType::bf16, /*by_messages=*/true, folder));
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  const Poisoned poisoned;
+  sharding::Fsdp fsdp(*setup.layout, mesh, setup.inputs.sharding, setup.inputs.precision);
+  fsdp.initialize(1, 0.02F);
+  const auto& unit = setup.layout->units().front();
+  const auto id = unit.parameters.front();
+  const auto first = [](const Tensor& t) { return static_cast<float>(t.span<bf16>()[0]); };
+
+  fsdp.enter(unit.modules.front(), model::Pass::forward);
+  const Tensor weights = fsdp.parameter(id);
+  EXPECT_TRUE(std::isfinite(first(weights)));
+  EXPECT_TRUE(std::isnan(first(fsdp.gradient(id).tensor)));
+  fsdp.leave(unit.modules.front(), model::Pass::forward);
+  EXPECT_TRUE(std::isnan(first(weights)));
+}
+
+}  // namespace
+}  // namespace llamesh::test
