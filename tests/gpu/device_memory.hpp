@@ -8,6 +8,8 @@
 
 #include "device/stream.hpp"
 #ifndef LLAMESH_CUDA_EMULATED
+#include <fmt/format.h>
+
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #endif
@@ -65,10 +67,14 @@ inline device::Stream& device_stream() {
 }
 
 #ifndef LLAMESH_CUDA_EMULATED
-/// Takes the first GPU, or skips all tests where there is none.
+/// Takes the first GPU, or skips all tests where there is none. GoogleTest would count them as
+/// passed: ctest and run.sh look for the line.
 class FirstGpu : public ::testing::Environment {
   void SetUp() override {
-    if (device::cuda_devices() == 0) GTEST_SKIP() << device::why_no_cuda();
+    if (device::cuda_devices() == 0) {
+      fmt::print("SKIPPED: {}\n", device::why_no_cuda());
+      GTEST_SKIP();
+    }
     device::use_cuda(0);
   }
 };
