@@ -52,6 +52,13 @@ void Fiber::arrived() {
 #endif
 }
 
+/// Whoever ran on this stack never returned, so the borders of its variables are still marked.
+void Fiber::forget_borders() {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(stack_, stack_bytes);
+#endif
+}
+
 void Fiber::begin() {
   arriving->arrived();
   arriving->entry_();
@@ -63,7 +70,10 @@ Fiber::~Fiber() {
 #ifdef __SANITIZE_THREAD__
   if (stack_ && sanitizer_) __tsan_destroy_fiber(sanitizer_);
 #endif
-  if (stack_) munmap(stack_, stack_bytes);
+  if (stack_) {
+    forget_borders();  // of what will be mapped here next
+    munmap(stack_, stack_bytes);
+  }
 }
 
 #ifdef __x86_64__
@@ -99,10 +109,7 @@ llamesh_switch_stack:
 void Fiber::restart(void (*entry)()) {
   if (!stack_) stack_ = map_stack(stack_bytes);
   entry_ = entry;
-#ifdef __SANITIZE_ADDRESS__
-  // Whoever ran here before never returned, so the borders of its variables are still marked.
-  __asan_unpoison_memory_region(stack_, stack_bytes);
-#endif
+  forget_borders();
   known_stack_ = stack_;
   known_bytes_ = stack_bytes;
 #ifdef __SANITIZE_THREAD__

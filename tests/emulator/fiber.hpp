@@ -28,6 +28,7 @@ class Fiber {
   static void begin();
   void leave_for(const Fiber& to);
   void arrived();
+  void forget_borders();
 
   std::byte* stack_ = nullptr;  // mapped at the first restart(), touched page by page
   void (*entry_)() = nullptr;
