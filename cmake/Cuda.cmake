@@ -2,6 +2,7 @@
 set(LLAMESH_CUDA AUTO CACHE STRING "GPU backend: AUTO (where CUDA and NCCL are found), ON or OFF")
 set_property(CACHE LLAMESH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(LLAMESH_HAS_CUDA FALSE)
+set(LLAMESH_HAS_CUDNN FALSE)
 if(LLAMESH_CUDA STREQUAL "OFF")
   return()
 endif()
@@ -37,3 +38,28 @@ set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
                                             INTERFACE_INCLUDE_DIRECTORIES ${NCCL_INCLUDE_DIR})
 target_link_libraries(NCCL::nccl INTERFACE CUDA::cudart_static)
 set(LLAMESH_HAS_CUDA TRUE)
+
+# Attention by cuDNN, which is opened at run time: its headers and cudnn_frontend's are all that is compiled in.
+# From 1.19 on cudnn_frontend needs NVRTC as well.
+get_filename_component(cuda_folder ${CUDAToolkit_BIN_DIR} DIRECTORY)
+find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS $ENV{CUDNN_HOME}/include ${cuda_folder}/include)
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS $ENV{CUDNN_HOME}/lib $ENV{CUDNN_HOME}/lib64
+                                                           ${cuda_folder}/lib64)
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS $ENV{CUDNN_FRONTEND_HOME}/include ${cuda_folder}/include)
+set(cudnn_frontend_version "")
+if(CUDNN_FRONTEND_INCLUDE_DIR)
+  file(STRINGS ${CUDNN_FRONTEND_INCLUDE_DIR}/cudnn_frontend_version.h lines REGEX "_(MAJOR|MINOR)_VERSION [0-9]+$")
+  string(REGEX REPLACE "[^;]* ([0-9]+)" "\\1" lines "${lines}")
+  string(REPLACE ";" "." cudnn_frontend_version "${lines}")
+endif()
+if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND cudnn_frontend_version STREQUAL "1.18")
+  set(LLAMESH_HAS_CUDNN TRUE)
+  add_library(cuDNN::frontend INTERFACE IMPORTED)
+  target_include_directories(cuDNN::frontend INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
+  target_compile_definitions(cuDNN::frontend INTERFACE LLAMESH_CUDNN_LIBRARY="${CUDNN_LIBRARY}")
+  target_link_libraries(cuDNN::frontend INTERFACE ${CMAKE_DL_LIBS})
+  message(STATUS "Attention on GPUs: cuDNN (${CUDNN_LIBRARY}), else own kernels")
+else()
+  message(STATUS "Attention on GPUs: own kernels; cuDNN is ${CUDNN_LIBRARY}, cudnn_frontend 1.18 is "
+                 "${CUDNN_FRONTEND_INCLUDE_DIR} ${cudnn_frontend_version}")
+endif()

@@ -113,6 +113,8 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
   };
   print("attention", 2.0 * product / forward);
   print("attention backward", 5.0 * product / backward);
+  fmt::print("attention by {}\n",
+             ops::attention_name(stream, out, q(qkv), k(qkv), v(qkv), Tensor(), s));
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ std::string cuda_text() {
   const auto nccl = comm::nccl_version();
   if (nccl.empty()) return "not built in";
   const int devices = device::cuda_devices();
-  return fmt::format("built in, NCCL {}, {}", nccl,
-                     devices > 0 ? fmt::format("{} device{}", devices, devices == 1 ? "" : "s")
-                                 : device::why_no_cuda());
+  if (devices == 0) return fmt::format("built in, NCCL {}, {}", nccl, device::why_no_cuda());
+  return fmt::format("built in, NCCL {}, attention by {}, {} device{}", nccl, ops::gpu_attention(),
+                     devices, devices == 1 ? "" : "s");
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 namespace llamesh::ops {
 namespace {
 
+constexpr const char* cpu_attention = "the CPU's kernels";
+
 template <class Cpu, class Cuda, class... Arguments>
 auto on(Stream& stream, Cpu* cpu, Cuda* cuda, const Arguments&... arguments) {
   return stream.on_gpu() ? cuda(stream, arguments...) : cpu(stream, arguments...);
@@ -71,6 +73,26 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
   on(stream, BACKENDS(attention_backward), dq, dk, dv, dout, q, k, v, out, log_sum_exp, delta,
      document_starts, shape);
 }
+
+#ifdef LLAMESH_HAS_CUDA
+std::string attention_name(Stream& stream, Tensor out, Tensor q, Tensor k, Tensor v,
+                           Tensor document_starts, const AttentionShape& shape) {
+  return stream.on_gpu() ? cuda::attention_name(out, q, k, v, document_starts, shape)
+                         : cpu_attention;
+}
+std::string gpu_attention() {
+  return cuda::attention_library();
+}
+#else
+std::string attention_name(Stream& /*stream*/, Tensor /*out*/, Tensor /*q*/, Tensor /*k*/,
+                           Tensor /*v*/, Tensor /*document_starts*/,
+                           const AttentionShape& /*shape*/) {
+  return cpu_attention;
+}
+std::string gpu_attention() {
+  return "";
+}
+#endif
 
 void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                       const AttentionShape& shape, std::int64_t past) {

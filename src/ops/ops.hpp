@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
@@ -84,6 +85,13 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
 void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
                         Tensor document_starts, const AttentionShape& shape);
+
+/// What computes attention() of these tensors: "cuDNN 9.19.0", "own kernels on tensor cores", ...
+std::string attention_name(Stream& stream, Tensor out, Tensor q, Tensor k, Tensor v,
+                           Tensor document_starts, const AttentionShape& shape);
+/// What GPUs compute attention with where they can: "cuDNN 9.19.0", or "own kernels" and why.
+/// Empty in a build without CUDA.
+std::string gpu_attention();
 
 /// Attention of new tokens over a cache, for inference: query i of M stands at position past + i
 /// and sees keys 0 to past + i. out, q (M, H E) rows; keys, values (>= past + M, K E) rows. `shape`

@@ -1,4 +1,5 @@
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/cudnn_attention.hpp"
 #include "ops/cuda/reduce.cuh"
 
 namespace LLAMESH_OPS_CUDA {
@@ -41,6 +42,22 @@ void expect_shapes(const AttentionCall& c) {
           "attention on a GPU: a head dim of {}, at most {}", s.head_dim, most_head_dim);
 }
 
+AttentionCall forward_call(Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
+                           Tensor document_starts, const AttentionShape& shape) {
+  return {.q = q,
+          .k = k,
+          .v = v,
+          .out = out,
+          .dq = {},
+          .dk = {},
+          .dv = {},
+          .dout = {},
+          .log_sum_exp = log_sum_exp,
+          .delta = {},
+          .document_starts = document_starts,
+          .shape = shape};
+}
+
 }  // namespace
 
 void attention_delta(Stream& stream, const AttentionCall& call) {
@@ -53,21 +70,12 @@ void attention_delta(Stream& stream, const AttentionCall& call) {
 
 void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
                Tensor document_starts, const AttentionShape& shape) {
-  AttentionCall call{.q = q,
-                     .k = k,
-                     .v = v,
-                     .out = out,
-                     .dq = {},
-                     .dk = {},
-                     .dv = {},
-                     .dout = {},
-                     .log_sum_exp = log_sum_exp,
-                     .delta = {},
-                     .document_starts = document_starts,
-                     .shape = shape};
+  const auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
   expect_shapes(call);
   if (q.numel() == 0) return;
-  if (tensor_cores_can(call))
+  if (cudnn_can(call))
+    cudnn_attention(stream, call);
+  else if (tensor_cores_can(call))
     tensor_attention(stream, call);
   else
     plain_attention(stream, call);
@@ -93,11 +101,19 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
               same_matrix_shape(dout, q) && delta.numel() == log_sum_exp.numel(),
           "attention_backward shapes");
   if (q.numel() == 0) return;
+  if (cudnn_can(call)) return cudnn_attention_backward(stream, call);
   attention_delta(stream, call);
   if (tensor_cores_can(call))
     tensor_attention_backward(stream, call);
   else
     plain_attention_backward(stream, call);
+}
+
+std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
+                           const AttentionShape& shape) {
+  const auto call = forward_call(out, {}, q, k, v, document_starts, shape);
+  if (cudnn_can(call)) return attention_library();
+  return tensor_cores_can(call) ? "own kernels on tensor cores" : "own plain kernels";
 }
 
 }  // namespace LLAMESH_OPS_CUDA

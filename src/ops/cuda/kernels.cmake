@@ -1,8 +1,11 @@
-# The kernels, from the root of the sources. They compile as CUDA, and as C++ over the emulator.
+# The kernels and what chooses among them, from the root of the sources. They compile as CUDA, and as C++ over the
+# emulator, which knows no cuDNN.
 set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/attention.cu
+    src/ops/cuda/attention_choice.cpp
     src/ops/cuda/cached_attention.cu
     src/ops/cuda/cross_entropy.cu
+    src/ops/cuda/cudnn_attention_absent.cpp
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
     src/ops/cuda/optimizers.cu

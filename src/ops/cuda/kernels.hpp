@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "ops/ops.hpp"
 
 // Under the emulator (tests/emulator) they have a name of their own, so that one program may hold
@@ -14,8 +16,15 @@
 /// target out of range stops the device with an error that the next wait for the stream reports.
 /// Results are the same in every run: no sum is taken in an order that may change.
 ///
-/// State: all but the linear layers have run under the emulator against the CPU's, and compile for
-/// sm_80 and sm_90a. None has run on a GPU yet, so no time has been measured.
+/// State: all but the linear layers and the attention by cuDNN have run under the emulator against
+/// the CPU's, and compile for sm_80 and sm_90a. None has run on a GPU yet, so no time has been
+/// measured.
 namespace LLAMESH_OPS_CUDA {
 #include "ops/kernels.inc"
+
+/// As in ops.hpp.
+std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
+                           const AttentionShape& shape);
+/// "cuDNN 9.19.0", or "own kernels" and why. Throws nothing.
+std::string attention_library();
 }  // namespace LLAMESH_OPS_CUDA
