@@ -18,12 +18,12 @@ test_packages=(
   slurm-wlm munge libpmix-dev iproute2  # libpmix-dev has the libpmix.so that Slurm's plugin opens
   tcl lua5.3 lua-filesystem lua-json lua-posix lua-term  # for the module systems that tests/modules unpacks
 )
-install=yes tests=no
+install=yes tests=no ci=no
 for option in "$@"; do
   case $option in
     --no-install) install=no ;;
     --tests) tests=yes; packages+=("${test_packages[@]}") ;;
-    --ci) packages+=(clang-format clang-16 libclang-rt-16-dev ccache) ;;
+    --ci) ci=yes; packages+=(clang-format clang-16 libclang-rt-16-dev ccache) ;;
     -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
   esac
@@ -44,7 +44,23 @@ done
 unpack_module_systems() {
   if [[ $install$tests == yesyes ]]; then "$(dirname "$0")/../tests/modules/unpack.sh"; fi
 }
-if [[ ${#missing[@]} == 0 ]]; then unpack_module_systems; exit 0; fi
+# Headers that CI's GPU build compiles the attention by cuDNN with, into build/cudnn_frontend; it goes on without.
+fetch_cudnn_frontend() {
+  local home wheels sum=382ea063b92cbfd5b442cb75ff8422932d78276aecf139e46713ed1ad3d07af4
+  home=$(cd "$(dirname "$0")/.." && pwd)/build/cudnn_frontend
+  if [[ $install$ci != yesyes || -e $home/include/cudnn_frontend.h ]] || ! command -v nvcc >/dev/null; then return 0; fi
+  wheels=$(mktemp -d)
+  if python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: --python-version 3.11 \
+    --platform manylinux_2_28_x86_64 -d "$wheels" nvidia-cudnn-frontend==1.18.0 >/dev/null 2>&1 &&
+    echo "$sum $(echo "$wheels"/*.whl)" | sha256sum -c --status &&
+    mkdir -p "$home" && python3 -m zipfile -e "$wheels"/*.whl "$home"; then
+    echo "cudnn_frontend 1.18.0: unpacked into build/cudnn_frontend"
+  else
+    echo "SKIPPED: cudnn_frontend 1.18.0 could not be had (pip, network or its checksum)"
+  fi
+  rm -rf "$wheels"
+}
+if [[ ${#missing[@]} == 0 ]]; then unpack_module_systems; fetch_cudnn_frontend; exit 0; fi
 
 echo "Debian packages that are missing: ${missing[*]}"
 if [[ $install == no ]]; then
@@ -65,3 +81,4 @@ apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Dpkg::Use-
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
 unpack_module_systems
+fetch_cudnn_frontend

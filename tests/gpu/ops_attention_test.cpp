@@ -1,3 +1,7 @@
+#include <cstdlib>
+#include <string>
+
+#include "ops/cuda/attention_choice.hpp"
 #include "twin.hpp"
 
 namespace llamesh::test {
@@ -60,6 +64,14 @@ struct Problem {
                                   log_sum_exp.device(), delta.device(), starts.device(), s);
   }
 
+  /// What computes it on the device.
+  std::string name() {
+    const auto there = qkv.device();
+    return ops::cuda::attention_name(out.device(), q(there), k(there), v(there), starts.device(),
+                                     s);
+  }
+  bool by_cudnn() { return name().starts_with("cuDNN"); }
+
   ops::AttentionShape s;
   TwinIntegers starts;
   Twin qkv, dqkv, out, dout, log_sum_exp, delta;
@@ -68,9 +80,13 @@ struct Problem {
 /// Head dims of every instance; sequences shorter than, as long as and longer than a tile; heads
 /// that share keys and heads that do not.
 const ops::AttentionShape all_shapes[] = {
-    {2, 1, 1, 1, 6},     {1, 37, 6, 3, 6},  {2, 64, 2, 1, 64},  {1, 130, 2, 1, 128},
-    {1, 300, 2, 1, 64},  {2, 65, 2, 1, 80}, {1, 70, 2, 2, 200}, {1, 128, 1, 1, 128},
-    {1, 257, 1, 1, 128}, {2, 100, 4, 2, 64}};
+    {2, 1, 1, 1, 6},      {1, 37, 6, 3, 6},   {2, 64, 2, 1, 64},   {1, 130, 2, 1, 128},
+    {1, 300, 2, 1, 64},   {2, 65, 2, 1, 80},  {1, 70, 2, 2, 200},  {1, 128, 1, 1, 128},
+    {1, 257, 1, 1, 128},  {2, 100, 4, 2, 64}, {2, 67, 8, 2, 128},  {2, 129, 1, 1, 64},
+#ifndef LLAMESH_CUDA_EMULATED
+    {2, 1000, 8, 2, 128}, {2, 777, 8, 2, 64}, {1, 512, 1, 1, 128},
+#endif
+};
 
 TEST_P(CudaAttention, Forward) {
   for (const auto& shape : all_shapes)
@@ -93,7 +109,8 @@ TEST_P(CudaAttention, Backward) {
       p.forward();
       p.backward();
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
-      p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
+      if (!p.by_cudnn())  // which has scratch of its own for it
+        p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
     }
 }
 
@@ -117,14 +134,42 @@ TEST_P(CudaAttention, LargeScoresStayFinite) {
 }
 
 TEST_P(CudaAttention, IsTheSameInEveryRun) {
-  Problem p(dtype(), {1, 130, 4, 2, 64}, true);
-  p.forward();
-  p.backward();
-  const auto out = p.out.downloaded(), dqkv = p.dqkv.downloaded();
-  p.forward();
-  p.backward();
-  EXPECT_TRUE(out == p.out.downloaded());
-  EXPECT_TRUE(dqkv == p.dqkv.downloaded());
+  for (const bool documents : {false, true}) {
+    Problem p(dtype(), {1, 130, 4, 2, 64}, documents);
+    p.forward();
+    p.backward();
+    const auto out = p.out.downloaded(), dqkv = p.dqkv.downloaded();
+    p.forward();
+    p.backward();
+    EXPECT_TRUE(out == p.out.downloaded());
+    EXPECT_TRUE(dqkv == p.dqkv.downloaded());
+  }
+}
+
+// The same shape with and without documents, and rows that lie otherwise: cuDNN or not is chosen
+// call by call.
+TEST_P(CudaAttention, GoesWhereItCan) {
+  const char* text = std::getenv("LLAMESH_ATTENTION");
+  const std::string asked = text == nullptr ? "" : text;
+  Problem plain(dtype(), {1, 130, 4, 2, 64}, false), documents(dtype(), plain.s, true),
+      apart(dtype(), plain.s, false, 3);
+  if (asked == "cudnn" && dtype() == DType::bf16) {
+    EXPECT_TRUE(plain.by_cudnn()) << plain.name();
+  }
+  if (asked == "own" || dtype() == DType::f32) {
+    EXPECT_FALSE(plain.by_cudnn()) << plain.name();
+  }
+  EXPECT_FALSE(documents.by_cudnn()) << documents.name();
+  EXPECT_EQ(apart.name(), "own plain kernels");
+}
+
+TEST(AttentionChoice, IsReadStrictly) {
+  using ops::cuda::AttentionChoice;
+  EXPECT_EQ(ops::cuda::attention_choice(nullptr), AttentionChoice::automatic);
+  EXPECT_EQ(ops::cuda::attention_choice("cudnn"), AttentionChoice::cudnn);
+  EXPECT_EQ(ops::cuda::attention_choice("own"), AttentionChoice::own);
+  for (const char* wrong : {"", "cuDNN", "owner", "1"})
+    EXPECT_THROW(ops::cuda::attention_choice(wrong), Error) << wrong;
 }
 
 TEST_P(CudaAttention, OverACache) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All that needs a GPU, with one command and a table at the end: every kernel against the CPU's, training on the GPU
-# against training on the CPU, every strategy with several NCCL ranks on one GPU against one rank, and a checkpoint
-# from the GPU to the CPU. Exit 0 only if all of it passed.
+# against training on the CPU, both again with each attention where cuDNN is there, every strategy with several NCCL
+# ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exit 0 only if all of it passed.
 #   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND]
 #     --programs  where llamesh and gpu_ops_* are: a folder made by tests/gpu/bundle.sh, for a machine without a
 #                 compiler, MPI and HDF5. Left out, the preset cuda is built.
@@ -86,6 +86,22 @@ else
   row "training twice on the GPU" FAILED "other losses"
 fi
 
+# With cuDNN built in and loaded both attentions are tested; "cudnn" is an error where it is not taken.
+if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
+  for attention in cudnn own; do
+    export LLAMESH_ATTENTION=$attention
+    log=$work/attention-$attention.log
+    "$tests/gpu_ops_attention" >"$log" 2>&1 && ! grep -q SKIPPED "$log" && result=passed || result=FAILED
+    row "attention by $attention" $result "$(grep -E '^\[  (PASSED|FAILED) ' "$log" | head -n 3 | tr '\n' ' ')"
+    # shellcheck disable=SC2086
+    train "attention-$attention" 1 cuda precision.parameters=bf16 $wide
+    close "training with attention by $attention beside CPU" "attention-$attention" cpu-bf16 2e-2
+  done
+  unset LLAMESH_ATTENTION
+else
+  row "attention by cudnn" skipped "$(grep '^CUDA:' "$work/version")"
+fi
+
 train one 1 cuda
 for strategy in full_shard shard_grad_op no_shard hybrid_shard hybrid_shard_zero2; do
   for ranks in 2 4; do
@@ -105,7 +121,10 @@ if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck; do
     for name in elementwise layers tokens attention; do
       log=$work/$tool-$name.log
-      timeout 600 compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_$name" >"$log" 2>&1 &&
+      # racecheck is for our own kernels, not for cuDNN's.
+      choice=()
+      [[ $tool == memcheck ]] || choice=(env LLAMESH_ATTENTION=own)
+      timeout 600 "${choice[@]}" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_$name" >"$log" 2>&1 &&
         result=passed || result=FAILED
       row "$tool: $name" $result "$(grep 'SUMMARY' "$log" | tail -n 1)"
     done

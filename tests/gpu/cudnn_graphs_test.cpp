@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#ifdef LLAMESH_HAS_CUDNN
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <string>
+
+#include "ops/cuda/cudnn_graph.hpp"
+#include "ops/cuda/cudnn_library.hpp"
+#endif
+
+// cuDNN's graphs for attention, made for an H200 that need not be there: cuDNN plans for a device
+// that it is told of. Where there is no driver or another GPU, it goes as far as choosing kernels;
+// that it cannot load them then is the one refusal that passes.
+
+#ifndef LLAMESH_HAS_CUDNN
+TEST(CudnnGraphs, AreNotBuiltIn) {
+  fmt::print("SKIPPED: this build has no cuDNN\n");  // for ctest, to which GoogleTest says passed
+  GTEST_SKIP();
+}
+#else
+
+namespace {
+/// What cudnn_frontend sees of the device before it asks cuDNN (linked with --wrap).
+constexpr int compute_capability = 9;
+}  // namespace
+
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier)
+cudaError_t __wrap_cudaGetDevice(int* device);
+cudaError_t __wrap_cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t __wrap_cudaGetDeviceProperties_v2(cudaDeviceProp* properties, int device);
+
+cudaError_t __wrap_cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t __wrap_cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  properties->major = compute_capability;
+  return cudaSuccess;
+}
+// Its name in CUDA 12.
+cudaError_t __wrap_cudaGetDeviceProperties_v2(cudaDeviceProp* properties, int device) {
+  return __wrap_cudaGetDeviceProperties(properties, device);
+}
+// NOLINTEND(bugprone-reserved-identifier)
+}
+
+namespace llamesh::test {
+namespace {
+
+using ops::AttentionShape;
+using ops::cuda::CudnnGraphs;
+using ops::cuda::CudnnProblem;
+
+/// An H200 in the words of cuDNN's device property descriptor (cuDNN 9.8 and later).
+const std::string h200 = R"({
+  "deviceName": "NVIDIA H200", "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000, "pciDeviceId": 0,
+  "multiProcessorCount": 132, "totalGlobalMem": 150120000000, "l2CacheSize": 52428800, "warpSize": 32,
+  "maxGridSize": [2147483647, 65535, 65535], "maxBlockSize": [1024, 1024, 64], "regsPerBlock": 65536,
+  "maxRegistersPerSM": 65536, "maxCtasPerSM": 32, "maxThreadsPerBlock": 1024, "maxThreadsPerSM": 2048,
+  "maxSharedMemoryPerBlock": 49152, "maxSharedMemoryPerBlockOptin": 232448,
+  "reservedSharedMemoryPerBlock": 1024, "isTccDriver": 0, "supportCoopLaunch": 1,
+  "smClockRateKHz": 1980000, "memClockRateKHz": 3201000})";
+
+/// A call on columns of one matrix of q, k and v, rows `gap` numbers further apart than they are
+/// long. Nothing lies there.
+ops::cuda::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
+  alignas(16) static std::array<std::byte, 16> nothing;
+  const auto q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim, tokens = s.batch * s.sequence;
+  const Tensor qkv(nothing.data(), DType::bf16, {tokens, q + 2 * kv + gap});
+  const Tensor out(nothing.data(), DType::bf16, {tokens, q + gap});
+  ops::cuda::AttentionCall call{};
+  call.q = qkv.slice_cols(0, q);
+  call.k = qkv.slice_cols(q, kv);
+  call.v = qkv.slice_cols(q + kv, kv);
+  call.out = out.slice_cols(0, q);
+  call.shape = s;
+  return call;
+}
+
+std::string refusal_of(const AttentionShape& shape, std::int64_t gap = 0) {
+  return CudnnGraphs(CudnnProblem(call_of(shape, gap)), h200).refusal();
+}
+
+/// The part of a refusal that is about one direction; empty where it is not refused.
+std::string part(const std::string& refusal, const std::string& what) {
+  const auto begin = refusal.find(what + " failed");
+  return begin == std::string::npos ? ""
+                                    : refusal.substr(begin, refusal.find("; the graph", begin));
+}
+
+class CudnnGraphsOfH200 : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto& library = ops::cuda::cudnn_library();
+    if (library.handle == nullptr) {
+      fmt::print("SKIPPED: {}\n", library.text);
+      GTEST_SKIP();
+    }
+    cudaFree(nullptr);  // starts the driver, if there is one
+  }
+};
+
+/// Whether cuDNN has kernels for it, and could only not load them.
+bool could_only_not_load(const std::string& words) {
+  return words.find("libcuda == nullptr") != std::string::npos ||
+         words.find("No valid execution plans built") != std::string::npos;
+}
+
+TEST_F(CudnnGraphsOfH200, AreAcceptedInBothDirections) {
+  struct Case {
+    AttentionShape shape;
+    std::int64_t gap;
+  };
+  for (const auto& [shape, gap] :
+       {Case{{4, 4096, 32, 8, 128}, 0}, Case{{1, 8192, 32, 8, 64}, 0}, Case{{2, 131, 8, 2, 128}, 8},
+        Case{{2, 37, 8, 2, 64}, 8}, Case{{1, 257, 1, 1, 64}, 8}, Case{{2, 300, 8, 2, 80}, 0}}) {
+    const auto refusal = refusal_of(shape, gap);
+    for (const auto* what : {"the graph of attention", "the graph of attention's gradient"}) {
+      const auto words = part(refusal, what);
+      EXPECT_TRUE(words.empty() || could_only_not_load(words))
+          << shape.sequence << " tokens, heads of " << shape.head_dim << ": "
+          << words.substr(0, 1000);
+    }
+    EXPECT_TRUE(refusal.empty() || refusal.starts_with("the graph of attention")) << refusal;
+  }
+}
+
+TEST_F(CudnnGraphsOfH200, AreRefusedInCudnnsWords) {
+  EXPECT_NE(refusal_of({1, 64, 2, 1, 12}).find("multiple of 8"), std::string::npos);
+  EXPECT_NE(refusal_of({1, 1, 2, 1, 64}).find("s_q = s_kv = 1"), std::string::npos);
+  EXPECT_NE(refusal_of({1, 64, 3, 2, 64}).find("group-query"), std::string::npos);
+}
+
+TEST_F(CudnnGraphsOfH200, NeedADeviceThatIsTold) {
+  const CudnnGraphs graphs(CudnnProblem(call_of({1, 64, 2, 1, 64}, 0)), "{}");
+  EXPECT_NE(graphs.refusal().find("reading the properties failed"), std::string::npos)
+      << graphs.refusal();
+}
+
+}  // namespace
+}  // namespace llamesh::test
+#endif
