@@ -84,18 +84,12 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
 void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
                         Tensor document_starts, const AttentionShape& shape) {
-  AttentionCall call{.q = q,
-                     .k = k,
-                     .v = v,
-                     .out = out,
-                     .dq = dq,
-                     .dk = dk,
-                     .dv = dv,
-                     .dout = dout,
-                     .log_sum_exp = log_sum_exp,
-                     .delta = delta,
-                     .document_starts = document_starts,
-                     .shape = shape};
+  auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
+  call.dq = dq;
+  call.dk = dk;
+  call.dv = dv;
+  call.dout = dout;
+  call.delta = delta;
   expect_shapes(call);
   expects(same_matrix_shape(dq, q) && same_matrix_shape(dk, k) && same_matrix_shape(dv, k) &&
               same_matrix_shape(dout, q) && delta.numel() == log_sum_exp.numel(),
