@@ -63,5 +63,9 @@ inline std::int64_t multiprocessors() {
   return 2;  // so that grids are small and their loops go round
 }
 
+inline bool has_warpgroups() {
+  return true;
+}
+
 }  // namespace emulated
 }  // namespace llamesh::ops::cuda

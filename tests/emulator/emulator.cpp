@@ -32,6 +32,7 @@ void Block::run(Index grid, int threads, std::int64_t shared_bytes,
 void Block::run_block() {
   shared_.assign(static_cast<std::size_t>(shared_bytes_ + 2 * guard), std::byte{0xFF});
   warps_.assign(static_cast<std::size_t>((threads_ + warp_size - 1) / warp_size), Warp{});
+  hidden_.assign(static_cast<std::size_t>(shared_bytes_ / 4 + 1), false);
   waiting_ = done_ = 0;
   error_ = nullptr;
   for (int t = 0; t < threads_; ++t) {
@@ -39,6 +40,7 @@ void Block::run_block() {
     thread.state = State::ready;
     thread.issued.clear();
     thread.groups.clear();
+    thread.hidden.clear();
     thread.fiber.restart(&Block::enter);
   }
   const bool reversed = (index_.x + index_.y + index_.z) % 2 != 0;
@@ -59,6 +61,10 @@ void Block::enter() {
                                              [](const auto& group) { return group.empty(); });
     expects(all_arrived, "thread {} of block ({}, {}, {}) left before its copies had arrived",
             block.at_, block.index_.x, block.index_.y, block.index_.z);
+    const auto& warp = block.warps_[static_cast<std::size_t>(block.at_ / warp_size)];
+    expects(warp.started.empty() && warp.groups.empty(),
+            "thread {} of block ({}, {}, {}) left before its products had ended", block.at_,
+            block.index_.x, block.index_.y, block.index_.z);
   } catch (...) {
     block.error_ = std::current_exception();
   }
@@ -167,7 +173,46 @@ void Block::wait_copies(int open) {
         std::memcpy(to, copy.from, static_cast<std::size_t>(copy.bytes));
       else
         std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
+      wrote(copy.offset, copy.bytes);
     }
+    groups.pop_front();
+  }
+}
+
+void Block::wrote(std::int64_t offset, std::int64_t bytes) {
+  const auto first = offset / 4, last = (offset + bytes - 1) / 4;
+  pool_[static_cast<std::size_t>(at_)]->hidden.emplace_back(first, last);
+  for (auto word = first; word <= last; ++word) hidden_[static_cast<std::size_t>(word)] = true;
+}
+
+void Block::show_to_products() {
+  auto& thread = *pool_[static_cast<std::size_t>(at_)];
+  for (const auto& [first, last] : thread.hidden)
+    for (auto word = first; word <= last; ++word) hidden_[static_cast<std::size_t>(word)] = false;
+  thread.hidden.clear();
+}
+
+void Block::check_shown(std::int64_t offset, std::int64_t bytes) const {
+  check_shared(offset, bytes, 1);
+  for (auto word = offset / 4; word <= (offset + bytes - 1) / 4; ++word)
+    expects(!hidden_[static_cast<std::size_t>(word)],
+            "a product reads shared memory at {}, which its writer has not shown", 4 * word);
+}
+
+void Block::start_product(std::function<void()> finish) {
+  warps_[static_cast<std::size_t>(at_ / warp_size)].started.push_back(std::move(finish));
+}
+
+void Block::commit_products() {
+  auto& warp = warps_[static_cast<std::size_t>(at_ / warp_size)];
+  warp.groups.push_back(std::move(warp.started));
+  warp.started.clear();
+}
+
+void Block::wait_products(int open) {
+  auto& groups = warps_[static_cast<std::size_t>(at_ / warp_size)].groups;
+  while (static_cast<int>(groups.size()) > open) {
+    for (const auto& finish : groups.front()) finish();
     groups.pop_front();
   }
 }

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "fiber.hpp"
@@ -20,6 +21,9 @@
 ///   fails in one of them.
 /// - Shared memory starts as NaNs, and so does the target of an asynchronous copy from the moment
 ///   when it is issued; the bytes arrive when the thread waits for them.
+/// - A product of a warpgroup takes its factors when it is issued, and its sums are NaNs until it
+/// is
+///   waited for. Then its factors must still be the same, and must have been shown to it.
 /// - Accesses through the 16-byte helpers must be aligned, those of shared memory within bounds; a
 ///   write just beyond the block's shared memory is noticed at its end.
 /// - A barrier that a thread has left, and a warp whose lanes do different things, are errors.
@@ -32,7 +36,7 @@ struct Index {
 };
 
 /// What a warp does together. The lane that comes last performs it for all.
-enum class Together { nothing, sync, shuffle, load_matrix, multiply };
+enum class Together { nothing, sync, shuffle, load_matrix, multiply, products };
 
 /// One block and what is going on in it.
 class Block {
@@ -66,6 +70,19 @@ class Block {
   /// All but the last `open` groups of this thread arrive.
   void wait_copies(int open);
 
+  /// Notes that this thread wrote to shared memory by other ways than its own pointers.
+  void wrote(std::int64_t offset, std::int64_t bytes);
+  /// What this thread wrote until now may be read by products.
+  void show_to_products();
+  /// Throws unless all that was written there has been shown by who wrote it.
+  void check_shown(std::int64_t offset, std::int64_t bytes) const;
+
+  /// Products of the warp that runs: work that is done when its group is waited for.
+  void start_product(std::function<void()> finish);
+  void commit_products();
+  /// All but the last `open` groups of the warp end.
+  void wait_products(int open);
+
  private:
   static constexpr std::int64_t guard = 256;
   enum class State { ready, at_barrier, in_warp, done };
@@ -79,11 +96,14 @@ class Block {
     State state = State::done;
     std::vector<Copy> issued;
     std::deque<std::vector<Copy>> groups;
+    std::vector<std::pair<std::int64_t, std::int64_t>> hidden;  // first and last word written
   };
   struct Warp {
     Together what = Together::nothing;
     int arrived = 0;
     std::array<void*, warp_size> arguments{};
+    std::vector<std::function<void()>> started;
+    std::deque<std::vector<std::function<void()>>> groups;
   };
 
   static void enter();
@@ -100,6 +120,7 @@ class Block {
   const std::function<void()>* kernel_ = nullptr;
   std::exception_ptr error_;
   std::vector<std::byte> shared_;
+  std::vector<bool> hidden_;  // words of shared memory that products may not read yet
   std::vector<std::unique_ptr<Thread>> pool_;
   std::vector<Warp> warps_;
   Fiber main_;

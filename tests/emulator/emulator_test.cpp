@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "emulated_matrix.hpp"
+#include "emulated_warpgroup.hpp"
 
 /// That the emulator finds what it is there to find, and that its matrix instructions multiply
 /// matrices.
@@ -148,6 +148,109 @@ TEST(Emulator, MatrixInstructionsMultiply) {
         }
       },
       32);
+}
+
+float left_number(int i, int k) {
+  return static_cast<float>((i * 3 - k * 2 + i * k % 7) % 16);
+}
+float right_number(int k, int j) {
+  return static_cast<float>((k - 2 * j + k * j % 5) % 16);
+}
+
+/// Where number `i` of a row lies in panels of 64 numbers by `rows` rows, swizzled by 128 bytes.
+SharedAddress swizzled(int rows, int row, int i) {
+  return static_cast<SharedAddress>(i / 64 * rows * 128 + row * 128 + (i / 8 % 8 ^ row % 8) * 16 +
+                                    i % 8 * 2);
+}
+void put_number(SharedAddress at, float number) {
+  const bf16 rounded(number);
+  std::memcpy(emulator::Block::current().shared() + at, &rounded, 2);
+}
+void expect_sum(float sum, int n, int i, int inner) {
+  const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4 + i / 2 * 8;
+  const int col = 8 * n + thread_x() % 4 * 2 + i % 2;
+  float expected = 0;
+  for (int k = 0; k < inner; ++k) expected += left_number(row, k) * right_number(k, col);
+  EXPECT_EQ(sum, expected) << "row " << row << ", column " << col;
+}
+
+// sums (64, 64) = a (64, 32) b (32, 64) with a's rows and b's columns in shared memory, where a's
+// 32 columns are the second half of a panel.
+TEST(Emulator, AWarpgroupMultipliesRows) {
+  constexpr SharedAddress right = 64 * 128;
+  run(
+      [&] {
+        for (int i = thread_x(); i < 64 * 32; i += 128) {
+          put_number(swizzled(64, i / 32, 32 + i % 32), left_number(i / 32, i % 32));
+          put_number(right + swizzled(64, i / 32, i % 32), right_number(i % 32, i / 32));
+        }
+        sync_threads();
+        float sums[8][4];
+        for (int k = 0; k < 2; ++k)
+          multiply_rows(sums, further(matrix_descriptor(0, 16), 64 + 32 * k),
+                        further(matrix_descriptor(right, 16), 32 * k), k > 0);
+        EXPECT_TRUE(std::isnan(sums[0][0])) << "before it is waited for";
+        commit_products();
+        wait_products<0>(sums);
+        for (int n = 0; n < 8; ++n)
+          for (int i = 0; i < 4; ++i) expect_sum(sums[n][i], n, i, 32);
+      },
+      128, 2 * 64 * 128);
+}
+
+// sums (64, 128) = a (64, 16) b (16, 128) with a in registers and b's rows in two panels, from row
+// 16 on.
+TEST(Emulator, AWarpgroupMultipliesColumns) {
+  run(
+      [&] {
+        for (int i = thread_x(); i < 16 * 128; i += 128)
+          put_number(swizzled(32, 16 + i / 128, i % 128), right_number(i / 128, i % 128));
+        sync_threads();
+        std::uint32_t left[4];
+        const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4, col = thread_x() % 4 * 2;
+        for (int i = 0; i < 4; ++i) {
+          const int r = row + i % 2 * 8, c = col + i / 2 * 8;
+          left[i] = pack_bf16(left_number(r, c), left_number(r, c + 1));
+        }
+        float sums[16][4] = {};
+        multiply_columns(sums, left, further(matrix_descriptor(0, 32 * 128), 16 * 128));
+        commit_products();
+        wait_products<0>(sums);
+        for (int n = 0; n < 16; ++n)
+          for (int i = 0; i < 4; ++i) expect_sum(sums[n][i], n, i, 16);
+      },
+      128, 2 * 32 * 128);
+}
+
+/// A product of shared memory with itself, and what is done wrong around it.
+void multiply_wrongly(bool shown, bool changed, bool waited) {
+  run(
+      [=] {
+        for (int i = thread_x(); i < 64 * 32; i += 128)
+          store_shared(static_cast<SharedAddress>(4 * i), 0x3F803F80U);
+        if (shown) show_to_products();
+        sync_threads();
+        float sums[8][4];
+        const auto all = matrix_descriptor(0, 16);
+        multiply_rows(sums, all, all, false);
+        commit_products();
+        sync_threads();
+        if (changed && thread_x() == 5) store_shared(0, 0);
+        sync_threads();
+        if (waited) wait_products<0>(sums);
+      },
+      128, 64 * 128);
+}
+
+TEST(Emulator, MistakesWithProductsAreErrors) {
+  EXPECT_NO_THROW(multiply_wrongly(true, false, true));
+  EXPECT_ANY_THROW(multiply_wrongly(false, false, true)) << "a factor that was not shown";
+  EXPECT_ANY_THROW(multiply_wrongly(true, true, true)) << "a factor that changed too early";
+  EXPECT_ANY_THROW(multiply_wrongly(true, false, false)) << "sums that nobody waits for";
+  EXPECT_ANY_THROW(run([] {
+    float sums[8][4];
+    multiply_rows(sums, 0, 0, false);
+  })) << "half a warpgroup, factors that are not swizzled";
 }
 
 }  // namespace

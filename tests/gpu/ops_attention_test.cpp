@@ -156,9 +156,17 @@ TEST_P(CudaAttention, GoesWhereItCan) {
   if (asked == "cudnn" && dtype() == DType::bf16) {
     EXPECT_TRUE(plain.by_cudnn()) << plain.name();
   }
-  if (asked == "own" || dtype() == DType::f32) {
+  if (asked == "own" || asked == "mma" || dtype() == DType::f32) {
     EXPECT_FALSE(plain.by_cudnn()) << plain.name();
   }
+  if (asked == "mma" && dtype() == DType::bf16) {
+    EXPECT_EQ(plain.name(), "own kernels by mma");
+  }
+#ifdef LLAMESH_CUDA_EMULATED  // which plays a Hopper
+  if (asked.empty() && dtype() == DType::bf16) {
+    EXPECT_EQ(plain.name(), "own kernels by wgmma");
+  }
+#endif
   EXPECT_FALSE(documents.by_cudnn()) << documents.name();
   EXPECT_EQ(apart.name(), "own plain kernels");
 }
@@ -168,6 +176,7 @@ TEST(AttentionChoice, IsReadStrictly) {
   EXPECT_EQ(ops::cuda::attention_choice(nullptr), AttentionChoice::automatic);
   EXPECT_EQ(ops::cuda::attention_choice("cudnn"), AttentionChoice::cudnn);
   EXPECT_EQ(ops::cuda::attention_choice("own"), AttentionChoice::own);
+  EXPECT_EQ(ops::cuda::attention_choice("mma"), AttentionChoice::mma);
   for (const char* wrong : {"", "cuDNN", "owner", "1"})
     EXPECT_THROW(ops::cuda::attention_choice(wrong), Error) << wrong;
 }

@@ -1,4 +1,5 @@
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/attention_choice.hpp"
 #include "ops/cuda/cudnn_attention.hpp"
 #include "ops/cuda/reduce.cuh"
 
@@ -60,6 +61,16 @@ AttentionCall forward_call(Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, T
 
 }  // namespace
 
+bool tensor_cores_can(const AttentionCall& call) {
+  const auto e = call.shape.head_dim;
+  return call.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
+         aligned(call.q, call.k, call.v, call.out, call.dq, call.dk, call.dv, call.dout);
+}
+
+bool warpgroups_can(const AttentionCall& call) {
+  return tensor_cores_can(call) && has_warpgroups() && attention_choice() != AttentionChoice::mma;
+}
+
 void attention_delta(Stream& stream, const AttentionCall& call) {
   const auto count = call.q.rows() * call.shape.heads;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -75,6 +86,8 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
   if (q.numel() == 0) return;
   if (cudnn_can(call))
     cudnn_attention(stream, call);
+  else if (warpgroups_can(call))
+    warpgroup_attention(stream, call);
   else if (tensor_cores_can(call))
     tensor_attention(stream, call);
   else
@@ -97,7 +110,9 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
   if (q.numel() == 0) return;
   if (cudnn_can(call)) return cudnn_attention_backward(stream, call);
   attention_delta(stream, call);
-  if (tensor_cores_can(call))
+  if (warpgroups_can(call))
+    warpgroup_attention_backward(stream, call);
+  else if (tensor_cores_can(call))
     tensor_attention_backward(stream, call);
   else
     plain_attention_backward(stream, call);
@@ -107,7 +122,8 @@ std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor docu
                            const AttentionShape& shape) {
   const auto call = forward_call(out, {}, q, k, v, document_starts, shape);
   if (cudnn_can(call)) return attention_library();
-  return tensor_cores_can(call) ? "own kernels on tensor cores" : "own plain kernels";
+  if (warpgroups_can(call)) return "own kernels by wgmma";
+  return tensor_cores_can(call) ? "own kernels by mma" : "own plain kernels";
 }
 
 }  // namespace LLAMESH_OPS_CUDA

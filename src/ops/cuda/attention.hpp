@@ -2,7 +2,7 @@
 
 #include "ops/cuda/kernels.hpp"
 
-/// The attention kernels behind ops::cuda::attention(): one kind for any head dim and type, one of
+/// The attention kernels behind ops::cuda::attention(): one kind for any head dim and type, two of
 /// bf16 on tensor cores.
 namespace LLAMESH_OPS_CUDA {
 
@@ -27,5 +27,10 @@ void attention_delta(Stream& stream, const AttentionCall& call);
 bool tensor_cores_can(const AttentionCall& call);
 void tensor_attention(Stream& stream, const AttentionCall& call);
 void tensor_attention_backward(Stream& stream, const AttentionCall& call);
+/// The same by instructions of warpgroups, which Hopper has, if this build has code for it, and
+/// unless LLAMESH_ATTENTION=mma.
+bool warpgroups_can(const AttentionCall& call);
+void warpgroup_attention(Stream& stream, const AttentionCall& call);
+void warpgroup_attention_backward(Stream& stream, const AttentionCall& call);
 
 }  // namespace LLAMESH_OPS_CUDA

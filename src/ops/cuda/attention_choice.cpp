@@ -8,10 +8,13 @@ namespace LLAMESH_OPS_CUDA {
 AttentionChoice attention_choice(const char* text) {
   if (text == nullptr) return AttentionChoice::automatic;
   const std::string_view name(text);
-  validate(name == "cudnn" || name == "own",
-           "LLAMESH_ATTENTION={} is neither cudnn nor own; unset it for cuDNN where it can be had",
+  if (name == "cudnn") return AttentionChoice::cudnn;
+  if (name == "own") return AttentionChoice::own;
+  validate(name == "mma",
+           "LLAMESH_ATTENTION={} is none of cudnn, own and mma; unset it for cuDNN where it can be "
+           "had",
            name);
-  return name == "cudnn" ? AttentionChoice::cudnn : AttentionChoice::own;
+  return AttentionChoice::mma;
 }
 
 AttentionChoice attention_choice() {

@@ -6,9 +6,10 @@ namespace LLAMESH_OPS_CUDA {
 
 /// Which attention a GPU takes. `cudnn` asks for it: without cuDNN the program ends instead of
 /// going on with the own kernels. What cuDNN does not do (fp32, documents) is theirs all the same.
-enum class AttentionChoice { automatic, cudnn, own };
+/// `mma` is `own` without the kernels that only Hopper has.
+enum class AttentionChoice { automatic, cudnn, own, mma };
 
-/// "cudnn", "own", or null for automatic; anything else is a user error.
+/// "cudnn", "own", "mma", or null for automatic; anything else is a user error.
 AttentionChoice attention_choice(const char* text);
 /// What the environment variable LLAMESH_ATTENTION says, read once.
 AttentionChoice attention_choice();

@@ -96,4 +96,23 @@ inline std::int64_t multiprocessors() {
   return count;
 }
 
+/// Whether the current device is a Hopper and this build has code for it alone, which PTX for
+/// later ones is not (cuda_warpgroup.cuh).
+inline bool has_warpgroups() {
+#ifdef LLAMESH_HAS_WARPGROUPS
+  static const bool hopper = [] {
+    int device = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&device), "current device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+          "compute capability");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+          "compute capability");
+    return major == 9 && minor == 0;
+  }();
+  return hopper;
+#else
+  return false;
+#endif
+}
+
 }  // namespace llamesh::ops::cuda

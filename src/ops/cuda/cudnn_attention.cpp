@@ -129,7 +129,7 @@ class Library {
 
 bool cudnn_can(const AttentionCall& call) {
   const auto choice = attention_choice();
-  if (choice == AttentionChoice::own) return false;
+  if (choice == AttentionChoice::own || choice == AttentionChoice::mma) return false;
   if (choice == AttentionChoice::automatic && !suits(call)) return false;
   auto* const library = Library::instance();
   return library != nullptr && suits(call) && library->graphs(call) != nullptr;
@@ -148,8 +148,9 @@ void cudnn_attention_backward(Stream& stream, const AttentionCall& call) {
 }
 
 std::string attention_library() {
-  if (const char* text = std::getenv("LLAMESH_ATTENTION"); text && text == std::string_view("own"))
-    return "own kernels (LLAMESH_ATTENTION=own)";
+  if (const char* text = std::getenv("LLAMESH_ATTENTION");
+      text && text != std::string_view("cudnn"))
+    return fmt::format("own kernels (LLAMESH_ATTENTION={})", text);
   const auto& library = cudnn_library();
   return library.handle != nullptr ? library.text : "own kernels (" + library.text + ")";
 }

@@ -10,8 +10,10 @@
 #include <emulated_host.hpp>
 #include <emulated_matrix.hpp>
 #include <emulated_target.hpp>
+#include <emulated_warpgroup.hpp>
 #else
 #include "ops/cuda/cuda_host.cuh"
 #include "ops/cuda/cuda_matrix.cuh"
 #include "ops/cuda/cuda_target.cuh"
+#include "ops/cuda/cuda_warpgroup.cuh"
 #endif

@@ -15,5 +15,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/rope.cu
     src/ops/cuda/swiglu.cu
     src/ops/cuda/tensor_attention_backward.cu
-    src/ops/cuda/tensor_attention_forward.cu)
+    src/ops/cuda/tensor_attention_forward.cu
+    src/ops/cuda/warpgroup_attention_backward.cu
+    src/ops/cuda/warpgroup_attention_forward.cu)
 list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)

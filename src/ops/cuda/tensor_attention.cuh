@@ -21,20 +21,25 @@ __device__ __forceinline__ int my_col() {
   return my_lane() % 4 * 2;
 }
 
-/// Rows of `dims` numbers in shared memory. The 16-byte chunks of a row change places by its
-/// number, so that eight rows' chunks of one column lie in different banks.
-template <int dims>
+/// `rows` rows of `dims` bf16 numbers in shared memory, in panels of 64 columns: a row of a panel
+/// is 128 bytes, whose 16-byte chunks change places by the row's number, so that eight rows' chunks
+/// of one column lie in different banks. It is the layout that wgmma calls swizzled by 128 bytes;
+/// the tile begins at a multiple of 1024.
+template <int dims, int rows>
 struct Tile {
   static constexpr int chunks = dims / 8;
-  static constexpr int row_bytes = dims * 2;
+  static constexpr int row_bytes = 128;
+  static constexpr int panel_bytes = rows * row_bytes;
+  static constexpr int bytes = rows * dims * 2;
   SharedAddress base;
 
   __device__ __forceinline__ SharedAddress at(int row, int chunk) const {
-    return base + static_cast<SharedAddress>(row * row_bytes + (chunk ^ (row & 7)) * 16);
+    return base + static_cast<SharedAddress>(chunk / 8 * panel_bytes + row * row_bytes +
+                                             ((chunk ^ row) & 7) * 16);
   }
 
-  /// Starts to copy `rows` rows from token `first` on, zeros from `count` on.
-  template <int rows, int threads>
+  /// Starts to copy all rows from token `first` on, zeros from `count` on.
+  template <int threads>
   __device__ __forceinline__ void copy(Rows<const bf16> from, std::int64_t first, int col,
                                        int count) const {
     constexpr int rows_at_once = threads / chunks;
@@ -51,8 +56,8 @@ struct Tile {
     }
   }
 
-  // The address of chunk c of a lane's row is that of chunk 0 with the bits of c flipped: rows are
-  // 128 or 256 bytes long and the tile begins at a multiple of that.
+  // The address of chunk c of a lane's row is that of chunk 0 with the bits of c flipped, in its
+  // panel: rows are 128 bytes long and the tile begins at a multiple of that.
 
   /// Where this lane begins to load left factors of rows [row, row + 16), and right factors that
   /// are rows of the tile.
@@ -67,11 +72,12 @@ struct Tile {
   }
   /// From either of them to numbers [16 k, 16 k + 16) of the rows.
   static __device__ __forceinline__ SharedAddress across(SharedAddress from, int k) {
-    return flipped(from, static_cast<SharedAddress>(32 * k));
+    return flipped(from, static_cast<SharedAddress>(k % 4 * 32)) +
+           static_cast<SharedAddress>(k / 4 * panel_bytes);
   }
-  /// From either of them `rows` rows down, a multiple of 16.
-  static constexpr __device__ __forceinline__ SharedAddress down(int rows) {
-    return static_cast<SharedAddress>(rows * row_bytes);
+  /// From either of them `count` rows down, a multiple of 16.
+  static constexpr __device__ __forceinline__ SharedAddress down(int count) {
+    return static_cast<SharedAddress>(count * row_bytes);
   }
 
   /// Rows [row, row + 16) = factor * sums, of this warp.
@@ -86,17 +92,39 @@ struct Tile {
                    pack_bf16(factor * sums[n][2], factor * sums[n][3]));
     }
   }
-  /// Writes rows [row, row + rows), by this warp, to token `first` + row and after; none from
+  /// Writes rows [row, row + some), by this warp, to token `first` + row and after; none from
   /// `count` on.
-  template <int rows>
+  template <int some>
   __device__ __forceinline__ void write(Rows<bf16> to, std::int64_t first, int col, int row,
                                         int count) const {
     LLAMESH_UNROLL
-    for (int n = 0; n < rows * chunks / 32; ++n) {
+    for (int n = 0; n < some * chunks / 32; ++n) {
       const int i = n * 32 + my_lane();
       const int r = row + i / chunks, c = i % chunks;
       if (r < count) store_words(to[first + r] + col + c * 8, load_shared(at(r, c)));
     }
+  }
+};
+
+/// Two tiles that pass by together: keys and values, or queries and the gradients of their results.
+template <int dims, int rows>
+struct TilePair {
+  static constexpr int bytes = 2 * Tile<dims, rows>::bytes;
+  Tile<dims, rows> first, second;
+
+  /// The `stage`th of those that lie from `stages` on.
+  __device__ __forceinline__ TilePair(SharedAddress stages, int stage)
+      : first{stages + static_cast<SharedAddress>(stage * bytes)},
+        second{first.base + Tile<dims, rows>::bytes} {}
+
+  /// Starts to copy both from token `from` on of the batch's row that begins at token `row`, zeros
+  /// after its end.
+  template <int threads>
+  __device__ __forceinline__ void copy(const AttentionRows<bf16>& a, const Rows<const bf16>& x,
+                                       const Rows<const bf16>& y, std::int64_t row, int from,
+                                       int col) const {
+    first.template copy<threads>(x, row + from, col, a.sequence - from);
+    second.template copy<threads>(y, row + from, col, a.sequence - from);
   }
 };
 
@@ -110,60 +138,6 @@ __device__ __forceinline__ void left_of_sums(std::uint32_t (&to)[n / 2][4],
     for (int i = 0; i < 4; ++i) {
       const auto& from = sums[2 * k + i / 2];
       to[k][i] = pack_bf16(from[i % 2 * 2], from[i % 2 * 2 + 1]);
-    }
-  }
-}
-
-/// sums[h] (16, 8 n) = rows [row + 16 h, row + 16 h + 16) of `a` times the transpose of the first
-/// 8 n rows of `b`.
-template <int dims, int halves, int n>
-__device__ __forceinline__ void score(float (&sums)[halves][n][4], const Tile<dims>& a, int row,
-                                      const Tile<dims>& b) {
-  LLAMESH_UNROLL
-  for (int h = 0; h < halves; ++h) {
-    LLAMESH_UNROLL
-    for (int j = 0; j < n; ++j) {
-      LLAMESH_UNROLL
-      for (int i = 0; i < 4; ++i) sums[h][j][i] = 0;
-    }
-  }
-  const auto left = a.by_rows(row), right = b.by_columns();
-  LLAMESH_UNROLL
-  for (int k = 0; k < dims / 16; ++k) {
-    std::uint32_t x[halves][4];
-    const auto from = a.across(left, k), columns = b.across(right, k);
-    LLAMESH_UNROLL
-    for (int h = 0; h < halves; ++h) load_matrices(x[h], from + a.down(16 * h));
-    LLAMESH_UNROLL
-    for (int j = 0; j < n / 2; ++j) {
-      std::uint32_t y[4];
-      load_matrices(y, columns + b.down(16 * j));
-      LLAMESH_UNROLL
-      for (int h = 0; h < halves; ++h) {
-        multiply(sums[h][2 * j], x[h], y[0], y[1]);
-        multiply(sums[h][2 * j + 1], x[h], y[2], y[3]);
-      }
-    }
-  }
-}
-
-/// sums[h] (16, dims) += weights[h] (16, 16 n), as left factors, times the first 16 n rows of `b`.
-template <int dims, int halves, int n>
-__device__ __forceinline__ void mix(float (&sums)[halves][dims / 8][4],
-                                    const std::uint32_t (&weights)[halves][n][4],
-                                    const Tile<dims>& b) {
-  const auto right = b.by_rows(0);
-  LLAMESH_UNROLL
-  for (int k = 0; k < n; ++k) {
-    LLAMESH_UNROLL
-    for (int j = 0; j < dims / 16; ++j) {
-      std::uint32_t y[4];
-      load_matrices_transposed(y, b.across(right, j) + b.down(16 * k));
-      LLAMESH_UNROLL
-      for (int h = 0; h < halves; ++h) {
-        multiply(sums[h][2 * j], weights[h][k], y[0], y[1]);
-        multiply(sums[h][2 * j + 1], weights[h][k], y[2], y[3]);
-      }
     }
   }
 }

@@ -1,0 +1,168 @@
+#pragma once
+
+#include "ops/cuda/tensor_attention.cuh"
+
+/// What the backward pass does between its products, with weights and slopes in registers. Rows are
+/// queries for dq; for dk and dv they are keys, and the queries that pass by are columns.
+///
+/// weight = exp(score - log_sum_exp), slope = weight * (dweight - delta), 0 where the query does
+/// not see the key (Dao 2023). `factor` is log2(e) / sqrt(E).
+namespace LLAMESH_OPS_CUDA::tensor {
+
+// --- Rows are queries ---
+
+/// The statistics of the two rows of a lane.
+struct QueryRows {
+  float log_sum_exp[2], delta[2];
+  int first[2];
+
+  __device__ __forceinline__ QueryRows(const AttentionRows<bf16>& a, int batch, int head,
+                                       int query) {
+    LLAMESH_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      const int wanted = query + my_row() + 8 * r;
+      const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+      const auto at = a.statistics(batch, head) + i;
+      log_sum_exp[r] = a.log_sum_exp[at] * log2_e;
+      delta[r] = a.delta[at];
+      first[r] = a.first_key(batch, i);
+    }
+  }
+};
+
+/// scores become weights.
+template <int n_tiles>
+__device__ __forceinline__ void weights_of_rows(float (&s)[1][n_tiles][4], const QueryRows& rows,
+                                                float factor) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i)
+      s[0][n][i] = exp2_fast(s[0][n][i] * factor - rows.log_sum_exp[i / 2]);
+  }
+}
+
+/// Takes away the weights of keys that a query does not see. `query` is the warp's first, `key` the
+/// tile's.
+template <int n_tiles>
+__device__ __forceinline__ void hide_of_rows(float (&weights)[1][n_tiles][4], const QueryRows& rows,
+                                             int query, int key) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int q = query + my_row() + i / 2 * 8, k = key + 8 * n + my_col() + i % 2;
+      if (k > q || k < rows.first[i / 2]) weights[0][n][i] = 0;
+    }
+  }
+}
+
+/// weights become slopes.
+template <int n_tiles>
+__device__ __forceinline__ void slopes_of_rows(float (&s)[1][n_tiles][4],
+                                               const float (&dweights)[1][n_tiles][4],
+                                               const QueryRows& rows) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i) s[0][n][i] *= dweights[0][n][i] - rows.delta[i / 2];
+  }
+}
+
+// --- Columns are queries ---
+
+/// Queries that pass by at a time.
+inline constexpr int passing = 64;
+
+/// The statistics of a tile of queries.
+struct QueryColumns {
+  float log_sum_exp[passing], delta[passing];
+  std::int32_t first[passing];
+};
+
+/// Which tiles of queries a block of `own` keys from `k0` on meets: the same ones of each head.
+struct Meetings {
+  int first_tile, tiles, all;
+
+  /// Documents lie one after another, so the queries that see a key are neighbours: the last tile
+  /// of them is found by halving.
+  __device__ __forceinline__ Meetings(const AttentionRows<bf16>& a, int batch, int k0, int own)
+      : first_tile(k0 / passing) {
+    int last = (a.sequence - 1) / passing;
+    for (int low = first_tile; a.document_starts && low < last;) {
+      const int middle = (low + last + 1) / 2;
+      if (a.first_key(batch, middle * passing) < k0 + own)
+        low = middle;
+      else
+        last = middle - 1;
+    }
+    tiles = last - first_tile + 1;
+    all = tiles * a.group();
+  }
+  __device__ __forceinline__ int query(int i) const { return (first_tile + i % tiles) * passing; }
+  __device__ __forceinline__ int head(int kv_head, int group, int i) const {
+    return kv_head * group + i / tiles;
+  }
+};
+
+/// One of the statistics of a query, of which each of the first 192 threads loads one.
+__device__ __forceinline__ std::uint32_t load_statistic(const AttentionRows<bf16>& a, int batch,
+                                                        int head, int q0) {
+  const int wanted = q0 + thread_x() % passing;
+  const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+  const auto at = a.statistics(batch, head) + i;
+  if (thread_x() < passing) return bits_of(a.log_sum_exp[at] * log2_e);
+  if (thread_x() < 2 * passing) return bits_of(a.delta[at]);
+  return static_cast<std::uint32_t>(a.first_key(batch, i));
+}
+__device__ __forceinline__ void store_statistic(QueryColumns* to, std::uint32_t word) {
+  if (thread_x() < 3 * passing) reinterpret_cast<std::uint32_t*>(to)[thread_x()] = word;
+}
+
+/// scores become weights. The columns are queries, `first` of the tile and after.
+template <int n_tiles>
+__device__ __forceinline__ void weights_of_columns(float (&s)[1][n_tiles][4],
+                                                   const QueryColumns& columns, int first,
+                                                   float factor) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int col = first + 8 * n + my_col() + i % 2;
+      s[0][n][i] = exp2_fast(s[0][n][i] * factor - columns.log_sum_exp[col]);
+    }
+  }
+}
+
+/// Takes away the weights of keys that a query does not see. `query` is that of the first column,
+/// `key` the warp's first.
+template <int n_tiles>
+__device__ __forceinline__ void hide_of_columns(float (&weights)[1][n_tiles][4],
+                                                const QueryColumns& columns, int first, int query,
+                                                int key) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int col = 8 * n + my_col() + i % 2;
+      const int k = key + my_row() + i / 2 * 8;
+      const bool after = k > query + col, before = k < columns.first[first + col];
+      if (after | before) weights[0][n][i] = 0;  // no branch between the two
+    }
+  }
+}
+
+/// weights become slopes.
+template <int n_tiles>
+__device__ __forceinline__ void slopes_of_columns(float (&s)[1][n_tiles][4],
+                                                  const float (&dweights)[1][n_tiles][4],
+                                                  const QueryColumns& columns, int first) {
+  LLAMESH_UNROLL
+  for (int n = 0; n < n_tiles; ++n) {
+    LLAMESH_UNROLL
+    for (int i = 0; i < 4; ++i)
+      s[0][n][i] *= dweights[0][n][i] - columns.delta[first + 8 * n + my_col() + i % 2];
+  }
+}
+
+}  // namespace LLAMESH_OPS_CUDA::tensor

@@ -1,0 +1,165 @@
+#include "ops/cuda/attention_slopes.cuh"
+#include "ops/cuda/warpgroup_products.cuh"
+
+// Bound by arithmetic: the 7 products of the other backward kernels, without atomics as they are.
+// Two warpgroups have 64 rows each of the result: while one makes weights and slopes, the tensor
+// cores have the products of the other.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+using namespace tensor;
+
+constexpr int threads = 256;
+constexpr int own = 128;   // tokens whose gradient a block computes
+constexpr int keys = 128;  // that pass by at a time
+
+template <int dims>
+using OwnTile = Tile<dims, own>;
+
+template <int dims, int rows>
+constexpr std::int64_t shared_bytes() {
+  return 2 * OwnTile<dims>::bytes + 2 * TilePair<dims, rows>::bytes;
+}
+
+/// All of the next tiles is there, and the ones before have been used.
+__device__ __forceinline__ void arrive() {
+  copy_async_wait<0>();
+  show_to_products();
+  sync_threads();
+}
+
+/// dq of 128 queries of one head a block.
+template <int dims>
+__global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf16> a) {
+  using Keys = TilePair<dims, keys>;
+  const OwnTile<dims> q{shared_address(shared_memory<unsigned char>())};
+  const OwnTile<dims> dout{q.base + q.bytes};
+  const SharedAddress stages = dout.base + q.bytes;
+  require(q.base % 1024 == 0);
+  const int head = block_x(), batch = block_z();
+  const int q0 = (grid_y() - 1 - block_y()) * own;
+  const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * dims;
+  const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
+  const QueryRows rows(a, batch, head, q0 + row);
+
+  int k0 = a.first_key(batch, q0) / keys * keys;
+  q.template copy<threads>(a.q, token + q0, head * dims, count);
+  dout.template copy<threads>(a.dout, token + q0, head * dims, count);
+  Keys(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  copy_async_commit();
+  float dq[1][dims / 8][4] = {};
+  for (int stage = 0; k0 < q0 + count; k0 += keys, stage ^= 1) {
+    arrive();
+    const int next = k0 + keys;
+    if (next < q0 + count)
+      Keys(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+    copy_async_commit();
+    const auto [k, v] = Keys(stages, stage);
+    float s[1][keys / 8][4], dweights[1][keys / 8][4];
+    start_score(s, q, group_row, k);
+    start_score(dweights, dout, group_row, v);
+    wait_products<1>(s[0]);
+    weights_of_rows(s, rows, a.scale * log2_e);
+    if (a.document_starts || k0 + keys - 1 > q0 + row) hide_of_rows(s, rows, q0 + row, k0);
+    wait_products<0>(dweights[0]);
+    slopes_of_rows(s, dweights, rows);
+    std::uint32_t left[1][keys / 16][4];
+    left_of_sums(left[0], s[0]);
+    start_mix(dq, left, k);
+    wait_products<0>(dq[0]);
+  }
+  sync_threads();  // no warp reads its rows any more, which now take the results
+  q.put(row, dq[0], a.scale);
+  sync_warp();
+  q.template write<16>(a.dq, token + q0, head * dims, row, count);
+}
+
+/// dk and dv of 128 keys of one key-value head a block; the queries of all heads that share them
+/// pass by.
+template <int dims>
+__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> a) {
+  using Queries = TilePair<dims, passing>;
+  auto* shared = shared_memory<unsigned char>();
+  const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
+  const SharedAddress stages = v.base + k.bytes;
+  auto* statistics = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
+  require(k.base % 1024 == 0);
+  const int kv_head = block_x(), k0 = block_y() * own, batch = block_z();
+  const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
+  const auto token = a.first_token(batch);
+  const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
+  const Meetings meet(a, batch, k0, own);
+  const auto start = [&](int m) {
+    const int head = meet.head(kv_head, a.group(), m);
+    Queries(stages, m % 2)
+        .template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+  };
+  const auto statistic_of = [&](int m) {
+    return load_statistic(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+  };
+
+  k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
+  v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
+  start(0);
+  copy_async_commit();
+  store_statistic(statistics, statistic_of(0));
+  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
+  for (int m = 0; m < meet.all; ++m) {
+    arrive();
+    const int next = m + 1 < meet.all ? m + 1 : m;
+    const auto statistic = statistic_of(next);
+    if (next > m) start(next);
+    copy_async_commit();
+    const int query = meet.query(m);
+    if (query + passing > k0 + group_row) {  // else all of them before the warpgroup's keys
+      const auto [q, dout] = Queries(stages, m % 2);
+      const QueryColumns& columns = statistics[m % 2];
+      float s[1][passing / 8][4], dweights[1][passing / 8][4];
+      std::uint32_t weights[1][passing / 16][4], slopes[1][passing / 16][4];
+      start_score(s, k, group_row, q);
+      start_score(dweights, v, group_row, dout);
+      wait_products<1>(s[0]);
+      weights_of_columns(s, columns, 0, a.scale * log2_e);
+      if (a.document_starts || query < k0 + row + 15)
+        hide_of_columns(s, columns, 0, query, k0 + row);
+      left_of_sums(weights[0], s[0]);
+      start_mix(dv, weights, dout);
+      wait_products<1>(dweights[0]);
+      slopes_of_columns(s, dweights, columns, 0);
+      left_of_sums(slopes[0], s[0]);
+      start_mix(dk, slopes, q);
+      wait_products<0>(dv[0]);
+      wait_products<0>(dk[0]);
+    }
+    store_statistic(statistics + (m + 1) % 2, statistic);
+  }
+  sync_threads();  // no warp reads its rows any more, which now take the results
+  k.put(row, dk[0], a.scale);
+  v.put(row, dv[0], 1.0F);
+  sync_warp();
+  k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
+  v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
+}
+
+template <int dims>
+void launch_backward(Stream& stream, const AttentionCall& call) {
+  const auto& s = call.shape;
+  const auto rows = attention_rows<bf16>(call);
+  const auto blocks = divide_up(s.sequence, own);
+  launch(&backward_queries<dims>, {s.heads, blocks, s.batch}, threads, shared_bytes<dims, keys>(),
+         stream, rows);
+  launch(&backward_keys<dims>, {s.kv_heads, blocks, s.batch}, threads,
+         shared_bytes<dims, passing>() + 2 * static_cast<std::int64_t>(sizeof(QueryColumns)),
+         stream, rows);
+}
+
+}  // namespace
+
+void warpgroup_attention_backward(Stream& stream, const AttentionCall& call) {
+  call.shape.head_dim == 64 ? launch_backward<64>(stream, call)
+                            : launch_backward<128>(stream, call);
+}
+
+}  // namespace LLAMESH_OPS_CUDA
