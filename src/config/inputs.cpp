@@ -98,6 +98,11 @@ void complete(Inputs& in, const std::string& name) {
            name, run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
   in.model = in.model.resolved();
+  validate(
+      in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
+      "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; name at most as "
+      "many",
+      name, in.memory.full_checkpointing_layers, in.model.num_hidden_layers);
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
            "{}: model.load_weights is true, but model.hf names no folder to take them from", name);
   const auto sources = in.data.training_sources();

@@ -66,6 +66,7 @@ void parallel_keys(Io& io, Inputs& in) {
   });
   io.section("memory", [&] {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);
+    io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
     io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
   });
 }

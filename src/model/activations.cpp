@@ -1,6 +1,7 @@
 #include "model/activations.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "model/planner.hpp"
 
@@ -11,15 +12,18 @@ struct Dims {
   std::int64_t B, T, M, D, QKV, HE, H, F, V, chunk;
 };
 
-/// The tensors of a layer that are kept when `keep`, and shared ones of the layers otherwise.
-void plan_block(Planner& plan, const Dims& n, DType dtype, ActivationCheckpointing checkpointing,
-                const BlockActivations* shared, BlockActivations& a) {
+ActivationCheckpointing checkpointing_of(std::size_t layer, std::size_t layers,
+                                         const MemoryOptions& memory) {
+  if (layer + 1 == layers) return ActivationCheckpointing::none;
+  if (std::cmp_less(layer, memory.full_checkpointing_layers)) return ActivationCheckpointing::full;
+  return memory.activation_checkpointing;
+}
+
+/// Gives a layer tensors of its own for what it keeps, and leaves the others of `a` as they are.
+void plan_block(Planner& plan, const Dims& n, DType dtype, BlockActivations& a) {
   using enum ActivationCheckpointing;
-  const bool keep_gemms = shared == nullptr || checkpointing != full;
-  const bool keep_cheap = shared == nullptr || checkpointing == none;
-  if (shared) a = *shared;
   a.input = plan.take(dtype, {n.M, n.D});
-  if (keep_gemms) {
+  if (a.checkpointing != full) {
     a.input_rms = plan.take(DType::f32, {n.M});
     a.qkv = plan.take(dtype, {n.M, n.QKV});
     a.attention = plan.take(dtype, {n.M, n.HE});
@@ -28,7 +32,7 @@ void plan_block(Planner& plan, const Dims& n, DType dtype, ActivationCheckpointi
     a.middle_rms = plan.take(DType::f32, {n.M});
     a.gate_up = plan.take(dtype, {n.M, 2 * n.F});
   }
-  if (keep_cheap) {
+  if (a.checkpointing == none) {
     a.normed_input = plan.take(dtype, {n.M, n.D});
     a.normed_middle = plan.take(dtype, {n.M, n.D});
     a.swiglu = plan.take(dtype, {n.M, n.F});
@@ -67,10 +71,11 @@ Activations::Activations(const LlamaConfig& c, std::int64_t batch, std::int64_t 
                std::clamp<std::int64_t>(memory.loss_chunk, 1, tokens)};
   const auto plan_all = [&](std::byte* base) {
     Planner plan(base);
-    // The first layer owns a full set; the others own what they keep and share the rest of it.
-    for (auto& block : blocks)
-      plan_block(plan, n, dtype, memory.activation_checkpointing,
-                 &block == blocks.data() ? nullptr : blocks.data(), block);
+    for (std::size_t i = blocks.size(); i-- > 0;) {
+      blocks[i] = blocks.back();  // planned first, whole
+      blocks[i].checkpointing = checkpointing_of(i, blocks.size(), memory);
+      plan_block(plan, n, dtype, blocks[i]);
+    }
     plan_scratch(plan, n, dtype, scratch);
     return plan.bytes();
   };

@@ -13,6 +13,9 @@ namespace llamesh::model {
 
 /// What a layer's forward pass leaves for its backward pass.
 struct BlockActivations {
+  /// What of it is not kept, but computed again in the backward pass.
+  ActivationCheckpointing checkpointing;
+
   Tensor input;          ///< (M, D) the residual stream as it comes in
   Tensor input_rms;      ///< (M) fp32, 1 / root mean square of input
   Tensor normed_input;   ///< (M, D)
@@ -43,7 +46,9 @@ struct Scratch {
 };
 
 /// Every intermediate of a step of one micro-batch, planned once in one buffer. By the
-/// checkpointing option, layers have tensors of their own or share those that are computed again.
+/// checkpointing options, layers have tensors of their own or use the last layer's for what is
+/// computed again. The last layer keeps everything: nobody writes there between its forward and its
+/// backward pass, so computing it again would save no memory.
 struct Activations {
   Activations(const LlamaConfig& config, std::int64_t batch, std::int64_t sequence,
               const MemoryOptions& memory, DType dtype);

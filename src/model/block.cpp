@@ -87,21 +87,20 @@ void attention_backward(const BlockContext& x, const LayerIds& l, const BlockAct
                   s.d_qkv, a.normed_input);
 }
 
-/// Computes again what the checkpointing option did not keep. The weights stay gathered from here
-/// to their backward use.
+/// Computes again what was not kept. The weights stay gathered from here to their backward use.
 void recompute(const BlockContext& backward, const LayerIds& l, const BlockActivations& a) {
-  if (backward.checkpointing == none) return;
+  if (a.checkpointing == none) return;
   BlockContext x = backward;
   x.pass = Pass::recompute;
   norm(x, l.input_norm, a.normed_input, a.input_rms, a.input, {a.input, {}});
   Residual middle{a.middle, {}};
-  if (x.checkpointing == full) {
+  if (a.checkpointing == full) {
     attention_forward(x, l, a);
     middle = {a.input, x.scratch.delta};
   }
   norm(x, l.post_attention_norm, a.normed_middle, a.middle_rms, a.middle, middle);
   const Entered entered(x.weights, l.mlp, x.pass);
-  if (x.checkpointing == full)
+  if (a.checkpointing == full)
     linear(x.stream, x.weights, x.pass, {l.gate_proj, l.up_proj}, a.gate_up, a.normed_middle);
   ops::swiglu(x.stream, a.swiglu, a.gate_up);
 }

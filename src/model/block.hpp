@@ -20,8 +20,7 @@ struct BlockContext {
   device::Stream& stream;
   Weights& weights;
   const LlamaConfig& config;
-  Pass pass;  ///< of the forward functions: evaluate, forward or recompute
-  ActivationCheckpointing checkpointing;
+  Pass pass;               ///< of the forward functions: evaluate, forward or recompute
   std::int64_t batch;      ///< B
   std::int64_t sequence;   ///< T
   Tensor cos_sin;          ///< (T, E) fp32

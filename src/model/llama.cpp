@@ -18,7 +18,6 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
              std::int64_t sequence, const MemoryOptions& memory, DType dtype)
     : config_(config),
       table_(table),
-      memory_(memory),
       batch_(batch),
       sequence_(sequence),
       activations_(config, batch, sequence, memory, dtype),
@@ -34,7 +33,6 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
           weights,
           config_,
           pass,
-          memory_.activation_checkpointing,
           batch_,
           sequence_,
           rope_.tensor(DType::f32, {sequence_, config_.head_dim}),

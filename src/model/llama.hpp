@@ -54,7 +54,6 @@ class Llama {
 
   LlamaConfig config_;
   const ParameterTable& table_;
-  MemoryOptions memory_;
   std::int64_t batch_;
   std::int64_t sequence_;
   device::Stream& stream_ = device::compute_stream();

@@ -15,6 +15,8 @@ enum class ActivationCheckpointing : std::uint8_t {
 struct MemoryOptions {
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;
   std::int64_t loss_chunk = 1024;  ///< tokens whose logits exist at a time
+  /// As many of the first layers are `full`, whatever activation_checkpointing says of the others.
+  std::int64_t full_checkpointing_layers = 0;
 };
 
 }  // namespace llamesh::model

@@ -92,6 +92,10 @@ TEST(InputErrors, Ranges) {
             "command line: optimizer.betas: 1 is out of range; allowed: [0, 1)");
   range("schedule.min_lr_ratio", "1.5", "[0, 1]");
   range("sharding.prefetch", "2", "[0, 1]");
+  range("memory.full_checkpointing_layers", "-1", ">= 0");
+  EXPECT_EQ(error(data, {"memory.full_checkpointing_layers=3", "model.num_hidden_layers=2"}),
+            "f.yaml: memory.full_checkpointing_layers is 3, but the model has 2 layers; name at "
+            "most as many");
   range("checkpoint.keep", "0", ">= 1");
   range("mesh.axes.shard", "-2", ">= 0");
   range("run.seed", "-1", ">= 0");

@@ -35,7 +35,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
       "mesh: {axes: {replicate: auto, shard: 4}, ranks_per_node: 2}\n"
       "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0}\n"
       "precision: {parameters: bf16, reduce: bf16}\n"
-      "memory: {activation_checkpointing: selective}\n"
+      "memory: {activation_checkpointing: selective, full_checkpointing_layers: 4}\n"
       "data: {train: [a.bin, b.bin], validation: c.bin, format: tokens, order: sequential,\n"
       "  token_dtype: uint32, sequence_length: +128}\n"
       "optimizer: {name: sgd, betas: [0, 0.5]}\n"
@@ -61,6 +61,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(in.precision.parameters, DType::bf16);
   EXPECT_EQ(in.precision.reduce, DType::bf16);
   EXPECT_EQ(in.memory.activation_checkpointing, model::ActivationCheckpointing::selective);
+  EXPECT_EQ(in.memory.full_checkpointing_layers, 4);  // all of them
   EXPECT_EQ(in.data.train, (std::vector<std::string>{"a.bin", "b.bin"}));
   EXPECT_EQ(in.data.validation, std::vector<std::string>{"c.bin"});
   EXPECT_EQ(in.data.format, data::Format::tokens);
@@ -84,6 +85,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(again.data.train, in.data.train);
   EXPECT_EQ(again.optimizer.beta2, in.optimizer.beta2);
   EXPECT_EQ(again.mesh.shard, 4);
+  EXPECT_EQ(again.memory.full_checkpointing_layers, 4);
 }
 
 TEST(Inputs, DataMayHaveSources) {

@@ -31,14 +31,16 @@ struct Case {
   std::int64_t micro_batch = 1;
   int prefetch = 1;
   model::ActivationCheckpointing recompute = model::ActivationCheckpointing::none;
+  std::int64_t full_layers = 0;
 };
 
 std::string describe(const Case& c) {
   const char* wraps[] = {"layer", "size", "none"};
   const char* recomputes[] = {"", "_selective", "_full"};
-  return fmt::format("{}_{}_{}_micro{}_prefetch{}{}", sharding::name_of(c.strategy),
+  return fmt::format("{}_{}_{}_micro{}_prefetch{}{}{}", sharding::name_of(c.strategy),
                      wraps[static_cast<int>(c.wrap)], c.tied ? "tied" : "untied", c.micro_batch,
-                     c.prefetch, recomputes[static_cast<int>(c.recompute)]);
+                     c.prefetch, recomputes[static_cast<int>(c.recompute)],
+                     c.full_layers > 0 ? fmt::format("_full{}", c.full_layers) : "");
 }
 
 train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
@@ -48,6 +50,7 @@ train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
                       2500};  // by size: attention and MLP of a layer are units of their own
   in.sharding.prefetch = c.prefetch;
   in.memory.activation_checkpointing = c.recompute;
+  in.memory.full_checkpointing_layers = c.full_layers;
   in.model.tie_word_embeddings = c.tied;
   in.train.micro_batch = c.micro_batch;
   in.train.global_batch = 12 * c.micro_batch;
@@ -89,7 +92,9 @@ INSTANTIATE_TEST_SUITE_P(Training, EveryStrategy,
                                          Case{Strategy::shard_grad_op, Wrap::size, false, 1, 1,
                                               model::ActivationCheckpointing::full},
                                          Case{Strategy::hybrid_shard, Wrap::layer, true, 1, 1,
-                                              model::ActivationCheckpointing::full}),
+                                              model::ActivationCheckpointing::full},
+                                         Case{Strategy::hybrid_shard, Wrap::size, false, 1, 1,
+                                              model::ActivationCheckpointing::selective, 1}),
                          [](const auto& c) { return describe(c.param); });
 
 class EveryMesh : public testing::TestWithParam<std::pair<int, int>> {};
@@ -131,9 +136,11 @@ TEST(Bf16, RecomputingChangesNothing) {
     auto in = inputs_of({Strategy::hybrid_shard, wrap}, folder);
     in.precision.parameters = DType::bf16;
     const auto kept = run(world(), in);
-    for (const auto how :
-         {model::ActivationCheckpointing::selective, model::ActivationCheckpointing::full}) {
+    using enum model::ActivationCheckpointing;
+    for (const auto& [how, full_layers] :
+         {std::pair{selective, 0}, std::pair{full, 0}, std::pair{none, 1}}) {
       in.memory.activation_checkpointing = how;
+      in.memory.full_checkpointing_layers = full_layers;
       EXPECT_EQ(run(world(), in).losses, kept.losses);
     }
   }

@@ -1,0 +1,67 @@
+#include "model/activations.hpp"
+
+#include <gtest/gtest.h>
+
+namespace llamesh::model {
+namespace {
+
+using enum ActivationCheckpointing;
+
+// B batch, T sequence, M = B T tokens: a multiple of 16, so that nothing is padded
+constexpr std::int64_t B = 2, T = 32, M = B * T, layers = 5;
+
+LlamaConfig config() {
+  LlamaConfig c;
+  c.hidden_size = 24;
+  c.intermediate_size = 40;
+  c.num_hidden_layers = layers;
+  c.num_attention_heads = 4;
+  c.num_key_value_heads = 2;
+  c.vocab_size = 32;
+  return c.resolved();
+}
+
+std::int64_t planned(ActivationCheckpointing checkpointing, std::int64_t full_layers) {
+  return Activations(config(), B, T, {checkpointing, 1024, full_layers}, DType::bf16)
+      .buffer.bytes();
+}
+
+/// What a layer has beside its input that selective checkpointing keeps: the statistics of norms
+/// and attention in fp32; q, k, v, attention's output, middle, gate and up in bf16.
+constexpr std::int64_t kept_by_selective = M * (4 * (1 + 4 + 1) + 2 * (48 + 24 + 24 + 80));
+/// What it does not keep: the outputs of both norms and of SwiGLU.
+constexpr std::int64_t cheap = M * 2 * (24 + 24 + 40);
+
+TEST(Activations, EveryLayerButTheLastIsSparedWhatItDoesNotKeep) {
+  const auto whole = planned(none, 0);
+  EXPECT_EQ(planned(selective, 0), whole - (layers - 1) * cheap);
+  EXPECT_EQ(planned(full, 0), whole - (layers - 1) * (cheap + kept_by_selective));
+}
+
+TEST(Activations, EachLayerOfFullCheckpointingSparesAsMuch) {
+  for (std::int64_t n = 0; n < layers; ++n) {
+    EXPECT_EQ(planned(none, n), planned(none, 0) - n * (cheap + kept_by_selective)) << n;
+    EXPECT_EQ(planned(selective, n), planned(selective, 0) - n * kept_by_selective) << n;
+    EXPECT_EQ(planned(full, n), planned(full, 0)) << n;
+  }
+  for (const auto rest : {none, selective, full})
+    EXPECT_EQ(planned(rest, layers), planned(full, 0));
+}
+
+TEST(Activations, KeptTensorsAreNobodyElses) {
+  const Activations a(config(), B, T, {selective, 1024, 2}, DType::f32);
+  const auto& last = a.blocks.back();
+  for (std::size_t i = 0; i + 1 < a.blocks.size(); ++i) {
+    const auto& layer = a.blocks[i];
+    SCOPED_TRACE(i);
+    EXPECT_EQ(layer.checkpointing, i < 2 ? full : selective);
+    EXPECT_EQ(layer.qkv.data() == last.qkv.data(), i < 2);
+    EXPECT_EQ(layer.gate_up.data() == last.gate_up.data(), i < 2);
+    EXPECT_EQ(layer.swiglu.data(), last.swiglu.data());
+    EXPECT_NE(layer.input.data(), last.input.data());
+  }
+  EXPECT_EQ(last.checkpointing, none);
+}
+
+}  // namespace
+}  // namespace llamesh::model
