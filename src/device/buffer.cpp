@@ -16,10 +16,8 @@ std::shared_ptr<void> map_pages(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
-    fail(ExitCode::bad_input,
-         "cannot allocate {} bytes ({} are in use); use more ranks, a smaller micro_batch or "
-         "activation checkpointing",
-         bytes, MemoryMeter::instance().in_use());
+    fail(ExitCode::bad_input, "cannot allocate {} bytes ({} are in use); {}", bytes,
+         MemoryMeter::instance().in_use(), with_less_memory);
   if (size >= (std::size_t{1} << 21U)) madvise(at, size, MADV_HUGEPAGE);
   return {at, [size](void* p) { munmap(p, size); }};
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <string_view>
 
 #include "core/tensor.hpp"
 #include "device/memory_meter.hpp"
@@ -13,6 +14,11 @@ namespace llamesh::device {
 /// Whether the bytes of a buffer count as in use while it lives, or only those that a pool or an
 /// arena lends out of it (which then makes the Claims).
 enum class Counted : bool { no, yes };
+
+/// How a run gets by with less memory: what messages about too little of it end in.
+inline constexpr std::string_view with_less_memory =
+    "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some of "
+    "the layers, memory.full_checkpointing_layers";
 
 /// Owns a stretch of memory of this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {

@@ -168,6 +168,7 @@ TEST_F(BufferTest, SaysWhatToDoWhenThereIsNoMemory) {
     const std::string text = error.what();
     EXPECT_EQ(error.code(), ExitCode::bad_input);
     EXPECT_NE(text.find("cannot allocate 1152921504606846976 bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("memory.full_checkpointing_layers"), std::string::npos) << text;
     EXPECT_NE(text.find("use more ranks"), std::string::npos) << text;
   }
   EXPECT_EQ(in_use(), 77);

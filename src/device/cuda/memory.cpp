@@ -1,4 +1,5 @@
 #include "core/error.hpp"
+#include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/runtime.hpp"
 #include "device/memory_meter.hpp"
@@ -17,9 +18,8 @@ std::shared_ptr<void> allocate(std::int64_t bytes) {
     std::size_t total = 0;
     cudaMemGetInfo(&free, &total);
     fail(ExitCode::bad_input,
-         "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); use more ranks, a "
-         "smaller micro_batch or activation checkpointing",
-         bytes, MemoryMeter::instance().in_use(), free, total);
+         "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); {}", bytes,
+         MemoryMeter::instance().in_use(), free, total, with_less_memory);
   }
   check(result, "cudaMalloc");
   check(cudaMemset(data, 0, size), "cudaMemset");
