@@ -5,8 +5,8 @@
 #include <numeric>
 #include <string_view>
 
-#include "checkpoint/hash.hpp"
 #include "core/error.hpp"
+#include "core/hash.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include "checkpoint/hash.hpp"
 #include "core/error.hpp"
+#include "core/hash.hpp"
 #include "core/philox.hpp"
 #include "core/process.hpp"
 

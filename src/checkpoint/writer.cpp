@@ -10,7 +10,7 @@
 #include "checkpoint/collective_io.hpp"
 #include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
-#include "checkpoint/hash.hpp"
+#include "core/hash.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

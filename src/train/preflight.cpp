@@ -13,8 +13,8 @@
 #include <set>
 #include <thread>
 
-#include "checkpoint/hash.hpp"
 #include "comm/device_mesh.hpp"
+#include "core/hash.hpp"
 #include "data/mapped_file.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
@@ -56,7 +56,7 @@ void collect(Finding& finding, const Subject& at, const std::string& trouble) {
 Finding check_build(const Subject& at, const std::string& build) {
   // Also of the file, since a node may have kept an old copy of the same version.
   const data::MappedFile program("/proc/self/exe");
-  const auto hash = checkpoint::hash_of(program.bytes().data(), program.bytes().size());
+  const auto hash = hash_of(program.bytes().data(), program.bytes().size());
   const auto name = build.substr(0, build.find('\n'));
   Finding finding{
       "build", fmt::format("{}, program file {:016x}, the same everywhere", name, hash), {}};

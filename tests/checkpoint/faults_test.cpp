@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "checkpoint/files.hpp"
-#include "checkpoint/hash.hpp"
+#include "core/hash.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {
@@ -125,9 +125,7 @@ TEST(Faults, ANewerFormatIsRefused) {
   ASSERT_NE(at, std::string::npos);
   text.replace(at, 18, "\"format_version\":9");
   const auto rest = text.substr(text.find('\n') + 1);
-  text =
-      fmt::format("{{\"checksum\": \"{:016x}\",\n", checkpoint::hash_of(rest.data(), rest.size())) +
-      rest;
+  text = fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size())) + rest;
   EXPECT_EQ(code_of([&] { checkpoint::parse_manifest(text); }), ExitCode::bad_input);
 }
 

@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 
-#include "checkpoint/hash.hpp"
+#include "core/hash.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {
@@ -22,7 +22,7 @@ struct Sample {
     }
     fill_normal(values.data(), 0, std::ssize(values), seed, "segments", 1.0F);
     for (auto& s : entry.segments)
-      s.hash = checkpoint::hash_of(values.data() + s.begin, 4 * static_cast<std::size_t>(s.count));
+      s.hash = hash_of(values.data() + s.begin, 4 * static_cast<std::size_t>(s.count));
     entry.shape = {std::ssize(values)};
     file.write(entry.offset, values.data(), 4 * std::ssize(values));
   }

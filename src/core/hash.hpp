@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace llamesh::checkpoint {
+namespace llamesh {
 
 /// XXH3-64 (xxhash.com) of `bytes` bytes.
 std::uint64_t hash_of(const void* data, std::size_t bytes);
@@ -24,4 +24,4 @@ class RunningHash {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace llamesh::checkpoint
+}  // namespace llamesh

@@ -1,11 +1,11 @@
-#include "checkpoint/hash.hpp"
+#include "core/hash.hpp"
 
 // Header only: compiled for the vector width of the build. GCC 12 warns inside its own intrinsics.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace llamesh::checkpoint {
+namespace llamesh {
 
 struct RunningHash::State {
   XXH3_state_t xxh3;
@@ -28,4 +28,4 @@ std::uint64_t RunningHash::value() const {
   return XXH3_64bits_digest(&state_->xxh3);
 }
 
-}  // namespace llamesh::checkpoint
+}  // namespace llamesh
