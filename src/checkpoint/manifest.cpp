@@ -49,7 +49,8 @@ json to_json(const Progress& p) {
   return {{"step", p.step},          {"tokens", p.tokens},
           {"seed", p.seed},          {"mesh", p.mesh},
           {"strategy", p.strategy},  {"config", p.config},
-          {"model", p.model_config}, {"llamesh_version", p.llamesh_version}};
+          {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
+          {"data", p.data}};
 }
 
 Progress progress_from(const json& from) {
@@ -62,6 +63,7 @@ Progress progress_from(const json& from) {
   p.config = from.at("config");
   p.model_config = from.at("model");
   p.llamesh_version = from.at("llamesh_version");
+  p.data = from.value("data", "");  // there was none at first
   return p;
 }
 

@@ -20,6 +20,7 @@ struct Progress {
   std::string config;           ///< the resolved inputs, YAML
   std::string model_config;     ///< as Hugging Face's config.json
   std::string llamesh_version;  ///< of the program that wrote it
+  std::string data = {};        ///< to_text() of data::Fingerprint; empty: not known
 
   bool operator==(const Progress&) const = default;
 };

@@ -16,10 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string name_of_step(std::int64_t step) {
-  return fmt::format("step_{:08}", step);
-}
-
 /// The step of a committed checkpoint's name, or -1.
 std::int64_t step_of(const fs::path& path) {
   const auto name = path.filename().string();
@@ -90,6 +86,10 @@ void remove_debris(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::string name_of_step(std::int64_t step) {
+  return fmt::format("step_{:08}", step);
+}
 
 std::vector<fs::path> committed_checkpoints(const fs::path& folder) {
   auto found = names_in(folder);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -24,6 +25,9 @@ struct Groups {
   const comm::Communicator& world;
   const comm::Communicator& replicate;
 };
+
+/// "step_00000100": the folder of a checkpoint.
+std::string name_of_step(std::int64_t step);
 
 /// The committed checkpoints of a folder (step_00000100, ...), newest first. Not verified.
 std::vector<std::filesystem::path> committed_checkpoints(const std::filesystem::path& folder);

@@ -31,6 +31,7 @@ void write_attributes(h5::File& file, const Progress& progress) {
   file.create_attribute("llamesh_version", progress.llamesh_version);
   file.create_attribute("config", progress.config);
   file.create_attribute("model_config", progress.model_config);
+  file.create_attribute("data", progress.data);
 }
 
 /// A tied head is another name of the embedding in every group.

@@ -25,4 +25,8 @@ class MappedFile {
   std::span<const std::uint8_t> bytes_;
 };
 
+/// Asks the system to read these bytes of a mapped file soon. Who touches them without asking may
+/// wait for megabytes around them (read_ahead_kb). A hint: nothing comes of it elsewhere.
+void read_soon(std::span<const std::uint8_t> bytes) noexcept;
+
 }  // namespace llamesh::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "data/mapped_file.hpp"
@@ -28,6 +29,7 @@ class MegatronFile {
 
   const std::string& path() const { return ids_file_.path(); }
   IdArray ids() const { return ids_; }
+  std::span<const std::uint8_t> index_bytes() const { return index_.bytes(); }
   /// The first id at or behind `from` with which a document begins, or ids().size().
   std::int64_t next_document(std::int64_t from) const;
 

@@ -19,6 +19,7 @@ class IdArray {
 
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
   std::int64_t id_bytes() const { return id_bytes_; }
+  std::span<const std::uint8_t> bytes() const { return bytes_; }
   std::uint32_t operator[](std::int64_t i) const;
   /// Writes ids [first, first + out.size()) and returns the largest, which need not fit into int32.
   std::uint32_t widen(std::int64_t first, std::span<std::int32_t> out) const;

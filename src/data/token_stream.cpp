@@ -1,6 +1,7 @@
 #include "data/token_stream.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <utility>
 
@@ -189,6 +190,33 @@ void TokenStream::fail_outside_vocabulary(const File& file, std::int64_t first,
        "token {} of '{}' has id {}, but model.vocab_size is {}; the file was made with another "
        "tokenizer, or data.token_dtype is wrong",
        at, file.path, file.ids[at], vocab_size_);
+}
+
+void TokenStream::add_uncounted(RunningHash& hash, const File& file) const {
+  const std::int64_t end = file.begin + file.ids.size();
+  auto edge = static_cast<std::size_t>(std::ranges::lower_bound(uncounted_, file.begin) -
+                                       uncounted_.begin());
+  edge += edge % 2;  // a range of the file before may end where this one begins
+  for (; edge < uncounted_.size() && uncounted_[edge] < end; edge += 2) {
+    const std::array<std::int64_t, 2> range = {uncounted_[edge] - file.begin,
+                                               uncounted_[edge + 1] - file.begin};
+    hash.add(range.data(), sizeof(range));
+  }
+}
+
+std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
+  std::vector<FilePrint> prints;
+  for (const File& file : files_) {
+    RunningHash hash;
+    if (file.made)
+      hash.add(file.ids.bytes().data(), file.ids.bytes().size());
+    else
+      add_sample(hash, file.ids.bytes(), piece_bytes);
+    if (file.megatron) add_sample(hash, file.megatron->index_bytes(), piece_bytes);
+    add_uncounted(hash, file);
+    prints.push_back({file.path, file.ids.size(), hash.value()});
+  }
+  return prints;
 }
 
 std::string TokenStream::describe() const {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/fingerprint.hpp"
 #include "data/mapped_file.hpp"
 #include "data/megatron.hpp"
 #include "data/options.hpp"
@@ -60,6 +61,10 @@ class TokenStream {
   /// The first token in [from, limit) with which a document begins, or `limit`, which is at most
   /// size(); `from` is at least 1. Only where masks_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
+  std::size_t files() const { return files_.size(); }
+  /// A print of each file: of its ids, of what does not count in the loss, and of Megatron's index.
+  /// What was tokenized is hashed as a whole, what is mapped by a sample of such pieces.
+  std::vector<FilePrint> prints(std::size_t piece_bytes) const;
   /// "bible.txt" or "a.bin and 3 more", for messages.
   std::string describe() const;
 
@@ -76,6 +81,7 @@ class TokenStream {
   void open(const std::string& path, const Tokenizer* tokenizer);
   MadeIds make_jsonl(std::string_view text, const std::string& path, const Tokenizer& tokenizer);
   const File& file_of(std::int64_t token) const;
+  void add_uncounted(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
                                             std::int64_t count) const;
 

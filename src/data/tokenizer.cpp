@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/hash.hpp"
 #include "data/tokenizer/utf8.hpp"
 
 namespace llamesh::data {
@@ -70,6 +71,16 @@ std::vector<std::int32_t> Tokenizer::closing() const {
   if (vocabulary_.eos && (ids.empty() || ids.back() != *vocabulary_.eos))
     ids.push_back(*vocabulary_.eos);
   return ids;
+}
+
+std::uint64_t Tokenizer::vocabulary_hash() const {
+  RunningHash hash;
+  for (const std::string& text : vocabulary_.bytes) {
+    const std::uint64_t size = text.size();
+    hash.add(&size, sizeof(size));
+    hash.add(text.data(), text.size());
+  }
+  return hash.value();
 }
 
 std::string TextStream::push(std::int32_t id) {

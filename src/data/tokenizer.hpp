@@ -59,6 +59,8 @@ class Tokenizer {
   const std::vector<std::int32_t>& opening() const { return vocabulary_.opening; }
   /// What stands behind a document: by the tokenizer's own rules, and EOS where it has one.
   std::vector<std::int32_t> closing() const;
+  /// XXH3-64 of what the ids stand for. Tokenizers with other rules may share it.
+  std::uint64_t vocabulary_hash() const;
 
  private:
   friend class TextStream;

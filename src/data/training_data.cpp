@@ -20,7 +20,11 @@ TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size)
   validate(!sources.empty(), "data.train names no file; give at least one");
   check_text_size(options, all_files(sources));
   std::shared_ptr<const Tokenizer> tokenizer;  // opened once for all sources
-  if (is_text(options.format)) tokenizer = open_tokenizer(options.tokenizer);
+  if (is_text(options.format)) {
+    tokenizer = open_tokenizer(options.tokenizer);
+    tokenizer_ = options.tokenizer;
+    vocabulary_hash_ = tokenizer->vocabulary_hash();
+  }
   for (const auto& source : sources) {
     const auto& stream = streams_.emplace_back(options, source.files, vocab_size, tokenizer);
     const std::int64_t sequences = whole_sequences(stream.size(), sequence_length_);
@@ -46,6 +50,15 @@ std::vector<std::string> TrainingData::describe() const {
                                       static_cast<double>(counted.epoch_length()));
   }
   return lines;
+}
+
+Fingerprint TrainingData::fingerprint() const {
+  Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}};
+  std::size_t files = 0;
+  for (const auto& stream : streams_) files += stream.files();
+  for (const auto& stream : streams_)
+    fingerprint.sources.push_back(stream.prints(piece_bytes_for(files)));
+  return fingerprint;
 }
 
 }  // namespace llamesh::data

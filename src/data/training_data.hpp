@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/fingerprint.hpp"
 #include "data/sampler.hpp"
 #include "data/token_stream.hpp"
 
@@ -23,8 +24,12 @@ class TrainingData {
   std::int64_t sequence_length() const { return sequence_length_; }
   /// A line for each source: its files, tokens and sequences, and its share of an epoch.
   std::vector<std::string> describe() const;
+  /// Reads some of each file; see Fingerprint.
+  Fingerprint fingerprint() const;
 
  private:
+  std::string tokenizer_;  ///< of text and JSONL: its name
+  std::uint64_t vocabulary_hash_ = 0;
   std::vector<TokenStream> streams_;
   std::vector<Share> shares_;
   Order order_;

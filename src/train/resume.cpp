@@ -3,6 +3,7 @@
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "data/fingerprint.hpp"
 
 namespace llamesh::train {
 
@@ -36,6 +37,28 @@ void check_continues(const checkpoint::Progress& saved, const Inputs& in) {
       "were",
       saved.tokens, saved.step, in.train.global_batch, in.data.sequence_length,
       saved.step * step_tokens);
+}
+
+void check_data(const checkpoint::Progress& saved, const std::string& now,
+                const std::filesystem::path& own) {
+  if (saved.step == 0 || saved.data.empty() || saved.data == now) return;
+  const auto then = data::parse_fingerprint(saved.data);
+  const auto here = data::parse_fingerprint(now);
+  expects(here.has_value(), "a fingerprint that cannot be read: {}", now);
+  if (!then) {
+    spdlog::warn(
+        "what the checkpoint says of its training data is not known to this llamesh: they are not "
+        "compared");
+    return;
+  }
+  const auto change = data::difference(*then, *here);
+  if (change.empty()) return;
+  validate(own.empty(),
+           "the training data have changed since step {}: {}; put them back as they were, or, to "
+           "go on with these, give the run another run.name and checkpoint.resume={}",
+           saved.step, change, own.string());
+  spdlog::warn("the training data are not those of the checkpoint: {}; the run goes on with these",
+               change);
 }
 
 }  // namespace llamesh::train

@@ -20,4 +20,12 @@ std::string resume_mode(const comm::Communicator& world, const std::string& aske
 /// checkpoint stopped.
 void check_continues(const checkpoint::Progress& saved, const Inputs& inputs);
 
+/// Compares the training data with those that the checkpoint's run had; `now` is to_text() of their
+/// data::Fingerprint. Where they differ a run that goes on from its own checkpoints (`own`: the
+/// folder of this one) must not, by accident: throws a user error. One that takes another run's
+/// checkpoint (`own` is empty) may: it is told as a warning. Nothing is compared when the
+/// checkpoint does not say what data it had, or when its run had not seen any yet.
+void check_data(const checkpoint::Progress& saved, const std::string& now,
+                const std::filesystem::path& own);
+
 }  // namespace llamesh::train

@@ -98,6 +98,8 @@ class Run {
     for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
     tell_the_job();
     watchdog_.begin(Activity::resuming, 0);
+    data_ =
+        comm::on_rank_0(world_, [&] { return data::to_text(setup_.train_tokens->fingerprint()); });
     resume();
     comm::agree(world_, [&] {
       if (world_.rank() != 0) return;
@@ -175,7 +177,11 @@ class Run {
       return;
     }
     send_state();
-    comm::agree(world_, [&] { check_continues(*found, in); });
+    comm::agree(world_, [&] {
+      check_continues(*found, in);
+      const auto own = folder_ / "checkpoints" / checkpoint::name_of_step(found->step);
+      if (world_.rank() == 0) check_data(*found, data_, mode == "auto" ? own : "");
+    });
     trainer_.go_on_from(found->step, found->tokens);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
@@ -260,7 +266,8 @@ class Run {
                      .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
                      .config = config_,
                      .model_config = checkpoint::to_config_json(setup_.inputs.model),
-                     .llamesh_version = version()});
+                     .llamesh_version = version(),
+                     .data = data_});
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();
@@ -289,6 +296,7 @@ class Run {
   comm::DeviceMesh mesh_;
   Trainer trainer_;
   HostState state_now_;  // of parameters and optimizer
+  std::string data_;     // the fingerprint of the training data, as text
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();

@@ -79,6 +79,31 @@ all_tokens_outside_vocabulary() {
   expect_line "of 'ids.bin'" "id 300" "model.vocab_size is 259"
 }
 
+# Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
+changed_data() {
+  local ranks steps
+  head -c 20000 /dev/zero | tr '\0' a >text.txt
+  for ranks in 1 2; do
+    rm -rf runs
+    launch $ranks train $tiny data.train=text.txt train.steps=2
+    [[ $code == 0 ]] || bad "the run failed"
+    printf b | dd of=text.txt bs=1 seek=$((9000 + ranks)) conv=notrunc status=none
+    launch $ranks train $tiny data.train=text.txt train.steps=3
+    expect_end 78
+    expect_line "the training data have changed since step 2: 'text.txt' has 20000 tokens" \
+      "checkpoint.resume=runs/tiny/checkpoints/step_00000002"
+    [[ ! -e runs/tiny/checkpoints/step_00000003 ]] || bad "the run went on"
+    expect_state failed 78 "the training data have changed"
+  done
+  # As the line says; and from then on the new data are those of the run.
+  for steps in 3 4; do
+    launch 2 train $tiny run.name=on data.train=text.txt train.steps=$steps \
+      checkpoint.resume=runs/tiny/checkpoints/step_00000002
+    [[ $code == 0 && -e runs/on/checkpoints/step_0000000$steps ]] || bad "the run does not go on under another name"
+    [[ $(grep -c 'the training data are not those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
+  done
+}
+
 # --- the mesh
 
 mesh_not_the_world() {

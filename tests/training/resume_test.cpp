@@ -2,8 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "train/run.hpp"
-#include "training/small_run.hpp"
+#include "training/whole_run.hpp"
 
 // Whole runs that stop and go on. All ranks of a run share its folder.
 
@@ -11,32 +10,6 @@ namespace llamesh::test {
 namespace {
 
 using sharding::Strategy;
-
-/// A folder of rank 0's that all ranks know.
-class SharedFolder {
- public:
-  SharedFolder() : path_(world().broadcast(own_.path().string())) {}
-  ~SharedFolder() { world().barrier(); }  // nobody is in it any more when rank 0 removes it
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  TemporaryFolder own_;
-  std::filesystem::path path_;
-};
-
-train::Inputs inputs_in(const std::filesystem::path& folder) {
-  // Each rank writes the same text to the same file; one does it.
-  train::Inputs in;
-  if (world().rank() == 0) in = small_inputs(folder);
-  world().barrier();
-  if (world().rank() != 0) in = small_inputs(TemporaryFolder().path());
-  in.data.train = {(folder / "text.txt").string()};
-  in.run.folder = (folder / "run").string();
-  in.train.steps = 12;
-  in.checkpoint.every_steps = 5;
-  in.checkpoint.keep = 9;
-  return in;
-}
 
 /// step -> loss, the last one told for each step.
 std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
@@ -47,16 +20,6 @@ std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
     if (!entry.contains("event")) losses[entry.at("step")] = entry.at("loss");
   }
   return losses;
-}
-
-void run_to_the_end(const train::Inputs& in) {
-  const auto setup = train::make_setup(world(), in);
-  EXPECT_EQ(train::run(world(), setup, "run: {}\n", {}), ExitCode::done);
-  world().barrier();
-}
-
-std::string checkpoint_of(const train::Inputs& in, const char* step) {
-  return in.run.folder + "/checkpoints/step_000000" + step;
 }
 
 struct Case {

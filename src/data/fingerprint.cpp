@@ -1,0 +1,114 @@
+#include "data/fingerprint.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "data/mapped_file.hpp"
+
+namespace llamesh::data {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t text_version = 1;  // counts what is hashed, and how
+constexpr std::size_t pieces = 8;
+
+std::string hex(std::uint64_t number) {
+  return fmt::format("{:016x}", number);
+}
+
+std::uint64_t from_hex(const std::string& text) {
+  return std::stoull(text, nullptr, 16);
+}
+
+std::vector<FilePrint> source_from(const json& from) {
+  std::vector<FilePrint> files;
+  for (const auto& file : from)
+    files.push_back({file.at("path"), file.at("tokens"), from_hex(file.at("hash"))});
+  return files;
+}
+
+std::int64_t tokens_of(const std::vector<FilePrint>& files) {
+  std::int64_t tokens = 0;
+  for (const auto& file : files) tokens += file.tokens;
+  return tokens;
+}
+
+std::string difference(std::size_t source, const std::vector<FilePrint>& then,
+                       const std::vector<FilePrint>& now) {
+  if (then.size() != now.size())
+    return fmt::format("source {} has {} files with {} tokens, where there were {} with {}",
+                       source + 1, now.size(), tokens_of(now), then.size(), tokens_of(then));
+  for (std::size_t i = 0; i < now.size(); ++i)
+    if (then[i].tokens != now[i].tokens || then[i].hash != now[i].hash)
+      return fmt::format("'{}' has {} tokens (hash {}), where '{}' had {} (hash {})", now[i].path,
+                         now[i].tokens, hex(now[i].hash), then[i].path, then[i].tokens,
+                         hex(then[i].hash));
+  return "";
+}
+
+}  // namespace
+
+void add_sample(RunningHash& hash, std::span<const std::uint8_t> bytes, std::size_t piece_bytes) {
+  const std::uint64_t size = bytes.size();
+  hash.add(&size, sizeof(size));
+  if (size <= pieces * piece_bytes) return hash.add(bytes.data(), bytes.size());
+  const auto piece = [&](std::size_t i) {
+    return bytes.subspan((size - piece_bytes) * i / (pieces - 1), piece_bytes);
+  };
+  for (std::size_t i = 0; i < pieces; ++i) read_soon(piece(i));
+  for (std::size_t i = 0; i < pieces; ++i) hash.add(piece(i).data(), piece_bytes);
+}
+
+std::size_t piece_bytes_for(std::size_t files) {
+  constexpr std::size_t all = std::size_t{64} << 20U;
+  constexpr std::size_t least = std::size_t{16} << 10U;
+  constexpr std::size_t most = std::size_t{1} << 20U;
+  return std::clamp(all / pieces / std::max<std::size_t>(files, 1), least, most);
+}
+
+std::string to_text(const Fingerprint& fingerprint) {
+  json sources = json::array();
+  for (const auto& files : fingerprint.sources) {
+    auto& source = sources.emplace_back(json::array());
+    for (const auto& file : files)
+      source.push_back({{"path", file.path}, {"tokens", file.tokens}, {"hash", hex(file.hash)}});
+  }
+  const json text = {{"version", text_version},
+                     {"tokenizer", fingerprint.tokenizer},
+                     {"vocabulary", hex(fingerprint.vocabulary)},
+                     {"sources", std::move(sources)}};
+  // A path need not be UTF-8.
+  return text.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
+  try {
+    const json from = json::parse(text);
+    if (from.at("version") != text_version) return std::nullopt;
+    Fingerprint fingerprint{from.at("tokenizer"), from_hex(from.at("vocabulary")), {}};
+    for (const auto& source : from.at("sources"))
+      fingerprint.sources.push_back(source_from(source));
+    return fingerprint;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+std::string difference(const Fingerprint& then, const Fingerprint& now) {
+  // Where one of them has token files the ids alone can tell.
+  const bool comparable = !then.tokenizer.empty() && !now.tokenizer.empty();
+  if (comparable && then.vocabulary != now.vocabulary)
+    return fmt::format("the tokenizer '{}' has other tokens (hash {}) than '{}' had (hash {})",
+                       now.tokenizer, hex(now.vocabulary), then.tokenizer, hex(then.vocabulary));
+  if (then.sources.size() != now.sources.size())
+    return fmt::format("data.train has {} sources, where there were {}", now.sources.size(),
+                       then.sources.size());
+  for (std::size_t i = 0; i < now.sources.size(); ++i)
+    if (auto text = difference(i, then.sources[i], now.sources[i]); !text.empty()) return text;
+  return "";
+}
+
+}  // namespace llamesh::data

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/hash.hpp"
+
+namespace llamesh::data {
+
+/// By what a file of the training data is known again. It may have moved.
+struct FilePrint {
+  std::string path;  ///< for messages
+  std::int64_t tokens = 0;
+  std::uint64_t hash = 0;  ///< of its ids and what is said about them; see add_sample()
+};
+
+/// By what a run notices that its training data are not those that it began with: what the position
+/// in them, which is all that a checkpoint holds of it, counts on.
+struct Fingerprint {
+  std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
+  std::uint64_t vocabulary = 0;
+  std::vector<std::vector<FilePrint>> sources;
+};
+
+/// Adds to `hash` how many `bytes` there are and the bytes themselves; of more than 8 x
+/// `piece_bytes` only so many pieces, evenly spaced from the first byte to the last. A change
+/// between the pieces that leaves the size as it was is not noticed: the price of not reading
+/// terabytes.
+void add_sample(RunningHash& hash, std::span<const std::uint8_t> bytes, std::size_t piece_bytes);
+
+/// A piece's bytes where there are so many files: the sample of a file takes 8 MiB, and those of
+/// all files 64 MiB; of more than 512 files 128 KiB each.
+std::size_t piece_bytes_for(std::size_t files);
+
+/// JSON of one line.
+std::string to_text(const Fingerprint& fingerprint);
+
+/// Nothing when `text` is not to_text() of this version of llamesh.
+std::optional<Fingerprint> parse_fingerprint(const std::string& text);
+
+/// What is not as it was `then`, in words for a user: the first difference. Empty when there is
+/// none, wherever the files lie.
+std::string difference(const Fingerprint& then, const Fingerprint& now);
+
+}  // namespace llamesh::data

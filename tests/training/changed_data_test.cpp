@@ -1,0 +1,133 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files.hpp"
+#include "checkpoint/manifest.hpp"
+#include "core/hash.hpp"
+#include "error_of.hpp"
+#include "train/resume.hpp"
+#include "training/whole_run.hpp"
+
+// Runs that go on after somebody has touched what they learn from.
+
+namespace llamesh::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void on_rank_0(const std::function<void()>& work) {
+  if (world().rank() == 0) work();
+  world().barrier();
+}
+
+/// Rank 0 reads it: a rank that is slow must not find what another one has written since.
+std::string text_of(const fs::path& path) {
+  return world().broadcast(world().rank() == 0 ? checkpoint::read_text(path) : "");
+}
+
+void replace(const fs::path& path, const std::string& text) {
+  on_rank_0([&] { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; });
+}
+
+class ChangedData : public testing::Test {
+ protected:
+  ChangedData() {
+    in_.train.steps = 2;
+    in_.checkpoint.every_steps = 0;
+  }
+  fs::path text() const { return folder_.path() / "text.txt"; }
+
+  /// The run goes on: its last checkpoint is of this step.
+  void expect_goes_on(std::int64_t step) {
+    in_.train.steps = step;
+    run_to_the_end(in_);
+    EXPECT_TRUE(fs::exists(checkpoint_of(in_, step == 3 ? "03" : "04") + "/manifest.json"));
+  }
+  /// A run with these inputs would not go on. (In this process only a run that ends well can be
+  /// tried: tests/faults shows how one ends that does not.)
+  void expect_refused(const std::vector<std::string>& parts) const {
+    const auto own = checkpoint_of(in_, "02");
+    const auto saved = checkpoint::parse_manifest(text_of(own + "/manifest.json")).progress;
+    const auto now = train::make_setup(world(), in_).train_tokens->fingerprint();
+    const auto text = error_of([&] { train::check_data(saved, data::to_text(now), own); });
+    for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
+    world().barrier();
+  }
+
+  SharedFolder folder_;
+  train::Inputs in_ = inputs_in(folder_.path());
+};
+
+TEST_F(ChangedData, IsNoticedByOneByteAndByWhatIsAppended) {
+  run_to_the_end(in_);
+  const std::string before = text_of(text());
+  auto edited = before;
+  edited[edited.size() / 2] ^= 1;
+  replace(text(), edited);
+  const auto size = std::to_string(before.size());
+  expect_refused({"have changed since step 2", "text.txt' has " + size + " tokens",
+                  "text.txt' had " + size, "checkpoint.resume=" + checkpoint_of(in_, "02")});
+  replace(text(), before + "One more line.\n");
+  expect_refused({"' has " + std::to_string(before.size() + 15) + " tokens", "' had " + size});
+  replace(text(), before);
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsGoneOnWithUnderAnotherName) {
+  run_to_the_end(in_);
+  replace(text(), text_of(text()) + "One more line.\n");
+  in_.checkpoint.resume = checkpoint_of(in_, "02");
+  in_.run.folder += "-on";
+  expect_goes_on(3);  // the data's new form is what counts for this run now
+  expect_goes_on(4);
+}
+
+TEST_F(ChangedData, IsNoticedByTheTokenizer) {
+  const auto tokenizer = folder_.path() / "tokenizer.json";
+  const auto take = [&](const char* name) {
+    replace(tokenizer, text_of(fs::path(LLAMESH_GOLDEN) / name));
+  };
+  take("gpt2.json");
+  in_.data.tokenizer = tokenizer.string();
+  in_.model.vocab_size = 1000;
+  run_to_the_end(in_);
+  take("llama2.json");
+  expect_refused({"the tokenizer '" + tokenizer.string() + "' has other tokens"});
+  take("gpt2.json");
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsNotWhatHasMoved) {
+  run_to_the_end(in_);
+  const auto elsewhere = folder_.path() / "elsewhere";
+  on_rank_0([&] {
+    fs::create_directory(elsewhere);
+    fs::rename(text(), elsewhere / "book.txt");
+    fs::rename(in_.run.folder, elsewhere / "run");
+  });
+  in_.data.train = {(elsewhere / "book.txt").string()};
+  in_.run.folder = (elsewhere / "run").string();
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsNotAskedForByACheckpointThatDoesNotKnow) {
+  run_to_the_end(in_);
+  on_rank_0([&] {
+    // As llamesh wrote it before it knew: without the key.
+    const auto path = checkpoint_of(in_, "02") + "/manifest.json";
+    auto body = nlohmann::json::parse(checkpoint::read_text(path));
+    body.erase("checksum");
+    EXPECT_EQ(body.at("progress").erase("data"), 1U);
+    const auto rest = body.dump().substr(1) + "\n";
+    std::ofstream(path) << fmt::format("{{\"checksum\": \"{:016x}\",\n",
+                                       hash_of(rest.data(), rest.size()))
+                        << rest;
+  });
+  replace(text(), text_of(text()) + "One more line.\n");
+  expect_goes_on(3);
+}
+
+}  // namespace
+}  // namespace llamesh::test
