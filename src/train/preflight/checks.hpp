@@ -1,0 +1,57 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "train/preflight.hpp"
+
+namespace llamesh::train {
+
+/// What the checks look at.
+struct Subject {
+  const comm::Communicator& world;
+  const Setup& setup;
+  const std::vector<std::string>& hosts;  // by rank
+  bool first_on_host;
+
+  const std::string& host_of(std::size_t rank) const { return hosts[rank]; }
+};
+
+/// Every rank's own trouble (empty: none), collected under the hosts.
+void collect(Finding& finding, const Subject& at, const std::string& trouble);
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The checks. Each is collective and returns the same on every rank.
+
+/// That all ranks run one program. `build` is this rank's version text.
+Finding check_build(const Subject& at, const std::string& build);
+/// That the collectives of each axis give the right answers.
+Finding check_collectives(const Subject& at);
+/// How fast the ranks compute.
+Finding check_compute(const Subject& at);
+/// That each host sees the folder and can write to its disk.
+Finding check_folder(const Subject& at, const std::filesystem::path& folder);
+/// That the folder's disk has room for checkpoints. Throws an I/O failure where it has not.
+Finding check_room(const Subject& at, const std::filesystem::path& folder);
+/// That the hosts agree what time it is.
+Finding check_clocks(const Subject& at);
+
+/// The folder and those above it that were not there, made for a while.
+class BorrowedFolder {
+ public:
+  explicit BorrowedFolder(const std::filesystem::path& folder);
+  ~BorrowedFolder();
+  BorrowedFolder(const BorrowedFolder&) = delete;
+  BorrowedFolder& operator=(const BorrowedFolder&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> made_;
+};
+
+}  // namespace llamesh::train

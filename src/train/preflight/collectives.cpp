@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "comm/device_mesh.hpp"
+#include "device/buffer.hpp"
+#include "device/device.hpp"
+#include "train/preflight/checks.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Whole numbers, so that every order of summation gives the same fp32.
+float value_of(int rank, std::int64_t i) {
+  return static_cast<float>(rank + 1) * static_cast<float>(i % 997);
+}
+
+/// number(i) for all i, on the device.
+template <class Number>
+void fill(const Tensor& tensor, const Number& number) {
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] = number(static_cast<std::int64_t>(i));
+  device::upload(device::compute_stream(), tensor, numbers.data());
+}
+
+/// The first i at which the tensor does not hold number(i), or -1.
+template <class Number>
+std::int64_t first_wrong(const Tensor& tensor, const device::Event& after, const Number& number) {
+  after.wait();
+  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
+  device::download(device::compute_stream(), numbers.data(), tensor);
+  for (std::size_t i = 0; i < numbers.size(); ++i)
+    if (numbers[i] != number(static_cast<std::int64_t>(i))) return static_cast<std::int64_t>(i);
+  return -1;
+}
+
+/// Runs each collective of an axis on known numbers; says what came out wrong on this rank.
+std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
+  auto gathered = axis.allocate_gathered(n * 4);
+  auto symmetric = axis.allocate_symmetric(n * 4 * axis.size());
+  device::Buffer part(n * 4);
+  const auto whole = gathered.tensor(DType::f32, {n * axis.size()});
+  const auto parts = symmetric.tensor(DType::f32, {n * axis.size()});
+  const auto mine = part.tensor(DType::f32, {n});
+  const auto own = [&](std::int64_t i) { return value_of(axis.rank(), i); };
+  const auto factor = static_cast<float>(axis.size() * (axis.size() + 1) / 2);
+  const auto summed = [&](std::int64_t i) { return factor * value_of(0, i); };
+
+  fill(mine, own);
+  auto wrong = first_wrong(whole, axis.all_gather(whole, mine, {}), [&](std::int64_t i) {
+    return value_of(static_cast<int>(i / n), i % n);
+  });
+  if (wrong >= 0)
+    return fmt::format("all-gather: number {} from rank {} of the axis is wrong", wrong % n,
+                       wrong / n);
+  fill(parts, own);
+  wrong = first_wrong(mine, axis.reduce_scatter(mine, parts, Accumulate::no, {}),
+                      [&](std::int64_t i) { return summed(axis.rank() * n + i); });
+  if (wrong >= 0) return fmt::format("reduce-scatter: number {} is wrong", wrong);
+  fill(parts, own);
+  wrong = first_wrong(parts, axis.all_reduce(parts, {}), summed);
+  if (wrong >= 0) return fmt::format("all-reduce: number {} is wrong", wrong);
+  return {};
+}
+
+}  // namespace
+
+Finding check_collectives(const Subject& at) {
+  Finding finding{"collectives", "", {}};
+  comm::DeviceMesh mesh(at.world, at.setup.topology, at.setup.mesh);
+  for (const auto& [name, size] : at.setup.mesh) {
+    constexpr std::int64_t n = 1 << 18;
+    const auto wrong = wrong_answers(*mesh.axis(name).collectives, n);
+    at.world.barrier();
+    const auto start = std::chrono::steady_clock::now();
+    const auto again = wrong_answers(*mesh.axis(name).collectives, n);
+    const auto microseconds = at.world.max(static_cast<std::int64_t>(1e6 * seconds_since(start)));
+    collect(finding, at, wrong.empty() ? again : fmt::format("axis {}: {}", name, wrong));
+    finding.text += fmt::format(
+        "{}{}={} {}", finding.text.empty() ? "" : ", ", name, size,
+        size == 1 ? "alone"
+                  : fmt::format("right in {:.1f} ms", 1e-3 * static_cast<double>(microseconds)));
+  }
+  if (!finding.bad.empty()) finding.text = "give wrong answers";
+  return finding;
+}
+
+}  // namespace llamesh::train

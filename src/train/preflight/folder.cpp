@@ -1,0 +1,114 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "train/preflight/checks.hpp"
+
+namespace llamesh::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr double checkpoints_to_hold = 2.5;  // the one before, the new one, and some for the rest
+constexpr std::int64_t probe_bytes = 8 << 20;
+constexpr std::chrono::seconds metadata_delay{10};  // until a shared folder shows a new file
+
+/// A file of 8 MiB written and synced: bytes a second, or what went wrong in `trouble`.
+double durable_write_rate(const fs::path& file, std::string& trouble) {
+  const std::vector<char> bytes(probe_bytes, 'x');
+  const auto start = Clock::now();
+  const int descriptor = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
+  bool good = descriptor >= 0;
+  for (std::size_t done = 0; good && done < bytes.size();) {
+    const auto n = write(descriptor, bytes.data() + done, bytes.size() - done);
+    good = n > 0;
+    if (good) done += static_cast<std::size_t>(n);
+  }
+  good = good && fsync(descriptor) == 0;
+  if (!good) trouble = fmt::format("{}: {}", file.string(), std::strerror(errno));
+  if (descriptor >= 0) close(descriptor);
+  unlink(file.c_str());
+  return static_cast<double>(probe_bytes) / seconds_since(start);
+}
+
+bool comes_to_be_seen(const fs::path& file) {
+  std::error_code ignored;
+  for (const auto start = Clock::now(); Clock::now() - start < metadata_delay;
+       std::this_thread::sleep_for(std::chrono::milliseconds(50)))
+    if (fs::exists(file, ignored)) return true;
+  return false;
+}
+
+}  // namespace
+
+BorrowedFolder::BorrowedFolder(const fs::path& folder) {
+  for (auto at = fs::absolute(folder); !fs::exists(at); at = at.parent_path()) made_.push_back(at);
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    fail(ExitCode::io_failure, "cannot make the folder {}: {}", folder.string(), error.message());
+}
+
+BorrowedFolder::~BorrowedFolder() {
+  std::error_code ignored;
+  for (const auto& folder : made_) fs::remove(folder, ignored);  // only when it is empty
+}
+
+Finding check_folder(const Subject& at, const fs::path& folder) {
+  Finding finding{"run folder", "", {}};
+  const auto token = folder / ".preflight";
+  std::string trouble;
+  if (at.world.rank() == 0) durable_write_rate(folder / ".preflight.0", trouble);
+  if (at.world.rank() == 0 && trouble.empty())
+    if (const int made = open(token.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0640); made >= 0)
+      close(made);
+  // Where rank 0 cannot write, nobody is to be blamed for not seeing it.
+  const bool to_be_seen = at.world.broadcast(trouble).empty();
+  double rate = 0;
+  if (at.first_on_host && trouble.empty()) {
+    if (!to_be_seen || comes_to_be_seen(token))
+      rate = durable_write_rate(folder / fmt::format(".preflight.{}", at.world.rank()), trouble);
+    else
+      trouble =
+          fmt::format("does not see the {} that rank 0 sees: is the file system mounted there?",
+                      folder.string());
+  }
+  collect(finding, at, trouble);
+  if (at.world.rank() == 0) unlink(token.c_str());
+  const auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
+  const std::set<std::string> hosts(at.hosts.begin(), at.hosts.end());
+  std::int64_t slowest = 0;
+  for (const auto one : rates)
+    if (one > 0 && (slowest == 0 || one < slowest)) slowest = one;
+  finding.text = fmt::format("{} written durably from {} of {} hosts, {:.0f} MB/s on the slowest",
+                             folder.string(), hosts.size() - finding.bad.size(), hosts.size(),
+                             1e-6 * static_cast<double>(slowest));
+  return finding;
+}
+
+Finding check_room(const Subject& at, const fs::path& folder) {
+  const double needed = checkpoints_to_hold * 12 * static_cast<double>(at.setup.table->numel());
+  std::error_code error;
+  const auto space = fs::space(folder, error);
+  const auto available = error ? 0.0 : static_cast<double>(space.available);
+  comm::agree(at.world, [&] {
+    if (at.world.rank() == 0 && available < needed)
+      fail(
+          ExitCode::io_failure,
+          "{} has {:.1f} MiB free, but {} checkpoints need {:.1f} MiB; make room or choose another "
+          "run.folder",
+          folder.string(), available / (1 << 20), checkpoints_to_hold, needed / (1 << 20));
+  });
+  return {"room",
+          fmt::format("{:.0f} MiB free, {} checkpoints need {:.1f} MiB", available / (1 << 20),
+                      checkpoints_to_hold, needed / (1 << 20)),
+          {}};
+}
+
+}  // namespace llamesh::train

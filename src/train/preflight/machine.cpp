@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "core/hash.hpp"
+#include "data/mapped_file.hpp"
+#include "ops/gemm_rate.hpp"
+#include "train/preflight/checks.hpp"
+#include "train/threads.hpp"
+
+namespace llamesh::train {
+namespace {
+
+constexpr double largest_clock_skew = 2;  // seconds: make and the lease of a run folder bear less
+
+}  // namespace
+
+Finding check_build(const Subject& at, const std::string& build) {
+  // Also of the file, since a node may have kept an old copy of the same version.
+  const data::MappedFile program("/proc/self/exe");
+  const auto hash = hash_of(program.bytes().data(), program.bytes().size());
+  const auto name = build.substr(0, build.find('\n'));
+  Finding finding{
+      "build", fmt::format("{}, program file {:016x}, the same everywhere", name, hash), {}};
+  const auto texts = at.world.all_gather(fmt::format("{}, program file {:016x}", build, hash));
+  for (const int rank : odd_ones_out(texts)) {
+    const auto r = static_cast<std::size_t>(rank);
+    std::string odd = texts[r];
+    std::ranges::replace(odd, '\n', ',');
+    finding.bad.emplace(at.host_of(r), "runs another build: " + odd);
+  }
+  if (!finding.bad.empty()) finding.text = "differs between the nodes";
+  return finding;
+}
+
+Finding check_compute(const Subject& at) {
+  set_threads(at.setup.inputs.train.threads, at.world);
+  at.world.barrier();
+  const auto rate = ops::measured_gemm_rate(at.setup.inputs.precision.parameters);
+  auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
+  const auto slowest = std::ranges::min_element(rates);
+  const auto r = static_cast<std::size_t>(slowest - rates.begin());
+  const double least = static_cast<double>(*slowest);
+  std::ranges::sort(rates);
+  return {"compute",
+          fmt::format("median {:.0f} GFLOP/s a rank, slowest {:.0f} (rank {} on {})",
+                      1e-9 * static_cast<double>(rates[rates.size() / 2]), 1e-9 * least, r,
+                      at.host_of(r)),
+          {}};
+}
+
+Finding check_clocks(const Subject& at) {
+  at.world.barrier();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto mine = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  auto clocks = at.world.all_gather(std::int64_t{mine});
+  auto sorted = clocks;
+  std::ranges::sort(sorted);
+  const auto median = sorted[sorted.size() / 2];
+  Finding finding{
+      "clocks",
+      fmt::format("within {:.1f} ms", 1e-3 * static_cast<double>(sorted.back() - sorted.front())),
+      {}};
+  for (std::size_t r = 0; r < clocks.size(); ++r) {
+    const double skew = 1e-6 * static_cast<double>(clocks[r] - median);
+    if (std::abs(skew) > largest_clock_skew)
+      finding.bad.emplace(at.host_of(r), fmt::format("its clock is {:+.1f} s off", skew));
+  }
+  return finding;
+}
+
+}  // namespace llamesh::train
