@@ -1,0 +1,63 @@
+#include "app/bench_checkpoint_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/philox.hpp"
+#include "sharding/wrap_policy.hpp"
+
+namespace llamesh::app {
+namespace {
+
+/// A Llama whose fp32 weights and two moments are about `mebibytes` together.
+model::LlamaConfig config_of(std::int64_t mebibytes) {
+  model::LlamaConfig config;
+  const bool large = mebibytes >= 1024;
+  config.hidden_size = large ? 1024 : 256;
+  config.intermediate_size = large ? 2816 : 704;
+  config.num_attention_heads = config.hidden_size / 64;
+  config.vocab_size = large ? 16384 : 4096;
+  config.num_hidden_layers = 1;
+  const auto bytes = [&](std::int64_t layers) {
+    config.num_hidden_layers = layers;
+    return 12.0 * static_cast<double>(model::parameter_table(config.resolved()).numel());
+  };
+  const double layer = bytes(2) - bytes(1);
+  const double rest = bytes(1) - layer;
+  const double wanted = (static_cast<double>(mebibytes) * (1 << 20) - rest) / layer;
+  config.num_hidden_layers = std::max(std::int64_t{1}, static_cast<std::int64_t>(wanted + 0.999));
+  return config.resolved();
+}
+
+}  // namespace
+
+RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes)
+    : rank_(world.rank()),
+      table_(model::parameter_table(config_of(mebibytes))),
+      layout_(table_, sharding::make_units(table_, {sharding::Wrap::layer, 1}), world.size()) {
+  std::int64_t numel = 0;
+  for (const auto& unit : layout_.units()) numel += unit.shard_numel;
+  buffer_ = device::Buffer(12 * numel);
+  fill();
+  std::int64_t at = 0;
+  for (const char* path : {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"}) {
+    groups_.push_back({path, {}});
+    for (const auto& unit : layout_.units()) {
+      groups_.back().shards.push_back(buffer_.tensor(DType::f32, {unit.shard_numel}, at));
+      at += 4 * unit.shard_numel;
+    }
+  }
+}
+
+/// A piece of random numbers, repeated: drawing them all would take longer than the benchmark.
+void RandomState::fill() const {
+  constexpr std::int64_t filled = 4 << 20;
+  auto* numbers = reinterpret_cast<float*>(buffer_.data());
+  const auto count = std::min(buffer_.bytes(), filled);
+  fill_normal(numbers, 0, count / 4, 1, fmt::format("bench {}", rank_), 1.0F);
+  for (std::int64_t at = count; at < buffer_.bytes(); at += count)
+    std::copy_n(buffer_.data(), std::min(count, buffer_.bytes() - at), buffer_.data() + at);
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "checkpoint/state.hpp"
+#include "comm/communicator.hpp"
+#include "device/buffer.hpp"
+#include "model/parameters.hpp"
+#include "sharding/shard_layout.hpp"
+
+namespace llamesh::app {
+
+/// Random weights and moments, sharded over all ranks.
+class RandomState {
+ public:
+  /// About `mebibytes` of them on all ranks together.
+  RandomState(const comm::Communicator& world, std::int64_t mebibytes);
+  checkpoint::State state() const { return {layout_, rank_, groups_}; }
+  std::byte* data() const { return buffer_.data(); }
+  std::int64_t bytes() const { return buffer_.bytes(); }
+  std::int64_t checkpoint_bytes() const { return 12 * table_.numel(); }
+  std::size_t datasets() const { return 3 * table_.parameters.size(); }
+
+ private:
+  void fill() const;
+
+  int rank_;
+  model::ParameterTable table_;
+  sharding::ShardLayout layout_;
+  device::Buffer buffer_;
+  std::vector<checkpoint::StateGroup> groups_;
+};
+
+}  // namespace llamesh::app
