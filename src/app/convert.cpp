@@ -44,22 +44,54 @@ checkpoint::StoredType type_of(const std::string& dtype) {
   return found->second;
 }
 
-/// The Hugging Face folder that the checkpoint's model came from, if its inputs name one and it is
-/// still there.
-std::string source_of(const fs::path& checkpoint) {
+/// What the inputs that a checkpoint was made with name; empty: nothing.
+struct Origin {
+  std::string model;      ///< a Hugging Face folder
+  std::string tokenizer;  ///< a file or folder
+};
+
+std::string value_of(const config::Node& root, std::string_view section, std::string_view key) {
+  const auto* const found = root.find(section);
+  const auto* const value = found == nullptr ? nullptr : found->find(key);
+  return value == nullptr ? "" : value->scalar;
+}
+
+Origin origin_of(const fs::path& checkpoint) {
   const auto config = checkpoint::read_manifest(checkpoint).progress.config;
   try {
     const auto root = config::parse_tree(config, "config");
-    const auto* model = root.find("model");
-    const auto* hf = model ? model->find("hf") : nullptr;
-    if (hf == nullptr || hf->scalar.empty()) return "";
-    if (fs::exists(fs::path(hf->scalar) / "config.json")) return hf->scalar;
-    spdlog::warn("{} is not there any more: no tokenizer files are copied", hf->scalar);
+    Origin origin{value_of(root, "model", "hf"), value_of(root, "data", "tokenizer")};
+    if (origin.tokenizer == "byte") origin.tokenizer.clear();
+    return origin;
   } catch (const std::exception& error) {  // inputs of another version, or none
     spdlog::warn("the checkpoint's inputs are not understood ({}): no tokenizer files are copied",
                  error.what());
+    return {};
   }
-  return "";
+}
+
+bool is_tokenizer(const fs::path& path) {
+  return fs::is_directory(path)
+             ? fs::exists(path / "tokenizer.json") || fs::exists(path / "tokenizer.model")
+             : fs::exists(path);
+}
+
+/// Finds what goes into the folder beside the weights, if it is still there. The tokenizer is that
+/// of the run's data; where they are bytes, or ids, it is that of the folder the model came from.
+void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
+  const auto [model, tokenizer] = origin_of(checkpoint);
+  const bool is_there = fs::exists(fs::path(model) / "config.json");
+  if (is_there) options.source = model;
+  if (!tokenizer.empty() && is_tokenizer(tokenizer))
+    options.tokenizer = tokenizer;
+  else if (!tokenizer.empty())
+    spdlog::warn(
+        "the tokenizer {} is not there any more (seen from {}): no tokenizer files are copied",
+        tokenizer, fs::current_path().string());
+  else if (is_there)
+    options.tokenizer = model;
+  else if (!model.empty())
+    spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
 }
 
 void export_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
@@ -68,7 +100,9 @@ void export_folder(const ConvertArguments& arguments, const comm::Communicator& 
       comm::on_rank_0(world, [&] { return newest_checkpoint(arguments.from).string(); });
   options.type = type_of(arguments.dtype);
   options.max_shard_bytes = bytes_of_size(arguments.max_shard_size);
-  options.source = comm::on_rank_0(world, [&] { return source_of(from); });
+  comm::agree(world, [&] {
+    if (world.rank() == 0) find_companions(from, options);  // it writes them, too
+  });
   checkpoint::export_hf(from, without_prefix(arguments.to), options, world);
 }
 

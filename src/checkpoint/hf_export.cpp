@@ -19,15 +19,11 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view model_group = "/model/";
 
-/// What a Hugging Face folder may hold of its tokenizer.
-constexpr std::array tokenizer_files = {"tokenizer.json",
-                                        "tokenizer.model",
-                                        "tokenizer_config.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "chat_template.jinja"};
+/// What a Hugging Face folder may hold of its tokenizer: the vocabulary, and what is said about it.
+constexpr std::array vocabulary_files = {"tokenizer.json", "tokenizer.model", "vocab.json",
+                                         "merges.txt"};
+constexpr std::array companion_files = {"tokenizer_config.json", "special_tokens_map.json",
+                                        "added_tokens.json", "chat_template.jinja"};
 
 std::string torch_name(StoredType type) {
   return type == StoredType::f32 ? "float32" : type == StoredType::bf16 ? "bfloat16" : "float16";
@@ -107,28 +103,41 @@ void write_index(const fs::path& folder, const std::vector<ExportFile>& files) {
   write_durably(folder / "model.safetensors.index.json", index.dump(2) + "\n");
 }
 
+bool copy_if_there(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(from, error)) return false;
+  write_durably(to, read_small_file(from, std::int64_t{1} << 30U));
+  return true;
+}
+
+void copy_tokenizer(const fs::path& tokenizer, const fs::path& folder) {
+  if (tokenizer.empty()) return;
+  const bool whole_folder = fs::is_directory(tokenizer);
+  const auto from = whole_folder ? tokenizer : tokenizer.parent_path();
+  if (whole_folder)
+    for (const auto* name : vocabulary_files) copy_if_there(from / name, folder / name);
+  else
+    copy_if_there(tokenizer, folder / ("tokenizer" + tokenizer.extension().string()));
+  for (const auto* name : companion_files) copy_if_there(from / name, folder / name);
+}
+
 /// config.json, generation_config.json and the tokenizer.
 void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
                        const ExportOptions& options) {
   std::string base;
   const auto& source = options.source;
-  const auto copy = [&](const char* name) {
-    std::error_code error;
-    if (source.empty() || !fs::exists(source / name, error)) return false;
-    write_durably(folder / name, read_small_file(source / name, std::int64_t{1} << 30U));
-    return true;
-  };
   if (!source.empty()) base = read_small_file(source / "config.json", std::int64_t{1} << 20U);
   const auto text = to_config_json(config, torch_name(options.type), base);
   write_durably(folder / "config.json", text + "\n");
-  if (!copy("generation_config.json")) {
+  const auto* const generation_file = "generation_config.json";
+  if (source.empty() || !copy_if_there(source / generation_file, folder / generation_file)) {
     const auto json = parse_json(text, "config.json");
     nlohmann::ordered_json generation = {{"_from_model_config", true}};
     for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
       if (json.contains(key)) generation[key] = json[key];
-    write_durably(folder / "generation_config.json", generation.dump(2) + "\n");
+    write_durably(folder / generation_file, generation.dump(2) + "\n");
   }
-  for (const auto* name : tokenizer_files) copy(name);
+  copy_tokenizer(options.tokenizer, folder);
 }
 
 }  // namespace

@@ -14,9 +14,13 @@ namespace llamesh::checkpoint {
 struct ExportOptions {
   StoredType type = StoredType::f32;
   std::int64_t max_shard_bytes = 5'000'000'000;  ///< of numbers in one file
-  /// A Hugging Face folder, from which come tokenizer, generation_config.json and what config.json
-  /// says beside the shape; empty: none.
+  /// A Hugging Face folder, from which come generation_config.json and what config.json says beside
+  /// the shape; empty: none.
   std::filesystem::path source;
+  /// What data::open_tokenizer takes: a folder of which all tokenizer files are copied, or a .model
+  /// or .json that becomes tokenizer.model or tokenizer.json, with what lies beside it about its
+  /// special tokens; empty: none.
+  std::filesystem::path tokenizer;
 };
 
 /// A file of an exported folder: where its tensors lie in it.

@@ -23,7 +23,7 @@ spm_train --input=$text --model_prefix="$folder/words" --model_type=bpe --vocab_
 get 2 train inputs/tiny.yaml "run.folder=$folder/first" "data.tokenizer=$folder/words.model" model.vocab_size=400 \
   train.steps=100 optimizer.lr=3e-3
 get 1 convert --from "$folder/first" --to "hf:$folder/hf" --dtype bf16
-cp "$folder/words.model" "$folder/hf/tokenizer.model"
+cmp "$folder/words.model" "$folder/hf/tokenizer.model" > "$folder/log" || give_up "the run's tokenizer did not come along"
 bits_of "hf:$folder/hf" $text; before=$bits
 below "$before" 3.2 "bits a byte of the exported model"
 

@@ -88,6 +88,35 @@ run 1 diff "$folder/fourth" "$folder/fifth"
 run 1 train "$folder/run.yaml" model.hf="$folder/model" model.load_weights=false run.folder="$folder/sixth"
 "$llamesh" diff "$folder/sixth" "$folder/model" > "$folder/log" 2>&1 && give_up "load_weights=false was passed over"
 
+# The tokenizer of a run is the one that its data name: a file under the name that it has in a folder, with what is beside it.
+words=tests/data/golden
+for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
+  file=${kind%:*} name=${kind#*:} at=$folder/${kind%:*}
+  mkdir "$at.d"
+  cp "$words/$file" "$at.d/"
+  echo '{"add_bos_token": true}' > "$at.d/tokenizer_config.json"
+  run 1 train inputs/tiny.yaml train.steps=1 model.vocab_size=1000 "run.folder=$at.run" "data.tokenizer=$at.d/$file"
+  run 2 convert --from "$at.run" --to "hf:$at.hf"
+  same "$words/$file" "$at.hf/$name"
+  same "$at.d/tokenizer_config.json" "$at.hf/tokenizer_config.json"
+  grep -q "not there any more" "$folder/log" && give_up "a tokenizer that is there was not found"
+  # Trained on from that folder, which has the tokenizer under its own name now.
+  run 1 train "$folder/run.yaml" model.hf="$at.hf" train.steps=1 "run.folder=$at.on" "data.tokenizer=$at.hf"
+  run 1 convert --from "$at.on" --to "hf:$at.again"
+  same "$at.hf/$name" "$at.again/$name"
+done
+# The data's goes before that of the folder from which the model came; where it is gone nothing else takes its place.
+run 1 train "$folder/run.yaml" model.hf="$folder/bpe.model.hf" train.steps=1 "run.folder=$folder/other" \
+  "data.tokenizer=$folder/gpt2.json.d/gpt2.json"
+run 1 convert --from "$folder/other" --to "hf:$folder/other.hf"
+same "$words/gpt2.json" "$folder/other.hf/tokenizer.json"
+[[ -e $folder/other.hf/tokenizer.model ]] && give_up "a tokenizer came along that the run did not use"
+rm -r "$folder/gpt2.json.d"
+run 2 convert --from "$folder/other" --to "hf:$folder/gone.hf"
+[[ $(grep -c "the tokenizer $folder/gpt2.json.d/gpt2.json is not there any more" "$folder/log") == 1 ]] ||
+  give_up "not one line about the tokenizer that is gone"
+[[ -z $(find "$folder/gone.hf" -name '*token*') ]] || give_up "tokenizer files came from somewhere"
+
 refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
 refused "must be hf:FOLDER" convert --from "$folder/first" --to "$folder/x"
 refused "must be hf:FOLDER" convert --from "hf:$folder/model" --to "hf:$folder/x"
