@@ -14,6 +14,13 @@ inline namespace emulated {
 
 using emulator::Block;
 
+inline void put(device::Stream& stream, std::function<void()> work) {
+  if (stream.on_gpu())
+    emulator::put_into_gpu_stream(stream, std::move(work));
+  else
+    stream.run(std::move(work));
+}
+
 struct Grid {
   std::int64_t x = 1, y = 1, z = 1;
 };
@@ -21,7 +28,7 @@ struct Grid {
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), Grid grid, std::int64_t threads,
             std::int64_t shared_bytes, device::Stream& stream, Arguments... arguments) {
-  stream.run([=] {
+  put(stream, [=] {
     const emulator::Index blocks{static_cast<int>(grid.x), static_cast<int>(grid.y),
                                  static_cast<int>(grid.z)};
     Block::current().run(blocks, static_cast<int>(threads), shared_bytes,
@@ -37,7 +44,7 @@ class Scratch {
     std::memset(data_, 0xFF, static_cast<std::size_t>(bytes));
   }
   ~Scratch() {
-    stream_.run([data = data_] { std::free(data); });
+    put(stream_, [data = data_] { std::free(data); });
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -54,7 +61,7 @@ class Scratch {
 template <class T>
 T read_back(device::Stream& stream, const T* from) {
   T value{};
-  stream.run([&] { value = *from; });
+  put(stream, [&] { value = *from; });
   stream.record().wait();
   return value;
 }

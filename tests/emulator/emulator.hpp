@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/stream.hpp"
 #include "fiber.hpp"
 
 /// Runs CUDA kernels written against ops/cuda/device_code.cuh on the CPU, one block after another
@@ -34,6 +35,10 @@ inline constexpr int warp_size = 32;
 struct Index {
   int x = 0, y = 0, z = 0;
 };
+
+/// Puts work into a stream of a GPU, where a program plays one (tests/played_gpu); streams of the
+/// CPU take it themselves.
+inline void (*put_into_gpu_stream)(device::Stream& stream, std::function<void()> work) = nullptr;
 
 /// What a warp does together. The lane that comes last performs it for all.
 enum class Together { nothing, sync, shuffle, load_matrix, multiply, products };

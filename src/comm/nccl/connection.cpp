@@ -50,7 +50,7 @@ bool Nccl::Connection::finalized() {
 }
 
 void Nccl::Connection::begin(const char* name, const char* subject) {
-  if (aborted_) fail(ExitCode::stopped_early, "NCCL's communicator of axis {} is gone", axis_);
+  if (aborted_) throw Failed(ExitCode::stopped_early);  // the watcher has told it
   collective_ = name;
   subject_ = subject;
 }

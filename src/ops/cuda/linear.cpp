@@ -1,7 +1,7 @@
 #include "ops/cuda/gemm.hpp"
 #include "ops/cuda/kernels.hpp"
 
-namespace llamesh::ops::cuda {
+namespace LLAMESH_OPS_CUDA {
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
   gemm(stream, Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
@@ -15,4 +15,4 @@ void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accu
   gemm(stream, Matrix(dw), Matrix(dy).transposed(), Matrix(x), accumulate);
 }
 
-}  // namespace llamesh::ops::cuda
+}  // namespace LLAMESH_OPS_CUDA

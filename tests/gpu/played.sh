@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The GPU backend's host side with a GPU that is played (tests/played_gpu): training with every strategy beside one
+# rank of the CPU, checkpoints from it and to the CPU, and what it says when NCCL or the memory fails.
+#   tests/gpu/played.sh PROGRAM        where PROGRAM is llamesh_played
+set -uo pipefail
+program=$(readlink -f "$1")
+cd "$(dirname "$0")/../.." || exit 1
+export PLAYED_GPUS=4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+# ran NAME RANKS ARGUMENT...: trains for 4 steps as run NAME; the exit status is the program's
+ran() {
+  local run=$1 ranks=$2
+  shift 2
+  timeout -k 5 120 tests/mpirun.sh "$ranks" "$program" train inputs/tiny.yaml train.steps=4 \
+    schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
+}
+# verdict NAME RESULT [LOG]
+verdict() {
+  printf '%-6s %s\n' "$2" "$1"
+  [[ $2 == ok ]] && return
+  failures=$((failures + 1))
+  tail -n 5 "$work/$3.log"
+}
+# close NAME RUN OTHER TOLERANCE: whether the losses of a run differ no more from those of a longer one
+close() {
+  losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,}]*\),"grad_norm.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
+  if paste <(losses "$2") <(losses "$3") | awk -v most="$4" '
+    NF == 4 { d = ($2 - $4) / $4; ++n; if ($1 != $3 || d > most || d < -most) bad = 1 }
+    END { exit bad || n < 4 }'; then
+    verdict "$1" ok
+  else
+    verdict "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
+  fi
+}
+# fails NAME STATUS TEXT RANKS ARGUMENT...: whether the program ends with the status and says the text, once a rank at most
+fails() {
+  local name=$1 expected=$2 text=$3 ranks=$4 status=0
+  shift 4
+  ran failing "$ranks" --device cuda "$@" || status=$?
+  local lines
+  lines=$(grep -cE "$text" "$work/failing.log")
+  if [[ $status == "$expected" && $lines -ge 1 && $lines -le $ranks ]]; then
+    verdict "$name" ok
+  else
+    verdict "$name: exit $status, $lines lines" FAILED failing
+  fi
+}
+
+ran cpu 1 --device cpu train.steps=6
+for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_zero2/4; do
+  ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
+  close "${case%/*}, ${case#*/} ranks" "${case%/*}" cpu 1e-5
+done
+
+bf16="precision.parameters=bf16 precision.reduce=bf16"
+bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_layers=1 data.document_mask=true"
+# shellcheck disable=SC2086
+{ ran cpu-bf16 1 --device cpu $bf16
+  LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
+close "bf16, recomputation, documents" bf16 cpu-bf16 2e-2
+
+ran hybrid_shard 2 --device cpu train.steps=5
+close "a checkpoint of 4 GPU ranks on 2 CPU ranks" hybrid_shard cpu 1e-5
+ran hybrid_shard 2 --device cuda train.steps=6
+close "a checkpoint of 2 CPU ranks on 2 GPU ranks" hybrid_shard cpu 1e-5
+
+PLAYED_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
+PLAYED_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
+PLAYED_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
+PLAYED_GPUS=0 fails "no GPU" 78 "no GPU: .*--device cpu" 2
+
+[[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }

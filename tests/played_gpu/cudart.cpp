@@ -1,0 +1,303 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <vector>
+
+#include "played_stream.hpp"
+
+// The part of the CUDA runtime that llamesh calls, played on the CPU. A stream is a thread that
+// works off what is put into it, with pauses of random lengths, so that what lacks an event or a
+// wait between two streams, or between a stream and the host, comes too early or too late. Memory
+// starts as garbage and becomes garbage again.
+//
+// PLAYED_GPUS=N: as many GPUs (1). PLAYED_GPU_MIB=N: the memory of each (16384).
+
+using played::Done;
+
+struct CUstream_st : played::Stream {};
+struct CUevent_st {
+  std::shared_ptr<Done> done;  // of the last record; null before the first
+};
+
+namespace {
+
+std::size_t number_of(const char* variable, std::size_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+constexpr unsigned char garbage = 0xA5;
+
+struct Memory {
+  const std::size_t bytes = number_of("PLAYED_GPU_MIB", 16384) << 20U;
+  std::mutex mutex;
+  std::map<void*, std::size_t> sizes;
+  std::size_t used = 0;
+};
+Memory& memory() {
+  static auto& it = *new Memory;
+  return it;
+}
+
+cudaError_t allocate(void** data, std::size_t bytes) {
+  auto& m = memory();
+  const std::lock_guard lock(m.mutex);
+  if (m.used + bytes > m.bytes) return cudaErrorMemoryAllocation;
+  *data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  std::memset(*data, garbage, bytes);
+  m.sizes[*data] = bytes;
+  m.used += bytes;
+  return cudaSuccess;
+}
+
+void release(void* data) {
+  auto& m = memory();
+  const std::lock_guard lock(m.mutex);
+  const auto found = m.sizes.find(data);
+  if (found == m.sizes.end()) {
+    std::fprintf(stderr, "played GPU: freed memory that it did not give\n");
+    std::abort();
+  }
+  std::memset(data, garbage, found->second);
+  m.used -= found->second;
+  m.sizes.erase(found);
+  std::free(data);
+}
+
+int current = 0;
+
+}  // namespace
+
+namespace played {
+
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::set<Stream*> all;
+};
+Streams& streams() {
+  static auto& it = *new Streams;
+  return it;
+}
+
+}  // namespace
+
+Stream::Stream() : thread_([this] { work(); }) {
+  const std::lock_guard lock(streams().mutex);
+  streams().all.insert(this);
+}
+
+Stream::~Stream() {
+  {
+    const std::lock_guard lock(streams().mutex);
+    streams().all.erase(this);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Stream::put(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<Done> Stream::record() {
+  auto done = std::make_shared<Done>();
+  put([done] { done->set(); });
+  return done;
+}
+
+void Stream::synchronize_all() {
+  std::vector<std::shared_ptr<Done>> moments;
+  {
+    const std::lock_guard lock(streams().mutex);
+    for (auto* stream : streams().all) moments.push_back(stream->record());
+  }
+  for (const auto& moment : moments) moment->wait();
+}
+
+void Stream::work() {
+  std::minstd_rand random(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(this) >> 6U));
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const auto next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+    next();
+  }
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->put(std::move(work));
+}
+
+}  // namespace played
+
+extern "C" {
+
+// --- Devices ---
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = static_cast<int>(number_of("PLAYED_GPUS", 1));
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  current = device;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "played GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 2;
+  properties->totalGlobalMem = memory().bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+// --- Errors ---
+
+cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the played GPU";
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
+}
+
+// --- Memory ---
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  return allocate(data, bytes);
+}
+cudaError_t cudaFree(void* data) {
+  // As CUDA does, it waits for all that is under way.
+  cudaDeviceSynchronize();
+  if (data) release(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
+  *data = std::malloc(bytes);
+  std::memset(*data, garbage, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const std::lock_guard lock(memory().mutex);
+  *total = memory().bytes;
+  *free = memory().bytes - memory().used;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/,
+                            cudaStream_t stream) {
+  played::enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  played::enqueue(stream, [=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+/// In the default stream, which those of llamesh (non-blocking ones) do not wait for.
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  return cudaMemsetAsync(data, value, bytes, played::default_stream());
+}
+
+// --- Streams and events ---
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/,
+                                         int /*priority*/) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream->record()->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  if (event->done) stream->put([done = event->done] { done->wait(); });
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  played::Stream::synchronize_all();
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->done = stream->record();
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return !event->done || event->done->is_set() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->done) event->done->wait();
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace played {
+
+cudaStream_t default_stream() {
+  static auto* const stream = new CUstream_st;
+  return stream;
+}
+
+}  // namespace played
