@@ -12,7 +12,7 @@ if(LLAMESH_ARCH)
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-march=${LLAMESH_ARCH}>)
 endif()
 if(LLAMESH_SANITIZE)
-  target_compile_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-fsanitize=${LLAMESH_SANITIZE}\;-fno-omit-frame-pointer>)
   target_link_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE})
 endif()
 

@@ -20,8 +20,8 @@ int bench_collectives();
 /// Returns the exit code.
 int bench_checkpoint(std::int64_t mebibytes);
 /// `llamesh bench decode`: generation token by token beside the rate at which the weights can be
-/// read. Takes 5 GB of memory. Returns the exit code.
-int bench_decode();
+/// read. Takes 5 GB of memory. `device` is auto, cpu or cuda. Returns the exit code.
+int bench_decode(const std::string& device);
 /// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps beside the floor that
 /// their matmul FLOPs need. `device` is auto, cpu or cuda. Returns the exit code.
 int bench_step(const std::vector<std::string>& arguments, const std::string& device);

@@ -1,11 +1,11 @@
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
+#include "app/session.hpp"
 #include "model/decoder.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/parameters.hpp"
@@ -33,8 +33,9 @@ model::LlamaConfig shape(std::int64_t hidden, std::int64_t intermediate, std::in
 }
 
 /// Bytes/s of reading `numbers` once from the first to the last on all threads, each a part of its
-/// own: what a pass over the weights cannot exceed.
+/// own: what a pass over the weights cannot exceed. On a GPU that of a copy.
 double measured_read_rate(const Tensor& numbers) {
+  if (device::compute_stream().on_gpu()) return measured_memory_rate();
   using ops::cpu::Vec;
   constexpr std::int64_t block = 4096;
   const auto* from = numbers.as<float>();
@@ -60,7 +61,7 @@ double measured_read_rate(const Tensor& numbers) {
 
 /// Random numbers as a model has them, a piece of them over and over.
 void fill(const model::ParameterTable& table, const model::FrozenWeights& weights, DType dtype) {
-  auto stream = device::Stream::calling_thread();
+  auto& stream = device::compute_stream();
   const RandomMatrix piece(dtype, 1, 1 << 20, 0.02F);
   const Tensor numbers = Tensor(piece).reshape({1 << 20});
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
@@ -106,9 +107,10 @@ void decode(const char* name, const model::LlamaConfig& config, DType dtype) {
 
 }  // namespace
 
-int bench_decode() {
-  fmt::print("One text, token by token behind a prompt of {}, {} threads; random weights\n\n",
-             prompt_tokens, omp_get_max_threads());
+int bench_decode(const std::string& device) {
+  use_lone_device(device);
+  fmt::print("One text, token by token behind a prompt of {}, {}; random weights\n\n",
+             prompt_tokens, where());
   fmt::print("{:<14}{:>6}{:>9}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n", "shape", "type", "GB",
              "read GB/s", "tokens/s", "GB/s", "of reading", "median", "");
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -7,6 +7,7 @@
 
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
+#include "app/session.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 

@@ -13,12 +13,6 @@
 
 namespace llamesh::app {
 
-void use_lone_device(const std::string& device) {
-  validate(device == "auto" || device == "cpu" || device == "cuda",
-           "--device {} is not auto, cpu or cuda", device);
-  if (device == "cuda" || (device == "auto" && device::cuda_devices() > 0)) device::use_cuda(0);
-}
-
 std::string where() {
   return device::kind() == device::Kind::cuda ? device::description()
                                               : fmt::format("{} threads", omp_get_max_threads());

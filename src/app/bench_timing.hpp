@@ -33,8 +33,6 @@ double shortest(const Work& work, double budget = 0.25) {
   return best;
 }
 
-/// Chooses the device of a benchmark that runs without MPI: the first GPU, or the CPU.
-void use_lone_device(const std::string& device);
 /// "2 threads", or the GPU's description.
 std::string where();
 

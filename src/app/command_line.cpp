@@ -81,6 +81,7 @@ void CommandLine::add_models() {
     to->add_option("--tokenizer", arguments.tokenizer, "Another than the model's own");
     to->add_option("--dtype", arguments.dtype,
                    "Of the weights in memory: fp32 (the default), bf16");
+    to->add_option("--device", arguments.device, "auto (the default), cpu or cuda");
   };
   command = cli_.add_subcommand("generate", "Continue a prompt with a trained model");
   add_model(command, generate_);
@@ -131,8 +132,7 @@ void CommandLine::add_bench() {
   };
   on_device("gemm", "GEMM rates beside the peak", bench_gemm);
   on_device("ops", "Every other kernel beside its floor", bench_ops);
-  runs(bench->add_subcommand("decode", "Generation beside reading the weights (takes 5 GB)"),
-       bench_decode);
+  on_device("decode", "Generation beside reading the weights (takes 5 GB)", bench_decode);
   runs(bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)"),
        bench_collectives);
   auto* command = bench->add_subcommand(

@@ -34,6 +34,7 @@ struct GenerateArguments {
   std::string prompt_file;
   std::string tokenizer;  ///< empty: the model's own
   std::string dtype = "fp32";
+  std::string device = "auto";  ///< as of train
   std::int64_t max_tokens = 128;
   model::SamplingOptions sampling;
 };
@@ -43,6 +44,7 @@ struct EvaluateArguments {
   std::vector<std::string> files;
   std::string tokenizer;  ///< empty: the model's own
   std::string dtype = "fp32";
+  std::string device = "auto";  ///< as of train
   std::int64_t sequence_length = 512;
   bool tokens = false;  ///< the files hold token ids with llm.c's header
 };

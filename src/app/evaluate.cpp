@@ -12,6 +12,7 @@
 #include "comm/session.hpp"
 #include "core/log.hpp"
 #include "data/validation.hpp"
+#include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "train/threads.hpp"
 
@@ -27,12 +28,16 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
                    std::int64_t sequence_length) {
   data::Batch batch(1, sequence_length);
   model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype);
+  device::Staging tokens, targets;
+  const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
+    return staging.reachable(device::compute_stream(),
+                             Tensor(ids.data(), DType::i32, {1, sequence_length}));
+  };
   Sum sum;
   for (std::int64_t k = 0; k < data.batches(); ++k) {
     data.read(k, batch);
-    sum.nats += llama.evaluate(model.weights,
-                               {Tensor(batch.tokens.data(), DType::i32, {1, sequence_length}),
-                                Tensor(batch.targets.data(), DType::i32, {1, sequence_length})});
+    sum.nats += llama.evaluate(
+        model.weights, {reachable(tokens, batch.tokens), reachable(targets, batch.targets)});
     sum.tokens += std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; });
   }
   return sum;
@@ -60,6 +65,7 @@ int evaluate(const EvaluateArguments& arguments) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
+  use_device(world, arguments.device);
   DType dtype = DType::f32;
   std::unique_ptr<LoadedModel> model;
   std::optional<data::TokenStream> stream;

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "app/loaded_model.hpp"
+#include "app/session.hpp"
 #include "data/tokenizer.hpp"
 #include "model/decoder.hpp"
 
@@ -38,6 +39,7 @@ std::string prompt_of(const GenerateArguments& arguments) {
 int generate(const GenerateArguments& arguments) {
   validate(arguments.max_tokens >= 1, "--max-tokens is {}; give 1 or more", arguments.max_tokens);
   const auto prompt = prompt_of(arguments);
+  use_lone_device(arguments.device);
   const DType dtype = dtype_of_argument(arguments.dtype);
   model::TokenSampler sampler(arguments.sampling);
   LoadedModel model(arguments.model, dtype);

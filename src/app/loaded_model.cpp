@@ -10,6 +10,7 @@
 #include "checkpoint/reader.hpp"
 #include "config/inputs.hpp"
 #include "core/error.hpp"
+#include "device/staging.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
@@ -53,7 +54,8 @@ void LoadedModel::load(const std::string& path) {
   const auto source = open_tensors(path);
   std::map<std::string, const TensorSource::Entry*> entries;
   for (const auto& entry : source->entries()) entries[entry.name] = &entry;
-  auto stream = device::Stream::calling_thread();
+  auto& stream = device::compute_stream();
+  device::Staging staging;
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto& parameter = table.parameters[i];
     const auto found =
@@ -64,8 +66,8 @@ void LoadedModel::load(const std::string& path) {
              fmt::join(parameter.shape, ", "));
     auto values = source->load(*found->second);
     const auto to = weights.values(static_cast<model::ParameterId>(i));
-    ops::copy(stream, to.reshape({parameter.numel()}),
-              Tensor(values.data(), DType::f32, {parameter.numel()}));
+    const Tensor host(values.data(), DType::f32, {parameter.numel()});
+    ops::copy(stream, to.reshape({parameter.numel()}), staging.reachable(stream, host));
   }
 }
 

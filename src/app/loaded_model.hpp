@@ -8,7 +8,7 @@
 
 namespace llamesh::app {
 
-/// A model as `generate` and `evaluate` use it: all of its weights in this process.
+/// A model as `generate` and `evaluate` use it: all of its weights on this process's device.
 struct LoadedModel {
   model::LlamaConfig config;  ///< resolved
   model::ParameterTable table;

@@ -10,6 +10,7 @@
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
 #include "core/process.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::app {
 
@@ -20,11 +21,25 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   return {config::parse_inputs(text, "resolved inputs"), text};
 }
 
-void use_device(const comm::Communicator& world, const std::string& choice) {
+namespace {
+
+comm::DeviceChoice choice_of(const std::string& text) {
   using enum comm::DeviceChoice;
-  validate(choice == "auto" || choice == "cpu" || choice == "cuda",
-           "--device {} is not auto, cpu or cuda", choice);
-  comm::choose_device(world, choice == "cpu" ? cpu : choice == "cuda" ? cuda : automatic);
+  validate(text == "auto" || text == "cpu" || text == "cuda",
+           "--device {} is not auto, cpu or cuda", text);
+  return text == "cpu" ? cpu : text == "cuda" ? cuda : automatic;
+}
+
+}  // namespace
+
+void use_device(const comm::Communicator& world, const std::string& choice) {
+  comm::choose_device(world, choice_of(choice));
+}
+
+void use_lone_device(const std::string& choice) {
+  using enum comm::DeviceChoice;
+  const auto wanted = choice_of(choice);
+  if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
 }
 
 void await_the_teller() {

@@ -22,6 +22,8 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
 
 /// Chooses this process's device by the text of --device: auto, cpu or cuda. Collective.
 void use_device(const comm::Communicator& world, const std::string& choice);
+/// The same of a command that runs without MPI: the first GPU, or the CPU.
+void use_lone_device(const std::string& choice);
 
 /// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
 /// with it, so the one that tells has to be given the time for its line. It then ends the wait.

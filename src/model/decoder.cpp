@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/device.hpp"
 #include "model/linear.hpp"
 #include "model/planner.hpp"
 #include "model/rope.hpp"
@@ -40,8 +41,11 @@ Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights
   cache_ = device::Buffer(cache_bytes);
   outputs_ = device::Buffer(output_bytes);
   plan(Planner(cache_.data()), Planner(outputs_.data()));
-  rope_table(config_, positions_,
-             rope_.tensor(DType::f32, {positions_, config_.head_dim}).span<float>());
+  const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});
+  std::vector<float> table_on_host(static_cast<std::size_t>(cos_sin.numel()));
+  rope_table(config_, positions_, table_on_host);
+  device::upload(stream_, cos_sin, table_on_host.data());
+  logits_on_host_.resize(static_cast<std::size_t>(config_.vocab_size));
   const auto width =
       4 * config_.hidden_size + 3 * config_.intermediate_size +
       (2 * config_.num_attention_heads + 2 * config_.num_key_value_heads) * config_.head_dim;
@@ -79,7 +83,8 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   }
   const Entered head(weights_, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight));
-  return logits_.span<float>();
+  device::download(stream_, logits_on_host_.data(), logits_);
+  return logits_on_host_;
 }
 
 /// Puts the tokens through all layers and leaves the normed state of the last one.
@@ -87,7 +92,8 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   const auto count = std::ssize(tokens);
   const Space s = space_for(count);
   // The view does not write.
-  const Tensor ids(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count});
+  const Tensor ids = ids_.reachable(
+      stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   {
     const Entered embedding(weights_, table_.embed_tokens.module, Pass::evaluate);
     ops::embedding(stream_, s.residual, ids, weights_.parameter(table_.embed_tokens.weight));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/buffer.hpp"
+#include "device/staging.hpp"
 #include "device/stream.hpp"
 #include "model/weights.hpp"
 
@@ -44,12 +45,14 @@ class Decoder {
   std::int64_t chunk_;
   DType dtype_;
   std::int64_t position_ = 0;
-  device::Stream stream_ = device::Stream::calling_thread();
+  device::Stream& stream_ = device::compute_stream();
   std::vector<Tensor> keys_;    ///< by layer: (positions, K E)
   std::vector<Tensor> values_;  ///< by layer
   Tensor logits_;               ///< (1, V) fp32
   Tensor last_;                 ///< (1, D) the normed hidden state of the last token
   device::Buffer cache_, space_, outputs_, rope_;
+  device::Staging ids_;
+  std::vector<float> logits_on_host_;
 };
 
 }  // namespace llamesh::model

@@ -159,19 +159,14 @@ data::Dealing Trainer::dealing() const {
 /// The batch where the model computes. On a GPU all batches use one copy: the model is done with a
 /// batch when it has returned its loss.
 model::Batch Trainer::as_tensors(data::Batch& batch) {
-  const std::int64_t rows = setup_.inputs.train.micro_batch;
-  const std::int64_t cols = setup_.inputs.data.sequence_length;
-  const std::int64_t bytes = rows * cols * size_of(DType::i32);
-  const bool on_gpu = device::kind() == device::Kind::cuda;
-  if (on_gpu && !batch_on_gpu_) batch_on_gpu_ = device::Buffer(3 * bytes);
-  const auto tensor = [&](std::vector<std::int32_t>& values, std::int64_t place) {
+  const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
     if (values.empty()) return Tensor();
-    if (!on_gpu) return Tensor(values.data(), DType::i32, {rows, cols});
-    const Tensor copy = batch_on_gpu_.tensor(DType::i32, {rows, cols}, place * bytes);
-    device::upload(device::compute_stream(), copy, values.data());
-    return copy;
+    const Tensor host(values.data(), DType::i32,
+                      {setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length});
+    return staging.reachable(device::compute_stream(), host);
   };
-  return {tensor(batch.tokens, 0), tensor(batch.targets, 1), tensor(batch.document_starts, 2)};
+  return {tensor(batch.tokens, ids_), tensor(batch.targets, targets_),
+          tensor(batch.document_starts, document_starts_)};
 }
 
 }  // namespace llamesh::train

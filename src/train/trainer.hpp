@@ -8,6 +8,7 @@
 #include "comm/device_mesh.hpp"
 #include "data/loader.hpp"
 #include "data/validation.hpp"
+#include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
@@ -59,9 +60,8 @@ class Trainer {
   model::Llama llama_;
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
-  std::vector<data::Batch> micro_batches_;
-  device::Buffer batch_on_gpu_;  ///< tokens, targets and document starts of one micro-batch  ///<
-                                 ///< of the step at hand
+  std::vector<data::Batch> micro_batches_;           ///< of the step at hand
+  device::Staging ids_, targets_, document_starts_;  ///< of one of them
   double gemm_rate_ = 0;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run

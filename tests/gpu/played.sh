@@ -67,6 +67,18 @@ close "a checkpoint of 4 GPU ranks on 2 CPU ranks" hybrid_shard cpu 1e-5
 ran hybrid_shard 2 --device cuda train.steps=6
 close "a checkpoint of 2 CPU ranks on 2 GPU ranks" hybrid_shard cpu 1e-5
 
+# on DEVICE: what a model says and how well it foretells, with what only tells of the time left out
+on() {
+  timeout -k 5 60 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" 2>"$work/$1.log"
+  timeout -k 5 60 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" inputs/text/tiny.txt --sequence-length 300 \
+    --device "$1" 2>>"$work/$1.log" | awk '/perplexity/ { next } /^loss|^bits/ { printf "%s %.4f\n", $1, $2; next } { print }'
+}
+if [[ $(on cuda) == "$(on cpu)" && $(on cpu) == *bits/byte* ]]; then
+  verdict "generate and evaluate" ok
+else
+  verdict "generate and evaluate: $(on cuda) beside $(on cpu)" FAILED cuda
+fi
+
 PLAYED_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
 PLAYED_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
 PLAYED_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
