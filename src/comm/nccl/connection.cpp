@@ -86,6 +86,8 @@ void Nccl::Connection::deregister(ncclWindow_t window) {
 void Nccl::Connection::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(watch_interval);
+    const std::unique_lock lock(calls_, std::try_to_lock);
+    if (!lock.owns_lock()) continue;  // a call is under way, which looks for errors itself
     ncclResult_t state = ncclSuccess;
     const auto asked = ncclCommGetAsyncError(comm_, &state);
     if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
@@ -94,12 +96,8 @@ void Nccl::Connection::watch() {
     spdlog::error("{} failed in NCCL: {}; the job ends, submit it again", describe(error),
                   ncclGetErrorString(error));
     end_process_soon(ExitCode::stopped_early);
-    // Frees what waits on the GPU. A call of ours that hangs is left to the line above.
-    const std::unique_lock lock(calls_, std::chrono::seconds(2));
-    if (lock.owns_lock()) {
-      aborted_ = true;
-      ncclCommAbort(comm_);
-    }
+    aborted_ = true;
+    ncclCommAbort(comm_);  // frees what waits on the GPU
     return;
   }
 }

@@ -55,8 +55,8 @@ struct Nccl::Connection {
   std::string axis_;
   std::atomic<const char*> collective_{"the making"};  // what is under way, for messages
   std::atomic<const char*> subject_{""};
-  std::timed_mutex calls_;  // of this rank's calls and of the watcher's abort
-  bool aborted_ = false;    // guarded by calls_
+  std::mutex calls_;      // NCCL wants one thread at a time in a communicator
+  bool aborted_ = false;  // guarded by calls_
   std::atomic<bool> stop_{false};
   std::thread watcher_;  // last: it uses all of the above
 };
