@@ -40,12 +40,17 @@ class Factor {
   }
   std::vector<std::array<std::uint16_t, 16>> numbers() const {
     std::vector<std::array<std::uint16_t, 16>> to(static_cast<std::size_t>(lines_));
-    for (int line = 0; line < lines_; ++line)
-      for (int i = 0; i < 16; ++i) {
+    // Eight numbers lie side by side: of a line, or the same one of eight lines.
+    for (int line = 0; line < lines_; line += lines_together_ ? 8 : 1)
+      for (int i = 0; i < 16; i += lines_together_ ? 1 : 8) {
         const auto at = address(first_line_ + line, i);
-        Block::current().check_shown(at, 2);
-        std::memcpy(&to[static_cast<std::size_t>(line)][static_cast<std::size_t>(i)],
-                    Block::current().shared() + at, 2);
+        Block::current().check_shown(at, 16);
+        std::array<std::uint16_t, 8> eight;
+        std::memcpy(eight.data(), Block::current().shared() + at, 16);
+        for (int j = 0; j < 8; ++j)
+          to[static_cast<std::size_t>(lines_together_ ? line + j : line)]
+            [static_cast<std::size_t>(lines_together_ ? i : i + j)] =
+                eight[static_cast<std::size_t>(j)];
       }
     return to;
   }
@@ -97,14 +102,14 @@ class Product {
   void finish() const {
     expects(left() == left_ && right() == right_,
             "a factor changed before its product was waited for");
+    const auto a = widened(left_), b = widened(right_);
     for (int lane = 0; lane < emulator::warp_size; ++lane) {
       const auto at = static_cast<std::size_t>(lane);
       for (int i = 0; i < lanes_[at].columns / 2; ++i) {
-        const auto row = static_cast<std::size_t>(lane / 4 + i / 2 % 2 * 8);
-        const auto col = static_cast<std::size_t>(i / 4 * 8 + lane % 4 * 2 + i % 2);
+        const auto& row = a[static_cast<std::size_t>(lane / 4 + i / 2 % 2 * 8)];
+        const auto& col = b[static_cast<std::size_t>(i / 4 * 8 + lane % 4 * 2 + i % 2)];
         float sum = follows_ ? lanes_[at].sums[i] : before_[at][static_cast<std::size_t>(i)];
-        for (std::size_t k = 0; k < 16; ++k)
-          sum += half_of(left_[row][k], 0) * half_of(right_[col][k], 0);
+        for (std::size_t k = 0; k < 16; ++k) sum += row[k] * col[k];
         lanes_[at].sums[i] = sum;
       }
     }
@@ -121,6 +126,12 @@ class Product {
       for (std::size_t i = 0; i < 8; ++i)
         to[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i / 4 * 8 + i % 2] =
             static_cast<std::uint16_t>(lanes_[lane].words[i / 2] >> i % 2 * 16);
+    return to;
+  }
+  static std::vector<std::array<float, 16>> widened(const Numbers& numbers) {
+    std::vector<std::array<float, 16>> to(numbers.size());
+    for (std::size_t line = 0; line < to.size(); ++line)
+      for (std::size_t k = 0; k < 16; ++k) to[line][k] = half_of(numbers[line][k], 0);
     return to;
   }
   Numbers right() const {
