@@ -157,6 +157,8 @@ inline void show_to_products() {
   Block::current().show_to_products();
 }
 inline void begin_products() {}
+template <int n, int k>
+void begin_products(float (&/*sums*/)[n][4], std::uint32_t (&/*left*/)[k][4]) {}
 inline void commit_products() {
   Block::current().together(Together::products, nullptr,
                             [](void* const*) { Block::current().commit_products(); });

@@ -133,6 +133,17 @@ TEST_P(CudaAttention, LargeScoresStayFinite) {
   }
 }
 
+// Scores far below zero, whose weights are large beside a query that is not there.
+TEST_P(CudaAttention, ScoresBelowZeroLeaveGradientsFinite) {
+  Problem p(dtype(), {1, 70, 2, 1, 64}, false);
+  for (std::int64_t r = 0; r < p.tokens(); ++r)
+    for (std::int64_t c = 0; c < 3 * 64; ++c) p.qkv.set(r, c, c < 2 * 64 ? 5.0 : -5.0);
+  p.forward();
+  p.backward();
+  p.out.expect_equal(near(), "out");
+  p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+}
+
 TEST_P(CudaAttention, IsTheSameInEveryRun) {
   for (const bool documents : {false, true}) {
     Problem p(dtype(), {1, 130, 4, 2, 64}, documents);

@@ -111,7 +111,9 @@ __device__ __forceinline__ std::uint32_t load_statistic(const AttentionRows<bf16
   const int wanted = q0 + thread_x() % passing;
   const int i = wanted < a.sequence ? wanted : a.sequence - 1;
   const auto at = a.statistics(batch, head) + i;
-  if (thread_x() < passing) return bits_of(a.log_sum_exp[at] * log2_e);
+  // Behind the last query every weight is exp(-inf) = 0, whatever the scores.
+  if (thread_x() < passing)
+    return bits_of(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : infinity());
   if (thread_x() < 2 * passing) return bits_of(a.delta[at]);
   return static_cast<std::uint32_t>(a.first_key(batch, i));
 }

@@ -38,6 +38,22 @@ __device__ __forceinline__ void show_to_products() {
 __device__ __forceinline__ void begin_products() {
   LLAMESH_WARPGROUPS(asm volatile("wgmma.fence.sync.aligned;" ::: "memory"));
 }
+/// The same of products that add to `sums` and have left factors in registers, which the compiler
+/// has to have ready by then.
+template <int n, int k>
+__device__ __forceinline__ void begin_products(float (&sums)[n][4], std::uint32_t (&left)[k][4]) {
+  LLAMESH_UNROLL
+  for (int i = 0; i < n; ++i)
+    asm volatile(""
+                 : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]),
+                   "+f"(sums[i][3])::"memory");
+  LLAMESH_UNROLL
+  for (int i = 0; i < k; ++i)
+    asm volatile(""
+                 : "+r"(left[i][0]), "+r"(left[i][1]), "+r"(left[i][2]),
+                   "+r"(left[i][3])::"memory");
+  begin_products();
+}
 /// Closes a group of products.
 __device__ __forceinline__ void commit_products() {
   LLAMESH_WARPGROUPS(asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"));

@@ -35,7 +35,6 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
   const OwnTile<dims> q{shared_address(shared_memory<unsigned char>())};
   const OwnTile<dims> dout{q.base + q.bytes};
   const SharedAddress stages = dout.base + q.bytes;
-  require(q.base % 1024 == 0);
   const int head = block_x(), batch = block_z();
   const int q0 = (grid_y() - 1 - block_y()) * own;
   const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
@@ -85,7 +84,6 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
   const SharedAddress stages = v.base + k.bytes;
   auto* statistics = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
-  require(k.base % 1024 == 0);
   const int kv_head = block_x(), k0 = block_y() * own, batch = block_z();
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);

@@ -39,7 +39,6 @@ template <int dims>
 __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(shared_memory<unsigned char>())};
   const SharedAddress stages = q.base + q.bytes;
-  require(q.base % 1024 == 0);
   const int head = block_x(), batch = block_z();
   const int q0 = (grid_y() - 1 - block_y()) * queries;
   const int count = a.sequence - q0 < queries ? a.sequence - q0 : queries;

@@ -23,10 +23,10 @@ __device__ __forceinline__ void start_score(float (&sums)[1][n][4], const Tile<d
 /// sums (64, dims) += weights (64, 16 n), as left factors, times the first 16 n rows of `b`.
 template <int dims, int n, int b_rows>
 __device__ __forceinline__ void start_mix(float (&sums)[1][dims / 8][4],
-                                          const std::uint32_t (&weights)[1][n][4],
+                                          std::uint32_t (&weights)[1][n][4],
                                           const Tile<dims, b_rows>& b) {
   const auto right = matrix_descriptor(b.base, b.panel_bytes);
-  begin_products();
+  begin_products(sums[0], weights[0]);
   LLAMESH_UNROLL
   for (int k = 0; k < n; ++k)
     multiply_columns(sums[0], weights[0][k], further(right, static_cast<int>(b.down(16 * k))));
