@@ -10,6 +10,14 @@
 #include "app/verify.hpp"
 
 namespace llamesh::app {
+namespace {
+
+void add_device(CLI::App* command, std::string& device) {
+  command->add_option("--device", device, "auto (the default), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
+}  // namespace
 
 CommandLine::CommandLine() {
   cli_.set_version_flag("--version", version_text());
@@ -30,7 +38,7 @@ void CommandLine::add_train() {
   auto* command = cli_.add_subcommand("train", "Train a model (under mpirun or srun)");
   command->add_option("INPUTS", to.inputs, "YAML file")->required();
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
-  command->add_option("--device", to.device, "auto (the default), cpu or cuda");
+  add_device(command, to.device);
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
   command->add_flag("--print-mesh", to.print_mesh, "Print which rank stands where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
@@ -81,7 +89,7 @@ void CommandLine::add_models() {
     to->add_option("--tokenizer", arguments.tokenizer, "Another than the model's own");
     to->add_option("--dtype", arguments.dtype,
                    "Of the weights in memory: fp32 (the default), bf16");
-    to->add_option("--device", arguments.device, "auto (the default), cpu or cuda");
+    add_device(to, arguments.device);
   };
   command = cli_.add_subcommand("generate", "Continue a prompt with a trained model");
   add_model(command, generate_);
@@ -127,7 +135,7 @@ void CommandLine::add_bench() {
   bench->require_subcommand(1);
   const auto on_device = [&](const char* name, const char* help, auto run) {
     auto* measured = bench->add_subcommand(name, help);
-    measured->add_option("--device", device_, "auto (the default), cpu or cuda");
+    add_device(measured, device_);
     runs(measured, [this, run] { return run(device_); });
   };
   on_device("gemm", "GEMM rates beside the peak", bench_gemm);
@@ -142,7 +150,7 @@ void CommandLine::add_bench() {
   command = bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
-  command->add_option("--device", device_, "auto (the default), cpu or cuda");
+  add_device(command, device_);
   runs(command, [this] { return bench_step(rest_, device_); });
 }
 

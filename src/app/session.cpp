@@ -25,8 +25,7 @@ namespace {
 
 comm::DeviceChoice choice_of(const std::string& text) {
   using enum comm::DeviceChoice;
-  validate(text == "auto" || text == "cpu" || text == "cuda",
-           "--device {} is not auto, cpu or cuda", text);
+  expects(text == "auto" || text == "cpu" || text == "cuda", "--device {}", text);
   return text == "cpu" ? cpu : text == "cuda" ? cuda : automatic;
 }
 

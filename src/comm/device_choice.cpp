@@ -37,7 +37,7 @@ void refuse_sharing(const Communicator& world, const Communicator& machine) {
   agree(world, [&] {
     validate(first == machine.rank() || may_share(),
              "this rank and rank {} of {} are on one GPU ({}): start one rank a GPU, e.g. "
-             "--ntasks-per-node = the GPUs of a node",
+             "--ntasks-per-node = the GPUs of a node, or give --device cpu",
              first, this_process().host, all[mine]);
   });
 }

@@ -98,7 +98,7 @@ std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
 }
 
 std::string difference(const Fingerprint& then, const Fingerprint& now) {
-  // Where one of them has token files the ids alone can tell.
+  // Token files name no tokenizer; between them and text the files' hashes differ anyway.
   const bool comparable = !then.tokenizer.empty() && !now.tokenizer.empty();
   if (comparable && then.vocabulary != now.vocabulary)
     return fmt::format("the tokenizer '{}' has other tokens (hash {}) than '{}' had (hash {})",

@@ -8,6 +8,7 @@ cd "$(dirname "$0")/../.." || exit 1
 export PLAYED_GPUS=4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 failures=0
 
 # ran NAME RANKS ARGUMENT...: trains for 4 steps as run NAME; the exit status is the program's
@@ -24,12 +25,15 @@ verdict() {
   failures=$((failures + 1))
   tail -n 5 "$work/$3.log"
 }
-# close NAME RUN OTHER TOLERANCE: whether the losses of a run differ no more from those of a longer one
+# close NAME STEPS RUN OTHER TOLERANCE: whether the last command was well, and the losses of so many steps of a run
+# differ no more from those of another
 close() {
+  local status=$? steps=$2
+  set -- "$1" "${@:3}"
   losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,}]*\),"grad_norm.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
   if paste <(losses "$2") <(losses "$3") | awk -v most="$4" '
     NF == 4 { d = ($2 - $4) / $4; ++n; if ($1 != $3 || d > most || d < -most) bad = 1 }
-    END { exit bad || n < 4 }'; then
+    END { exit bad || n != '"$steps"' }' && [[ $status == 0 ]]; then
     verdict "$1" ok
   else
     verdict "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
@@ -52,7 +56,7 @@ fails() {
 ran cpu 1 --device cpu train.steps=6
 for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_zero2/4; do
   ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
-  close "${case%/*}, ${case#*/} ranks" "${case%/*}" cpu 1e-5
+  close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
 
 bf16="precision.parameters=bf16 precision.reduce=bf16"
@@ -60,25 +64,29 @@ bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_laye
 # shellcheck disable=SC2086
 { ran cpu-bf16 1 --device cpu $bf16
   LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
-close "bf16, recomputation, documents" bf16 cpu-bf16 2e-2
+close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
 
 ran hybrid_shard 2 --device cpu train.steps=5
-close "a checkpoint of 4 GPU ranks on 2 CPU ranks" hybrid_shard cpu 1e-5
+close "a checkpoint of 4 GPU ranks on 2 CPU ranks" 5 hybrid_shard cpu 1e-5
 ran hybrid_shard 2 --device cuda train.steps=6
-close "a checkpoint of 2 CPU ranks on 2 GPU ranks" hybrid_shard cpu 1e-5
+close "a checkpoint of 2 CPU ranks on 2 GPU ranks" 6 hybrid_shard cpu 1e-5
 
 # on DEVICE: what a model says and how well it foretells, with what only tells of the time left out
 on() {
-  timeout -k 5 60 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" 2>"$work/$1.log"
-  timeout -k 5 60 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" inputs/text/tiny.txt --sequence-length 300 \
+  timeout -k 5 60 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
+    2>"$work/$1.log" || echo "generate: exit $?"
+  timeout -k 5 60 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
     --device "$1" 2>>"$work/$1.log" | awk '/perplexity/ { next } /^loss|^bits/ { printf "%s %.4f\n", $1, $2; next } { print }'
 }
-if [[ $(on cuda) == "$(on cpu)" && $(on cpu) == *bits/byte* ]]; then
+head -c 6000 inputs/text/tiny.txt >"$work/some.txt"
+here=$(on cpu) there=$(on cuda)
+if [[ $there == "$here" && $here == *bits/byte* && $here != *generate:* ]]; then
   verdict "generate and evaluate" ok
 else
-  verdict "generate and evaluate: $(on cuda) beside $(on cpu)" FAILED cuda
+  verdict "generate and evaluate: $there beside $here" FAILED cuda
 fi
 
+PLAYED_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
 PLAYED_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
 PLAYED_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
 PLAYED_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2

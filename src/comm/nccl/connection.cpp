@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "comm/session.hpp"
 #include "core/log.hpp"
 #include "device/cuda/runtime.hpp"
 
@@ -41,8 +40,10 @@ Nccl::Connection::~Connection() {
 }
 
 bool Nccl::Connection::finalized() {
+  const std::lock_guard lock(calls_);
   try {
-    call("ncclCommFinalize", "", ncclCommFinalize);
+    begin("ncclCommFinalize", "");
+    settle(ncclCommFinalize(comm_));
     return true;
   } catch (const Error&) {  // a failure that matters has been told by who waited for its result
     return false;
@@ -50,7 +51,7 @@ bool Nccl::Connection::finalized() {
 }
 
 void Nccl::Connection::begin(const char* name, const char* subject) {
-  if (aborted_) throw Failed(ExitCode::stopped_early);  // the watcher has told it
+  if (aborted_) throw Failed(ExitCode::stopped_early);  // give_up() has told it
   collective_ = name;
   subject_ = subject;
 }
@@ -61,8 +62,8 @@ void Nccl::Connection::settle(ncclResult_t result) const {
   while (true) {
     ncclResult_t state = ncclSuccess;
     check(ncclCommGetAsyncError(comm_, &state), describe(state));
-    check(state, describe(state));
     if (state == ncclSuccess) return;
+    if (state != ncclInProgress) throw failure(state);
     if (Clock::now() - start > patience)
       fail(ExitCode::stopped_early,
            "NCCL has not got done with {} in {} s: a rank is missing or the network between the "
@@ -70,6 +71,21 @@ void Nccl::Connection::settle(ncclResult_t result) const {
            describe(state), patience.count());
     std::this_thread::yield();
   }
+}
+
+/// What came up after a call: a peer that died, a link that broke.
+Error Nccl::Connection::failure(ncclResult_t error) const {
+  return {ExitCode::stopped_early,
+          fmt::format("{} failed in NCCL: {}", describe(error), ncclGetErrorString(error))};
+}
+
+/// Ends the use of the communicator, with a line; calls_ is held.
+void Nccl::Connection::give_up(const Error& error) {
+  stop_ = true;  // told once, by the watcher or by who called
+  spdlog::error("{}; the job ends, submit it again", error.what());
+  end_process_soon(error.code());
+  aborted_ = true;
+  ncclCommAbort(comm_);  // frees what waits on the GPU
 }
 
 std::string Nccl::Connection::describe(ncclResult_t error) const {
@@ -91,13 +107,7 @@ void Nccl::Connection::watch() {
     ncclResult_t state = ncclSuccess;
     const auto asked = ncclCommGetAsyncError(comm_, &state);
     if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
-    if (stop_) return;
-    const auto error = asked != ncclSuccess ? asked : state;
-    spdlog::error("{} failed in NCCL: {}; the job ends, submit it again", describe(error),
-                  ncclGetErrorString(error));
-    end_process_soon(ExitCode::stopped_early);
-    aborted_ = true;
-    ncclCommAbort(comm_);  // frees what waits on the GPU
+    if (!stop_) give_up(failure(asked != ncclSuccess ? asked : state));
     return;
   }
 }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/nccl.hpp"
+#include "comm/session.hpp"
 #include "device/buffer.hpp"
 
 namespace llamesh::comm {
@@ -27,18 +28,19 @@ struct Nccl::Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Calls `nccl(communicator)` and follows it until NCCL has taken it; throws what went wrong, or
-  /// that it took too long. The names of the call and of what it is for (a unit, or "") outlive the
-  /// connection: messages have them.
+  /// Calls `nccl(communicator)` and follows it until NCCL has taken it. What went wrong, or that it
+  /// took too long, is told at once, since unwinding may wait for the GPU; then it throws a Failed
+  /// and the process ends within seconds. The names of the call and of what it is for (a unit, or
+  /// "") outlive the connection: messages have them.
   template <class Call>
   void call(const char* name, const char* subject, const Call& nccl) {
     const std::lock_guard lock(calls_);
     begin(name, subject);
     try {
       settle(nccl(comm_));
-    } catch (...) {
-      stop_ = true;  // who catches it tells it, not the watcher too
-      throw;
+    } catch (const Error& error) {
+      give_up(error);
+      throw Failed(error.code());
     }
   }
   /// Undoes a registration, where there was one; no error, since buffers go while errors unwind.
@@ -47,9 +49,11 @@ struct Nccl::Connection {
  private:
   void begin(const char* name, const char* subject);
   void settle(ncclResult_t result) const;
+  void give_up(const Error& error);
   bool finalized();
   void watch();
   std::string describe(ncclResult_t error) const;
+  Error failure(ncclResult_t error) const;
 
   ncclComm_t comm_;
   std::string axis_;
