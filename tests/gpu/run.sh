@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All that needs a GPU, with one command and a table at the end: every kernel against the CPU's, training on the GPU
-# against training on the CPU, both again with each attention where cuDNN is there, every strategy with several NCCL
-# ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exit 0 only if all of it passed.
+# against training on the CPU, both again with each attention that the build and the GPU have, every strategy with
+# several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exit 0 only if all of it
+# passed.
 #   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND]
 #     --programs  where llamesh and gpu_ops_* are: a folder made by tests/gpu/bundle.sh, for a machine without a
 #                 compiler, MPI and HDF5. Left out, the preset cuda is built.
@@ -13,7 +14,7 @@ while (($#)); do
   case $1 in
     --programs) programs=$(cd "$2" && pwd); shift 2 ;;
     --launch) launch=$2; shift 2 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 if [[ -z $programs ]]; then

@@ -82,7 +82,8 @@ Error Nccl::Connection::failure(ncclResult_t error) const {
 /// Ends the use of the communicator, with a line; calls_ is held.
 void Nccl::Connection::give_up(const Error& error) {
   stop_ = true;  // told once, by the watcher or by who called
-  spdlog::error("{}; the job ends, submit it again", error.what());
+  spdlog::error("{}; the job ends{}", error.what(),
+                error.code() == ExitCode::stopped_early ? ", submit it again" : "");
   end_process_soon(error.code());
   aborted_ = true;
   ncclCommAbort(comm_);  // frees what waits on the GPU
