@@ -40,14 +40,8 @@ struct MatrixArgument {
   SharedAddress from;
   bool transposed;
   std::uint32_t result[4];
+  SharedAddress read[8];  // where the numbers of the result lie
 };
-
-inline std::uint16_t matrix_element(void* const* lanes, int matrix, int row, int col) {
-  const auto from = static_cast<const MatrixArgument*>(lanes[matrix * 8 + row])->from;
-  std::uint16_t bits = 0;
-  std::memcpy(&bits, Block::current().shared() + from + 2 * col, 2);
-  return bits;
-}
 
 inline void perform_load_matrix(void* const* lanes) {
   for (int lane = 0; lane < emulator::warp_size; ++lane)
@@ -55,19 +49,23 @@ inline void perform_load_matrix(void* const* lanes) {
   for (int lane = 0; lane < emulator::warp_size; ++lane) {
     auto* mine = static_cast<MatrixArgument*>(lanes[lane]);
     const int group = lane / 4, pair = lane % 4 * 2;
-    for (int m = 0; m < 4; ++m) {
-      const std::uint32_t low = mine->transposed ? matrix_element(lanes, m, pair, group)
-                                                 : matrix_element(lanes, m, group, pair);
-      const std::uint32_t high = mine->transposed ? matrix_element(lanes, m, pair + 1, group)
-                                                  : matrix_element(lanes, m, group, pair + 1);
-      mine->result[m] = low | high << 16U;
+    for (int i = 0; i < 8; ++i) {
+      const int matrix = i / 2;
+      const int row = mine->transposed ? pair + i % 2 : group;
+      const int col = mine->transposed ? group : pair + i % 2;
+      const auto from = static_cast<const MatrixArgument*>(lanes[matrix * 8 + row])->from;
+      mine->read[i] = from + static_cast<SharedAddress>(2 * col);
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, Block::current().shared() + mine->read[i], 2);
+      mine->result[matrix] |= static_cast<std::uint32_t>(bits) << 16 * (i % 2);
     }
   }
 }
 
 inline void load_matrices_any(std::uint32_t (&to)[4], SharedAddress from, bool transposed) {
-  MatrixArgument mine{from, transposed, {}};
+  MatrixArgument mine{from, transposed, {}, {}};
   Block::current().together(Together::load_matrix, &mine, &perform_load_matrix);
+  for (const auto number : mine.read) Block::current().reads(Block::current().shared() + number, 2);
   std::memcpy(to, mine.result, sizeof to);
 }
 inline void load_matrices(std::uint32_t (&to)[4], SharedAddress from) {

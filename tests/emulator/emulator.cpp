@@ -18,12 +18,16 @@ void Block::run(Index grid, int threads, std::int64_t shared_bytes,
           "a grid of {} x {} x {} blocks of {} threads", grid.x, grid.y, grid.z, threads);
   expects(grid.y < 65536 && grid.z < 65536, "a grid of {} x {} x {} blocks", grid.x, grid.y,
           grid.z);
+  expects(std::int64_t{grid.x} * grid.y * grid.z <= Moment::most_blocks, "a grid of {} x {} x {}",
+          grid.x, grid.y, grid.z);
   expects(shared_bytes <= 227 * 1024, "{} bytes of shared memory", shared_bytes);
   grid_ = grid;
   threads_ = threads;
   shared_bytes_ = shared_bytes;
   kernel_ = &kernel;
   while (static_cast<int>(pool_.size()) < threads) pool_.push_back(std::make_unique<Thread>());
+  races_.begin_launch();
+  blocks_ = 0;
   for (index_.z = 0; index_.z < grid.z; ++index_.z)
     for (index_.y = 0; index_.y < grid.y; ++index_.y)
       for (index_.x = 0; index_.x < grid.x; ++index_.x) run_block();
@@ -34,6 +38,9 @@ void Block::run_block() {
   warps_.assign(static_cast<std::size_t>((threads_ + warp_size - 1) / warp_size), Warp{});
   hidden_.assign(static_cast<std::size_t>(shared_bytes_ / 4 + 1), false);
   waiting_ = done_ = 0;
+  barriers_ = 0;
+  ++blocks_;
+  if (looks_for_races) races_.begin_block({shared(), static_cast<std::size_t>(shared_bytes_)});
   error_ = nullptr;
   for (int t = 0; t < threads_; ++t) {
     auto& thread = *pool_[static_cast<std::size_t>(t)];
@@ -47,12 +54,16 @@ void Block::run_block() {
   step_ = reversed ? -1 : 1;
   at_ = reversed ? threads_ - 1 : 0;
   Fiber::switch_from_to(main_, pool_[static_cast<std::size_t>(at_)]->fiber);
+  races_.look_away();
+  const auto race = races_.take_finding();
   if (error_) std::rethrow_exception(error_);
   check_guards();
+  expects(race.empty(), "block ({}, {}, {}): {}", index_.x, index_.y, index_.z, race);
 }
 
 void Block::enter() {
   auto& block = current();
+  block.watch_thread();
   try {
     (*block.kernel_)();
     const auto& thread = *block.pool_[static_cast<std::size_t>(block.at_)];
@@ -112,6 +123,7 @@ void Block::go_on() {
   at_ = next;
   Fiber::switch_from_to(from, pool_[static_cast<std::size_t>(next)]->fiber);
   at_ = me;
+  watch_thread();
 }
 
 void Block::sync() {
@@ -119,7 +131,10 @@ void Block::sync() {
           index_.z, done_);
   if (++waiting_ == threads_) {
     waiting_ = 0;
+    ++barriers_;
+    expects(barriers_ <= Moment::most_barriers, "{} barriers of a block", barriers_);
     for (int t = 0; t < threads_; ++t) pool_[static_cast<std::size_t>(t)]->state = State::ready;
+    watch_thread();
     return;
   }
   pool_[static_cast<std::size_t>(at_)]->state = State::at_barrier;
@@ -139,7 +154,11 @@ void Block::together(Together what, void* argument, void (*perform)(void* const*
     go_on();
     return;
   }
+  if (what == Together::sync) ++warp.barriers;
+  expects(warp.barriers <= Moment::most_barriers, "{} barriers of a warp", warp.barriers);
+  races_.look_away();
   if (perform) perform(warp.arguments.data());
+  watch_thread();
   warp.arrived = 0;
   for (int t = first; t < first + warp_size; ++t)
     pool_[static_cast<std::size_t>(t)]->state = State::ready;
@@ -150,11 +169,28 @@ void Block::check_shared(std::int64_t offset, std::int64_t bytes, std::int64_t a
           "{} bytes at {} of {} bytes of shared memory", bytes, offset, shared_bytes_);
 }
 
+void Block::watch_thread() {
+  if (!looks_for_races) return;
+  const auto& warp = warps_[static_cast<std::size_t>(at_ / warp_size)];
+  races_.watch({blocks_, barriers_, warp.barriers, at_},
+               pool_[static_cast<std::size_t>(at_)]->fiber.stack());
+}
+
+void Block::reads(const void* at, std::int64_t bytes) {
+  if (looks_for_races) races_.read(at, static_cast<std::size_t>(bytes));
+}
+
+void Block::writes(const void* at, std::int64_t bytes) {
+  if (looks_for_races) races_.write(at, static_cast<std::size_t>(bytes));
+}
+
 void Block::copy_async(std::int64_t offset, const void* from, std::int64_t bytes) {
   check_shared(offset, bytes, bytes);
   expects(reinterpret_cast<std::uintptr_t>(from) % static_cast<std::uintptr_t>(bytes) == 0,
           "an asynchronous copy from an unaligned address");
   std::memset(shared() + offset, 0xFF, static_cast<std::size_t>(bytes));
+  writes(shared() + offset, bytes);
+  if (from) reads(from, bytes);
   pool_[static_cast<std::size_t>(at_)]->issued.push_back({offset, from, bytes});
 }
 
@@ -173,6 +209,7 @@ void Block::wait_copies(int open) {
         std::memcpy(to, copy.from, static_cast<std::size_t>(copy.bytes));
       else
         std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
+      writes(to, copy.bytes);
       wrote(copy.offset, copy.bytes);
     }
     groups.pop_front();
@@ -192,8 +229,9 @@ void Block::show_to_products() {
   thread.hidden.clear();
 }
 
-void Block::check_shown(std::int64_t offset, std::int64_t bytes) const {
+void Block::check_shown(std::int64_t offset, std::int64_t bytes) {
   check_shared(offset, bytes, 1);
+  reads(shared() + offset, bytes);
   for (auto word = offset / 4; word <= (offset + bytes - 1) / 4; ++word)
     expects(!hidden_[static_cast<std::size_t>(word)],
             "a product reads shared memory at {}, which its writer has not shown", 4 * word);

@@ -12,6 +12,7 @@
 
 #include "device/stream.hpp"
 #include "fiber.hpp"
+#include "race_detector.hpp"
 
 /// Runs CUDA kernels written against ops/cuda/device_code.cuh on the CPU, one block after another
 /// on the calling thread, the threads of a block as fibers. It is for finding mistakes, not for
@@ -25,10 +26,15 @@
 /// - A product of a warpgroup takes its factors when it is issued, and its sums are NaNs until it
 /// is
 ///   waited for. Then its factors must still be the same, and must have been shown to it.
+/// - Two accesses that only the emulator orders, one of them a write, are an error (RaceDetector),
+///   for kernels that are compiled with -fsanitize=thread.
 /// - Accesses through the 16-byte helpers must be aligned, those of shared memory within bounds; a
 ///   write just beyond the block's shared memory is noticed at its end.
 /// - A barrier that a thread has left, and a warp whose lanes do different things, are errors.
 namespace llamesh::emulator {
+
+/// Whether launches look for races, which makes them slower.
+inline bool looks_for_races = true;
 
 inline constexpr int warp_size = 32;
 
@@ -69,18 +75,23 @@ class Block {
   /// Throws unless `bytes` at `offset` lie within shared memory, aligned to `alignment`.
   void check_shared(std::int64_t offset, std::int64_t bytes, std::int64_t alignment) const;
 
+  /// Notes that this thread reads or writes memory by other ways than its own pointers.
+  void reads(const void* at, std::int64_t bytes);
+  void writes(const void* at, std::int64_t bytes);
+
   /// Starts a copy into shared memory (of zeros where `from` is null).
   void copy_async(std::int64_t offset, const void* from, std::int64_t bytes);
   void commit_copies();
   /// All but the last `open` groups of this thread arrive.
   void wait_copies(int open);
 
-  /// Notes that this thread wrote to shared memory by other ways than its own pointers.
+  /// Notes that this thread wrote what products may read only when it has been shown to them.
   void wrote(std::int64_t offset, std::int64_t bytes);
   /// What this thread wrote until now may be read by products.
   void show_to_products();
-  /// Throws unless all that was written there has been shown by who wrote it.
-  void check_shown(std::int64_t offset, std::int64_t bytes) const;
+  /// A product reads there. Throws unless all that was written there has been shown by who wrote
+  /// it.
+  void check_shown(std::int64_t offset, std::int64_t bytes);
 
   /// Products of the warp that runs: work that is done when its group is waited for.
   void start_product(std::function<void()> finish);
@@ -106,6 +117,7 @@ class Block {
   struct Warp {
     Together what = Together::nothing;
     int arrived = 0;
+    std::uint32_t barriers = 0;
     std::array<void*, warp_size> arguments{};
     std::vector<std::function<void()>> started;
     std::deque<std::vector<std::function<void()>>> groups;
@@ -117,10 +129,13 @@ class Block {
   void go_on();
   int next_ready() const;
   void check_guards() const;
+  void watch_thread();
 
   Index index_, grid_;
   int at_ = 0, threads_ = 0, step_ = 1;
   int waiting_ = 0, done_ = 0;
+  std::uint32_t blocks_ = 0, barriers_ = 0;  // of the launch and of the block, so far
+  RaceDetector races_;
   std::int64_t shared_bytes_ = 0;
   const std::function<void()>* kernel_ = nullptr;
   std::exception_ptr error_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #ifndef __x86_64__
 #include <ucontext.h>
@@ -20,6 +21,7 @@ class Fiber {
 
   /// Forgets where it stopped: the next switch to it calls entry().
   void restart(void (*entry)());
+  std::span<const std::byte> stack() const { return {stack_, stack_ ? stack_bytes : 0}; }
   /// Leaves `from`, which must be the one that runs, and goes on with `to`.
   static void switch_from_to(Fiber& from, Fiber& to);
 

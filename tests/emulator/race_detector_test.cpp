@@ -1,0 +1,129 @@
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <string>
+
+#include "emulated_warpgroup.hpp"
+
+/// Built with the calls before memory accesses, like the kernels.
+namespace llamesh::test {
+namespace {
+
+using namespace ops::cuda;
+
+/// What the emulator says of a launch of two warps.
+std::string finding(const std::function<void()>& kernel, int blocks = 1) {
+  try {
+    emulator::Block::current().run({blocks, 1, 1}, 64, 64 * 128, kernel);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+void expect_race(const std::function<void()>& kernel, const std::string& who, int blocks = 1) {
+  const auto said = finding(kernel, blocks);
+  EXPECT_NE(said.find("a race: " + who), std::string::npos)
+      << '\'' << said << "' instead of " << who;
+}
+
+enum class Barrier { none, shuffle, warp, block };
+void wait_at(Barrier barrier) {
+  if (barrier == Barrier::shuffle) shuffle_xor(1.0F, 1);
+  if (barrier == Barrier::warp) sync_warp();
+  if (barrier == Barrier::block) sync_threads();
+}
+
+/// A thread reads what the one `distance` behind it wrote.
+std::function<void()> pass_on(int distance, Barrier barrier) {
+  return [=] {
+    auto* shared = shared_memory<volatile float>();
+    shared[thread_x()] = 1;
+    wait_at(barrier);
+    shared[64 + thread_x()] = shared[(thread_x() + distance) % 64];
+  };
+}
+
+TEST(RaceDetector, BarriersOrderWhatTheyHold) {
+  for (const auto barrier : {Barrier::none, Barrier::shuffle, Barrier::warp, Barrier::block})
+    EXPECT_EQ(finding(pass_on(0, barrier)), "") << "a thread's own memory";
+  EXPECT_EQ(finding(pass_on(1, Barrier::block)), "");
+  EXPECT_EQ(finding(pass_on(32, Barrier::block)), "");
+  expect_race(pass_on(1, Barrier::none), "thread");
+  expect_race(pass_on(1, Barrier::shuffle), "thread");
+  expect_race(pass_on(32, Barrier::warp), "thread 0 of block 0 and thread 32 of block 0");
+}
+
+// Lane 5 of each warp overwrites what the lanes of its warp have read.
+TEST(RaceDetector, ABarrierOfTheWarpIsEnoughWithinIt) {
+  const auto read_then_write = [](Barrier barrier, bool own_warp) {
+    return [=] {
+      auto* shared = shared_memory<volatile float>();
+      const int warp = thread_x() / 32;
+      static_cast<void>(static_cast<float>(shared[warp]));
+      wait_at(barrier);
+      if (thread_x() % 32 == 5) shared[own_warp ? warp : 1 - warp] = 0;
+    };
+  };
+  EXPECT_EQ(finding(read_then_write(Barrier::warp, true)), "");
+  EXPECT_EQ(finding(read_then_write(Barrier::block, false)), "");
+  expect_race(read_then_write(Barrier::none, true), "several threads of block 0 and thread 5");
+  expect_race(read_then_write(Barrier::warp, false), "");
+}
+
+TEST(RaceDetector, NothingOrdersTheBlocksOfALaunch) {
+  std::array<float, 64> memory{};
+  const auto write = [&] { memory[static_cast<std::size_t>(thread_x())] = 1; };
+  expect_race(write, "thread 63 of block 0 and thread 63 of block 1", 2);
+  EXPECT_EQ(finding(write), "");
+  EXPECT_EQ(finding(write), "") << "a launch is ordered after the one before";
+  volatile float seen = 0;
+  EXPECT_EQ(finding([&] { EXPECT_EQ(memory[5] + seen, 1); }, 2), "") << "reading alone is no race";
+  expect_race(
+      [&] {
+        static_cast<void>(static_cast<float>(seen));
+        sync_threads();
+        if (block_x() == 1 && thread_x() == 3) seen = 1;
+      },
+      "threads of several blocks and thread 3 of block 1", 2);
+}
+
+TEST(RaceDetector, WhatACopyBringsIsTheCopyingThreads) {
+  alignas(16) static const std::array<float, 256> from{};
+  const auto kernel = [](bool wait_first) {
+    return [=] {
+      copy_async(static_cast<SharedAddress>(16 * thread_x()),
+                 &from[static_cast<std::size_t>(4 * thread_x())], true);
+      copy_async_commit();
+      if (wait_first) copy_async_wait<0>();
+      sync_threads();
+      if (!wait_first) copy_async_wait<0>();
+      auto* shared = shared_memory<volatile float>();
+      shared[256 + thread_x()] = shared[(4 * thread_x() + 4) % 256];
+    };
+  };
+  EXPECT_EQ(finding(kernel(true)), "");
+  expect_race(kernel(false), "thread");
+}
+
+TEST(RaceDetector, AProductReadsItsFactorsUntilItIsWaitedFor) {
+  const auto kernel = [](bool barrier) {
+    return [=] {
+      float sums[8][4];
+      const auto all = matrix_descriptor(0, 16);
+      multiply_rows(sums, all, all, false);
+      commit_products();
+      wait_products<0>(sums);
+      if (barrier) sync_threads();
+      if (thread_x() == 64) store_shared(0, 0);
+    };
+  };
+  const auto run = [&](bool barrier) {
+    emulator::Block::current().run({1, 1, 1}, 128, 64 * 128, kernel(barrier));
+  };
+  EXPECT_NO_THROW(run(true));
+  EXPECT_ANY_THROW(run(false)) << "the other warps may not have waited yet";
+}
+
+}  // namespace
+}  // namespace llamesh::test
