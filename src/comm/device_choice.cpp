@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "core/process.hpp"
@@ -30,6 +31,13 @@ bool all_see_one(const Communicator& world, bool required) {
   return false;
 }
 
+/// This rank's place among the ranks of its machine that see the same GPUs.
+int place_on(const Communicator& machine, const std::string& seen) {
+  const auto all = machine.all_gather(seen);
+  const auto mine = all.begin() + machine.rank();
+  return static_cast<int>(std::count(all.begin(), mine, *mine));
+}
+
 void refuse_sharing(const Communicator& world, const Communicator& machine) {
   const auto all = machine.all_gather(device::identity());
   const auto mine = static_cast<std::size_t>(machine.rank());
@@ -48,7 +56,10 @@ void choose_device(const Communicator& world, DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return;
   if (!all_see_one(world, choice == DeviceChoice::cuda)) return;
   const auto machine = world.split_shared_memory();
-  agree(world, [&] { device::use_cuda(machine.rank() % device::cuda_devices()); });
+  std::string seen;
+  agree(world, [&] { seen = device::visible_identities(); });
+  const int place = place_on(machine, seen);
+  agree(world, [&] { device::use_cuda(place % device::cuda_devices()); });
   refuse_sharing(world, machine);
 }
 

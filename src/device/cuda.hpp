@@ -8,7 +8,7 @@
 #include "device/queue.hpp"
 
 /// The GPU side of this layer: cuda/*.cpp, or cuda_absent.cpp in a build without CUDA. Its callers
-/// have found kind() == Kind::cuda, except for devices() and why_no_devices().
+/// have found kind() == Kind::cuda, except for devices(), why_no_devices() and visible_bus_ids().
 namespace llamesh::device::cuda {
 
 int devices();
@@ -16,6 +16,7 @@ std::string why_no_devices();
 /// Makes device `index` the one of this process and looks whether it works.
 void use(int index);
 std::string bus_id();
+std::string visible_bus_ids();
 std::string description();
 
 /// Memory of the device, zero at first.

@@ -24,6 +24,9 @@ void use(int /*index*/) {
 std::string bus_id() {
   absent();
 }
+std::string visible_bus_ids() {
+  return "";
+}
 std::string description() {
   absent();
 }

@@ -38,6 +38,10 @@ std::string identity() {
   return chosen == Kind::cuda ? cuda::bus_id() : "";
 }
 
+std::string visible_identities() {
+  return cuda::visible_bus_ids();
+}
+
 std::string description() {
   return chosen == Kind::cuda ? cuda::description() : "CPU";
 }

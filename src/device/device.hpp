@@ -28,6 +28,10 @@ void use_cuda(int index);
 /// What tells this process's GPU from every other of its node (PCI bus id); empty on the CPU.
 std::string identity();
 
+/// The identities of all GPUs that this process can see, in the order of their numbers. Needs no
+/// use_cuda() before and readies none of them.
+std::string visible_identities();
+
 /// "CPU", or name and memory of the GPU.
 std::string description();
 

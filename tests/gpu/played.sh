@@ -11,11 +11,12 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failures=0
 
+seen_by_rank=() # what starts the program, for each rank in its own way
 # ran NAME RANKS ARGUMENT...: trains for 4 steps as run NAME; the exit status is the program's
 ran() {
   local run=$1 ranks=$2
   shift 2
-  timeout -k 5 120 tests/mpirun.sh "$ranks" "$program" train inputs/tiny.yaml train.steps=4 \
+  timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 \
     schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
 # verdict NAME RESULT [LOG]
@@ -58,6 +59,13 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
   ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
   close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
+
+# Neighbours in rank on different sockets, each of which shows its own two GPUs.
+# shellcheck disable=SC2016
+seen_by_rank=(sh -c 'PLAYED_GPUS=2 PLAYED_FIRST_GPU=$((OMPI_COMM_WORLD_LOCAL_RANK % 2 * 2)) exec "$@"' sh)
+ran near 4 --device cuda sharding.strategy=full_shard
+close "full_shard, 4 ranks that see two GPUs each" 4 near cpu 1e-5
+seen_by_rank=()
 
 bf16="precision.parameters=bf16 precision.reduce=bf16"
 bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_layers=1 data.document_mask=true"

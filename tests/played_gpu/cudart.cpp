@@ -1,6 +1,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "played_stream.hpp"
@@ -17,7 +19,12 @@
 // wait between two streams, or between a stream and the host, comes too early or too late. Memory
 // starts as garbage and becomes garbage again.
 //
-// PLAYED_GPUS=N: as many GPUs (1). PLAYED_GPU_MIB=N: the memory of each (16384).
+// As in CUDA, a thread starts with the first GPU as its current one, and the first call of most
+// kinds readies the current one by a context, which costs hundreds of MB there. A process that
+// readies a second GPU is ended, since llamesh wants one.
+//
+// PLAYED_GPUS=N: as many GPUs are visible (1). PLAYED_FIRST_GPU=N: the first of them is number N of
+// the machine (0). PLAYED_GPU_MIB=N: the memory of each (16384).
 
 using played::Done;
 
@@ -46,15 +53,38 @@ Memory& memory() {
   return it;
 }
 
-cudaError_t allocate(void** data, std::size_t bytes) {
+thread_local int current = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t failed(cudaError_t error) {
+  last_error = error;
+  return error;
+}
+
+/// Readies the current GPU for this process.
+void ready_current() {
+  static std::atomic<int> readied{-1};
+  int expected = -1;
+  if (readied.compare_exchange_strong(expected, current) || expected == current) return;
+  std::fprintf(stderr, "played GPU: GPU %d is readied in a process that uses GPU %d\n", current,
+               expected);
+  std::abort();
+}
+
+}  // namespace
+
+namespace played {
+
+bool allocate(void** data, std::size_t bytes) {
+  ready_current();
   auto& m = memory();
   const std::lock_guard lock(m.mutex);
-  if (m.used + bytes > m.bytes) return cudaErrorMemoryAllocation;
+  if (m.used + bytes > m.bytes) return false;
   *data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   std::memset(*data, garbage, bytes);
   m.sizes[*data] = bytes;
   m.used += bytes;
-  return cudaSuccess;
+  return true;
 }
 
 void release(void* data) {
@@ -70,12 +100,6 @@ void release(void* data) {
   m.sizes.erase(found);
   std::free(data);
 }
-
-int current = 0;
-
-}  // namespace
-
-namespace played {
 
 namespace {
 
@@ -161,13 +185,16 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 cudaError_t cudaSetDevice(int device) {
   current = device;
+  ready_current();
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   *device = current;
   return cudaSuccess;
 }
+/// Of the current GPU, which they ready.
 cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
+  ready_current();
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
@@ -179,7 +206,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
+  const int of_machine = static_cast<int>(number_of("PLAYED_FIRST_GPU", 0)) + device;
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", of_machine);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
@@ -198,8 +226,9 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 // --- Errors ---
 
+/// What went wrong last in this thread, once. An event that has not happened yet counts.
 cudaError_t cudaGetLastError() {
-  return cudaSuccess;
+  return std::exchange(last_error, cudaSuccess);
 }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the played GPU";
@@ -211,15 +240,17 @@ const char* cudaGetErrorName(cudaError_t error) {
 // --- Memory ---
 
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
-  return allocate(data, bytes);
+  return played::allocate(data, bytes) ? cudaSuccess : failed(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* data) {
+  ready_current();
   // As CUDA does, it waits for all that is under way.
   cudaDeviceSynchronize();
-  if (data) release(data);
+  if (data) played::release(data);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
+  ready_current();
   *data = std::malloc(bytes);
   std::memset(*data, garbage, bytes);
   return cudaSuccess;
@@ -252,6 +283,7 @@ cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/,
                                          int /*priority*/) {
+  ready_current();
   *stream = new CUstream_st;
   return cudaSuccess;
 }
@@ -272,6 +304,7 @@ cudaError_t cudaDeviceSynchronize() {
   return cudaSuccess;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  ready_current();
   *event = new CUevent_st;
   return cudaSuccess;
 }
@@ -284,7 +317,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return !event->done || event->done->is_set() ? cudaSuccess : cudaErrorNotReady;
+  return !event->done || event->done->is_set() ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->done) event->done->wait();

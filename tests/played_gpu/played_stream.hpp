@@ -63,4 +63,9 @@ class Stream {
 void enqueue(cudaStream_t stream, std::function<void()> work);
 cudaStream_t default_stream();
 
+/// Memory of the GPU, full of garbage; false where there is not so much.
+bool allocate(void** data, std::size_t bytes);
+/// At once, whatever is under way.
+void release(void* data);
+
 }  // namespace played

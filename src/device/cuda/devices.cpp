@@ -1,12 +1,27 @@
 #include <array>
 
 #include "core/error.hpp"
+#include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/runtime.hpp"
 
 namespace llamesh::device::cuda {
+namespace {
+
+/// Whether the GPU, NVLink or the node's services failed, not this program.
+bool of_the_machine(cudaError_t error) {
+  return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable ||
+         error == cudaErrorDevicesUnavailable || error == cudaErrorSystemNotReady;
+}
+
+}  // namespace
 
 void check(cudaError_t result, const char* what, std::source_location where) {
+  if (result == cudaErrorMemoryAllocation)
+    fail(ExitCode::bad_input, "{} found no memory left on the GPU; {}", what, with_less_memory);
+  if (of_the_machine(result))
+    fail(ExitCode::stopped_early, "{} failed on the GPU by a fault of it or of its node: {} ({})",
+         what, cudaGetErrorString(result), cudaGetErrorName(result));
   if (result != cudaSuccess)
     fail(ExitCode::internal_error, "{} failed on the GPU: {} ({}), at {}:{}", what,
          cudaGetErrorString(result), cudaGetErrorName(result), where.file_name(), where.line());
@@ -17,12 +32,23 @@ namespace {
 /// Kernels are compiled for compute capability 8.0 and later.
 constexpr int least_major = 8;
 
-cudaDeviceProp properties() {
+int current_device() {
   int device = 0;
-  cudaDeviceProp result{};
   check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaGetDeviceProperties(&result, device), "cudaGetDeviceProperties");
+  return device;
+}
+
+cudaDeviceProp properties() {
+  cudaDeviceProp result{};
+  check(cudaGetDeviceProperties(&result, current_device()), "cudaGetDeviceProperties");
   return result;
+}
+
+std::string bus_id_of(int device) {
+  std::array<char, 32> id{};
+  check(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device),
+        "cudaDeviceGetPCIBusId");
+  return id.data();
 }
 
 }  // namespace
@@ -43,9 +69,10 @@ void use(int index) {
   const int count = devices();
   validate(count > 0, "no GPU: {}; give --device cpu", why_no_devices());
   expects(index >= 0 && index < count, "CUDA device {} of {}", index, count);
-  // Waiting threads sleep: other ranks and the data threads need their cores.
-  check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "cudaSetDeviceFlags");
   check(cudaSetDevice(index), "cudaSetDevice");
+  // Waiting threads sleep: other ranks and the data threads need their cores. Flags are those of
+  // the current device: set earlier they would give each rank a context on the first GPU.
+  check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "cudaSetDeviceFlags");
   const auto p = properties();
   validate(p.major >= least_major,
            "{} has compute capability {}.{}; llamesh needs {}.0 or later; give --device cpu",
@@ -53,12 +80,13 @@ void use(int index) {
 }
 
 std::string bus_id() {
-  int device = 0;
-  std::array<char, 32> id{};
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device),
-        "cudaDeviceGetPCIBusId");
-  return id.data();
+  return bus_id_of(current_device());
+}
+
+std::string visible_bus_ids() {
+  std::string ids;
+  for (int device = 0; device < devices(); ++device) ids += bus_id_of(device) + " ";
+  return ids;
 }
 
 std::string description() {

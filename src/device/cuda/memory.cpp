@@ -6,6 +6,15 @@
 
 namespace llamesh::device::cuda {
 
+void tell_no_room(std::int64_t bytes) {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  fail(ExitCode::bad_input,
+       "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); {}", bytes,
+       MemoryMeter::instance().in_use(), free, total, with_less_memory);
+}
+
 /// Everything is planned and allocated before the first step (SlotPool in the course of it), so a
 /// pool of our own would have nothing to do.
 std::shared_ptr<void> allocate(std::int64_t bytes) {
@@ -14,12 +23,7 @@ std::shared_ptr<void> allocate(std::int64_t bytes) {
   const auto result = cudaMalloc(&data, size);
   if (result == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // told here; the next call shall not tell it again
-    std::size_t free = 0;
-    std::size_t total = 0;
-    cudaMemGetInfo(&free, &total);
-    fail(ExitCode::bad_input,
-         "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); {}", bytes,
-         MemoryMeter::instance().in_use(), free, total, with_less_memory);
+    tell_no_room(bytes);
   }
   check(result, "cudaMalloc");
   check(cudaMemset(data, 0, size), "cudaMemset");
