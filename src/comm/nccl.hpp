@@ -9,7 +9,8 @@
 /// The GPU side of this layer: nccl/*, or nccl_absent.cpp in a build without CUDA.
 namespace llamesh::comm {
 
-/// One NCCL communicator over all ranks, out of which those of the mesh axes are cut.
+/// One NCCL communicator over all ranks, out of which those of the mesh axes are cut; none where
+/// there is one rank.
 class Nccl {
  public:
   /// Collective. Rank 0 makes NCCL's id, MPI carries it. Throws when NCCL has not connected all

@@ -66,9 +66,12 @@ Fsdp::~Fsdp() {
   // The buffers must outlive the collectives that use them, also when an error unwinds us: then the
   // other ranks may never come, and waits for them are given up first.
   if (std::uncaught_exceptions() > 0) comm::stop_waiting();
-  for (auto* axis : {&shard_, &replicate_}) {
+  // Neither may kernels still read them: NCCL takes its memory back at once, as cudaFree() does
+  // not.
+  for (auto* stream :
+       {&shard_.collectives->stream(), &replicate_.collectives->stream(), &compute_}) {
     try {
-      axis->collectives->stream().record().wait();
+      stream->record().wait();
     } catch (...) {  // the error has been, or is being, reported by whoever waited for the result
     }
   }

@@ -60,10 +60,10 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
   close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
 
-# Neighbours in rank on different sockets, each of which shows its own two GPUs.
+# Neighbours in rank on different sockets, each of which shows its own two GPUs; and no windows.
 # shellcheck disable=SC2016
 seen_by_rank=(sh -c 'PLAYED_GPUS=2 PLAYED_FIRST_GPU=$((OMPI_COMM_WORLD_LOCAL_RANK % 2 * 2)) exec "$@"' sh)
-ran near 4 --device cuda sharding.strategy=full_shard
+PLAYED_NCCL_WINDOWS=0 ran near 4 --device cuda sharding.strategy=full_shard
 close "full_shard, 4 ranks that see two GPUs each" 4 near cpu 1e-5
 seen_by_rank=()
 
@@ -98,6 +98,8 @@ PLAYED_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*
 PLAYED_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
 PLAYED_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
 PLAYED_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
+PLAYED_GPU_MIB=1 fails "too little memory for NCCL" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 \
+  sharding.strategy=no_shard
 PLAYED_GPUS=0 fails "no GPU" 78 "no GPU: .*--device cpu" 2
 
 [[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }

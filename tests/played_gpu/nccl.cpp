@@ -7,26 +7,31 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.hpp"
 #include "played_stream.hpp"
 
 // The part of NCCL that llamesh calls, played over MPI. A communicator is a copy of MPI's, calls
-// return before they are done, as those of non-blocking communicators do, and collectives run in
-// their stream. Sums are rounded to the type at each hop of a ring, as NCCL's are.
+// return before they are done, as those of non-blocking communicators do (some of them with
+// ncclSuccess all the same), and collectives run in their stream. What a call gives back is there
+// when ncclCommGetAsyncError() has told that the call is done, and the next call before that is an
+// error. Sums are rounded to the type at each hop of a ring, as NCCL's are.
 //
 // PLAYED_NCCL_BREAKS=N: the Nth collective of a communicator never ends, and is an asynchronous
-// error.
+// error. PLAYED_NCCL_WINDOWS=0: NCCL has no use for windows, as it has none without direct access
+// between the GPUs of a node.
 
 struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::atomic<int> polls_until_done{0};
-  ncclComm_t* split = nullptr;  // where the handle of a split goes when it is done
-  ncclComm_t made = nullptr;
+  std::function<void()> give_back;  // what a call puts somewhere when it is done
+  std::atomic<int> windows{0};
   std::atomic<std::int64_t> collectives{0};
   std::atomic<bool> broken{false}, aborted{false};
 };
@@ -40,6 +45,16 @@ constexpr int polls = 3;  // of a call, until it is done
 ncclResult_t begun(ncclComm_t comm) {
   comm->polls_until_done = polls;
   return ncclInProgress;
+}
+
+/// Whether the last call has been followed to its end.
+bool ready(ncclComm_t comm) {
+  return comm->polls_until_done <= 0;
+}
+
+[[noreturn]] void misuse(const char* what) {
+  std::fprintf(stderr, "played NCCL: %s\n", what);
+  std::abort();
 }
 
 /// Waits without taking the core from who computes.
@@ -100,6 +115,7 @@ bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std
 
 template <class Work>
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
+  if (!ready(comm)) return ncclInvalidArgument;
   const char* breaks = std::getenv("PLAYED_NCCL_BREAKS");
   if (++comm->collectives == (breaks ? std::atoll(breaks) : -1)) {
     played::enqueue(stream, [comm] {
@@ -143,18 +159,19 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 }
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
                            ncclConfig_t* /*config*/) {
+  if (!ready(comm)) return ncclInvalidArgument;
+  *made = nullptr;
   MPI_Comm group = MPI_COMM_NULL;
   MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &group);
-  comm->split = made;
-  comm->made = nullptr;
   if (group != MPI_COMM_NULL) {
-    comm->made = new ncclComm;
-    comm->made->mpi = group;
-    MPI_Comm_rank(group, &comm->made->rank);
-    MPI_Comm_size(group, &comm->made->size);
-    begun(comm->made);
+    auto* const child = new ncclComm;
+    child->mpi = group;
+    MPI_Comm_rank(group, &child->rank);
+    MPI_Comm_size(group, &child->size);
+    comm->give_back = [made, child] { *made = child; };
   }
-  return begun(comm);
+  begun(comm);
+  return ncclSuccess;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (comm->broken) {
@@ -162,14 +179,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     return ncclSuccess;
   }
   const bool done = comm->polls_until_done <= 0 || --comm->polls_until_done <= 0;
-  if (done && comm->split) *comm->split = comm->made, comm->split = nullptr;
+  if (done && comm->give_back) std::exchange(comm->give_back, nullptr)();
   *state = done ? ncclSuccess : ncclInProgress;
   return ncclSuccess;
 }
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  return begun(comm);
+  return ready(comm) ? begun(comm) : ncclInvalidArgument;
 }
-ncclResult_t ncclCommDestroy(ncclComm_t /*comm*/) {
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!ready(comm)) return ncclInvalidArgument;
+  if (comm->windows != 0) misuse("a communicator is destroyed before its windows");
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
@@ -177,18 +196,30 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 
+/// In whole pages, by the virtual memory management of the driver.
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
-  return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  constexpr std::size_t page = std::size_t{2} << 20U;
+  return played::allocate(data, (bytes + page - 1) / page * page) ? ncclSuccess
+                                                                  : ncclUnhandledCudaError;
 }
+/// Unlike cudaFree() it waits for nothing.
 ncclResult_t ncclMemFree(void* data) {
-  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  played::release(data);
+  return ncclSuccess;
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* /*data*/, std::size_t /*bytes*/,
                                     ncclWindow_t* window, int /*flags*/) {
-  *window = reinterpret_cast<ncclWindow_t>(comm);
-  return begun(comm);
+  const char* windows = std::getenv("PLAYED_NCCL_WINDOWS");
+  if (windows && std::string_view(windows) == "0") return ncclSuccess;
+  if (!ready(comm)) return ncclInvalidArgument;
+  ++comm->windows;
+  comm->give_back = [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); };
+  begun(comm);
+  return ncclSuccess;
 }
-ncclResult_t ncclCommWindowDeregister(ncclComm_t /*comm*/, ncclWindow_t /*window*/) {
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  if (window != reinterpret_cast<ncclWindow_t>(comm)) misuse("no such window");
+  --comm->windows;
   return ncclSuccess;
 }
 

@@ -1,6 +1,6 @@
 #include "comm/nccl/collectives.hpp"
 
-#include <array>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -28,6 +28,24 @@ ncclDataType_t type_of(const Tensor& tensor) {
 
 std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
+}
+
+/// What the user has set stays.
+void set_nccl_defaults() {
+  // Kernels of different axes run beside each other. NCCL then wants them to start in the order of
+  // the calls, the same on all ranks, so that they cannot wait for each other in a circle.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // NVLink's switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+}
+
+/// Of every communicator. They share no resources (splitShare): those that do run their collectives
+/// one after another (NCCL's enqueue.cc orders each launch behind the last by a stream that belongs
+/// to the resources), so an axis could not be busy beside another one.
+ncclConfig_t non_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
 }
 
 }  // namespace
@@ -116,6 +134,8 @@ device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event af
 }
 
 Nccl::Nccl(const Communicator& world) {
+  if (world.size() == 1) return;  // NCCL would take time, memory and a network interface
+  set_nccl_defaults();
   const std::string id = on_rank_0(world, [] {
     ncclUniqueId made;
     check(ncclGetUniqueId(&made), "ncclGetUniqueId");
@@ -123,9 +143,7 @@ Nccl::Nccl(const Communicator& world) {
   });
   ncclUniqueId same;
   std::memcpy(same.internal, id.data(), sizeof(same.internal));
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.splitShare = 1;
+  ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
   agree(world, [&] {
     check(ncclCommInitRankConfig(&made, world.size(), same, world.rank(), &config),
@@ -140,10 +158,9 @@ Nccl& Nccl::operator=(Nccl&&) noexcept = default;
 
 std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
                                         int color) const {
+  if (!world_) return std::make_unique<NcclCollectives>(0, 1, nullptr);
   const bool alone = group.size() == 1;
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.splitShare = 1;
+  ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
   // Every rank takes part in the split, also those that stay alone.
   world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {

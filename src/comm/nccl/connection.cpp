@@ -113,13 +113,31 @@ void Nccl::Connection::watch() {
   }
 }
 
+namespace {
+
+/// Memory of ncclMemAlloc(), which rounds up to whole pages of the GPU and does not tell a lack of
+/// room from other errors of CUDA.
+void* allocate(std::size_t bytes) {
+  constexpr std::size_t largest_page = std::size_t{2} << 20U;
+  void* data = nullptr;
+  const auto result = ncclMemAlloc(&data, bytes);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  if (result == ncclUnhandledCudaError && cudaMemGetInfo(&free, &total) == cudaSuccess &&
+      free < bytes + largest_page)
+    device::cuda::tell_no_room(static_cast<std::int64_t>(bytes));
+  check(result, "ncclMemAlloc");
+  return data;
+}
+
+}  // namespace
+
 device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connection,
                                  std::int64_t bytes) {
   using device::cuda::check;
   if (bytes == 0) return {};
   const auto size = static_cast<std::size_t>(bytes);
-  void* data = nullptr;
-  comm::check(ncclMemAlloc(&data, size), "ncclMemAlloc");
+  void* const data = allocate(size);
   check(cudaMemset(data, 0, size), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaMemset");
   ncclWindow_t window = nullptr;  // stays so where NCCL has no use for one

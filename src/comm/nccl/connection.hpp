@@ -65,8 +65,9 @@ struct Nccl::Connection {
   std::thread watcher_;  // last: it uses all of the above
 };
 
-/// Memory that NCCL made, registered with a communicator where NCCL can use that (symmetric
-/// kernels, NVLink SHARP), zero at first. Collective over the communicator, at equal size.
+/// Memory that NCCL made, registered with a communicator where NCCL can use that (its symmetric
+/// kernels), zero at first. Unlike that of cudaMalloc() it is taken back without waiting for what
+/// the GPU does with it. Collective over the communicator, at equal size.
 device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connection,
                                  std::int64_t bytes);
 
