@@ -113,6 +113,9 @@ for strategy in full_shard shard_grad_op no_shard hybrid_shard hybrid_shard_zero
   done
 done
 
+NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
+close "full_shard, 2 NCCL ranks with windows, beside one" windows-2 one 1e-5
+
 if "$llamesh" verify "$work/hybrid_shard-4/checkpoints/step_00000020" >/dev/null 2>&1 &&
   train hybrid_shard-4 2 cpu train.steps=24 && [[ $(losses hybrid_shard-4 | wc -l) == 24 ]]; then
   row "checkpoint of 4 GPU ranks, on 2 CPU ranks" passed "steps 21 to 24"
