@@ -37,6 +37,19 @@ struct Layout {
 struct Operation {
   bool a_transposed = false, b_transposed = false;
 };
+/// What an algorithm counts on: the alignments that the preference promised.
+struct Alignments {
+  std::uint32_t a = 256, b = 256, c = 256, d = 256;
+};
+struct Algorithm {
+  std::uint64_t found;  // what the heuristic writes here where it has an algorithm
+  Alignments alignments;
+};
+constexpr std::uint64_t is_found = 0xA190;
+
+bool aligned(const void* data, std::uint32_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
+}
 
 /// op(X) with its inner dimension together: numbers[outer * inner_size + inner].
 std::vector<float> lines(const Layout& x, const void* data, bool inner_is_rows) {
@@ -119,21 +132,32 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
   *preference = new cublasLtMatmulPreferenceOpaque_t{};
+  as<Alignments>(*preference) = {};
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
   delete preference;
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /*preference*/,
-                                                    cublasLtMatmulPreferenceAttributes_t /*what*/,
-                                                    const void* /*value*/, std::size_t /*bytes*/) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what,
+                                                    const void* value, std::size_t bytes) {
+  const std::size_t wanted = what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4;
+  if (bytes != wanted) return CUBLAS_STATUS_INVALID_VALUE;
+  auto& mine = as<Alignments>(preference);
+  std::uint32_t number = 0;
+  std::memcpy(&number, value, sizeof number);
+  if (what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES) mine.a = number;
+  if (what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES) mine.b = number;
+  if (what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES) mine.c = number;
+  if (what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) mine.d = number;
   return CUBLAS_STATUS_SUCCESS;
 }
+/// Of several results the first has no algorithm.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
-    cublasLtMatmulPreference_t /*preference*/, int wanted, cublasLtMatmulHeuristicResult_t* results,
+    cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t* results,
     int* count) {
   const auto& op = as<Operation>(operation);
   const auto &la = as<Layout>(a), &lb = as<Layout>(b), &ld = as<Layout>(d);
@@ -143,7 +167,11 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
                      lb.stride >= lb.rows && ld.stride >= ld.rows && la.type == lb.type &&
                      (ld.type == la.type || ld.type == CUDA_R_32F);
   *count = sound ? std::min(wanted, 2) : 0;
-  for (int i = 0; i < *count; ++i) results[i] = {};
+  for (int i = 0; i < *count; ++i) {
+    results[i] = {};
+    results[i].state = i + 1 < *count ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+    if (i + 1 == *count) as<Algorithm>(&results[i].algo) = {is_found, as<Alignments>(preference)};
+  }
   return sound ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation,
@@ -151,9 +179,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t /*c_layout*/, void* d,
                               cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* /*algorithm*/, void* /*workspace*/,
+                              const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t /*bytes*/, cudaStream_t stream) {
   if (c != d) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto& chosen = as<const Algorithm>(algorithm);
+  const auto& bytes = chosen.alignments;
+  if (chosen.found != is_found || !aligned(workspace, 256) || !aligned(a, bytes.a) ||
+      !aligned(b, bytes.b) || !aligned(c, bytes.c) || !aligned(d, bytes.d))
+    return CUBLAS_STATUS_INVALID_VALUE;
   played::enqueue(
       stream, [op = as<Operation>(operation), la = as<Layout>(a_layout), lb = as<Layout>(b_layout),
                ld = as<Layout>(d_layout), a, b, d, alpha = *static_cast<const float*>(alpha),

@@ -118,9 +118,14 @@ class Plan {
     check(cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), c_.get(),
                                          c_.get(), made, candidate + 1, found.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic");
-    expects(count > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}", c.rows, c.cols,
+    // A result without success has no algorithm.
+    const auto good = std::stable_partition(
+        found.begin(), found.begin() + count,
+        [](const auto& result) { return result.state == CUBLAS_STATUS_SUCCESS; });
+    const auto usable = static_cast<int>(good - found.begin());
+    expects(usable > 0, "cuBLASLt has no algorithm for a product of {} x {} x {}", c.rows, c.cols,
             a.cols);
-    algorithm_ = found[static_cast<std::size_t>(std::min(candidate, count - 1))].algo;
+    algorithm_ = found[static_cast<std::size_t>(std::min(candidate, usable - 1))].algo;
   }
 
   std::unique_ptr<cublasLtMatmulDescOpaque_t, cublasStatus_t (*)(cublasLtMatmulDesc_t)> operation_{
