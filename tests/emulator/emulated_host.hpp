@@ -70,8 +70,12 @@ inline std::int64_t multiprocessors() {
   return 2;  // so that grids are small and their loops go round
 }
 
+inline std::int64_t shared_bytes_a_block() {
+  return emulator::most_shared_bytes;
+}
+
 inline bool has_warpgroups() {
-  return true;
+  return emulator::most_shared_bytes >= 227 * 1024;  // a Hopper
 }
 
 }  // namespace emulated

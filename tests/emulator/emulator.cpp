@@ -20,7 +20,7 @@ void Block::run(Index grid, int threads, std::int64_t shared_bytes,
           grid.z);
   expects(std::int64_t{grid.x} * grid.y * grid.z <= Moment::most_blocks, "a grid of {} x {} x {}",
           grid.x, grid.y, grid.z);
-  expects(shared_bytes <= 227 * 1024, "{} bytes of shared memory", shared_bytes);
+  expects(shared_bytes <= most_shared_bytes, "{} bytes of shared memory", shared_bytes);
   grid_ = grid;
   threads_ = threads;
   shared_bytes_ = shared_bytes;

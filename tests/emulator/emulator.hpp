@@ -33,6 +33,9 @@
 /// - A barrier that a thread has left, and a warp whose lanes do different things, are errors.
 namespace llamesh::emulator {
 
+/// Shared memory that a block can have: a Hopper's, unless a test plays another GPU.
+inline std::int64_t most_shared_bytes = 227 * 1024;
+
 /// Whether launches look for races, which makes them slower.
 inline bool looks_for_races = true;
 

@@ -1,8 +1,12 @@
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "ops/cuda/attention_choice.hpp"
 #include "twin.hpp"
+#ifdef LLAMESH_CUDA_EMULATED
+#include "emulator.hpp"
+#endif
 
 namespace llamesh::test {
 namespace {
@@ -113,6 +117,34 @@ TEST_P(CudaAttention, Backward) {
         p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
     }
 }
+
+#ifdef LLAMESH_CUDA_EMULATED
+/// Plays a GPU with 99 KiB of shared memory a block: compute capability 8.6, 8.9, 12.0.
+class SmallGpu {
+ public:
+  SmallGpu() : before_(std::exchange(emulator::most_shared_bytes, 99 * 1024)) {}
+  ~SmallGpu() { emulator::most_shared_bytes = before_; }
+  SmallGpu(const SmallGpu&) = delete;
+  SmallGpu& operator=(const SmallGpu&) = delete;
+
+ private:
+  std::int64_t before_;
+};
+
+TEST_P(CudaAttention, FitsIntoSmallSharedMemory) {
+  const SmallGpu small;
+  for (const ops::AttentionShape& shape :
+       {ops::AttentionShape{1, 130, 2, 1, 128}, {1, 67, 1, 1, 120}, {1, 70, 2, 2, 200}})
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(shape.head_dim);
+      Problem p(dtype(), shape, documents);
+      p.forward();
+      p.backward();
+      p.out.expect_equal(near(), "out");
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+    }
+}
+#endif
 
 // Rows that no 16 bytes can be read of at once.
 TEST_P(CudaAttention, UnalignedRows) {

@@ -105,21 +105,39 @@ struct Meetings {
   }
 };
 
-/// One of the statistics of a query, of which each of the first 192 threads loads one.
-__device__ __forceinline__ std::uint32_t load_statistic(const AttentionRows<bf16>& a, int batch,
-                                                        int head, int q0) {
-  const int wanted = q0 + thread_x() % passing;
-  const int i = wanted < a.sequence ? wanted : a.sequence - 1;
-  const auto at = a.statistics(batch, head) + i;
-  // Behind the last query every weight is exp(-inf) = 0, whatever the scores.
-  if (thread_x() < passing)
-    return bits_of(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : infinity());
-  if (thread_x() < 2 * passing) return bits_of(a.delta[at]);
-  return static_cast<std::uint32_t>(a.first_key(batch, i));
-}
-__device__ __forceinline__ void store_statistic(QueryColumns* to, std::uint32_t word) {
-  if (thread_x() < 3 * passing) reinterpret_cast<std::uint32_t*>(to)[thread_x()] = word;
-}
+/// Statistics of a tile of queries, on their way from memory to shared memory: each thread carries
+/// a word or two.
+template <int threads>
+struct PassingStatistics {
+  static constexpr int all = 3 * passing, each = (all + threads - 1) / threads;
+  std::uint32_t words[each];
+
+  __device__ __forceinline__ PassingStatistics(const AttentionRows<bf16>& a, int batch, int head,
+                                               int q0) {
+    LLAMESH_UNROLL
+    for (int n = 0; n < each; ++n) words[n] = load(a, batch, head, q0, thread_x() + n * threads);
+  }
+  __device__ __forceinline__ void store(QueryColumns* to) const {
+    LLAMESH_UNROLL
+    for (int n = 0; n < each; ++n) {
+      const int word = thread_x() + n * threads;
+      if (word < all) reinterpret_cast<std::uint32_t*>(to)[word] = words[n];
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t load(const AttentionRows<bf16>& a, int batch,
+                                                       int head, int q0, int word) {
+    const int wanted = q0 + word % passing;
+    const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+    const auto at = a.statistics(batch, head) + i;
+    // Behind the last query every weight is exp(-inf) = 0, whatever the scores.
+    if (word < passing)
+      return bits_of(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : infinity());
+    if (word < 2 * passing) return bits_of(a.delta[at]);
+    return static_cast<std::uint32_t>(a.first_key(batch, i));
+  }
+};
 
 /// scores become weights. The columns are queries, `first` of the tile and after.
 template <int n_tiles>

@@ -85,30 +85,31 @@ T read_back(device::Stream& stream, const T* from) {
 }
 
 /// Of the current device.
+inline int attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  check(cudaGetDevice(&device), "current device");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "attribute of the device");
+  return value;
+}
+
 inline std::int64_t multiprocessors() {
-  static const int count = [] {
-    int device = 0, number = 0;
-    check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&number, cudaDevAttrMultiProcessorCount, device),
-          "number of multiprocessors");
-    return number;
-  }();
+  static const int count = attribute(cudaDevAttrMultiProcessorCount);
   return count;
+}
+
+/// The most shared memory that a block can ask for: 99 KiB on small Amperes and Adas, 163 KiB on an
+/// A100, 227 KiB on a Hopper.
+inline std::int64_t shared_bytes_a_block() {
+  static const int bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return bytes;
 }
 
 /// Whether the current device is a Hopper and this build has code for it alone, which PTX for
 /// later ones is not (cuda_warpgroup.cuh).
 inline bool has_warpgroups() {
 #ifdef LLAMESH_HAS_WARPGROUPS
-  static const bool hopper = [] {
-    int device = 0, major = 0, minor = 0;
-    check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-          "compute capability");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-          "compute capability");
-    return major == 9 && minor == 0;
-  }();
+  static const bool hopper = attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+                             attribute(cudaDevAttrComputeCapabilityMinor) == 0;
   return hopper;
 #else
   return false;

@@ -124,15 +124,25 @@ __device__ __forceinline__ float row_sum(float x) {
   return x;
 }
 
-/// Calls body(Sizes<...>{}) with the smallest instance for a head dim.
+/// Shared memory of a block that has `tokens` tiles of tokens and one of scores.
+template <class S>
+constexpr std::int64_t shared_bytes(int tokens) {
+  return (std::int64_t{tokens} * S::token_words + S::score_words) * 4;
+}
+
+/// Calls body(Sizes<...>{}) with the smallest instance for a head dim whose `tokens` tiles of
+/// tokens have room in this GPU's shared memory.
 template <class Body>
-void with_sizes(std::int64_t head_dim, const Body& body) {
+void with_sizes(std::int64_t head_dim, int tokens, const Body& body) {
+  const auto choose = [&]<class Large, class Small>(Large large, Small small) {
+    shared_bytes<Large>(tokens) <= shared_bytes_a_block() ? body(large) : body(small);
+  };
   if (head_dim <= 64)
     body(Sizes<64, 64>{});
   else if (head_dim <= 128)
-    body(Sizes<128, 64>{});
+    choose(Sizes<128, 64>{}, Sizes<128, 32>{});
   else
-    body(Sizes<256, 32>{});
+    choose(Sizes<256, 32>{}, Sizes<256, 16>{});
 }
 
 }  // namespace LLAMESH_OPS_CUDA::plain

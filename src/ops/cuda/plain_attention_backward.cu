@@ -117,14 +117,13 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) 
 void plain_attention_backward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
-    with_sizes(s.head_dim, [&]<class S>(S) {
+    constexpr int tokens = 4;  // tiles of them
+    with_sizes(s.head_dim, tokens, [&]<class S>(S) {
       const auto tiles = divide_up(s.sequence, S::tile);
-      const std::int64_t shared_bytes = (4 * S::token_words + S::score_words) * 4;
+      const auto bytes = shared_bytes<S>(tokens);
       const auto rows = attention_rows<T>(call);
-      launch(&backward_queries<S, T>, {tiles, s.heads, s.batch}, threads, shared_bytes, stream,
-             rows);
-      launch(&backward_keys<S, T>, {tiles, s.kv_heads, s.batch}, threads, shared_bytes, stream,
-             rows);
+      launch(&backward_queries<S, T>, {tiles, s.heads, s.batch}, threads, bytes, stream, rows);
+      launch(&backward_keys<S, T>, {tiles, s.kv_heads, s.batch}, threads, bytes, stream, rows);
     });
   });
 }

@@ -92,9 +92,10 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
 void plain_attention(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
-    with_sizes(s.head_dim, [&]<class S>(S) {
+    constexpr int tokens = 2;  // tiles of them
+    with_sizes(s.head_dim, tokens, [&]<class S>(S) {
       launch(&forward<S, T>, {divide_up(s.sequence, S::tile), s.heads, s.batch}, threads,
-             (2 * S::token_words + S::score_words) * 4, stream, attention_rows<T>(call));
+             shared_bytes<S>(tokens), stream, attention_rows<T>(call));
     });
   });
 }

@@ -11,28 +11,29 @@ namespace {
 
 using namespace tensor;
 
-constexpr int warps = 8;
-constexpr int threads = 32 * warps;
-constexpr int own = 16 * warps;  // tokens whose gradient a block computes
 constexpr int others = passing;  // tokens of the other kind at a time
 
-template <int dims>
-using OwnTile = Tile<dims, own>;
-template <int dims>
-using Pair = TilePair<dims, others>;
-
-template <int dims>
-constexpr std::int64_t shared_bytes() {
-  return 2 * OwnTile<dims>::bytes + 2 * Pair<dims>::bytes;
-}
+/// A block of so many warps: 8 of them, or 4 where a multiprocessor has not enough shared memory.
+template <int dims_, int warps>
+struct Sizes {
+  static constexpr int dims = dims_;
+  static constexpr int threads = 32 * warps;
+  static constexpr int own = 16 * warps;  // tokens whose gradient a block computes
+  using OwnTile = Tile<dims, own>;
+  using Pair = TilePair<dims, others>;
+  static constexpr std::int64_t query_bytes = 2 * OwnTile::bytes + 2 * Pair::bytes;
+  static constexpr std::int64_t key_bytes = query_bytes + 2 * sizeof(QueryColumns);
+};
 
 // --- dq: a warp has 16 queries, keys pass by ---
 
-/// dq of 128 queries of one head a block.
-template <int dims>
-__global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf16> a) {
-  const OwnTile<dims> q{shared_address(shared_memory<unsigned char>())};
-  const OwnTile<dims> dout{q.base + q.bytes};
+/// dq of some queries of one head a block.
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<bf16> a) {
+  constexpr int dims = S::dims, own = S::own, threads = S::threads;
+  using Pair = typename S::Pair;
+  const typename S::OwnTile q{shared_address(shared_memory<unsigned char>())};
+  const typename S::OwnTile dout{q.base + q.bytes};
   const SharedAddress stages = dout.base + q.bytes;
   const int head = block_x(), batch = block_z();
   const int q0 = (grid_y() - 1 - block_y()) * own;
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
   int k0 = a.first_key(batch, q0) / others * others;
   q.template copy<threads>(a.q, token + q0, head * dims, count);
   dout.template copy<threads>(a.dout, token + q0, head * dims, count);
-  Pair<dims>(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  Pair(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
   copy_async_commit();
   float dq[1][dims / 8][4] = {};
   for (int stage = 0; k0 < q0 + count; k0 += others, stage ^= 1) {
@@ -53,10 +54,10 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     sync_threads();  // this tile is there, and the one before has been used
     const int next = k0 + others;
     if (next < q0 + count)
-      Pair<dims>(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+      Pair(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
     copy_async_commit();
     if (k0 > q0 + row + 15) continue;  // all of them after the warp's queries
-    const auto [k, v] = Pair<dims>(stages, stage);
+    const auto [k, v] = Pair(stages, stage);
     float s[1][others / 8][4], dweights[1][others / 8][4];
     score(s, q, row, k);
     score(dweights, dout, row, v);
@@ -84,9 +85,11 @@ struct KeySums {
   float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
 
   /// Adds what a tile of queries gives. `key` is the warp's first, `query` the tile's.
-  __device__ __forceinline__ void add(const OwnTile<dims>& k, const OwnTile<dims>& v, int row,
-                                      const Pair<dims>& queries, const QueryColumns& columns,
-                                      bool documents, float factor, int query, int key) {
+  template <int own>
+  __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
+                                      const TilePair<dims, others>& queries,
+                                      const QueryColumns& columns, bool documents, float factor,
+                                      int query, int key) {
     LLAMESH_NO_UNROLL
     for (int first = 0; first < others; first += part<dims>) {
       if (query + first + part<dims> <= key) continue;  // all of them before the warp's keys
@@ -108,43 +111,44 @@ struct KeySums {
   }
 };
 
-/// dk and dv of 128 keys of one key-value head a block.
-template <int dims>
-__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> a) {
+/// dk and dv of some keys of one key-value head a block.
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf16> a) {
+  constexpr int dims = S::dims, own = S::own, threads = S::threads;
+  using Pair = typename S::Pair;
   auto* shared = shared_memory<unsigned char>();
-  const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
+  const typename S::OwnTile k{shared_address(shared)}, v{k.base + k.bytes};
   const SharedAddress stages = v.base + k.bytes;
-  auto* columns = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims>());
+  auto* columns = reinterpret_cast<QueryColumns*>(shared + S::query_bytes);
   const int kv_head = block_x(), k0 = block_y() * own, batch = block_z();
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);
   const Meetings meet(a, batch, k0, own);
   const auto start = [&](int m) {
     const int head = meet.head(kv_head, a.group(), m);
-    Pair<dims>(stages, m % 2)
-        .template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+    Pair(stages, m % 2).template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
   };
-  const auto statistic_of = [&](int m) {
-    return load_statistic(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+  const auto statistics_of = [&](int m) {
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
   };
 
   k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
   v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
   start(0);
   copy_async_commit();
-  store_statistic(columns, statistic_of(0));
+  statistics_of(0).store(columns);
   KeySums<dims> sums;
   const int row = my_warp() * 16;
   for (int m = 0; m < meet.all; ++m) {
     copy_async_wait<0>();
     sync_threads();  // this tile is there, and the one before has been used
     const int next = m + 1 < meet.all ? m + 1 : m;
-    const auto statistic = statistic_of(next);
+    const auto statistics = statistics_of(next);
     if (next > m) start(next);
     copy_async_commit();
-    sums.add(k, v, row, Pair<dims>(stages, m % 2), columns[m % 2], a.document_starts != nullptr,
+    sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.document_starts != nullptr,
              a.scale * log2_e, meet.query(m), k0 + row);
-    store_statistic(columns + (m + 1) % 2, statistic);
+    statistics.store(columns + (m + 1) % 2);
   }
   k.put(row, sums.dk[0], a.scale);
   v.put(row, sums.dv[0], 1.0F);
@@ -153,22 +157,26 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
 }
 
-template <int dims>
+template <class S>
 void launch_backward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call);
-  const auto blocks = divide_up(s.sequence, own);
-  launch(&backward_queries<dims>, {s.heads, blocks, s.batch}, threads, shared_bytes<dims>(), stream,
+  const auto blocks = divide_up(s.sequence, S::own);
+  launch(&backward_queries<S>, {s.heads, blocks, s.batch}, S::threads, S::query_bytes, stream,
          rows);
-  launch(&backward_keys<dims>, {s.kv_heads, blocks, s.batch}, threads,
-         shared_bytes<dims>() + 2 * static_cast<std::int64_t>(sizeof(QueryColumns)), stream, rows);
+  launch(&backward_keys<S>, {s.kv_heads, blocks, s.batch}, S::threads, S::key_bytes, stream, rows);
 }
 
 }  // namespace
 
 void tensor_attention_backward(Stream& stream, const AttentionCall& call) {
-  call.shape.head_dim == 64 ? launch_backward<64>(stream, call)
-                            : launch_backward<128>(stream, call);
+  using Large = Sizes<128, 8>;
+  if (call.shape.head_dim == 64)
+    launch_backward<Sizes<64, 8>>(stream, call);
+  else if (Large::key_bytes <= shared_bytes_a_block())
+    launch_backward<Large>(stream, call);
+  else
+    launch_backward<Sizes<128, 4>>(stream, call);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   auto* shared = shared_memory<unsigned char>();
   const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
   const SharedAddress stages = v.base + k.bytes;
-  auto* statistics = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
+  auto* columns = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
   const int kv_head = block_x(), k0 = block_y() * own, batch = block_z();
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);
@@ -94,44 +94,44 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     Queries(stages, m % 2)
         .template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
   };
-  const auto statistic_of = [&](int m) {
-    return load_statistic(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+  const auto statistics_of = [&](int m) {
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
   };
 
   k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
   v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
   start(0);
   copy_async_commit();
-  store_statistic(statistics, statistic_of(0));
+  statistics_of(0).store(columns);
   float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
   for (int m = 0; m < meet.all; ++m) {
     arrive();
     const int next = m + 1 < meet.all ? m + 1 : m;
-    const auto statistic = statistic_of(next);
+    const auto statistics = statistics_of(next);
     if (next > m) start(next);
     copy_async_commit();
     const int query = meet.query(m);
     if (query + passing > k0 + group_row) {  // else all of them before the warpgroup's keys
       const auto [q, dout] = Queries(stages, m % 2);
-      const QueryColumns& columns = statistics[m % 2];
+      const QueryColumns& passed = columns[m % 2];
       float s[1][passing / 8][4], dweights[1][passing / 8][4];
       std::uint32_t weights[1][passing / 16][4], slopes[1][passing / 16][4];
       start_score(s, k, group_row, q);
       start_score(dweights, v, group_row, dout);
       wait_products<1>(s[0]);
-      weights_of_columns(s, columns, 0, a.scale * log2_e);
+      weights_of_columns(s, passed, 0, a.scale * log2_e);
       if (a.document_starts || query < k0 + row + 15)
-        hide_of_columns(s, columns, 0, query, k0 + row);
+        hide_of_columns(s, passed, 0, query, k0 + row);
       left_of_sums(weights[0], s[0]);
       start_mix(dv, weights, dout);
       wait_products<1>(dweights[0]);
-      slopes_of_columns(s, dweights, columns, 0);
+      slopes_of_columns(s, dweights, passed, 0);
       left_of_sums(slopes[0], s[0]);
       start_mix(dk, slopes, q);
       wait_products<0>(dv[0]);
       wait_products<0>(dk[0]);
     }
-    store_statistic(statistics + (m + 1) % 2, statistic);
+    statistics.store(columns + (m + 1) % 2);
   }
   sync_threads();  // no warp reads its rows any more, which now take the results
   k.put(row, dk[0], a.scale);
