@@ -1,6 +1,5 @@
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 
 #include "app/command_line.hpp"
 #include "app/session.hpp"
@@ -40,14 +39,9 @@ int main(int argc, char** argv) {
   } catch (const llamesh::comm::Failed& error) {
     llamesh::app::await_the_teller();
     return static_cast<int>(error.code());
-  } catch (const llamesh::Error& error) {
+  } catch (const std::exception& any) {
+    const auto error = llamesh::as_error(any);
     fmt::print(stderr, "llamesh: {}\n", error.what());
     return static_cast<int>(error.code());
-  } catch (const std::filesystem::filesystem_error& error) {  // e.g. a folder that may not be read
-    fmt::print(stderr, "llamesh: {}: {}\n", error.path1().string(), error.code().message());
-    return static_cast<int>(llamesh::ExitCode::bad_input);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "llamesh: {} (this is a bug, please report it)\n", error.what());
-    return static_cast<int>(llamesh::ExitCode::internal_error);
   }
 }

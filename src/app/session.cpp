@@ -49,21 +49,16 @@ void await_the_teller() {
 }
 
 void run_or_abort(const std::function<void()>& work) {
-  const auto tell = [](const std::string& what) {
-    fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
-               what);
-  };
   try {
     work();
   } catch (const comm::Failed& error) {
     await_the_teller();
     comm::abort_job(error.code());
-  } catch (const Error& error) {
-    tell(error.what());
+  } catch (const std::exception& any) {
+    const Error error = as_error(any);
+    fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
+               error.what());
     comm::abort_job(error.code());
-  } catch (const std::exception& error) {
-    tell(fmt::format("{} (this is a bug, please report it)", error.what()));
-    comm::abort_job(ExitCode::internal_error);
   }
 }
 

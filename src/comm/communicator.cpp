@@ -167,12 +167,10 @@ void agree(const Communicator& group, const std::function<void()>& phase) {
   } catch (const Failed& failed) {
     mine = {failed.code(), true};
     error = std::current_exception();
-  } catch (const Error& own) {
-    mine = {own.code(), false};
-    error = std::current_exception();
-  } catch (const std::exception& other) {
-    mine = {ExitCode::internal_error, false};
-    error = std::make_exception_ptr(Error(ExitCode::internal_error, other.what()));
+  } catch (const std::exception& own) {
+    const Error told = as_error(own);
+    mine = {told.code(), false};
+    error = std::make_exception_ptr(told);
   } catch (...) {
     mine = {ExitCode::internal_error, false};
     error = std::make_exception_ptr(Error(ExitCode::internal_error, "an error of unknown type"));

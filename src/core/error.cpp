@@ -1,9 +1,24 @@
 #include "core/error.hpp"
 
 #include <algorithm>
+#include <filesystem>
+#include <new>
 #include <string_view>
 
-namespace llamesh::detail {
+namespace llamesh {
+
+Error as_error(const std::exception& any) {
+  if (const auto* ours = dynamic_cast<const Error*>(&any)) return *ours;
+  if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&any))
+    return {ExitCode::bad_input,
+            fmt::format("{}: {}", path->path1().string(), path->code().message())};
+  if (dynamic_cast<const std::bad_alloc*>(&any) != nullptr)
+    return {ExitCode::bad_input, "the host's memory does not suffice for what was asked"};
+  return {ExitCode::internal_error,
+          fmt::format("{} (this is a bug, please report it)", any.what())};
+}
+
+namespace detail {
 
 void throw_user_error(ExitCode code, std::string text) {
   // Messages quote what stands in files and on the command line: neither a line's end nor an escape
@@ -22,4 +37,5 @@ void throw_bug(const std::source_location& where, std::string text) {
               fmt::format("{} ({}:{}, please report this)", text, file, where.line()));
 }
 
-}  // namespace llamesh::detail
+}  // namespace detail
+}  // namespace llamesh

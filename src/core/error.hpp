@@ -31,6 +31,10 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// Any exception as an Error: an Error as it is; what the system says of a path, and too little
+/// memory, as bad input; everything else as a bug.
+Error as_error(const std::exception& any);
+
 /// A format string that remembers where it was written. Implicit, so that callers write a literal.
 template <class... Args>
 struct Message {

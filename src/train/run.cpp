@@ -321,11 +321,9 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
     return run.to_the_end();
   } catch (const comm::Failed&) {
     throw;
-  } catch (const Error& error) {
+  } catch (const std::exception& any) {
+    const Error error = as_error(any);
     record_failure(folder, error.code(), error.what());
-    throw;
-  } catch (const std::exception& error) {
-    record_failure(folder, ExitCode::internal_error, error.what());
     throw;
   }
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <stdexcept>
 
 #include "comm/communicator.hpp"
@@ -69,7 +70,12 @@ TEST(Agree, EveryRankLeavesByTheLowestFailure) {
     if (fails) throw std::runtime_error("a library's error");
   });
   EXPECT_EQ(left.first, 70);
-  EXPECT_EQ(left.second, fails ? "a library's error" : "follows");
+  EXPECT_EQ(left.second, fails ? "a library's error (this is a bug, please report it)" : "follows");
+  left = outcome([&] {
+    if (fails) static_cast<void>(std::filesystem::file_size("/nowhere/at all"));
+  });
+  EXPECT_EQ(left.first, 78);
+  EXPECT_EQ(left.second, fails ? "/nowhere/at all: No such file or directory" : "follows");
   left = outcome([&] { fail(ExitCode::io_failure, "rank {} fails", world().rank()); });
   EXPECT_EQ(left.first, 74);
   EXPECT_EQ(left.second, world().rank() == 0 ? "rank 0 fails" : "follows");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <new>
 #include <string>
 
 #include "core/tensor.hpp"
@@ -65,6 +67,20 @@ TEST(Expects, SaysWhereTheBugIs) {
 TEST(Expects, NamesFilesOfTheSourceFromSrcOn) {
   const std::string text = error_of([] { Tensor(nullptr, DType::f32, {}); }).what();
   EXPECT_NE(text.find("(src/core/tensor.cpp:"), std::string::npos) << text;
+}
+
+TEST(AsError, SaysWhoseMistakeItIs) {
+  const auto own = as_error(Error(ExitCode::io_failure, "the disk is full"));
+  EXPECT_EQ(own.code(), ExitCode::io_failure);
+  EXPECT_STREQ(own.what(), "the disk is full");
+  const auto path = as_error(std::filesystem::filesystem_error(
+      "status", "/a/b", std::make_error_code(std::errc::permission_denied)));
+  EXPECT_EQ(path.code(), ExitCode::bad_input);
+  EXPECT_STREQ(path.what(), "/a/b: Permission denied");
+  EXPECT_EQ(as_error(std::bad_alloc()).code(), ExitCode::bad_input);
+  const auto bug = as_error(std::logic_error("vector"));
+  EXPECT_EQ(bug.code(), ExitCode::internal_error);
+  EXPECT_STREQ(bug.what(), "vector (this is a bug, please report it)");
 }
 
 TEST(Error, CodesAreThoseThatSchedulersDecideBy) {
