@@ -102,15 +102,16 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 }
 
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
-                    const comm::Communicator& world, OtherGroups others) {
+                    const comm::Communicator& world, OtherGroups others, const Accept& accept) {
   const auto text = comm::on_rank_0(world, [&] { return read_text(checkpoint / "manifest.json"); });
   const auto hashing = best_hashing(world);
   Manifest manifest;
   comm::agree(world, [&] {
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text) : parse_manifest(text);
     check_fits(manifest, state, others);
-    read_transfers(checkpoint / "state.h5", manifest, state, hashing);
+    if (accept && world.rank() == 0) accept(manifest.progress);
   });
+  comm::agree(world, [&] { read_transfers(checkpoint / "state.h5", manifest, state, hashing); });
   return manifest.progress;
 }
 

@@ -23,11 +23,15 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// or when there is one that nobody asked for.
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others);
 
+/// Looks at what a checkpoint says of itself, and throws where it must not be used.
+using Accept = std::function<void(const Progress&)>;
+
 /// Fills the state of every rank from the checkpoint, whatever mesh wrote it. Each rank reads what
-/// it holds and checks all bytes that it uses against their hashes. Collective; on an error every
-/// rank throws (exit 74: damaged; exit 78: it does not fit) and the state is partly overwritten.
+/// it holds and checks all bytes that it uses against their hashes. Rank 0 asks `accept`, if there
+/// is one, before any rank reads. Collective; on an error every rank throws (exit 74: damaged; exit
+/// 78: it does not fit), and the state may be partly overwritten.
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
-                    const comm::Communicator& world, OtherGroups others);
+                    const comm::Communicator& world, OtherGroups others, const Accept& accept = {});
 
 /// Reads a checkpoint back, each rank a share of its segments, and compares the hashes: the system
 /// gives back what was handed to HDF5. What is still in the page cache is not read from the disk.

@@ -273,7 +273,8 @@ std::vector<fs::path> Store::superseded_by(std::int64_t newest) const {
   return old;
 }
 
-std::optional<Progress> Store::resume(const State& state, const std::string& mode) {
+std::optional<Progress> Store::resume(const State& state, const std::string& mode,
+                                      const Accept& accept) {
   wait();
   if (options_.async) reserve(state);
   if (mode == "none") return std::nullopt;
@@ -291,7 +292,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
   }
   for (const auto& path : candidates) {
     try {
-      const auto progress = read_state(path, state, world_, OtherGroups::refuse);
+      const auto progress = read_state(path, state, world_, OtherGroups::refuse, accept);
       if (world_.rank() == 0) spdlog::info("resuming from {}", path.string());
       return progress;
     } catch (const comm::Failed& failed) {
@@ -305,8 +306,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
     if (world_.rank() != 0) return;
     fail(ExitCode::bad_input,
          "none of the {} checkpoints looked at can be used (newest: {}); see the warnings above, "
-         "or set "
-         "checkpoint.resume=none to start anew",
+         "or start anew under another run.name, with checkpoint.resume=auto",
          candidates.size(), candidates.front().string());
   });
   return std::nullopt;

@@ -57,9 +57,11 @@ class Store {
 
   /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
   /// newest good checkpoint, if there is any at all; else from that checkpoint. Throws exit 78 when
-  /// there are checkpoints but none is good, or when one does not fit the model. With options.async
-  /// it also makes room for the copies of the shards, so that the first save need not.
-  std::optional<Progress> resume(const State& state, const std::string& mode);
+  /// there are checkpoints but none is good, or when one does not fit the model; rank 0 asks
+  /// `accept` before a state is read. With options.async it also makes room for the copies of the
+  /// shards, so that the first save need not.
+  std::optional<Progress> resume(const State& state, const std::string& mode,
+                                 const Accept& accept = {});
 
  private:
   void write(const State& state, const Progress& progress);

@@ -30,6 +30,11 @@ std::vector<FilePrint> source_from(const json& from) {
   return files;
 }
 
+Arrangement arrangement_from(const json& from) {
+  return {from.at("sequence_length"), from.at("global_batch"), from.at("order"),
+          from.at("weights").get<std::vector<double>>()};
+}
+
 std::int64_t tokens_of(const std::vector<FilePrint>& files) {
   std::int64_t tokens = 0;
   for (const auto& file : files) tokens += file.tokens;
@@ -47,6 +52,22 @@ std::string difference(std::size_t source, const std::vector<FilePrint>& then,
                          now[i].tokens, hex(now[i].hash), then[i].path, then[i].tokens,
                          hex(then[i].hash));
   return "";
+}
+
+/// Both have as many sources.
+std::string difference(const Arrangement& then, const Arrangement& now) {
+  const auto other = [](const std::string& what, const auto& is, const auto& was) {
+    return is == was ? "" : fmt::format("{} is {}, where it was {}", what, is, was);
+  };
+  std::vector<std::string> texts = {
+      other("data.sequence_length", now.sequence_length, then.sequence_length),
+      other("train.global_batch", now.global_batch, then.global_batch),
+      other("data.order", now.order, then.order)};
+  for (std::size_t i = 0; i < std::min(now.weights.size(), then.weights.size()); ++i)
+    texts.push_back(
+        other(fmt::format("the weight of source {}", i + 1), now.weights[i], then.weights[i]));
+  const auto first = std::ranges::find_if_not(texts, &std::string::empty);
+  return first == texts.end() ? "" : *first;
 }
 
 }  // namespace
@@ -76,10 +97,15 @@ std::string to_text(const Fingerprint& fingerprint) {
     for (const auto& file : files)
       source.push_back({{"path", file.path}, {"tokens", file.tokens}, {"hash", hex(file.hash)}});
   }
-  const json text = {{"version", text_version},
-                     {"tokenizer", fingerprint.tokenizer},
-                     {"vocabulary", hex(fingerprint.vocabulary)},
-                     {"sources", std::move(sources)}};
+  json text = {{"version", text_version},
+               {"tokenizer", fingerprint.tokenizer},
+               {"vocabulary", hex(fingerprint.vocabulary)},
+               {"sources", std::move(sources)}};
+  if (const auto& a = fingerprint.arrangement)
+    text["arrangement"] = {{"sequence_length", a->sequence_length},
+                           {"global_batch", a->global_batch},
+                           {"order", a->order},
+                           {"weights", a->weights}};
   // A path need not be UTF-8.
   return text.dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -88,9 +114,11 @@ std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
   try {
     const json from = json::parse(text);
     if (from.at("version") != text_version) return std::nullopt;
-    Fingerprint fingerprint{from.at("tokenizer"), from_hex(from.at("vocabulary")), {}};
+    Fingerprint fingerprint{from.at("tokenizer"), from_hex(from.at("vocabulary")), {}, {}};
     for (const auto& source : from.at("sources"))
       fingerprint.sources.push_back(source_from(source));
+    if (const auto kept = from.find("arrangement"); kept != from.end())
+      fingerprint.arrangement = arrangement_from(*kept);
     return fingerprint;
   } catch (const std::exception&) {
     return std::nullopt;
@@ -108,7 +136,8 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
                        then.sources.size());
   for (std::size_t i = 0; i < now.sources.size(); ++i)
     if (auto text = difference(i, then.sources[i], now.sources[i]); !text.empty()) return text;
-  return "";
+  if (!then.arrangement || !now.arrangement) return "";
+  return difference(*then.arrangement, *now.arrangement);
 }
 
 }  // namespace llamesh::data

@@ -18,12 +18,22 @@ struct FilePrint {
   std::uint64_t hash = 0;  ///< of its ids and what is said about them; see add_sample()
 };
 
+/// How a run cuts its data into sequences and in which order it sees them.
+struct Arrangement {
+  std::int64_t sequence_length = 0;
+  std::int64_t global_batch = 0;  ///< sequences of a step
+  std::string order;              ///< "shuffled" or "sequential"
+  std::vector<double> weights;    ///< by source
+};
+
 /// By what a run notices that its training data are not those that it began with: what the position
 /// in them, which is all that a checkpoint holds of it, counts on.
 struct Fingerprint {
   std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
   std::uint64_t vocabulary = 0;
   std::vector<std::vector<FilePrint>> sources;
+  std::optional<Arrangement> arrangement =
+      {};  ///< nothing: of a checkpoint from before it was kept
 };
 
 /// Adds to `hash` how many `bytes` there are and the bytes themselves; of more than 8 x

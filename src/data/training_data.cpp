@@ -52,8 +52,13 @@ std::vector<std::string> TrainingData::describe() const {
   return lines;
 }
 
-Fingerprint TrainingData::fingerprint() const {
-  Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}};
+Fingerprint TrainingData::fingerprint(std::int64_t global_batch) const {
+  Arrangement arrangement{.sequence_length = sequence_length_,
+                          .global_batch = global_batch,
+                          .order = order_ == Order::shuffled ? "shuffled" : "sequential",
+                          .weights = {}};
+  for (const Share& share : shares_) arrangement.weights.push_back(share.weight);
+  Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}, std::move(arrangement)};
   std::size_t files = 0;
   for (const auto& stream : streams_) files += stream.files();
   for (const auto& stream : streams_)

@@ -24,8 +24,8 @@ class TrainingData {
   std::int64_t sequence_length() const { return sequence_length_; }
   /// A line for each source: its files, tokens and sequences, and its share of an epoch.
   std::vector<std::string> describe() const;
-  /// Reads some of each file; see Fingerprint.
-  Fingerprint fingerprint() const;
+  /// For a run with so many sequences in a step. Reads some of each file; see Fingerprint.
+  Fingerprint fingerprint(std::int64_t global_batch) const;
 
  private:
   std::string tokenizer_;  ///< of text and JSONL: its name

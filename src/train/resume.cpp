@@ -24,34 +24,30 @@ std::string resume_mode(const comm::Communicator& world, const std::string& aske
   return "auto";
 }
 
-void check_continues(const checkpoint::Progress& saved, const Inputs& in) {
-  validate(saved.step == 0 || saved.seed == in.run.seed,
-           "the checkpoint was made with run.seed {}, not {}: its data would be seen in another "
-           "order; keep the seed, or start anew under another run.name",
-           saved.seed, in.run.seed);
-  const auto step_tokens = in.train.global_batch * in.data.sequence_length;
-  validate(
-      saved.tokens == saved.step * step_tokens,
-      "the checkpoint has seen {} tokens in {} steps, but train.global_batch {} x "
-      "data.sequence_length {} makes {}: data would be skipped or seen twice; set them as they "
-      "were",
-      saved.tokens, saved.step, in.train.global_batch, in.data.sequence_length,
-      saved.step * step_tokens);
+namespace {
+
+/// What is not as it was, in words for a user; empty when all is, as far as it is known.
+std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
+  if (saved.seed != now.seed)
+    return fmt::format("run.seed is {}, where it was {}, which makes another order", now.seed,
+                       saved.seed);
+  if (saved.data.empty()) return "";
+  const auto then = data::parse_fingerprint(saved.data);
+  const auto here = data::parse_fingerprint(now.fingerprint);
+  expects(here.has_value(), "a fingerprint that cannot be read: {}", now.fingerprint);
+  if (then) return data::difference(*then, *here);
+  spdlog::warn(
+      "what the checkpoint says of its training data is not known to this llamesh: they are not "
+      "compared");
+  return "";
 }
 
-void check_data(const checkpoint::Progress& saved, const std::string& now,
+}  // namespace
+
+void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
                 const std::filesystem::path& own) {
-  if (saved.step == 0 || saved.data.empty() || saved.data == now) return;
-  const auto then = data::parse_fingerprint(saved.data);
-  const auto here = data::parse_fingerprint(now);
-  expects(here.has_value(), "a fingerprint that cannot be read: {}", now);
-  if (!then) {
-    spdlog::warn(
-        "what the checkpoint says of its training data is not known to this llamesh: they are not "
-        "compared");
-    return;
-  }
-  const auto change = data::difference(*then, *here);
+  if (saved.step == 0) return;
+  const auto change = change_since(saved, now);
   if (change.empty()) return;
   validate(own.empty(),
            "the training data have changed since step {}: {}; put them back as they were, or, to "

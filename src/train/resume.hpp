@@ -1,11 +1,11 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
 #include "checkpoint/manifest.hpp"
 #include "comm/communicator.hpp"
-#include "train/inputs.hpp"
 
 namespace llamesh::train {
 
@@ -16,16 +16,18 @@ namespace llamesh::train {
 std::string resume_mode(const comm::Communicator& world, const std::string& asked,
                         const std::filesystem::path& own_checkpoints);
 
-/// Throws a user error unless a run with these inputs goes on with the data exactly where the
-/// checkpoint stopped.
-void check_continues(const checkpoint::Progress& saved, const Inputs& inputs);
+/// What a run learns from, and in which order.
+struct DataOfRun {
+  std::uint64_t seed;
+  std::string fingerprint;  ///< to_text() of data::Fingerprint
+};
 
-/// Compares the training data with those that the checkpoint's run had; `now` is to_text() of their
-/// data::Fingerprint. Where they differ a run that goes on from its own checkpoints (`own`: the
-/// folder of this one) must not, by accident: throws a user error. One that takes another run's
-/// checkpoint (`own` is empty) may: it is told as a warning. Nothing is compared when the
-/// checkpoint does not say what data it had, or when its run had not seen any yet.
-void check_data(const checkpoint::Progress& saved, const std::string& now,
+/// Compares the training data with those that the checkpoint's run had. Where they differ a run
+/// that goes on from its own checkpoints (`own`: the folder of this one) must not, by accident:
+/// throws a user error. One that takes another run's checkpoint (`own` is empty) may: it is told as
+/// a warning. What the checkpoint does not say of its data is not compared, and nothing is when its
+/// run had not seen any yet.
+void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
                 const std::filesystem::path& own);
 
 }  // namespace llamesh::train

@@ -98,8 +98,11 @@ class Run {
     for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
     tell_the_job();
     watchdog_.begin(Activity::resuming, 0);
-    data_ =
-        comm::on_rank_0(world_, [&] { return data::to_text(setup_.train_tokens->fingerprint()); });
+    data_ = {
+        .seed = setup_.inputs.run.seed,
+        .fingerprint = comm::on_rank_0(world_, [&] {
+          return data::to_text(setup_.train_tokens->fingerprint(setup_.inputs.train.global_batch));
+        })};
     resume();
     comm::agree(world_, [&] {
       if (world_.rank() != 0) return;
@@ -169,19 +172,17 @@ class Run {
   }
 
   void resume() {
-    const auto& in = setup_.inputs;
-    const auto mode = resume_mode(world_, in.checkpoint.resume, folder_ / "checkpoints");
-    const auto found = store_.resume(state_now_.room(), mode);
+    const auto own = folder_ / "checkpoints";
+    const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, own);
+    const auto check = [&](const checkpoint::Progress& saved) {
+      check_data(saved, data_, mode == "auto" ? own / checkpoint::name_of_step(saved.step) : "");
+    };
+    const auto found = store_.resume(state_now_.room(), mode, check);
     if (!found) {
       start_afresh();
       return;
     }
     send_state();
-    comm::agree(world_, [&] {
-      check_continues(*found, in);
-      const auto own = folder_ / "checkpoints" / checkpoint::name_of_step(found->step);
-      if (world_.rank() == 0) check_data(*found, data_, mode == "auto" ? own : "");
-    });
     trainer_.go_on_from(found->step, found->tokens);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
@@ -261,13 +262,13 @@ class Run {
         store_.save(state_now_.fetch(),
                     {.step = trainer_.step(),
                      .tokens = trainer_.tokens(),
-                     .seed = setup_.inputs.run.seed,
+                     .seed = data_.seed,
                      .mesh = comm::to_string(setup_.mesh),
                      .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
                      .config = config_,
                      .model_config = checkpoint::to_config_json(setup_.inputs.model),
                      .llamesh_version = version(),
-                     .data = data_});
+                     .data = data_.fingerprint});
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();
@@ -296,7 +297,7 @@ class Run {
   comm::DeviceMesh mesh_;
   Trainer trainer_;
   HostState state_now_;  // of parameters and optimizer
-  std::string data_;     // the fingerprint of the training data, as text
+  DataOfRun data_;
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only
   Clock::time_point last_save_ = Clock::now();

@@ -111,6 +111,20 @@ TEST(Store, FilesAreForTheGroupAndNotForOthers) {
   EXPECT_EQ(seen, 6);  // c, .lease, LATEST, step_00000001, state.h5, manifest.json
 }
 
+TEST(Store, WhoeverResumesMayRefuseBeforeAnythingIsRead) {
+  const Folder folder;
+  const Job run(1);
+  run.fill(1);
+  Store store(folder.path(), {}, run.comms());
+  store.save(run.state(), progress(1));
+  run.fill(2);
+  const auto refuse = [](const checkpoint::Progress& saved) {
+    fail(ExitCode::bad_input, "not step {}", saved.step);
+  };
+  EXPECT_EQ(code_of([&] { store.resume(run.state(), "auto", refuse); }), ExitCode::bad_input);
+  EXPECT_EQ(run.wrong(2), 0);
+}
+
 TEST(Store, AnAsynchronousSaveHoldsTheStateOfItsCall) {
   const Folder folder;
   const Job run(1);

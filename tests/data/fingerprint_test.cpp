@@ -65,7 +65,7 @@ class Change : public testing::Test {
     options_.sequence_length = 2;
     options_.train = {folder_.path("data")};
   }
-  Fingerprint now() const { return TrainingData(options_, 1000).fingerprint(); }
+  Fingerprint now() const { return TrainingData(options_, 1000).fingerprint(4); }
   /// Of a file that holds this.
   Fingerprint of(const std::string& bytes) const {
     // Some file systems put a file that is written anew on the disk at once.
@@ -180,6 +180,18 @@ TEST_F(Change, OfTheListOfFilesIsNoticed) {
             "data.train has 2 sources, where there were 1");
 }
 
+TEST_F(Change, OfTheOrderIsNoticedWhereItIsKnown) {
+  const auto before = of("0123456789");
+  options_.order = Order::sequential;
+  const auto after = now();
+  EXPECT_EQ(difference(before, after), "data.order is sequential, where it was shuffled");
+  auto unknown = before;
+  unknown.arrangement.reset();  // as llamesh wrote it at first
+  unknown = parse_fingerprint(to_text(unknown)).value();
+  EXPECT_FALSE(unknown.arrangement);
+  EXPECT_EQ(difference(unknown, after), "");
+}
+
 TEST_F(Change, OutlivesAText) {
   options_.tokenizer = golden + "/gpt2.json";
   const auto before = of("In the beginning");
@@ -196,7 +208,7 @@ TEST(Fingerprint, WhatIsNoneIsNotRead) {
                            R"({"version":1,"tokenizer":"","vocabulary":"0","sources":[[1]]})"})
     EXPECT_FALSE(parse_fingerprint(text).has_value()) << text;
   EXPECT_TRUE(parse_fingerprint(R"({"version":1,"tokenizer":"","vocabulary":"0","sources":[]})"));
-  Fingerprint odd{"", 0, {{{"a\xff", 1, 2}}}};
+  Fingerprint odd{"", 0, {{{"a\xff", 1, 2}}}, {}};
   EXPECT_TRUE(parse_fingerprint(to_text(odd)));
 }
 

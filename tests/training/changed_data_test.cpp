@@ -50,10 +50,15 @@ class ChangedData : public testing::Test {
   void expect_refused(const std::vector<std::string>& parts) const {
     const auto own = checkpoint_of(in_, "02");
     const auto saved = checkpoint::parse_manifest(text_of(own + "/manifest.json")).progress;
-    const auto now = train::make_setup(world(), in_).train_tokens->fingerprint();
-    const auto text = error_of([&] { train::check_data(saved, data::to_text(now), own); });
+    const auto text = error_of([&] { train::check_data(saved, data_of_run(), own); });
     for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
     world().barrier();
+  }
+
+  train::DataOfRun data_of_run() const {
+    const auto setup = train::make_setup(world(), in_);
+    return {in_.run.seed,
+            data::to_text(setup.train_tokens->fingerprint(setup.inputs.train.global_batch))};
   }
 
   SharedFolder folder_;
@@ -96,6 +101,43 @@ TEST_F(ChangedData, IsNoticedByTheTokenizer) {
   take("llama2.json");
   expect_refused({"the tokenizer '" + tokenizer.string() + "' has other tokens"});
   take("gpt2.json");
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsNoticedByTheirOrder) {
+  in_.data.sources = {{in_.data.train, 1.0}};
+  in_.data.train.clear();
+  run_to_the_end(in_);
+  const auto before = in_;
+  in_.data.sequence_length = 12;
+  in_.train.global_batch = 24;  // as many tokens in a step
+  expect_refused({"have changed since step 2", "data.sequence_length is 12, where it was 24"});
+  in_ = before;
+  in_.train.global_batch = 24;
+  expect_refused({"train.global_batch is 24, where it was 12"});
+  in_ = before;
+  in_.data.order = data::Order::sequential;
+  expect_refused({"data.order is sequential, where it was shuffled"});
+  in_ = before;
+  in_.data.sources[0].weight = 1.5;
+  expect_refused({"the weight of source 1 is 1.5, where it was 1"});
+  in_ = before;
+  in_.run.seed = 2;
+  expect_refused({"run.seed is 2, where it was 1"});
+  in_ = before;
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsNotWhatCountsInTheLoss) {
+  // Prompts, and the first tokens of documents, are seen but not learnt.
+  in_.data.format = data::Format::jsonl;
+  in_.data.document_mask = true;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines +=
+        fmt::format("{{\"instruction\": \"Double {}\", \"output\": \"It is {}\"}}\n", i, 2 * i);
+  replace(text(), lines);
+  run_to_the_end(in_);
   expect_goes_on(3);
 }
 
