@@ -59,8 +59,10 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
                                            arguments.end());
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
-  validate(inputs.train.steps >= 2, "bench step needs train.steps of at least 2, not {}",
-           inputs.train.steps);
+  comm::agree(world, [&] {  // every rank sees the same, one tells
+    validate(inputs.train.steps >= 2, "bench step needs train.steps of at least 2, not {}",
+             inputs.train.steps);
+  });
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {
     comm::DeviceMesh mesh(world, setup.topology, setup.mesh);

@@ -16,6 +16,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/version.hpp"
+#include "device/buffer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -93,6 +94,7 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
   else if (!model.empty())
     spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
 }
+  device::advise_on_memory("use more ranks, which share the model");
 
 void export_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
   checkpoint::ExportOptions options;

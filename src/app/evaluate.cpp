@@ -13,6 +13,7 @@
 #include "core/log.hpp"
 #include "data/validation.hpp"
 #include "device/staging.hpp"
+#include "device/buffer.hpp"
 #include "model/llama.hpp"
 #include "train/threads.hpp"
 
@@ -83,6 +84,9 @@ int evaluate(const EvaluateArguments& arguments) {
     train::set_threads(0, world);
     const data::ValidationData data(
         *stream,
+  device::advise_on_memory(
+      "the weights, all on each rank, take half of it with --dtype bf16; the rest grows with "
+      "--sequence-length");
         {.sequence_length = arguments.sequence_length, .rank = world.rank(), .ranks = world.size()},
         0);
     const auto mine = evaluate_share(*model, data, dtype, arguments.sequence_length);

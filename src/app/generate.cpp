@@ -11,6 +11,7 @@
 #include "app/session.hpp"
 #include "data/tokenizer.hpp"
 #include "model/decoder.hpp"
+#include "device/buffer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -43,6 +44,9 @@ int generate(const GenerateArguments& arguments) {
   const DType dtype = dtype_of_argument(arguments.dtype);
   model::TokenSampler sampler(arguments.sampling);
   LoadedModel model(arguments.model, dtype);
+  device::advise_on_memory(
+      "the weights take half of it with --dtype bf16, the rest grows with the prompt and "
+      "--max-tokens");
   const auto tokenizer =
       data::open_tokenizer(arguments.tokenizer.empty() ? model.tokenizer : arguments.tokenizer);
   validate(

@@ -12,19 +12,21 @@
 
 namespace llamesh::comm {
 
-void check(int code, std::string_view doing, const std::source_location& where) {
-  if (code == MPI_SUCCESS) return;
+std::string error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check(int code, std::string_view doing, const std::source_location& where) {
+  if (code == MPI_SUCCESS) return;
   std::string_view file = where.file_name();
   if (const auto at = file.rfind("src/"); at != std::string_view::npos) file.remove_prefix(at);
   const auto& self = this_process();
-  throw Error(
-      ExitCode::internal_error,
-      fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank, self.host,
-                  std::string_view(text.data(), static_cast<std::size_t>(length)), file,
-                  where.line()));
+  throw Error(ExitCode::internal_error,
+              fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank,
+                          self.host, error_text(code), file, where.line()));
 }
 
 void wait(MPI_Request& request, std::string_view doing) {

@@ -6,11 +6,15 @@
 
 #include <source_location>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "comm/communicator.hpp"
 
 namespace llamesh::comm {
+
+/// MPI's own words for an error.
+std::string error_text(int code);
 
 /// Throws when an MPI call failed: what was being done, MPI_Error_string, rank, file and line.
 void check(int code, std::string_view doing,

@@ -9,6 +9,7 @@
 
 #include "comm/mpi.hpp"
 #include "core/error.hpp"
+#include "device/buffer.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -48,8 +49,11 @@ SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes)
     });
   std::byte* own = nullptr;
   const MPI_Aint size = group.rank() == 0 ? static_cast<MPI_Aint>(bytes + page) : 0;
-  check(MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window),
-        fmt::format("the allocation of a shared window of {} bytes", bytes));
+  const int code =
+      MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window);
+  if (code != MPI_SUCCESS)
+    fail(ExitCode::bad_input, "cannot allocate {} bytes that the ranks of a node share: {}{}",
+         bytes, error_text(code), device::memory_advice());
   MPI_Aint found = 0;
   int unit = 0;
   check(MPI_Win_shared_query(handle_->window, 0, &found, &unit, &own), "MPI_Win_shared_query");

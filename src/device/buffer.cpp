@@ -10,19 +10,29 @@
 namespace llamesh::device {
 namespace {
 
+const char* advice = nullptr;
+
 /// Anonymous pages: zero without being touched, given back at once, and huge where the kernel can,
 /// which spares the GEMMs most of their TLB misses.
 std::shared_ptr<void> map_pages(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
-    fail(ExitCode::bad_input, "cannot allocate {} bytes ({} are in use); {}", bytes,
-         MemoryMeter::instance().in_use(), with_less_memory);
+    fail(ExitCode::bad_input, "cannot allocate {} bytes ({} are in use){}", bytes,
+         MemoryMeter::instance().in_use(), memory_advice());
   if (size >= (std::size_t{1} << 21U)) madvise(at, size, MADV_HUGEPAGE);
   return {at, [size](void* p) { munmap(p, size); }};
 }
 
 }  // namespace
+
+void advise_on_memory(const char* how) {
+  advice = how;
+}
+
+std::string memory_advice() {
+  return advice == nullptr ? "" : std::string("; ") + advice;
+}
 
 Buffer::Buffer(std::int64_t bytes, Counted counted) : bytes_(bytes), own_bytes_(bytes) {
   expects(bytes >= 0, "a buffer of {} bytes", bytes);

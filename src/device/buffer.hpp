@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "core/tensor.hpp"
 #include "device/memory_meter.hpp"
@@ -15,10 +15,11 @@ namespace llamesh::device {
 /// arena lends out of it (which then makes the Claims).
 enum class Counted : bool { no, yes };
 
-/// How a run gets by with less memory: what messages about too little of it end in.
-inline constexpr std::string_view with_less_memory =
-    "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some of "
-    "the layers, memory.full_checkpointing_layers";
+/// Says how what this process does gets by with less memory: messages about too little of it end in
+/// that. `how` stays in place.
+void advise_on_memory(const char* how);
+/// "; " and the advice, or nothing where none was given.
+std::string memory_advice();
 
 /// Owns a stretch of memory of this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {

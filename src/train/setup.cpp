@@ -5,6 +5,7 @@
 #include "data/sampler.hpp"
 
 namespace llamesh::train {
+#include "device/buffer.hpp"
 namespace {
 
 /// How often each rank calls the model for one optimizer step.
@@ -43,6 +44,9 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   auto& in = setup.inputs;
   comm::agree(world, [&] {  // every rank finds the same fault, one tells it
     setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
+  device::advise_on_memory(
+      "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
+      "of the layers, memory.full_checkpointing_layers");
   });
   comm::agree(world, [&] {
     in.model = in.model.resolved();

@@ -253,5 +253,19 @@ TYPED_TEST(CollectivesTest, BuffersAreZeroAlignedAndCounted) {
   EXPECT_EQ(device::MemoryMeter::instance().in_use() - before, shared + 100);
 }
 
+/// One rank takes the memory from the heap, several from a file system.
+TEST(SharedWindow, TooMuchIsAUserError) {
+  const auto alone = test::world().split(test::world().rank(), 0);
+  for (const Communicator* group : {&test::world(), &alone}) {
+    ExitCode code = ExitCode::done;
+    try {
+      const SharedWindow window(*group, std::int64_t{1} << 60);
+    } catch (const Error& error) {
+      code = error.code();
+    }
+    EXPECT_EQ(code, ExitCode::bad_input);
+  }
+}
+
 }  // namespace
 }  // namespace llamesh::comm

@@ -18,7 +18,7 @@ bool of_the_machine(cudaError_t error) {
 
 void check(cudaError_t result, const char* what, std::source_location where) {
   if (result == cudaErrorMemoryAllocation)
-    fail(ExitCode::bad_input, "{} found no memory left on the GPU; {}", what, with_less_memory);
+    fail(ExitCode::bad_input, "{} found no memory left on the GPU{}", what, memory_advice());
   if (of_the_machine(result))
     fail(ExitCode::stopped_early, "{} failed on the GPU by a fault of it or of its node: {} ({})",
          what, cudaGetErrorString(result), cudaGetErrorName(result));

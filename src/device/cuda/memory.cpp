@@ -10,9 +10,8 @@ void tell_no_room(std::int64_t bytes) {
   std::size_t free = 0;
   std::size_t total = 0;
   cudaMemGetInfo(&free, &total);
-  fail(ExitCode::bad_input,
-       "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free); {}", bytes,
-       MemoryMeter::instance().in_use(), free, total, with_less_memory);
+  fail(ExitCode::bad_input, "cannot allocate {} bytes on the GPU ({} in use here, {} of {} free){}",
+       bytes, MemoryMeter::instance().in_use(), free, total, memory_advice());
 }
 
 /// Everything is planned and allocated before the first step (SlotPool in the course of it), so a
