@@ -72,8 +72,9 @@ int evaluate(const EvaluateArguments& arguments) {
   std::optional<data::TokenStream> stream;
   data::DataOptions options;
   comm::agree(world, [&] {
-    validate(arguments.sequence_length >= 1, "--sequence-length is {}; give 1 or more",
-             arguments.sequence_length);
+    constexpr std::int64_t longest = 1 << 24;  // as data.sequence_length
+    validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
+             "--sequence-length is {}; give 1 to {}", arguments.sequence_length, longest);
     dtype = dtype_of_argument(arguments.dtype);
     model = std::make_unique<LoadedModel>(arguments.model, dtype);
     options.format = format_of(arguments);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 #include "app/loaded_model.hpp"
 #include "app/session.hpp"
@@ -38,7 +39,9 @@ std::string prompt_of(const GenerateArguments& arguments) {
 }  // namespace
 
 int generate(const GenerateArguments& arguments) {
-  validate(arguments.max_tokens >= 1, "--max-tokens is {}; give 1 or more", arguments.max_tokens);
+  constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
+  validate(arguments.max_tokens >= 1 && arguments.max_tokens <= most_tokens,
+           "--max-tokens is {}; give 1 to {}", arguments.max_tokens, most_tokens);
   const auto prompt = prompt_of(arguments);
   use_lone_device(arguments.device);
   const DType dtype = dtype_of_argument(arguments.dtype);

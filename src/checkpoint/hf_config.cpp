@@ -110,9 +110,6 @@ void read_rope(const Keys& keys, model::LlamaConfig& c) {
   c.rope_scaling = model::RopeScaling{rope.number("factor"), rope.number("low_freq_factor"),
                                       rope.number("high_freq_factor"),
                                       rope.size("original_max_position_embeddings")};
-  validate(c.rope_scaling->high_freq_factor > c.rope_scaling->low_freq_factor,
-           "{}: high_freq_factor {} is not above low_freq_factor {}", rope.name(),
-           c.rope_scaling->high_freq_factor, c.rope_scaling->low_freq_factor);
 }
 
 }  // namespace
@@ -125,8 +122,6 @@ model::LlamaConfig parse_config_json(const std::string& text, const std::string&
   c.hidden_size = keys.size("hidden_size");
   c.intermediate_size = keys.size("intermediate_size");
   c.num_hidden_layers = keys.size("num_hidden_layers");
-  validate(c.num_hidden_layers <= 10000, "{}: num_hidden_layers is {}; at most 10000 are read",
-           name, c.num_hidden_layers);
   c.num_attention_heads = keys.size("num_attention_heads");
   if (keys.find("num_key_value_heads")) c.num_key_value_heads = keys.size("num_key_value_heads");
   if (keys.find("head_dim")) c.head_dim = keys.size("head_dim");

@@ -104,8 +104,8 @@ void training_keys(Io& io, Inputs& in) {
   io.section("train", [&] {
     io.key("steps", in.train.steps, at_least(0));
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
-    io.automatic("global_batch", in.train.global_batch);
-    io.automatic("threads", in.train.threads);
+    io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
+    io.automatic("threads", in.train.threads, from_to(0, 4096));
   });
   io.section("evaluate", [&] {
     io.key("every_steps", in.evaluate.every_steps, at_least(0));

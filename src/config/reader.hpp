@@ -80,11 +80,11 @@ class Reader {
   }
   /// A number of at least 1, or `auto` (also 0), which is stored as 0.
   template <std::integral T>
-  void automatic(std::string_view name, T& value) {
+  void automatic(std::string_view name, T& value, Range range = at_least(0)) {
     if (is_auto(name))
       value = 0;
     else
-      key(name, value, at_least(0), "an integer or auto");
+      key(name, value, range, "an integer or auto");
   }
   /// A list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);

@@ -64,7 +64,7 @@ class Writer {
       if (meaning == value) line(name, fmt::format(" {}", word));
   }
   template <std::integral T>
-  void automatic(std::string_view name, T value) {
+  void automatic(std::string_view name, T value, Range = {}) {
     line(name, value == 0 ? " auto" : fmt::format(" {}", value));
   }
   void pair(std::string_view name, double first, double second, Range) {

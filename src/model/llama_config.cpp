@@ -1,21 +1,31 @@
 #include "model/llama_config.hpp"
 
+#include <limits>
+
 #include "core/error.hpp"
 
 namespace llamesh::model {
+namespace {
+
+// Far above every model, and so far below what overflows that nobody who multiplies sizes, layers
+// and bytes of a number has to look.
+constexpr std::int64_t widest = std::int64_t{1} << 20U;
+constexpr std::int64_t most_layers = 10'000;
+
+}  // namespace
 
 LlamaConfig LlamaConfig::resolved() const {
   LlamaConfig c = *this;
-  const auto positive = [](const char* key, std::int64_t value) {
-    validate(value > 0, "model.{} is {}; it must be at least 1", key, value);
+  const auto in_range = [](const char* key, std::int64_t value, std::int64_t most) {
+    validate(value >= 1 && value <= most, "model.{} is {}; allowed: 1 to {}", key, value, most);
   };
-  positive("hidden_size", hidden_size);
-  positive("intermediate_size", intermediate_size);
-  positive("num_hidden_layers", num_hidden_layers);
-  positive("num_attention_heads", num_attention_heads);
-  positive("vocab_size", vocab_size);
+  in_range("hidden_size", hidden_size, widest);
+  in_range("intermediate_size", intermediate_size, widest);
+  in_range("num_hidden_layers", num_hidden_layers, most_layers);
+  in_range("num_attention_heads", num_attention_heads, widest);
+  in_range("vocab_size", vocab_size, std::numeric_limits<std::int32_t>::max());
   if (c.num_key_value_heads == 0) c.num_key_value_heads = num_attention_heads;
-  positive("num_key_value_heads", c.num_key_value_heads);
+  in_range("num_key_value_heads", c.num_key_value_heads, widest);
   validate(num_attention_heads % c.num_key_value_heads == 0,
            "model.num_attention_heads {} is not a multiple of num_key_value_heads {}",
            num_attention_heads, c.num_key_value_heads);
@@ -25,10 +35,15 @@ LlamaConfig LlamaConfig::resolved() const {
              hidden_size, num_attention_heads);
     c.head_dim = hidden_size / num_attention_heads;
   }
-  validate(c.head_dim > 0 && c.head_dim % 2 == 0,
-           "model.head_dim is {}; rotary embedding needs an even number", c.head_dim);
+  in_range("head_dim", c.head_dim, widest / num_attention_heads);
+  validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
+           c.head_dim);
   validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);
   validate(rope_theta > 1, "model.rope_theta is {}; it must be above 1", rope_theta);
+  if (rope_scaling)
+    validate(rope_scaling->high_freq_factor > rope_scaling->low_freq_factor,
+             "model.rope_scaling: high_freq_factor {} is not above low_freq_factor {}",
+             rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
   validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
            initializer_range);
   return c;

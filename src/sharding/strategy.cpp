@@ -38,10 +38,11 @@ comm::MeshShape mesh_shape(Strategy strategy, const comm::MeshOptions& options,
   const int shard =
       options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology);
   const int replicate = options.replicate != 0 ? options.replicate : std::max(1, world / shard);
-  validate(replicate * shard == world,
+  const auto needed = std::int64_t{replicate} * shard;
+  validate(needed == world,
            "mesh replicate={} x shard={} needs {} ranks, but there are {}; change mesh.axes or the "
            "number of ranks",
-           replicate, shard, replicate * shard, world);
+           replicate, shard, needed, world);
   if (strategy == Strategy::no_shard)
     validate(shard == 1,
              "no_shard keeps everything on every rank, but mesh.axes.shard is {}; use "

@@ -1,12 +1,17 @@
 #include "train/setup.hpp"
 
+#include <limits>
+
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/store.hpp"
 #include "data/sampler.hpp"
+#include "device/buffer.hpp"
 
 namespace llamesh::train {
-#include "device/buffer.hpp"
 namespace {
+
+/// Kernels number the tokens of a micro-batch by int32.
+constexpr std::int64_t most_tokens_at_once = std::numeric_limits<std::int32_t>::max();
 
 /// How often each rank calls the model for one optimizer step.
 std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
@@ -39,26 +44,31 @@ void check_pretrained(const Inputs& in, const model::ParameterTable& table) {
 }  // namespace
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
+  device::advise_on_memory(
+      "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
+      "of the layers, memory.full_checkpointing_layers");
   Setup setup;
   setup.inputs = inputs;
   auto& in = setup.inputs;
   comm::agree(world, [&] {  // every rank finds the same fault, one tells it
     setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
-  device::advise_on_memory(
-      "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
-      "of the layers, memory.full_checkpointing_layers");
   });
   comm::agree(world, [&] {
     in.model = in.model.resolved();
     if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
     setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
     setup.micro_batches = micro_batches_of(in.train, world.size());
+    validate(
+        in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
+        "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
+        "one of them",
+        in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
     setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
     setup.layout = std::make_unique<const sharding::ShardLayout>(
         *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
     if (world.rank() == 0) check_pretrained(in, *setup.table);
     if (in.schedule.name == optim::ScheduleName::wsd)
-      validate(in.schedule.warmup_steps + in.schedule.decay_steps <= in.train.steps,
+      validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
                "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
                in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
     setup.train_tokens.emplace(in.data, in.model.vocab_size);

@@ -136,10 +136,13 @@ TEST(HfConfig, BadFilesAreRefused) {
       {config(R"("hidden_size": -64)", "hidden_size"), "hidden_size is -64"},
       {config(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
       {config(R"("vocab_size": 18446744073709551615)", "vocab_size"), "vocab_size is 18446744"},
-      {config(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "at most 10000"},
+      {config(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
       {config(R"("rms_norm_eps": -1)"), "above 0"},
       {config(R"("tie_word_embeddings": 1)"), "expected true or false"},
       {config(R"("rope_scaling": [])"), "expected an object"},
+      {config(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                 "high_freq_factor": 4, "original_max_position_embeddings": 8192})"),
+       "high_freq_factor 4 is not above low_freq_factor 4"},
   };
   for (const auto& [text, message] : table)
     EXPECT_NE(error_of(text).find(message), std::string::npos)

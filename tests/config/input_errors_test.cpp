@@ -87,6 +87,8 @@ TEST(InputErrors, Ranges) {
   range("train.steps", "-1", ">= 0");
   range("train.micro_batch", "0", "[1, 16777216]");
   range("data.sequence_length", "0", "[1, 16777216]");
+  range("train.global_batch", "1000000000000", "[0, 16777216]");
+  range("train.threads", "100000", "[0, 4096]");
   range("optimizer.lr", "0", "> 0");
   EXPECT_EQ(error(data, {"optimizer.betas=[0.9, 1]"}),
             "command line: optimizer.betas: 1 is out of range; allowed: [0, 1)");
@@ -99,8 +101,8 @@ TEST(InputErrors, Ranges) {
   range("checkpoint.keep", "0", ">= 1");
   range("mesh.axes.shard", "-2", ">= 0");
   range("run.seed", "-1", ">= 0");
-  EXPECT_EQ(error(data, {"train.threads=3000000000"}),
-            "command line: train.threads: 3000000000 is too large; at most 2147483647");
+  EXPECT_EQ(error(data, {"mesh.axes.shard=3000000000"}),
+            "command line: mesh.axes.shard: 3000000000 is too large; at most 2147483647");
 }
 
 TEST(InputErrors, SourcesOfData) {

@@ -38,6 +38,29 @@ TEST(LlamaConfig, MisfitsNameTheKey) {
   EXPECT_NE(error([](auto& c) { c.hidden_size = 100; }).find("set head_dim"), std::string::npos);
   EXPECT_NE(error([](auto& c) { c.head_dim = 7; }).find("even"), std::string::npos);
   EXPECT_NE(error([](auto& c) { c.vocab_size = -1; }).find("vocab_size is -1"), std::string::npos);
+  EXPECT_NE(error([](auto& c) {
+              c.rope_scaling = RopeScaling{.low_freq_factor = 4, .high_freq_factor = 4};
+            }).find("high_freq_factor 4 is not above low_freq_factor 4"),
+            std::string::npos);
+}
+
+/// A table of the largest numbers that are let through can be made, and its bytes counted.
+TEST(LlamaConfig, WhatIsFarTooLargeIsRefused) {
+  constexpr std::int64_t widest = 1 << 20;
+  LlamaConfig c;
+  c.hidden_size = c.intermediate_size = widest;
+  c.num_attention_heads = 8;
+  c.num_hidden_layers = 10'000;
+  c.vocab_size = 2'147'483'647;
+  const auto layers = 10'000 * (4 * widest * widest + 3 * widest * widest + 2 * widest);
+  EXPECT_EQ(parameter_table(c.resolved()).numel(), layers + (2 * c.vocab_size + 1) * widest);
+  for (auto* number : {&c.hidden_size, &c.intermediate_size, &c.num_hidden_layers, &c.vocab_size,
+                       &c.num_attention_heads, &c.head_dim}) {
+    const auto before = *number;
+    *number = std::int64_t{1} << 40;
+    EXPECT_THROW(c.resolved(), Error);
+    *number = before;
+  }
 }
 
 // Sizes as published with the models.

@@ -56,6 +56,8 @@ TEST(Strategy, GivenSizesAreTaken) {
 TEST(Strategy, MisfitsNameTheNumbers) {
   EXPECT_NE(error(hybrid_shard, {4}, 3, 2).find("needs 6 ranks, but there are 4"),
             std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {4}, 1'073'741'825, 4).find("needs 4294967300 ranks"),
+            std::string::npos);
   EXPECT_NE(error(hybrid_shard, {2, 1}, 0, 0).find("3 ranks stand on 2 nodes"), std::string::npos);
   EXPECT_NE(error(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),
             std::string::npos);

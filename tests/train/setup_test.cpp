@@ -72,6 +72,22 @@ TEST_F(SetupTest, RefusesAGlobalBatchThatTheRanksCannotShare) {
                   2 * ranks));
 }
 
+TEST_F(SetupTest, RefusesMoreTokensThanCanBeNumbered) {
+  inputs_.data.sequence_length = 1 << 20;
+  inputs_.train.micro_batch = 1 << 11;
+  inputs_.train.global_batch = 0;
+  expect_error("train.micro_batch 2048 x data.sequence_length 1048576 are more than 2147483647");
+}
+
+TEST_F(SetupTest, RefusesAScheduleLongerThanTheRun) {
+  inputs_.schedule.name = optim::ScheduleName::wsd;
+  inputs_.schedule.decay_steps = 17;  // of 20, of which 4 warm up
+  expect_error("4 warmup_steps and 17 decay_steps do not fit into 20 steps");
+  inputs_.schedule.warmup_steps = inputs_.schedule.decay_steps =
+      std::numeric_limits<std::int64_t>::max();
+  expect_error("do not fit into 20 steps");
+}
+
 TEST_F(SetupTest, RefusesATextShorterThanASequence) {
   inputs_.data.train = {write("short.txt", std::string(24, 'x'))};
   expect_error("has 24 tokens, but one sequence needs 25");
