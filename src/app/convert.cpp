@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <map>
 
+#include "app/origin.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf_export.hpp"
 #include "checkpoint/reader.hpp"
 #include "comm/session.hpp"
-#include "config/tree.hpp"
 #include "config/writer.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -45,26 +45,11 @@ checkpoint::StoredType type_of(const std::string& dtype) {
   return found->second;
 }
 
-/// What the inputs that a checkpoint was made with name; empty: nothing.
-struct Origin {
-  std::string model;      ///< a Hugging Face folder
-  std::string tokenizer;  ///< a file or folder
-};
-
-std::string value_of(const config::Node& root, std::string_view section, std::string_view key) {
-  const auto* const found = root.find(section);
-  const auto* const value = found == nullptr ? nullptr : found->find(key);
-  return value == nullptr ? "" : value->scalar;
-}
-
-Origin origin_of(const fs::path& checkpoint) {
+Origin origin_if_known(const fs::path& checkpoint) {
   const auto config = checkpoint::read_manifest(checkpoint).progress.config;
   try {
-    const auto root = config::parse_tree(config, "config");
-    Origin origin{value_of(root, "model", "hf"), value_of(root, "data", "tokenizer")};
-    if (origin.tokenizer == "byte") origin.tokenizer.clear();
-    return origin;
-  } catch (const std::exception& error) {  // inputs of another version, or none
+    return origin_of(config);
+  } catch (const std::exception& error) {
     spdlog::warn("the checkpoint's inputs are not understood ({}): no tokenizer files are copied",
                  error.what());
     return {};
@@ -80,7 +65,8 @@ bool is_tokenizer(const fs::path& path) {
 /// Finds what goes into the folder beside the weights, if it is still there. The tokenizer is that
 /// of the run's data; where they are bytes, or ids, it is that of the folder the model came from.
 void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
-  const auto [model, tokenizer] = origin_of(checkpoint);
+  const auto [model, data] = origin_if_known(checkpoint);
+  const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;
   const bool is_there = fs::exists(fs::path(model) / "config.json");
   if (is_there) options.source = model;
   if (!tokenizer.empty() && is_tokenizer(tokenizer))
@@ -94,7 +80,6 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
   else if (!model.empty())
     spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
 }
-  device::advise_on_memory("use more ranks, which share the model");
 
 void export_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
   checkpoint::ExportOptions options;
@@ -109,6 +94,7 @@ void export_folder(const ConvertArguments& arguments, const comm::Communicator& 
 }
 
 void import_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
+  device::advise_on_memory("use more ranks, which share the model");
   const auto folder = fs::absolute(without_prefix(arguments.from)).lexically_normal();
   // So that an export finds the tokenizer again.
   const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));

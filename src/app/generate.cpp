@@ -11,8 +11,8 @@
 #include "app/loaded_model.hpp"
 #include "app/session.hpp"
 #include "data/tokenizer.hpp"
-#include "model/decoder.hpp"
 #include "device/buffer.hpp"
+#include "model/decoder.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -44,14 +44,14 @@ int generate(const GenerateArguments& arguments) {
            "--max-tokens is {}; give 1 to {}", arguments.max_tokens, most_tokens);
   const auto prompt = prompt_of(arguments);
   use_lone_device(arguments.device);
-  const DType dtype = dtype_of_argument(arguments.dtype);
-  model::TokenSampler sampler(arguments.sampling);
-  LoadedModel model(arguments.model, dtype);
   device::advise_on_memory(
       "the weights take half of it with --dtype bf16, the rest grows with the prompt and "
       "--max-tokens");
-  const auto tokenizer =
-      data::open_tokenizer(arguments.tokenizer.empty() ? model.tokenizer : arguments.tokenizer);
+  const DType dtype = dtype_of_argument(arguments.dtype);
+  model::TokenSampler sampler(arguments.sampling);
+  LoadedModel model(arguments.model, dtype);
+  const auto tokenizer = data::open_tokenizer(arguments.tokenizer.empty() ? model.data.tokenizer
+                                                                          : arguments.tokenizer);
   validate(
       tokenizer->vocab_size() <= model.config.vocab_size,
       "the tokenizer has {} ids and the model {}: they do not belong together; name the model's "

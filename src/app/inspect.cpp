@@ -74,7 +74,7 @@ void print_hf_folder(const fs::path& path) {
 }  // namespace
 
 int inspect(const std::string& path) {
-  const fs::path at = path.starts_with("hf:") ? path.substr(3) : path;
+  const fs::path at = plain_path(path);
   validate(fs::exists(at), "there is no {}", at.string());
   if (fs::exists(at / "manifest.json"))
     print_checkpoint(at);

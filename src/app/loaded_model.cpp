@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <map>
 
+#include "app/origin.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/reader.hpp"
-#include "config/inputs.hpp"
 #include "core/error.hpp"
 #include "device/staging.hpp"
 #include "ops/ops.hpp"
@@ -20,22 +20,21 @@ namespace fs = std::filesystem;
 
 constexpr const char* model_group = "/model/";
 
-fs::path without_prefix(const std::string& path) {
-  return path.starts_with("hf:") ? path.substr(3) : path;
-}
-
 }  // namespace
 
 LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
-  const auto at = without_prefix(path);
+  const auto at = plain_path(path);
   validate(fs::exists(at), "there is no {}", at.string());
-  if (is_hf_folder(at)) return {checkpoint::read_hf_config(at), at.string()};
+  if (is_hf_folder(at)) {
+    Shape shape{checkpoint::read_hf_config(at), {}};
+    shape.data.tokenizer = at.string();
+    return shape;
+  }
   const auto folder = newest_checkpoint(at);
   const auto progress = checkpoint::read_manifest(folder).progress;
-  Shape shape{checkpoint::parse_config_json(progress.model_config, folder.string()), "byte"};
-  // A checkpoint that was converted has other inputs, or none.
-  if (!progress.config.empty())
-    shape.tokenizer = config::parse_inputs(progress.config, folder.string()).data.tokenizer;
+  const auto origin = origin_of(progress.config);
+  Shape shape{checkpoint::parse_config_json(progress.model_config, folder.string()), origin.data};
+  shape.data.tokenizer = tokenizer_of(origin);
   return shape;
 }
 
@@ -46,7 +45,7 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape)
     : config(shape.config),
       table(model::parameter_table(config)),
       weights(table, dtype),
-      tokenizer(std::move(shape.tokenizer)) {
+      data(std::move(shape.data)) {
   load(path);
 }
 

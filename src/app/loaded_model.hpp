@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "data/options.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/llama_config.hpp"
 #include "model/parameters.hpp"
@@ -13,7 +14,8 @@ struct LoadedModel {
   model::LlamaConfig config;  ///< resolved
   model::ParameterTable table;
   model::FrozenWeights weights;
-  std::string tokenizer;  ///< the one that it was trained with, for data::open_tokenizer
+  /// How it was trained to read: tokenizer, document_mask and eos_token are set.
+  data::DataOptions data;
 
   /// `path` is a checkpoint, a run folder (its newest checkpoint), or a Hugging Face folder, also
   /// with "hf:" before it. Takes the weights in `dtype`, and for a while the largest tensor in fp32
@@ -25,7 +27,7 @@ struct LoadedModel {
  private:
   struct Shape {
     model::LlamaConfig config;
-    std::string tokenizer;
+    data::DataOptions data;
   };
   static Shape shape_of(const std::string& path);
   LoadedModel(const std::string& path, DType dtype, Shape shape);

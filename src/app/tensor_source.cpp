@@ -78,6 +78,10 @@ class OneFile final : public TensorSource {
 
 }  // namespace
 
+fs::path plain_path(const std::string& path) {
+  return path.starts_with("hf:") ? path.substr(3) : path;
+}
+
 bool is_hf_folder(const fs::path& path) {
   std::error_code error;
   return fs::exists(path / "model.safetensors", error) ||
@@ -96,7 +100,7 @@ fs::path newest_checkpoint(const fs::path& path) {
 }
 
 std::unique_ptr<TensorSource> open_tensors(const std::string& path) {
-  const fs::path at = path.starts_with("hf:") ? path.substr(3) : path;
+  const fs::path at = plain_path(path);
   validate(fs::exists(at), "there is no {}", at.string());
   if (fs::is_regular_file(at)) return std::make_unique<OneFile>(at);
   if (is_hf_folder(at)) return std::make_unique<HfFolder>(at);

@@ -8,6 +8,9 @@
 
 namespace llamesh::app {
 
+/// What the user wrote, without the "hf:" that may stand before a Hugging Face folder.
+std::filesystem::path plain_path(const std::string& path);
+
 /// A checkpoint itself, or the newest one of a run folder or of a folder of checkpoints. Throws a
 /// user error where there is none.
 std::filesystem::path newest_checkpoint(const std::filesystem::path& path);

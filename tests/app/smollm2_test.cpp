@@ -24,7 +24,7 @@ class SmolLM2 : public ::testing::Test {
     const char* folder = std::getenv("LLAMESH_SMOLLM2");
     if (folder == nullptr) GTEST_SKIP() << "LLAMESH_SMOLLM2 names no folder of its weights";
     model_ = std::make_unique<LoadedModel>(folder, DType::f32);
-    tokenizer_ = data::open_tokenizer(model_->tokenizer);
+    tokenizer_ = data::open_tokenizer(model_->data.tokenizer);
     std::ifstream in(LLAMESH_SMOLLM2_GOLDEN);
     golden_ = nlohmann::json::parse(in);
     prompt_ = golden_["prompt_ids"].get<Ids>();

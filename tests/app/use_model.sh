@@ -51,6 +51,32 @@ for ranks in 1 3; do
     give_up "$ranks ranks: bits a byte do not follow from the loss: $got"
 done
 
+# A folder made into a checkpoint is used like any other, its tokenizer being the folder's: here it has none. It need
+# not be there any more.
+get 1 convert --from "hf:$folder/exported" --to "$folder/imported"
+refused "exported' holds neither" generate "$folder/imported" --prompt "In the"
+mv "$folder/exported" "$folder/elsewhere"
+get 1 generate "$folder/imported" --tokenizer byte --prompt "In the" --max-tokens 40
+[[ $got == "$text" ]] || give_up "the imported checkpoint wrote '$got', the run '$text'"
+mv "$folder/elsewhere" "$folder/exported"
+
+# Documents are parted where the model's run parted them.
+for ((i = 0; i < 400; ++i)); do echo "{\"text\": \"lamp $((i * i % 97)) of $((i % 7))\"}"; done > "$folder/lamps.jsonl"
+for mask in true false; do
+  get 1 train inputs/tiny.yaml "run.folder=$folder/mask-$mask" "data.train=$folder/lamps.jsonl" data.format=jsonl \
+    data.document_mask=$mask "data.validation=$folder/lamps.jsonl" train.steps=4 evaluate.every_steps=4
+  loss=$(sed -n 's/.*"event":"validation".*"loss":\([0-9.]*\).*/\1/p' "$folder/mask-$mask/metrics.jsonl")
+  get 2 evaluate "$folder/mask-$mask" "$folder/lamps.jsonl" --sequence-length 64
+  [[ $mask == false || $got == *"each from its own document"* ]] || give_up "nothing is said of documents: $got"
+  awk -v a="$(sed -n 's/^loss *\([0-9.]*\) .*/\1/p' <<< "$got")" -v b="$loss" \
+    'BEGIN { exit !(a - b < 2e-5 && b - a < 2e-5 && a > 0) }' || give_up "document_mask $mask: $got; in the run $loss"
+done
+
+# One of the ranks tells what all of them find wrong.
+printf x > "$folder/one.txt"
+"$mpirun" 2 "$llamesh" evaluate "$folder/run" "$folder/one.txt" > /dev/null 2> "$folder/log"; code=$?
+[[ $code == 78 && $(grep -c 'has 1 tokens' "$folder/log") == 1 ]] || give_up "exit code $code, or not one line"
+
 refused "there is no" generate "$folder/nowhere" --prompt a
 refused "neither a run folder nor a checkpoint" generate "$folder" --prompt a
 refused "the prompt is empty" generate "$folder/run"

@@ -1,0 +1,40 @@
+#include "app/origin.hpp"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "config/tree.hpp"
+
+namespace llamesh::app {
+namespace {
+
+/// Empty when it is not there.
+std::string value_of(const config::Node& root, std::string_view section, std::string_view key) {
+  const auto* const found = root.find(section);
+  const auto* const value = found == nullptr ? nullptr : found->find(key);
+  return value == nullptr ? "" : value->scalar;
+}
+
+}  // namespace
+
+Origin origin_of(const std::string& config) {
+  const auto root = config::parse_tree(config, "config");
+  Origin origin;
+  origin.hf = value_of(root, "model", "hf");
+  if (const auto name = value_of(root, "data", "tokenizer"); !name.empty())
+    origin.data.tokenizer = name;
+  const auto format = value_of(root, "data", "format");
+  const bool text = format == "text" || format == "jsonl";
+  origin.data.format = text ? data::Format::text : data::Format::tokens;
+  origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
+  if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
+    origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);
+  return origin;
+}
+
+std::string tokenizer_of(const Origin& origin) {
+  const bool named = origin.data.tokenizer != "byte" || data::is_text(origin.data.format);
+  return named || origin.hf.empty() ? origin.data.tokenizer : origin.hf;
+}
+
+}  // namespace llamesh::app
