@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -45,7 +46,8 @@ struct Holder {
 
 std::int64_t touched(const Descriptor& file) {
   struct stat status {};
-  fstat(file.get(), &status);
+  if (fstat(file.get(), &status) != 0)
+    fail(ExitCode::io_failure, "cannot see whether a lease is held: {}", std::strerror(errno));
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 

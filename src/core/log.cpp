@@ -1,16 +1,28 @@
 #include "core/log.hpp"
 
 #include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+
+#include <memory>
 
 #include "core/process.hpp"
 
 namespace llamesh {
+namespace {
+
+/// Where the log goes to: one more place can be added while other threads log.
+const std::shared_ptr<spdlog::sinks::dist_sink_mt>& places() {
+  static const auto sink = std::make_shared<spdlog::sinks::dist_sink_mt>();
+  return sink;
+}
+
+}  // namespace
 
 void setup_logging() {
   const auto& self = this_process();
-  auto logger = std::make_shared<spdlog::logger>("llamesh",
-                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  places()->set_sinks({std::make_shared<spdlog::sinks::stderr_sink_mt>()});
+  auto logger = std::make_shared<spdlog::logger>("llamesh", places());
   logger->set_level(self.rank == 0 ? spdlog::level::info : spdlog::level::warn);
   logger->set_pattern(self.rank == 0
                           ? "%H:%M:%S %v"
@@ -22,7 +34,7 @@ void setup_logging() {
 void log_to_file(const std::string& path) {
   auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
   sink->set_pattern("%Y-%m-%d %H:%M:%S %v");
-  spdlog::default_logger()->sinks().push_back(std::move(sink));
+  places()->add_sink(std::move(sink));
 }
 
 }  // namespace llamesh
