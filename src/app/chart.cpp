@@ -227,7 +227,8 @@ std::string legend(const Chart& chart) {
 
 std::vector<double> nice_ticks(double low, double high, int count) {
   const double raw = (high - low) / count;
-  if (!std::isfinite(raw) || raw <= 0) return {};
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (!std::isfinite(raw) || raw <= 0 || raw < largest * 1e-12) return {};  // too fine to count
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
   double step = 10 * power;
   for (const double leading : {1.0, 2.0, 5.0})

@@ -159,6 +159,7 @@ TEST(Chart, TicksAreRoundNumbersWithinTheRange) {
   close(nice_ticks(0.13, 0.61, 5), {0.2, 0.3, 0.4, 0.5, 0.6});
   close(nice_ticks(-3, 3, 3), {-2, 0, 2});
   EXPECT_TRUE(nice_ticks(1, 1, 5).empty());
+  EXPECT_TRUE(nice_ticks(1e18, 1e18 + 256, 5).empty()) << "their distance is lost in them";
 }
 
 TEST(Chart, CompactNumbersKeepThreeDigits) {
