@@ -18,17 +18,6 @@ struct Job {
   std::exception_ptr error;
 };
 
-void append_text(const Tokenizer& tokenizer, std::string_view text, Piece piece,
-                 std::vector<std::int32_t>& ids) {
-  constexpr std::size_t piece_bytes = 256 << 10;  // as Tokenizer::encode has them
-  while (!text.empty()) {
-    const std::size_t cut = tokenizer.next_cut(text, std::min(piece_bytes, text.size()));
-    tokenizer.encode_piece(text.substr(0, cut), piece, ids);
-    text.remove_prefix(cut);
-    piece = Piece::further;
-  }
-}
-
 /// The next lines, of about so many bytes; none at the end.
 std::vector<Job> take_lines(JsonLines& lines, std::size_t bytes) {
   std::vector<Job> jobs;
@@ -62,7 +51,7 @@ EncodedDocument encode(const Tokenizer& tokenizer, const DocumentMarks& marks,
              "'{}', line {}: holds byte 0, which the byte tokenizer ends documents with; take it "
              "out",
              where.path, where.line);
-    append_text(tokenizer, segment.text, i == 0 ? Piece::first : Piece::further, ids);
+    tokenizer.encode(segment.text, i == 0 ? Piece::first : Piece::further, ids);
     if (i + 1 == document.segments.size())
       ids.insert(ids.end(), marks.closing.begin(), marks.closing.end());
     else if (segment.ends)

@@ -30,17 +30,20 @@ class ByteTokenizer final : public Tokenizer {
 }  // namespace
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  encode(text, Piece::first, ids);
+  return ids;
+}
+
+void Tokenizer::encode(std::string_view text, Piece piece, std::vector<std::int32_t>& ids) const {
   // Pieces of a few hundred KiB stay in the caches, and bound what the libraries allocate.
   constexpr std::size_t piece_bytes = 256 << 10;
-  std::vector<std::int32_t> ids;
-  Piece piece = Piece::first;
   while (!text.empty()) {
     const std::size_t cut = next_cut(text, std::min(piece_bytes, text.size()));
     encode_piece(text.substr(0, cut), piece, ids);
     text.remove_prefix(cut);
     piece = Piece::further;
   }
-  return ids;
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids) const {

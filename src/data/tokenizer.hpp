@@ -44,6 +44,8 @@ class Tokenizer {
 
   /// The ids of a whole text, without opening and closing.
   std::vector<std::int32_t> encode(std::string_view text) const;
+  /// Appends those of a text that begins a document, or goes on with it.
+  void encode(std::string_view text, Piece piece, std::vector<std::int32_t>& ids) const;
   /// The text of the ids, as the bytes that they stand for: not valid UTF-8 where ids are not.
   /// Added and special tokens appear as they are written. Ids outside the vocabulary are a user
   /// error.

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 
 #include "train/preflight/checks.hpp"
 
@@ -17,7 +19,9 @@ void collect(Finding& finding, const Subject& at, const std::string& trouble) {
 }
 
 std::vector<int> odd_ones_out(const std::vector<std::string>& texts) {
-  const auto frequency = [&](const std::string& text) { return std::ranges::count(texts, text); };
+  std::map<std::string_view, int> count;
+  for (const auto& text : texts) ++count[text];
+  const auto frequency = [&](const std::string& text) { return count.at(text); };
   const auto usual = std::ranges::max_element(texts, {}, frequency);  // the first of equals
   std::vector<int> odd;
   for (std::size_t r = 0; r < texts.size(); ++r)
