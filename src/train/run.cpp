@@ -91,8 +91,7 @@ class Run {
   /// From here on the run folder is this job's.
   void start() {
     comm::agree(world_, [&] {
-      if (world_.rank() == 0)
-        metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_, config_));
+      if (world_.rank() == 0) metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_));
     });
     spdlog::info("{}", trainer_.describe());
     for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
@@ -109,6 +108,7 @@ class Run {
       state_ = start_after(read_run_state(folder_), std::max<std::int64_t>(saved_step_, 0),
                            std::getenv("SLURM_JOB_ID") != nullptr);
       write_run_state(folder_, state_);
+      write_config(folder_, config_);
     });
     startup_.end_phase("resume");
   }

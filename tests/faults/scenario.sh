@@ -94,6 +94,7 @@ changed_data() {
       "checkpoint.resume=runs/tiny/checkpoints/step_00000002"
     [[ ! -e runs/tiny/checkpoints/step_00000003 ]] || bad "the run went on"
     expect_state failed 78 "the training data have changed"
+    grep -q '^  steps: 2$' runs/tiny/config.yaml || bad "config.yaml is that of the start that was refused"
   done
   # As the line says; and from then on the new data are those of the run.
   for steps in 3 4; do
