@@ -7,10 +7,24 @@
 
 namespace llamesh {
 
+namespace {
+
+/// Whether what the system says of a path is about its name or its rights, not about the disk.
+bool is_of_the_name(const std::error_code& code) {
+  for (const auto mistake :
+       {std::errc::no_such_file_or_directory, std::errc::not_a_directory, std::errc::is_a_directory,
+        std::errc::permission_denied, std::errc::filename_too_long,
+        std::errc::too_many_symbolic_link_levels, std::errc::file_exists})
+    if (code == mistake) return true;
+  return false;
+}
+
+}  // namespace
+
 Error as_error(const std::exception& any) {
   if (const auto* ours = dynamic_cast<const Error*>(&any)) return *ours;
   if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&any))
-    return {ExitCode::bad_input,
+    return {is_of_the_name(path->code()) ? ExitCode::bad_input : ExitCode::io_failure,
             fmt::format("{}: {}", path->path1().string(), path->code().message())};
   if (dynamic_cast<const std::bad_alloc*>(&any) != nullptr)
     return {ExitCode::bad_input, "the host's memory does not suffice for what was asked"};

@@ -31,8 +31,9 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Any exception as an Error: an Error as it is; what the system says of a path, and too little
-/// memory, as bad input; everything else as a bug.
+/// Any exception as an Error: an Error as it is; what the system says of a path as bad input or,
+/// where the disk is at fault, as an I/O failure; too little memory as bad input; all else as a
+/// bug.
 Error as_error(const std::exception& any);
 
 /// A format string that remembers where it was written. Implicit, so that callers write a literal.

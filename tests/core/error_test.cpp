@@ -77,6 +77,9 @@ TEST(AsError, SaysWhoseMistakeItIs) {
       "status", "/a/b", std::make_error_code(std::errc::permission_denied)));
   EXPECT_EQ(path.code(), ExitCode::bad_input);
   EXPECT_STREQ(path.what(), "/a/b: Permission denied");
+  const auto disk = as_error(std::filesystem::filesystem_error(
+      "resize", "/a/b", std::make_error_code(std::errc::no_space_on_device)));
+  EXPECT_EQ(disk.code(), ExitCode::io_failure);
   EXPECT_EQ(as_error(std::bad_alloc()).code(), ExitCode::bad_input);
   const auto bug = as_error(std::logic_error("vector"));
   EXPECT_EQ(bug.code(), ExitCode::internal_error);
