@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs llamesh and the GPU tests of build/cuda, with Debian's Open MPI and all other libraries but glibc's, the
-# driver's and CUDA's, into a folder that runs on another machine:  FOLDER/run.sh N FOLDER/bin/llamesh ...
-# and  tests/gpu/run.sh --programs FOLDER  there.
+# driver's and CUDA's, into a folder that runs on another machine, and the folder into FOLDER.tar.gz. There:
+#   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER    tests/gpu/visit.sh --programs FOLDER ...
 #   tests/gpu/bundle.sh FOLDER [CUDA-LIBRARY-FOLDER:...]
-# Needs patchelf. The second argument says where that machine keeps cuBLASLt and NCCL.
+# Needs patchelf. The second argument says where that machine keeps cuBLASLt, NCCL and cuDNN; LD_LIBRARY_PATH can say it
+# there as well.
 set -euo pipefail
 out=$1
 cuda=${2:-/usr/local/cuda/lib64:/usr/local/nvidia/lib64}
@@ -11,13 +12,13 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 command -v patchelf >/dev/null || { echo "bundle.sh: needs patchelf (apt-get install patchelf)" >&2; exit 1; }
 
 # Built for any x86-64 of the last years, not for the one that packs.
-cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 --log-level=WARNING
+cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 | grep 'Attention on GPUs'
 ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
 rm -rf "$out"
 mkdir -p "$out"/{bin,lib/openmpi3,lib/pmix,share,etc/openmpi}
 out=$(cd "$out" && pwd)
 
-theirs='^(ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libutil|libcuda|libcublas|libnccl|libnvrtc|linux-vdso)[-.A-Za-z]*\.so'
+theirs='^(ld-linux-x86-64|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda|cudart|cublas|cublasLt|nccl))\.so'
 mpi=$(pkg-config --variable=libdir ompi)
 pmix=$(dirname "$(readlink -f "$(ldconfig -p | awk '/libpmix\.so\.2 /{print $NF; exit}')")")
 [[ -d $pmix/pmix ]] || pmix=/usr/lib/x86_64-linux-gnu/pmix2/lib
@@ -41,8 +42,8 @@ find "$out" -type f \( -path '*/bin/*' -o -name '*.so*' \) -print0 |
   done
 find "$out" -type f \( -path '*/bin/*' -o -name '*.so*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true
 for file in "$out"/bin/*; do patchelf --force-rpath --set-rpath "\$ORIGIN/../lib:$cuda" "$file"; done
-for file in "$out"/lib/{openmpi3,pmix}/*.so; do patchelf --set-rpath '$ORIGIN/..' "$file"; done
-for file in "$out"/lib/*.so*; do patchelf --set-rpath '$ORIGIN' "$file"; done
+for file in "$out"/lib/{openmpi3,pmix}/*.so; do patchelf --set-rpath "\$ORIGIN/.." "$file"; done
+for file in "$out"/lib/*.so*; do patchelf --set-rpath "\$ORIGIN" "$file"; done
 
 cat >"$out/run.sh" <<'RUN'
 #!/usr/bin/env bash
@@ -59,4 +60,6 @@ shift
 exec "$here/bin/mpirun" --oversubscribe --bind-to none -n "$ranks" "$@"
 RUN
 chmod +x "$out/run.sh"
-du -sh "$out"
+tar -C "$out" -czf "$out.tar.gz" .
+"$root/build/bundle/src/llamesh" --version
+du -sh "$out" "$out.tar.gz"
