@@ -1,4 +1,5 @@
 #include <cuda_runtime_api.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -25,6 +26,8 @@
 //
 // PLAYED_GPUS=N: as many GPUs are visible (1). PLAYED_FIRST_GPU=N: the first of them is number N of
 // the machine (0). PLAYED_GPU_MIB=N: the memory of each (16384).
+// PLAYED_GPU_IDLE=1: no kernel, copy or collective does anything and memory is never touched, so
+// that what is too large for this machine runs as far as the host's side goes.
 
 using played::Done;
 
@@ -40,7 +43,18 @@ std::size_t number_of(const char* variable, std::size_t otherwise) {
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
+const bool idle = number_of("PLAYED_GPU_IDLE", 0) != 0;
 constexpr unsigned char garbage = 0xA5;
+
+void fill_with_garbage(void* data, std::size_t bytes) {
+  if (!idle) std::memset(data, garbage, bytes);
+}
+
+/// An idle GPU's may be larger than this machine's memory.
+void* room_for(std::size_t bytes) {
+  if (!idle) return std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
 
 struct Memory {
   const std::size_t bytes = number_of("PLAYED_GPU_MIB", 16384) << 20U;
@@ -80,8 +94,8 @@ bool allocate(void** data, std::size_t bytes) {
   auto& m = memory();
   const std::lock_guard lock(m.mutex);
   if (m.used + bytes > m.bytes) return false;
-  *data = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
-  std::memset(*data, garbage, bytes);
+  *data = room_for(bytes);
+  fill_with_garbage(*data, bytes);
   m.sizes[*data] = bytes;
   m.used += bytes;
   return true;
@@ -95,10 +109,10 @@ void release(void* data) {
     std::fprintf(stderr, "played GPU: freed memory that it did not give\n");
     std::abort();
   }
-  std::memset(data, garbage, found->second);
+  fill_with_garbage(data, found->second);
   m.used -= found->second;
+  idle ? static_cast<void>(munmap(data, found->second)) : std::free(data);
   m.sizes.erase(found);
-  std::free(data);
 }
 
 namespace {
@@ -170,7 +184,7 @@ void Stream::work() {
 }
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
-  stream->put(std::move(work));
+  if (!idle) stream->put(std::move(work));
 }
 
 }  // namespace played
@@ -252,7 +266,7 @@ cudaError_t cudaFree(void* data) {
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
   ready_current();
   *data = std::malloc(bytes);
-  std::memset(*data, garbage, bytes);
+  fill_with_garbage(*data, bytes);
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
