@@ -37,14 +37,22 @@ using Rates = std::array<double, 3>;
 
 Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   auto& stream = device::compute_stream();
+  const double budget = stream.on_gpu() ? 0.1 : 0.25;
   const RandomMatrix x(dtype, tokens, layer.in), y(dtype, tokens, layer.out);
   const RandomMatrix w(dtype, layer.out, layer.in, 0.02F), dw(DType::f32, layer.out, layer.in);
   const auto flops = 2e-9 * static_cast<double>(tokens * layer.in * layer.out);
-  const auto forward = shortest([&] { ops::linear(stream, y, x, w); });
-  const auto input = shortest([&] { ops::linear_backward_input(stream, x, y, w, Accumulate::no); });
+  const auto forward = shortest([&] { ops::linear(stream, y, x, w); }, budget);
+  const auto input =
+      shortest([&] { ops::linear_backward_input(stream, x, y, w, Accumulate::no); }, budget);
   const auto weight =
-      shortest([&] { ops::linear_backward_weight(stream, dw, y, x, Accumulate::yes); });
+      shortest([&] { ops::linear_backward_weight(stream, dw, y, x, Accumulate::yes); }, budget);
   return {flops / forward, flops / input, flops / weight};
+}
+
+/// How many algorithms there are to compare. In fp32 none are: that takes minutes, and training on
+/// a GPU has bf16.
+int candidates_of(DType dtype) {
+  return dtype == DType::bf16 ? ops::gemm_candidates() : 1;
 }
 
 /// What training takes of a shape, and the best that the library has for it.
@@ -55,7 +63,7 @@ struct Measured {
 Measured measure_candidates(const Layer& layer, std::int64_t tokens, DType dtype) {
   Measured result{measure(layer, tokens, dtype), {}};
   result.best = result.taken;
-  for (int candidate = 1; candidate < ops::gemm_candidates(); ++candidate) {
+  for (int candidate = 1; candidate < candidates_of(dtype); ++candidate) {
     ops::use_gemm_candidate(candidate);
     std::ranges::transform(result.best, measure(layer, tokens, dtype), result.best.begin(),
                            [](double a, double b) { return std::max(a, b); });
@@ -65,8 +73,8 @@ Measured measure_candidates(const Layer& layer, std::int64_t tokens, DType dtype
 }
 
 /// "712 99 %": a rate, and how near it comes to the best where there was a choice.
-std::string cell(double taken, double best) {
-  if (ops::gemm_candidates() == 1) return fmt::format("{:.0f}", taken);
+std::string cell(double taken, double best, int candidates) {
+  if (candidates == 1) return fmt::format("{:.0f}", taken);
   return fmt::format("{:.0f} {:3.0f} %", taken, 100 * taken / best);
 }
 
@@ -81,7 +89,7 @@ void print_table(std::span<const Layer> layers, std::int64_t tokens, DType dtype
     fmt::print("{:<16}{:>22}", layer.name,
                fmt::format("{} x {} x {}", tokens, layer.in, layer.out));
     for (std::size_t i = 0; i < taken.size(); ++i)
-      fmt::print("{:>14}", cell(taken[i], possible[i]));
+      fmt::print("{:>14}", cell(taken[i], possible[i], candidates_of(dtype)));
     fmt::print("\n");
     best = std::max(best, std::ranges::max(taken));
   }
@@ -95,7 +103,7 @@ int bench_gemm(const std::string& device) {
   const bool on_gpu = device::compute_stream().on_gpu();
   fmt::print("GEMMs of {} in GFLOP/s on {}\n", on_gpu ? "Llama 3 8B" : "the 100M Llama", where());
   if (on_gpu)
-    fmt::print("each beside the best of cuBLASLt's first {} algorithms for the shape\n",
+    fmt::print("in bf16 each beside the best of cuBLASLt's first {} algorithms for the shape\n",
                ops::gemm_candidates());
   else
     fmt::print("{}, bf16 is {}; fp32 FMA peak: {:.0f} GFLOP/s\n", ops::instruction_set(),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -11,24 +12,27 @@
 namespace llamesh::app {
 
 /// The shortest of the calls of `work` that fit into `budget` seconds (at least three), in seconds.
-/// The shortest, since whatever else the machine does can only make a call longer. On a GPU ten
-/// calls go into the compute stream at a time, so that their launching is not what is measured.
+/// The shortest, since whatever else the machine does can only make a call longer. On a GPU
+/// short calls go into the compute stream ten at a time, so that their launching is not what is
+/// measured.
 template <class Work>
 double shortest(const Work& work, double budget = 0.25) {
   using Clock = std::chrono::steady_clock;
-  using Seconds = std::chrono::duration<double>;
   auto& stream = device::compute_stream();
-  const int together = stream.on_gpu() ? 10 : 1;
-  work();  // makes primitives and scratch, touches pages
-  stream.record().wait();
-  double best = 1e30;
-  const auto begin = Clock::now();
-  for (int calls = 0; calls < 3 || Seconds(Clock::now() - begin).count() < budget; ++calls) {
+  const auto seconds_of = [&](int calls) {
     const auto start = Clock::now();
-    for (int i = 0; i < together; ++i) work();
+    for (int i = 0; i < calls; ++i) work();
     stream.record().wait();
-    const auto seconds = Seconds(Clock::now() - start).count() / together;
-    if (seconds < best) best = seconds;
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  seconds_of(1);  // makes primitives and scratch, touches pages
+  const bool is_short = stream.on_gpu() && seconds_of(1) < 0.01;
+  const int together = is_short ? 10 : 1;
+  double best = 1e30, spent = 0;
+  for (int times = 0; times < 3 || spent < budget; ++times) {
+    const auto seconds = seconds_of(together);
+    spent += seconds;
+    best = std::min(best, seconds / together);
   }
   return best;
 }

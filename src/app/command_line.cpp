@@ -1,5 +1,7 @@
 #include "app/command_line.hpp"
 
+#include <cstdio>
+
 #include "app/bench.hpp"
 #include "app/convert.hpp"
 #include "app/diff.hpp"
@@ -133,6 +135,8 @@ void CommandLine::add_tokenize() {
 void CommandLine::add_bench() {
   auto* bench = cli_.add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
+  // A row is there once it is measured, also where the benchmark is ended before its last one.
+  bench->preparse_callback([](std::size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
   const auto on_device = [&](const char* name, const char* help, auto run) {
     auto* measured = bench->add_subcommand(name, help);
     add_device(measured, device_);
