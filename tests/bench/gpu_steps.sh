@@ -29,22 +29,28 @@ rows=() done_all=true
 row() {
   rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk '
     $1 == "median" { rate = $3; mfu = $(NF - 1) }
-    /memory/ { sub(".*peak ", ""); peak = $1 / 1024 }
+    /^memory/ { sub(".*peak ", ""); peak = $1 / 1024 }
     END { printf "%12s %6s %% %10.1f", rate, mfu, peak }' "$5")")
   echo "${rows[-1]}"
 }
+# In the foreground, so that a signal to this script's group reaches what it started.
+limited() { timeout --foreground -k 10 "$@"; }
 # first_that_fits MODEL SEQUENCE PROGRAM SETTING...: runs PROGRAM until one of the settings is not out of memory
 first_that_fits() {
-  local model=$1 sequence=$2 program=$3 setting
+  local model=$1 sequence=$2 program=$3 setting status
   shift 3
   for setting in "$@"; do
-    if "$program" "$model" "$sequence" "${setting%/*}" "${setting#*/}" >"$work/log" 2>&1; then
+    status=0
+    "$program" "$model" "$sequence" "${setting%/*}" "${setting#*/}" >"$work/log" 2>&1 || status=$?
+    printf '\n%s %s %s %s: exit %s\n' "$model" "$sequence" "${program#by_}" "$setting" $status
+    tail -n 30 "$work/log"
+    if [[ $status == 0 ]]; then
       row "$model" "$sequence" "${program#by_}" "$setting" "$work/log"
       return
     fi
-    echo "$model $sequence ${program#by_} $setting: $(grep -m 1 -E '^llamesh: |Error' "$work/log" | cut -c 1-200)"
+    grep -qiE 'out of memory|cannot allocate' "$work/log" || break
   done
-  rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of: $*")")
+  rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of $*: see above")")
   done_all=false
 }
 # PROGRAM MODEL SEQUENCE MICRO-BATCH CHECKPOINTING; a step has 262144 (1B) or 65536 (8B) tokens a rank. For llamesh
@@ -55,13 +61,15 @@ global_batch() {
 by_llamesh() {
   local full_layers=0
   [[ $4 == *+* ]] && full_layers=${4#*+}
-  timeout 300 "$launch" "$ranks" "$llamesh" bench step --device cuda "inputs/clusters/$1-1x8.yaml" train.steps=4 \
+  limited 240 "$launch" "$ranks" "$llamesh" bench step --device cuda "inputs/clusters/$1-1x8.yaml" train.steps=4 \
     sharding.strategy=full_shard data.train="$work/tokens.bin" data.format=tokens data.token_dtype=uint16 \
     data.sequence_length="$2" train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
     memory.activation_checkpointing="${4%+*}" memory.full_checkpointing_layers="$full_layers" run.folder="$work/run"
 }
 by_torch() {
-  timeout 300 "$python" -m torch.distributed.run --standalone --nproc-per-node "$ranks" tests/bench/torch_fsdp2.py \
+  local start=()  # one rank needs no rendezvous, and so no name of this machine that resolves
+  ((ranks == 1)) || start=(-m torch.distributed.run --nproc-per-node "$ranks" --master-addr 127.0.0.1)
+  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True limited 240 "$python" "${start[@]}" tests/bench/torch_fsdp2.py \
     --model "inputs/models/$1.yaml" --steps 3 --sequence "$2" --micro-batch "$3" --checkpointing "$4" \
     --global-batch "$(global_batch "$1" "$2")"
 }

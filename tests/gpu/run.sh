@@ -3,20 +3,23 @@
 # against training on the CPU, both again with each attention that the build and the GPU have, every strategy with
 # several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exit 0 only if all of it
 # passed.
-#   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND]
+#   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND] [PART...]
 #     --programs  where llamesh and gpu_ops_* are: a folder made by tests/gpu/bundle.sh, for a machine without a
 #                 compiler, MPI and HDF5. Left out, the preset cuda is built.
 #     --launch    starts ranks: COMMAND N PROGRAM [ARGUMENTS] (left out: the bundle's own, or tests/mpirun.sh)
+#     PART        kernels, training, attention, ranks, sanitizers; none named: all of them
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-programs='' launch=''
+programs='' launch='' parts=()
 while (($#)); do
   case $1 in
     --programs) programs=$(cd "$2" && pwd); shift 2 ;;
     --launch) launch=$2; shift 2 ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    kernels | training | attention | ranks | sanitizers) parts+=("$1"); shift ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
+((${#parts[@]})) || parts=(kernels training attention ranks sanitizers)
 if [[ -z $programs ]]; then
   "$root/scripts/build.sh" cuda llamesh gpu_ops_{attention,elementwise,layers,tokens} || exit 1
   programs=$root/build/cuda
@@ -31,113 +34,143 @@ trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
 
 rows=() failures=0
-# row NAME RESULT DETAIL: a line of the table
+# row NAME RESULT DETAIL [LOG]: a line of the table, and of what failed the end of its log
 row() {
   rows+=("$(printf '%-44s %-7s %s' "$1" "$2" "$3")")
   echo "${rows[-1]}"
-  [[ $2 != FAILED ]] || failures=$((failures + 1))
+  [[ $2 == FAILED ]] || return 0
+  failures=$((failures + 1))
+  grep -E -A 8 -m 4 'Failure$|^=+ (Error|Invalid|Race)' "$4" | head -n 40 | sed 's/^/    /'
+  tail -n 15 "$4" | sed 's/^/    /'
+}
+# In the foreground, so that a signal to this script's group reaches what it started.
+limited() { timeout --foreground -k 5 "$@"; }
+# tested NAME LOG SECONDS COMMAND...: a test program, alone or under a sanitizer, as one rank, since it initializes MPI
+tested() {
+  local name=$1 log=$work/$2.log seconds=$3 status=0 detail
+  shift 3
+  limited "$seconds" "$launch" 1 "$@" >"$log" 2>&1 || status=$?
+  detail=$(grep -E '^\[  (PASSED|FAILED) |SUMMARY' "$log" | head -n 3 | tr '\n' ' ')
+  if [[ $status == 0 ]] && ! grep -qE 'SKIPPED|SUMMARY: [1-9]' "$log"; then
+    row "$name" passed "$detail"
+  elif [[ $status == 124 || $status == 137 ]]; then  # stopped by TERM, or by KILL
+    row "$name" FAILED "no end after $seconds s; $(grep -c '^\[       OK' "$log") tests had passed" "$log"
+  else
+    row "$name" FAILED "exit $status $detail" "$log"
+  fi
+}
+# train RUN RANKS DEVICE OVERRIDE...: into $work/RUN; the exit status is kept beside it
+train() {
+  local run=$1 ranks=$2 device=$3 status=0
+  shift 3
+  limited 60 "$launch" "$ranks" "$root/tests/gpu/one_gpu.sh" "$llamesh" train inputs/tiny.yaml --device "$device" \
+    "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1 || status=$?
+  echo $status >"$work/$run.status"
 }
 # losses RUN: of each step
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,}]*\),"grad_norm.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
+# ended RUN: whether it ended well
+ended() { [[ $(<"$work/$1.status") == 0 ]]; }
 # close NAME RUN OTHER TOLERANCE: the losses of two runs, relative
 close() {
-  local worst
-  worst=$(paste <(losses "$2") <(losses "$3") | awk '
+  local worst=''
+  ended "$2" && ended "$3" && worst=$(paste <(losses "$2") <(losses "$3") | awk '
     NF != 4 || $1 != $3 { print "steps differ"; bad = 1; exit }
-    { d = ($2 - $4) / $4; if (d < 0) d = -d; if (d > worst) worst = d; ++n }
+    { d = ($2 - $4) / $4; if (d < 0) d = -d; if (!(d <= worst)) worst = d; ++n }
     END { if (!bad) print (n ? worst + 0 : "no steps") }')
   if [[ $worst == [0-9]* ]] && awk -v w="$worst" -v t="$4" 'BEGIN { exit !(w <= t) }'; then
     row "$1" passed "losses differ by $worst at most (bound $4)"
   else
-    row "$1" FAILED "losses differ by $worst (bound $4); $(tail -n 1 "$work/$2.log")"
+    row "$1" FAILED "exit $(<"$work/$2.status") and $(<"$work/$3.status"), losses differ by ${worst:-?} (bound $4)" \
+      "$work/$2.log"
   fi
 }
-# train RUN RANKS DEVICE OVERRIDE...
-train() {
-  local run=$1 ranks=$2 device=$3
-  shift 3
-  timeout 300 "$launch" "$ranks" "$root/tests/gpu/one_gpu.sh" "$llamesh" train inputs/tiny.yaml --device "$device" \
-    "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
+wide="model.hidden_size=256 model.num_attention_heads=4 model.num_key_value_heads=2 model.intermediate_size=704"
+# wide_runs DEVICE PRECISION RUN...: of a model whose attention is that of large ones
+wide_runs() {
+  local device=$1 precision=$2 run
+  shift 2
+  # shellcheck disable=SC2086
+  for run in "$@"; do train "$run" 1 "$device" precision.parameters="$precision" $wide; done
+}
+
+run_kernels() {
+  for name in elementwise layers tokens attention; do
+    tested "kernels: $name" "$name" 40 "$tests/gpu_ops_$name"
+  done
+}
+
+run_training() {
+  for precision in fp32 bf16; do
+    bound=1e-4
+    [[ $precision == fp32 ]] || bound=2e-2
+    wide_runs cpu $precision cpu-$precision
+    wide_runs cuda $precision gpu-$precision
+    close "training in $precision, GPU beside CPU" gpu-$precision cpu-$precision $bound
+  done
+  wide_runs cuda bf16 gpu-again
+  close "training twice on the GPU" gpu-again gpu-bf16 0
+}
+
+# Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "own" means wgmma on Hopper.
+run_attention() {
+  local attentions="own mma"
+  if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
+    attentions="cudnn $attentions"
+  else
+    row "attention by cudnn" skipped "$(grep '^CUDA:' "$work/version")"
+  fi
+  wide_runs cpu bf16 cpu-bf16
+  for attention in $attentions; do
+    export LLAMESH_ATTENTION=$attention
+    tested "attention by $attention" "attention-$attention" 40 "$tests/gpu_ops_attention"
+    wide_runs cuda bf16 "training-$attention"
+    close "training with attention by $attention beside CPU" "training-$attention" cpu-bf16 2e-2
+  done
+  unset LLAMESH_ATTENTION
+}
+
+run_ranks() {
+  train one 1 cuda
+  for strategy in full_shard shard_grad_op no_shard hybrid_shard hybrid_shard_zero2; do
+    for ranks in 2 4; do
+      train "$strategy-$ranks" $ranks cuda sharding.strategy=$strategy mesh.ranks_per_node=2
+      close "$strategy, $ranks NCCL ranks beside one" "$strategy-$ranks" one 1e-5
+    done
+  done
+  NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
+  close "full_shard, 2 NCCL ranks with windows, beside one" windows-2 one 1e-5
+
+  local log=$work/verify.log
+  if "$launch" 1 "$llamesh" verify "$work/hybrid_shard-4/checkpoints/step_00000020" >"$log" 2>&1; then
+    log=$work/hybrid_shard-4.log
+    train hybrid_shard-4 2 cpu train.steps=24
+    if ended hybrid_shard-4 && [[ $(losses hybrid_shard-4 | wc -l) == 24 ]]; then
+      row "checkpoint of 4 GPU ranks, on 2 CPU ranks" passed "steps 21 to 24"
+      return
+    fi
+  fi
+  row "checkpoint of 4 GPU ranks, on 2 CPU ranks" FAILED "$(tail -n 1 "$log")" "$log"
+}
+
+# Of our own kernels, not of cuDNN's, and those with barriers and asynchronous copies first.
+run_sanitizers() {
+  if ! command -v compute-sanitizer >/dev/null; then
+    row "compute-sanitizer" skipped "not found"
+    return
+  fi
+  for case in own/attention mma/attention own/layers own/tokens own/elementwise; do
+    for tool in racecheck memcheck; do
+      tested "$tool: ${case#*/} (${case%/*})" "$tool-${case/\//-}" 110 env LLAMESH_ATTENTION="${case%/*}" \
+        compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_${case#*/}"
+    done
+  done
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || { echo "no GPU here"; exit 1; }
 "$llamesh" --version | tee "$work/version"
 grep -qE '^CUDA: .* [0-9]+ devices?$' "$work/version" || { echo "llamesh sees no GPU"; exit 1; }
-
-for name in elementwise layers tokens attention; do
-  log=$work/$name.log
-  "$tests/gpu_ops_$name" >"$log" 2>&1 && ! grep -q SKIPPED "$log" && result=passed || result=FAILED
-  row "kernels: $name" $result "$(grep -E '^\[  (PASSED|FAILED) ' "$log" | head -n 3 | tr '\n' ' ')"
-done
-
-wide="model.hidden_size=256 model.num_attention_heads=4 model.num_key_value_heads=2 model.intermediate_size=704"
-for precision in fp32 bf16; do
-  bound=1e-4
-  [[ $precision == fp32 ]] || bound=2e-2
-  # shellcheck disable=SC2086
-  { train "cpu-$precision" 1 cpu precision.parameters=$precision $wide
-    train "gpu-$precision" 1 cuda precision.parameters=$precision $wide; }
-  close "training in $precision, GPU beside CPU" "gpu-$precision" "cpu-$precision" $bound
-done
-# shellcheck disable=SC2086
-train "gpu-again" 1 cuda precision.parameters=bf16 $wide
-if [[ -n $(losses gpu-again) ]] && cmp -s <(losses gpu-again) <(losses gpu-bf16); then
-  row "training twice on the GPU" passed "the same bits"
-else
-  row "training twice on the GPU" FAILED "other losses"
-fi
-
-# Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "own" means wgmma on Hopper.
-attentions="own mma"
-if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
-  attentions="cudnn $attentions"
-else
-  row "attention by cudnn" skipped "$(grep '^CUDA:' "$work/version")"
-fi
-for attention in $attentions; do
-  export LLAMESH_ATTENTION=$attention
-  log=$work/attention-$attention.log
-  "$tests/gpu_ops_attention" >"$log" 2>&1 && ! grep -q SKIPPED "$log" && result=passed || result=FAILED
-  row "attention by $attention" $result "$(grep -E '^\[  (PASSED|FAILED) ' "$log" | head -n 3 | tr '\n' ' ')"
-  # shellcheck disable=SC2086
-  train "attention-$attention" 1 cuda precision.parameters=bf16 $wide
-  close "training with attention by $attention beside CPU" "attention-$attention" cpu-bf16 2e-2
-done
-unset LLAMESH_ATTENTION
-
-train one 1 cuda
-for strategy in full_shard shard_grad_op no_shard hybrid_shard hybrid_shard_zero2; do
-  for ranks in 2 4; do
-    train "$strategy-$ranks" $ranks cuda sharding.strategy=$strategy mesh.ranks_per_node=2
-    close "$strategy, $ranks NCCL ranks beside one" "$strategy-$ranks" one 1e-5
-  done
-done
-
-NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
-close "full_shard, 2 NCCL ranks with windows, beside one" windows-2 one 1e-5
-
-if "$llamesh" verify "$work/hybrid_shard-4/checkpoints/step_00000020" >/dev/null 2>&1 &&
-  train hybrid_shard-4 2 cpu train.steps=24 && [[ $(losses hybrid_shard-4 | wc -l) == 24 ]]; then
-  row "checkpoint of 4 GPU ranks, on 2 CPU ranks" passed "steps 21 to 24"
-else
-  row "checkpoint of 4 GPU ranks, on 2 CPU ranks" FAILED "$(tail -n 1 "$work/hybrid_shard-4.log")"
-fi
-
-if command -v compute-sanitizer >/dev/null; then
-  for tool in memcheck racecheck; do
-    for name in elementwise layers tokens attention; do
-      log=$work/$tool-$name.log
-      # racecheck is for our own kernels, not for cuDNN's.
-      choice=()
-      [[ $tool == memcheck ]] || choice=(env LLAMESH_ATTENTION=own)
-      timeout 600 "${choice[@]}" compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_$name" >"$log" 2>&1 &&
-        result=passed || result=FAILED
-      row "$tool: $name" $result "$(grep 'SUMMARY' "$log" | tail -n 1)"
-    done
-  done
-else
-  row "compute-sanitizer" skipped "not found"
-fi
+for part in "${parts[@]}"; do "run_$part"; done
 
 printf '\n%-44s %-7s %s\n' "test" "result" ""
 printf '%s\n' "${rows[@]}"
