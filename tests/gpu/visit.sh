@@ -26,6 +26,14 @@ LD_LIBRARY_PATH=$("$python" -c 'import nvidia; print(*(f"{p}/{n}/lib" for p in n
 export LD_LIBRARY_PATH PATH=$PATH:/usr/local/cuda/bin
 
 say() { printf '%s\n' "$@" | tee -a "$summary"; }
+# A rank that hangs ignores the signal of the limit, may have lost its mpirun, and would keep the GPU from the next step.
+kill_what_is_left() {
+  local process
+  grep -lzxF "LLAMESH_VISIT=$$" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3 | while read -r process; do
+    echo "killed, since it was left: $(tr '\0' ' ' <"/proc/$process/cmdline")" >>"$log"
+    kill -KILL "$process"
+  done
+}
 # step PART SECONDS COMMAND...: all that it prints into the part's log, its table (or its end) into the summary
 step() {
   local log=$out/$1.log seconds=$2 status=0 start=$SECONDS first
@@ -33,7 +41,8 @@ step() {
   say "" "\`${*//$programs\/bin\//}\`" ""
   echo "\$ $*" >>"$log"
   first=$(($(wc -l <"$log") + 1))
-  timeout -k 15 "$seconds" "$@" >>"$log" 2>&1 </dev/null || status=$?
+  LLAMESH_VISIT=$$ timeout -k 15 "$seconds" "$@" >>"$log" 2>&1 </dev/null || status=$?
+  kill_what_is_left
   say '```'
   tail -n "+$first" "$log" | awk '/^(test  |model  )/ { n = 0 } { line[n++] = $0 }
     END { for (i = n > 60 ? n - 60 : 0; i < n; ++i) print line[i] }' | tee -a "$summary"
