@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs llamesh and the GPU tests of build/cuda, with Debian's Open MPI and all other libraries but glibc's, the
 # driver's and CUDA's, into a folder that runs on another machine, and the folder into FOLDER.tar.gz. There:
-#   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER    tests/gpu/visit.sh --programs FOLDER ...
+#   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER ...    tests/gpu/visit.sh (likewise)
+# Here:
 #   tests/gpu/bundle.sh FOLDER [CUDA-LIBRARY-FOLDER:...]
 # Needs patchelf. The second argument says where that machine keeps cuBLASLt, NCCL and cuDNN; LD_LIBRARY_PATH can say it
 # there as well.

@@ -53,8 +53,8 @@ run() { step "$1" "$2" tests/gpu/run.sh --programs "$programs" "$3"; }
 bench() { step benches "$1" "${@:3}" "$llamesh" bench "$2" --device cuda; }
 steps() { step "steps$2" "$3" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$1/$2"; }
 
-say "## $(date -u '+%Y-%m-%d %H:%M') UTC, ${parts[*]}" "" '```' \
-  "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)" "$("$llamesh" --version 2>&1)" '```'
+gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)
+say "## $(date -u '+%Y-%m-%d %H:%M') UTC, ${parts[*]}" "" '```' "$gpu" "$("$llamesh" --version 2>&1)" '```'
 for part in "${parts[@]}"; do
   say "" "### $part"
   case $part in
