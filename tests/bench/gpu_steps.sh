@@ -48,7 +48,7 @@ first_that_fits() {
       row "$model" "$sequence" "${program#by_}" "$setting" "$work/log"
       return
     fi
-    grep -qiE 'out of memory|cannot allocate' "$work/log" || break
+    grep -qiE 'out of memory|cannot allocate|no memory left' "$work/log" || break
   done
   rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of $*: see above")")
   done_all=false
