@@ -32,8 +32,8 @@ struct Fingerprint {
   std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
   std::uint64_t vocabulary = 0;
   std::vector<std::vector<FilePrint>> sources;
-  std::optional<Arrangement> arrangement =
-      {};  ///< nothing: of a checkpoint from before it was kept
+  /// Nothing in checkpoints from before it was kept.
+  std::optional<Arrangement> arrangement = {};
 };
 
 /// Adds to `hash` how many `bytes` there are and the bytes themselves; of more than 8 x

@@ -18,7 +18,7 @@ inline Words4 load_shared(SharedAddress from) {
 inline void store_shared(SharedAddress to, std::uint32_t word) {
   Block::current().check_shared(to, 4, 4);
   std::memcpy(Block::current().shared() + to, &word, 4);
-  Block::current().wrote(to, 4);
+  Block::current().hide_from_products(to, 4);
 }
 
 inline SharedAddress flipped(SharedAddress from, SharedAddress bits) {

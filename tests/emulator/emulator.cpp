@@ -210,13 +210,13 @@ void Block::wait_copies(int open) {
       else
         std::memset(to, 0, static_cast<std::size_t>(copy.bytes));
       writes(to, copy.bytes);
-      wrote(copy.offset, copy.bytes);
+      hide_from_products(copy.offset, copy.bytes);
     }
     groups.pop_front();
   }
 }
 
-void Block::wrote(std::int64_t offset, std::int64_t bytes) {
+void Block::hide_from_products(std::int64_t offset, std::int64_t bytes) {
   const auto first = offset / 4, last = (offset + bytes - 1) / 4;
   pool_[static_cast<std::size_t>(at_)]->hidden.emplace_back(first, last);
   for (auto word = first; word <= last; ++word) hidden_[static_cast<std::size_t>(word)] = true;

@@ -24,8 +24,7 @@
 /// - Shared memory starts as NaNs, and so does the target of an asynchronous copy from the moment
 ///   when it is issued; the bytes arrive when the thread waits for them.
 /// - A product of a warpgroup takes its factors when it is issued, and its sums are NaNs until it
-/// is
-///   waited for. Then its factors must still be the same, and must have been shown to it.
+///   has been waited for. Then its factors must still be the same, and must have been shown to it.
 /// - Two accesses that only the emulator orders, one of them a write, are an error (RaceDetector),
 ///   for kernels that are compiled with -fsanitize=thread.
 /// - Accesses through the 16-byte helpers must be aligned, those of shared memory within bounds; a
@@ -88,8 +87,8 @@ class Block {
   /// All but the last `open` groups of this thread arrive.
   void wait_copies(int open);
 
-  /// Notes that this thread wrote what products may read only when it has been shown to them.
-  void wrote(std::int64_t offset, std::int64_t bytes);
+  /// Notes that this thread wrote what products may not read until it is shown to them.
+  void hide_from_products(std::int64_t offset, std::int64_t bytes);
   /// What this thread wrote until now may be read by products.
   void show_to_products();
   /// A product reads there. Throws unless all that was written there has been shown by who wrote
