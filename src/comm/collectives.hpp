@@ -48,7 +48,7 @@ class Collectives {
 
   /// mine (n, fp32) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts
   /// in fp32 or bf16, summed in fp32 in a fixed order. When size() is 1, `mine` may be `parts`
-  /// itself. After the event `parts` may be overwritten.
+  /// itself. `parts` is used up: what it holds after the event is not defined.
   virtual device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                        device::Event after) = 0;
 

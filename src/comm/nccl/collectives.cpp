@@ -71,16 +71,6 @@ void NcclCollectives::call(const char* name, const Call& call) {
   connection_->call(name, subject(), [&](ncclComm_t comm) { return call(comm, native(stream())); });
 }
 
-/// A place for the sum of one call before it is added. It grows in the first step and then no more.
-Tensor NcclCollectives::scratch(const Tensor& like) {
-  const auto bytes = like.numel() * size_of(DType::f32);
-  if (scratch_.bytes() < bytes) {
-    stream().record().wait();  // nobody reads the former one any more
-    scratch_ = device::Buffer(bytes);
-  }
-  return scratch_.tensor(like.dtype(), {like.numel()});
-}
-
 device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
   return submit(after, all_gather_bytes(whole, size()), [&] {
@@ -96,16 +86,13 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit(after, reduce_scatter_bytes(parts, size()), [&] {
-    const bool at_once = size() > 1 && parts.dtype() == DType::f32 && accumulate == Accumulate::no;
-    Tensor sum = parts;  // of one rank
-    if (size() > 1) {
-      sum = at_once ? mine : scratch(Tensor(parts.data(), parts.dtype(), {mine.numel()}));
-      call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
-        return ncclReduceScatter(parts.data(), sum.data(), count_of(mine), type_of(parts), ncclSum,
-                                 comm, cuda);
-      });
-    }
-    if (at_once) return;
+    // In place: both ends then lie in the window of `parts`, as NCCL's fastest kernels want, and
+    // there is no scratch.
+    const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
+    call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
+                               cuda);
+    });
     if (accumulate == Accumulate::yes)
       nccl::accumulate(native(stream()), mine, sum);
     else

@@ -29,10 +29,8 @@ class NcclCollectives final : public Collectives {
   /// Calls NCCL unless this rank is alone.
   template <class Call>
   void call(const char* name, const Call& call);
-  Tensor scratch(const Tensor& like);
 
   std::shared_ptr<Nccl::Connection> connection_;
-  device::Buffer scratch_;  ///< used in the stream's order only
 };
 
 }  // namespace llamesh::comm
