@@ -8,6 +8,7 @@
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
 #include "app/session.hpp"
+#include "ops/gemm_algorithms.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 

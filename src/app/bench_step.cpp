@@ -7,6 +7,8 @@
 #include "app/session.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
+#include "device/device.hpp"
+#include "ops/gemm_algorithms.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::app {
@@ -14,7 +16,8 @@ namespace {
 
 constexpr const char* yardstick = "inputs/llama-100m.yaml";
 
-/// The records of a few steps, the first one (which makes buffers and kernels) left out.
+/// The records of a few steps by their time, the first one (which makes buffers and kernels, or
+/// tunes) left out.
 std::vector<train::StepRecord> measure(train::Trainer& trainer, std::int64_t steps) {
   trainer.train_step();
   std::vector<train::StepRecord> records;
@@ -24,14 +27,17 @@ std::vector<train::StepRecord> measure(train::Trainer& trainer, std::int64_t ste
   return records;
 }
 
-void print_table(const train::Setup& setup, double gemm_rate,
-                 const std::vector<train::StepRecord>& records) {
+const train::StepRecord& median(const std::vector<train::StepRecord>& records) {
+  return records[records.size() / 2];
+}
+
+using Row = std::pair<const char*, train::StepRecord>;
+
+void print_table(const train::Setup& setup, double gemm_rate, const std::vector<Row>& rows) {
   const auto& in = setup.inputs;
   const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
   const double flops = 6.0 * static_cast<double>(setup.table->numel_in_products()) * tokens;
   const double floor = flops / gemm_rate;
-  const auto& best = records.front();
-  const auto& median = records[records.size() / 2];
   fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
              name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
              comm::to_string(setup.mesh));
@@ -39,9 +45,10 @@ void print_table(const train::Setup& setup, double gemm_rate,
              setup.table->numel_in_products(), tokens, flops, gemm_rate / 1e9, floor);
   fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
              "MFU");
-  for (const auto& [name, r] : {std::pair{"best", best}, std::pair{"median", median}})
+  for (const auto& [name, r] : rows)
     fmt::print("{:<8} {:>10.3f} {:>12.0f} {:>8.0f} % {:>6.0f} %\n", name, r.seconds,
                r.tokens_per_second, 100 * floor / r.seconds, 100 * r.mfu);
+  const auto& best = rows.front().second;
   fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
              static_cast<double>(best.valley) / (1 << 20),
              static_cast<double>(best.peak) / (1 << 20));
@@ -49,7 +56,8 @@ void print_table(const train::Setup& setup, double gemm_rate,
 
 }  // namespace
 
-int bench_step(const std::vector<std::string>& arguments, const std::string& device) {
+int bench_step(const std::vector<std::string>& arguments, const std::string& device,
+               const std::string& tune_gemms) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
@@ -59,16 +67,26 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
                                            arguments.end());
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
+  const auto steps = inputs.train.steps;
   comm::agree(world, [&] {  // every rank sees the same, one tells
-    validate(inputs.train.steps >= 2, "bench step needs train.steps of at least 2, not {}",
-             inputs.train.steps);
+    validate(steps >= 2, "bench step needs train.steps of at least 2, not {}", steps);
+    if (tune_gemms.empty()) return;
+    validate(device::kind() == device::Kind::cuda,
+             "--tune-gemms is for GPUs: the CPU's products have one algorithm each");
+    inputs.train.steps *= 2;  // as many again, tuned
   });
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {
     comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
     train::Trainer trainer(world, setup, mesh);
-    const auto records = measure(trainer, setup.inputs.train.steps);
-    if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), records);
+    const auto records = measure(trainer, steps);
+    std::vector<Row> rows{{"best", records.front()}, {"median", median(records)}};
+    if (!tune_gemms.empty()) {
+      ops::tune_gemms();
+      rows.emplace_back("tuned", median(measure(trainer, steps)));
+      if (world.rank() == 0) fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(tune_gemms));
+    }
+    if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), rows);
   });
   return 0;
 }

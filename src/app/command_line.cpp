@@ -155,7 +155,10 @@ void CommandLine::add_bench() {
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
   add_device(command, device_);
-  runs(command, [this] { return bench_step(rest_, device_); });
+  command->add_option("--tune-gemms", gemm_table_,
+                      "On a GPU: find the fastest algorithm for each product of the step and write "
+                      "them to this file, for train.gemm_table");
+  runs(command, [this] { return bench_step(rest_, device_, gemm_table_); });
 }
 
 }  // namespace llamesh::app

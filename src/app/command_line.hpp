@@ -38,6 +38,7 @@ class CommandLine {
   TokenizeArguments tokenize_;
   std::string path_, other_path_;
   std::vector<std::string> rest_;
+  std::string gemm_table_;
   std::int64_t mebibytes_ = 2048;
   std::string device_ = "auto";
   std::function<int()> command_;

@@ -106,6 +106,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
+    io.key("gemm_table", in.train.gemm_table);
   });
   io.section("evaluate", [&] {
     io.key("every_steps", in.evaluate.every_steps, at_least(0));

@@ -8,9 +8,6 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
-#ifdef LLAMESH_HAS_CUDA
-#include "ops/cuda/gemm.hpp"
-#endif
 
 namespace llamesh::ops {
 
@@ -46,19 +43,6 @@ double measured_gemm_rate(DType dtype) {
   } while (seconds < 0.2);
   const auto size = static_cast<double>(n);
   return 2.0 * size * size * size * static_cast<double>(products) / seconds;
-}
-
-int gemm_candidates() {
-#ifdef LLAMESH_HAS_CUDA
-  if (device::compute_stream().on_gpu()) return cuda::gemm_candidates;
-#endif
-  return 1;
-}
-
-void use_gemm_candidate([[maybe_unused]] int candidate) {
-#ifdef LLAMESH_HAS_CUDA
-  if (device::compute_stream().on_gpu()) cuda::use_gemm_candidate(candidate);
-#endif
 }
 
 }  // namespace llamesh::ops

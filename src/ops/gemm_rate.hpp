@@ -9,10 +9,4 @@ namespace llamesh::ops {
 /// is what they have together.
 double measured_gemm_rate(DType dtype);
 
-/// How many of a library's algorithms for a shape can be asked for: 1 on the CPU.
-int gemm_candidates();
-/// For benchmarks: products take the library's `candidate`th choice from now on, or the last that
-/// it has. 0, its first, is what training takes.
-void use_gemm_candidate(int candidate);
-
 }  // namespace llamesh::ops

@@ -20,6 +20,7 @@ struct TrainOptions {
       0;  ///< sequences of an optimizer step over all ranks; 0: ranks x micro_batch
   int threads =
       0;  ///< of each rank; 0: the cores it may use, shared among the ranks of the machine
+  std::string gemm_table;  ///< file of ops::use_gemm_table(); empty: the library's own choices
 };
 
 /// `evaluate:` of the inputs.

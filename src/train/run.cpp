@@ -16,6 +16,7 @@
 #include "comm/watchdog.hpp"
 #include "core/log.hpp"
 #include "core/version.hpp"
+#include "device/device.hpp"
 #include "train/deadline.hpp"
 #include "train/host_state.hpp"
 #include "train/metrics.hpp"
@@ -94,6 +95,8 @@ class Run {
       if (world_.rank() == 0) metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_));
     });
     spdlog::info("{}", trainer_.describe());
+    if (device::kind() == device::Kind::cpu && !setup_.inputs.train.gemm_table.empty())
+      spdlog::info("train.gemm_table is for GPUs: the CPU's products have one algorithm each");
     for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
     tell_the_job();
     watchdog_.begin(Activity::resuming, 0);

@@ -6,6 +6,7 @@
 #include "checkpoint/store.hpp"
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
+#include "ops/gemm_algorithms.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -67,6 +68,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     setup.layout = std::make_unique<const sharding::ShardLayout>(
         *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
     if (world.rank() == 0) check_pretrained(in, *setup.table);
+    if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
     if (in.schedule.name == optim::ScheduleName::wsd)
       validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
                "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",

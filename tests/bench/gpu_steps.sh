@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Training steps of Llama 3.2 1B and Llama 3 8B at 4096 and 8192 tokens on the GPUs of this machine, by llamesh and by
 # PyTorch FSDP2 with torch.compile, in one run, with a table at the end. Each program takes the fastest of its settings
-# that the memory holds: they are tried in the order below. The batch of a step is the same for both.
+# that the memory holds: they are tried in the order below. The batch of a step is the same for both. The rows "tuned"
+# are llamesh with the fastest of cuBLASLt's algorithms for each product (docs/gpu.md) in place of its first choices.
 #   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--python PROGRAM]
 #     --programs  a folder made by tests/gpu/bundle.sh; left out: build/cuda
 #     --ranks     as many GPUs (1)
@@ -16,7 +17,7 @@ while (($#)); do
     --ranks) ranks=$2; shift 2 ;;
     --only) only=$2; shift 2 ;;
     --python) python=$2; shift 2 ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 work=$(mktemp -d)
@@ -25,10 +26,10 @@ cd "$root" || exit 1
 head -c $((4 << 20)) /dev/urandom >"$work/tokens.bin"  # two million ids below 65536
 
 rows=() done_all=true
-# row MODEL SEQUENCE PROGRAM SETTING LOG: from the lines "median" and "memory" that both programs print
+# row MODEL SEQUENCE PROGRAM SETTING LOG [LINE]: from the lines "memory" and LINE ("median") that both programs print
 row() {
-  rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk '
-    $1 == "median" { rate = $3; mfu = $(NF - 1) }
+  rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk -v line="${6:-median}" '
+    $1 == line { rate = $3; mfu = $(NF - 1) }
     /^memory/ { sub(".*peak ", ""); peak = $1 / 1024 }
     END { printf "%12s %6s %% %10.1f", rate, mfu, peak }' "$5")")
   echo "${rows[-1]}"
@@ -46,6 +47,7 @@ first_that_fits() {
     tail -n 30 "$work/log"
     if [[ $status == 0 ]]; then
       row "$model" "$sequence" "${program#by_}" "$setting" "$work/log"
+      if grep -q ^tuned "$work/log"; then row "$model" "$sequence" tuned "$setting" "$work/log" tuned; fi
       return
     fi
     grep -qiE 'out of memory|cannot allocate|no memory left' "$work/log" || break
@@ -64,7 +66,8 @@ by_llamesh() {
   limited 240 "$launch" "$ranks" "$llamesh" bench step --device cuda "inputs/clusters/$1-1x8.yaml" train.steps=4 \
     sharding.strategy=full_shard data.train="$work/tokens.bin" data.format=tokens data.token_dtype=uint16 \
     data.sequence_length="$2" train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
-    memory.activation_checkpointing="${4%+*}" memory.full_checkpointing_layers="$full_layers" run.folder="$work/run"
+    memory.activation_checkpointing="${4%+*}" memory.full_checkpointing_layers="$full_layers" run.folder="$work/run" \
+    --tune-gemms "$work/gemms.json"
 }
 by_torch() {
   local start=()  # one rank needs no rendezvous, and so no name of this machine that resolves

@@ -94,6 +94,31 @@ else
   verdict "generate and evaluate: $there beside $here" FAILED cuda
 fi
 
+# The played cuBLASLt's second algorithm sums in another order, so which one a product took shows in the losses.
+last_loss() { sed -n 's/.*"step":4,"loss":\([^,}]*\),"grad_norm.*/\1/p' "$work/$1/metrics.jsonl"; }
+tuning=$(PLAYED_GEMM_SLOW_FIRST=1 timeout -k 5 120 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
+  train.steps=2 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
+if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
+  ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then
+  verdict "the faster algorithm of each product" ok
+else
+  verdict "the faster algorithm of each product: $tuning" FAILED tuning
+fi
+for run in tuned tuned-again; do
+  ran $run 2 --device cuda sharding.strategy=full_shard train.gemm_table="$work/gemms.json"
+  close "full_shard by a table of GEMMs, $run" 4 $run cpu 1e-5
+done
+if [[ $(last_loss tuned) == "$(last_loss tuned-again)" && $(last_loss tuned) != "$(last_loss full_shard)" ]]; then
+  verdict "the table decides about the bits" ok
+else
+  verdict "the table decides about the bits: $(last_loss tuned) $(last_loss tuned-again)" FAILED tuned
+fi
+sed 's/"cublaslt": "13/"cublaslt": "12/' "$work/gemms.json" >"$work/other.json"
+fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this is .* with 13" 2 \
+  train.gemm_table="$work/other.json"
+head -c 200 "$work/gemms.json" >"$work/half.json"
+fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
+
 PLAYED_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
 PLAYED_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
 PLAYED_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2

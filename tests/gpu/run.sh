@@ -110,6 +110,15 @@ run_training() {
   done
   wide_runs cuda bf16 gpu-again
   close "training twice on the GPU" gpu-again gpu-bf16 0
+
+  # shellcheck disable=SC2086
+  { limited 60 "$launch" 1 "$llamesh" bench step inputs/tiny.yaml --device cuda train.steps=2 \
+      precision.parameters=bf16 $wide --tune-gemms "$work/gemms.json" 2>&1 | grep -F gemms.json
+    for run in tuned tuned-again; do
+      train $run 1 cuda precision.parameters=bf16 $wide train.gemm_table="$work/gemms.json"
+    done; }
+  close "training by a table of GEMMs beside CPU" tuned cpu-bf16 2e-2
+  close "training by it twice" tuned-again tuned 0
 }
 
 # Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "own" means wgmma on Hopper.

@@ -1,15 +1,20 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "core/dtype.hpp"
 #include "played_stream.hpp"
 
 // The part of cuBLASLt that llamesh calls: D = alpha op(A) op(B) + beta C by columns, sums in fp32.
-// A product too large for this is one that measures the speed of a GPU: it does nothing.
+// A product too large for this is one that measures the speed of a GPU: it does nothing. There are
+// two algorithms, which sum in opposite orders; PLAYED_GEMM_SLOW_FIRST=1 makes the first choice the
+// slower one.
 
 struct cublasLtContext {};
 
@@ -44,6 +49,7 @@ struct Alignments {
 struct Algorithm {
   std::uint64_t found;  // what the heuristic writes here where it has an algorithm
   Alignments alignments;
+  bool sums_backwards;
 };
 constexpr std::uint64_t is_found = 0xA190;
 
@@ -62,8 +68,9 @@ std::vector<float> lines(const Layout& x, const void* data, bool inner_is_rows) 
   return numbers;
 }
 
-void multiply(const Operation& operation, float alpha, const void* a, const Layout& la,
-              const void* b, const Layout& lb, float beta, void* d, const Layout& ld) {
+void multiply(const Operation& operation, bool sums_backwards, float alpha, const void* a,
+              const Layout& la, const void* b, const Layout& lb, float beta, void* d,
+              const Layout& ld) {
   const auto inner = operation.a_transposed ? la.rows : la.cols;
   if (ld.rows * ld.cols * inner > most_multiplications) return;
   const auto left = lines(la, a, operation.a_transposed);
@@ -73,7 +80,10 @@ void multiply(const Operation& operation, float alpha, const void* a, const Layo
       const float* x = left.data() + row * inner;
       const float* y = right.data() + col * inner;
       float sum = 0;
-      for (std::int64_t k = 0; k < inner; ++k) sum += x[k] * y[k];
+      if (sums_backwards)
+        for (std::int64_t k = inner; k-- > 0;) sum += x[k] * y[k];
+      else
+        for (std::int64_t k = 0; k < inner; ++k) sum += x[k] * y[k];
       ld.put(d, row, col, alpha * sum + (beta == 0 ? 0 : beta * ld.at(d, row, col)));
     }
 }
@@ -153,7 +163,10 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   if (what == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES) mine.d = number;
   return CUBLAS_STATUS_SUCCESS;
 }
-/// Of several results the first has no algorithm.
+std::size_t cublasLtGetVersion() {
+  return 130200;
+}
+/// The first result has no algorithm, where more than one is wanted.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,
@@ -166,11 +179,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   const bool sound = m == ld.rows && n == ld.cols && k == k_too && la.stride >= la.rows &&
                      lb.stride >= lb.rows && ld.stride >= ld.rows && la.type == lb.type &&
                      (ld.type == la.type || ld.type == CUDA_R_32F);
-  *count = sound ? std::min(wanted, 2) : 0;
+  *count = sound ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *count; ++i) {
     results[i] = {};
-    results[i].state = i + 1 < *count ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
-    if (i + 1 == *count) as<Algorithm>(&results[i].algo) = {is_found, as<Alignments>(preference)};
+    const bool good = i > 0 || wanted == 1;
+    results[i].state = good ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    if (good) as<Algorithm>(&results[i].algo) = {is_found, as<Alignments>(preference), i == 2};
   }
   return sound ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
@@ -187,11 +201,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   if (chosen.found != is_found || !aligned(workspace, 256) || !aligned(a, bytes.a) ||
       !aligned(b, bytes.b) || !aligned(c, bytes.c) || !aligned(d, bytes.d))
     return CUBLAS_STATUS_INVALID_VALUE;
+  static const bool slow_first = std::getenv("PLAYED_GEMM_SLOW_FIRST") != nullptr;
   played::enqueue(
-      stream, [op = as<Operation>(operation), la = as<Layout>(a_layout), lb = as<Layout>(b_layout),
-               ld = as<Layout>(d_layout), a, b, d, alpha = *static_cast<const float*>(alpha),
-               beta = *static_cast<const float*>(beta)] {
-        multiply(op, alpha, a, la, b, lb, beta, d, ld);
+      stream,
+      [backwards = chosen.sums_backwards, op = as<Operation>(operation), la = as<Layout>(a_layout),
+       lb = as<Layout>(b_layout), ld = as<Layout>(d_layout), a, b, d,
+       alpha = *static_cast<const float*>(alpha), beta = *static_cast<const float*>(beta)] {
+        if (slow_first && !backwards) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        multiply(op, backwards, alpha, a, la, b, lb, beta, d, ld);
       });
   return CUBLAS_STATUS_SUCCESS;
 }

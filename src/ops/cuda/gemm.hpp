@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
@@ -34,13 +36,16 @@ struct Matrix {
 };
 
 /// c = a b, or c += a b, by cuBLASLt: a and b of one dtype, c fp32 or theirs, sums in fp32 (fp32
-/// matrices are multiplied in fp32, not in TF32). Which of cuBLASLt's algorithms a shape gets is
-/// its own first choice, asked once and kept, so that two runs get the same bits.
+/// matrices are multiplied in fp32, not in TF32). ops/gemm_algorithms.hpp says which of cuBLASLt's
+/// algorithms a shape gets; it is asked once and kept.
 void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
           Accumulate accumulate);
 
-/// See ops/gemm_rate.hpp.
+/// See ops/gemm_algorithms.hpp.
 inline constexpr int gemm_candidates = 8;
 void use_gemm_candidate(int candidate);
+void tune_gemms();
+std::string write_gemm_table(const std::filesystem::path& file);
+void use_gemm_table(const std::filesystem::path& file);
 
 }  // namespace llamesh::ops::cuda
