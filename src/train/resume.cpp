@@ -29,8 +29,7 @@ namespace {
 /// What is not as it was, in words for a user; empty when all is, as far as it is known.
 std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
   if (saved.seed != now.seed)
-    return fmt::format("run.seed is {}, where it was {}, which makes another order", now.seed,
-                       saved.seed);
+    return fmt::format("run.seed is {}, where it was {}", now.seed, saved.seed);
   if (saved.data.empty()) return "";
   const auto then = data::parse_fingerprint(saved.data);
   const auto here = data::parse_fingerprint(now.fingerprint);

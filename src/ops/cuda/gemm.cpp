@@ -136,8 +136,8 @@ std::string write_gemm_table(const std::filesystem::path& file) {
   double first = 0, best = 0;
   int others = 0;
   for (const auto& [problem, tuned] : table) {
-    first += tuned.first_choice_us;
-    best += tuned.microseconds;
+    first += tuned.first_us;
+    best += tuned.best_us;
     others += tuned.candidate != 0 ? 1 : 0;
   }
   return fmt::format(

@@ -15,7 +15,7 @@ namespace llamesh::ops::cuda {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GemmProblem, m, n, k, inputs, output, a_transposed, b_transposed,
                                    a_stride, b_stride, c_stride, a_alignment, b_alignment,
                                    c_alignment)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TunedGemm, candidate, microseconds, first_choice_us)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TunedGemm, candidate, best_us, first_us)
 
 namespace {
 

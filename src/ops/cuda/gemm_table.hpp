@@ -9,9 +9,9 @@ namespace llamesh::ops::cuda {
 
 /// What timing found for one product.
 struct TunedGemm {
-  int candidate = 0;           ///< which of cuBLASLt's choices is the fastest; 0 is its first
-  double microseconds = 0;     ///< of that one
-  double first_choice_us = 0;  ///< of the first
+  int candidate = 0;    ///< which of cuBLASLt's choices is the fastest; 0 is its first
+  double best_us = 0;   ///< of that one
+  double first_us = 0;  ///< of the first
 };
 
 using GemmTable = std::map<GemmProblem, TunedGemm>;
