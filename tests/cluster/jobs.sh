@@ -33,7 +33,7 @@ within() {
 # --- jobs
 
 # Every run of the same length, on the same mesh and data: all have to end with the same weights.
-steps=60
+steps=120  # two seconds or more: time enough for a fault to meet the run
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
 
 # other_nodes: the option with which a job stays on the nodes of the scenario.
@@ -107,14 +107,13 @@ same_weights() {
 
 # --- processes
 
-# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them.
+# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them. One grep for all processes:
+# a run trains on while it is looked for.
 ranks() {
-  local process
-  for process in /proc/[0-9]*; do
-    if [[ $(readlink "$process/exe") == "$program" ]] &&
-      { [[ $# == 0 ]] || grep -qszx "run.folder=$1" "$process/cmdline"; }; then
-      echo "${process#/proc/}"
-    fi
+  local folder argument=${1:+run.folder=$1}
+  for folder in $(grep -lsz${1:+x} -- "${argument:-llamesh}" /proc/[0-9]*/cmdline); do
+    folder=${folder%/cmdline}
+    if [[ $(readlink "$folder/exe") == "$program" ]]; then echo "${folder#/proc/}"; fi
   done 2>/dev/null
 }
 

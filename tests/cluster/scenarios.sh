@@ -420,7 +420,7 @@ preflight_bad_node() {
 # --- traffic between nodes
 
 # sent: the bytes that node1 and node2 have sent so far, all told.
-sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { print sum }' /proc/net/dev; }
+sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { printf "%.0f", sum }' /proc/net/dev; }
 
 # A model large enough that what Slurm and MPI say beside it is small, and runs of 3 and 13 steps, whose difference is
 # ten steps and nothing else.
