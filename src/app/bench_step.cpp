@@ -73,7 +73,8 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     if (tune_gemms.empty()) return;
     validate(device::kind() == device::Kind::cuda,
              "--tune-gemms is for GPUs: the CPU's products have one algorithm each");
-    inputs.train.steps *= 2;  // as many again, tuned
+    inputs.train.steps *= 2;          // as many again, tuned
+    inputs.train.gemm_table.clear();  // found anew
   });
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {
@@ -84,9 +85,10 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     if (!tune_gemms.empty()) {
       ops::tune_gemms();
       rows.emplace_back("tuned", median(measure(trainer, steps)));
-      if (world.rank() == 0) fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(tune_gemms));
     }
-    if (world.rank() == 0) print_table(setup, trainer.gemm_rate(), rows);
+    if (world.rank() != 0) return;
+    print_table(setup, trainer.gemm_rate(), rows);
+    if (!tune_gemms.empty()) fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(tune_gemms));
   });
   return 0;
 }
