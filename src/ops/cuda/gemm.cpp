@@ -17,6 +17,13 @@
 namespace llamesh::ops::cuda {
 namespace {
 
+/// What has been found or read so far. Apart from Library, so that reading it takes no memory of
+/// the GPU.
+GemmTable& table() {
+  static GemmTable table;
+  return table;
+}
+
 /// The library's handle and the plans of all shapes so far. One workspace: GEMMs are put into the
 /// compute stream, one after another. Never destroyed, since CUDA may be gone before main() ends.
 class Library {
@@ -35,17 +42,15 @@ class Library {
       plan->run(handle_, candidate, c, a, b, accumulate, workspace_.data(),
                 device::cuda::native(stream));
     };
-    if (tunes_ && accumulate == Accumulate::no && !table_.contains(problem))
-      table_[problem] = fastest(stream, plan->candidates(), multiply_by);
-    const auto tuned = table_.find(problem);
-    const int wanted = tuned == table_.end() ? candidate_ : tuned->second.candidate;
+    if (tunes_ && accumulate == Accumulate::no && !table().contains(problem))
+      table()[problem] = fastest(stream, plan->candidates(), multiply_by);
+    const auto tuned = table().find(problem);
+    const int wanted = tuned == table().end() ? candidate_ : tuned->second.candidate;
     multiply_by(std::min(wanted, plan->candidates() - 1));
   }
 
   void use_candidate(int candidate) { candidate_ = candidate; }
   void tune() { tunes_ = true; }
-  void use_table(GemmTable table) { table_ = std::move(table); }
-  const GemmTable& table() const { return table_; }
 
   /// Room for a product that has to be cast; used in the compute stream's order only.
   Tensor wide(device::Stream& stream, std::int64_t rows, std::int64_t cols) {
@@ -89,7 +94,6 @@ class Library {
   cublasLtHandle_t handle_ = nullptr;
   int candidate_ = 0;
   bool tunes_ = false;
-  GemmTable table_;
   device::Buffer workspace_{GemmPlan::workspace_bytes};
   device::Buffer wide_;
   std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;
@@ -127,15 +131,14 @@ void tune_gemms() {
 }
 
 void use_gemm_table(const std::filesystem::path& file) {
-  Library::instance().use_table(read_table(file));
+  table() = read_table(file);
 }
 
 std::string write_gemm_table(const std::filesystem::path& file) {
-  const auto& table = Library::instance().table();
-  write_table(file, table);
+  write_table(file, table());
   double first = 0, best = 0;
   int others = 0;
-  for (const auto& [problem, tuned] : table) {
+  for (const auto& [problem, tuned] : table()) {
     first += tuned.first_us;
     best += tuned.best_us;
     others += tuned.candidate != 0 ? 1 : 0;
@@ -143,7 +146,7 @@ std::string write_gemm_table(const std::filesystem::path& file) {
   return fmt::format(
       "{} products timed, {} of them faster by another algorithm than cuBLASLt's first choice: "
       "{:.0f} instead of {:.0f} us for one of each",
-      table.size(), others, best, first);
+      table().size(), others, best, first);
 }
 
 }  // namespace llamesh::ops::cuda

@@ -34,8 +34,7 @@ struct GemmProblem {
 /// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
 class GemmPlan {
  public:
-  static constexpr std::int64_t workspace_bytes = std::int64_t{32}
-                                                  << 20U;  // Hopper's kernels' want
+  static constexpr std::int64_t workspace_bytes = 33'554'432;  ///< what Hopper's kernels ask for
 
   GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem);
 
