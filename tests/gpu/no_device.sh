@@ -37,4 +37,13 @@ train --device gpu >"$folder/log" 2>&1 || code=$?
 train --device auto >"$folder/log" 2>&1 || fail "--device auto does not train on the CPU: $(cat "$folder/log")"
 [[ $(wc -l <"$folder/run/metrics.jsonl") -ge 2 ]] || fail "no steps were recorded"
 train --device cpu train.steps=3 >"$folder/log" 2>&1 || fail "--device cpu does not go on: $(cat "$folder/log")"
+train --device cpu train.steps=4 train.gemm_table=none.json >"$folder/log" 2>&1 ||
+  fail "train.gemm_table stops a run on the CPU: $(cat "$folder/log")"
+grep -q 'train.gemm_table is for GPUs' "$folder/log" || fail "nothing says that train.gemm_table is not used"
+
+code=0
+"$llamesh" bench step "$here/../../inputs/tiny.yaml" "data.train=[$folder/numbers.txt]" --device cpu \
+  --tune-gemms "$folder/gemms.json" >"$folder/log" 2>&1 || code=$?
+[[ $code == 78 ]] || fail "--tune-gemms ended with $code on the CPU, not 78"
+grep -q -e '--tune-gemms is for GPUs' "$folder/log" || fail "--tune-gemms does not say that it is for GPUs"
 echo "no device: refused, passed over and told as it should be"

@@ -112,11 +112,19 @@ run_training() {
   close "training twice on the GPU" gpu-again gpu-bf16 0
 
   # shellcheck disable=SC2086
-  { limited 60 "$launch" 1 "$llamesh" bench step inputs/tiny.yaml --device cuda train.steps=2 \
-      precision.parameters=bf16 $wide --tune-gemms "$work/gemms.json" 2>&1 | grep -F gemms.json
-    for run in tuned tuned-again; do
-      train $run 1 cuda precision.parameters=bf16 $wide train.gemm_table="$work/gemms.json"
-    done; }
+  limited 60 "$launch" 1 "$llamesh" bench step inputs/tiny.yaml --device cuda train.steps=2 \
+    precision.parameters=bf16 $wide --tune-gemms "$work/gemms.json" >"$work/tuning.log" 2>&1
+  local status=$? found
+  found=$(sed -n 's/.*gemms.json: //p' "$work/tuning.log")
+  if [[ $status == 0 && -n $found ]]; then
+    row "a table of GEMMs" passed "$found"
+  else
+    row "a table of GEMMs" FAILED "exit $status" "$work/tuning.log"
+  fi
+  for run in tuned tuned-again; do
+    # shellcheck disable=SC2086
+    train $run 1 cuda precision.parameters=bf16 $wide train.gemm_table="$work/gemms.json"
+  done
   close "training by a table of GEMMs beside CPU" tuned cpu-bf16 2e-2
   close "training by it twice" tuned-again tuned 0
 }
