@@ -58,8 +58,8 @@ if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND cudnn_frontend_version STREQUAL "1.18
   target_include_directories(cuDNN::frontend INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
   target_compile_definitions(cuDNN::frontend INTERFACE LLAMESH_CUDNN_LIBRARY="${CUDNN_LIBRARY}")
   target_link_libraries(cuDNN::frontend INTERFACE ${CMAKE_DL_LIBS})
-  message(STATUS "Attention on GPUs: cuDNN (${CUDNN_LIBRARY}), else own kernels")
+  message(STATUS "Attention on GPUs: cuDNN (${CUDNN_LIBRARY}), else built-in kernels")
 else()
-  message(STATUS "Attention on GPUs: own kernels; cuDNN is ${CUDNN_LIBRARY}, cudnn_frontend 1.18 is "
+  message(STATUS "Attention on GPUs: built-in kernels; cuDNN is ${CUDNN_LIBRARY}, cudnn_frontend 1.18 is "
                  "${CUDNN_FRONTEND_INCLUDE_DIR} ${cudnn_frontend_version}")
 endif()

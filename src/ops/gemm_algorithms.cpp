@@ -2,7 +2,7 @@
 
 #ifdef LLAMESH_HAS_CUDA
 #include "device/device.hpp"
-#include "ops/cuda/gemm.hpp"
+#include "ops/cuda/gemm/gemm.hpp"
 
 namespace llamesh::ops {
 namespace {

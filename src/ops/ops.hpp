@@ -59,7 +59,7 @@ void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tens
 // --- Rotary embedding, the halves convention of Hugging Face: (x1, x2) -> (x1 c - x2 s, x2 c + x1
 // s). ---
 
-/// Rotates `heads` heads of E numbers in place; x (M, heads * E) rows; token m stands at position
+/// Rotates `heads` heads of E elements in place; x (M, heads * E) rows; token m stands at position
 /// m % T - document_starts[m]. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines of each position.
 enum class Rotation : bool { forward, backward };
 void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
@@ -86,10 +86,11 @@ void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor 
                         Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
                         Tensor document_starts, const AttentionShape& shape);
 
-/// What computes attention() of these tensors: "cuDNN 9.19.0", "own kernels on tensor cores", ...
+/// What computes attention() of these tensors: "cuDNN 9.19.0", "built-in kernels on tensor cores",
+/// ...
 std::string attention_name(Stream& stream, Tensor out, Tensor q, Tensor k, Tensor v,
                            Tensor document_starts, const AttentionShape& shape);
-/// What GPUs compute attention with where they can: "cuDNN 9.19.0", or "own kernels" and why.
+/// What GPUs compute attention with where they can: "cuDNN 9.19.0", or "built-in kernels" and why.
 /// Empty in a build without CUDA.
 std::string gpu_attention();
 

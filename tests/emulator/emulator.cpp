@@ -14,13 +14,13 @@ Block& Block::current() {
 
 void Block::run(Index grid, int threads, std::int64_t shared_bytes,
                 const std::function<void()>& kernel) {
-  expects(threads > 0 && threads <= most_threads && grid.x > 0 && grid.y > 0 && grid.z > 0,
+  expects(threads > 0 && threads <= max_threads && grid.x > 0 && grid.y > 0 && grid.z > 0,
           "a grid of {} x {} x {} blocks of {} threads", grid.x, grid.y, grid.z, threads);
   expects(grid.y < 65536 && grid.z < 65536, "a grid of {} x {} x {} blocks", grid.x, grid.y,
           grid.z);
-  expects(std::int64_t{grid.x} * grid.y * grid.z <= Moment::most_blocks, "a grid of {} x {} x {}",
+  expects(std::int64_t{grid.x} * grid.y * grid.z <= Moment::max_blocks, "a grid of {} x {} x {}",
           grid.x, grid.y, grid.z);
-  expects(shared_bytes <= most_shared_bytes, "{} bytes of shared memory", shared_bytes);
+  expects(shared_bytes <= max_shared_bytes, "{} bytes of shared memory", shared_bytes);
   grid_ = grid;
   threads_ = threads;
   shared_bytes_ = shared_bytes;
@@ -222,7 +222,7 @@ void Block::hide_from_products(std::int64_t offset, std::int64_t bytes) {
   for (auto word = first; word <= last; ++word) hidden_[static_cast<std::size_t>(word)] = true;
 }
 
-void Block::show_to_products() {
+void Block::fence_proxy_async() {
   auto& thread = *pool_[static_cast<std::size_t>(at_)];
   for (const auto& [first, last] : thread.hidden)
     for (auto word = first; word <= last; ++word) hidden_[static_cast<std::size_t>(word)] = false;
@@ -241,13 +241,13 @@ void Block::start_product(std::function<void()> finish) {
   warps_[static_cast<std::size_t>(at_ / warp_size)].started.push_back(std::move(finish));
 }
 
-void Block::commit_products() {
+void Block::wgmma_commit_group() {
   auto& warp = warps_[static_cast<std::size_t>(at_ / warp_size)];
   warp.groups.push_back(std::move(warp.started));
   warp.started.clear();
 }
 
-void Block::wait_products(int open) {
+void Block::wgmma_wait_group(int open) {
   auto& groups = warps_[static_cast<std::size_t>(at_ / warp_size)].groups;
   while (static_cast<int>(groups.size()) > open) {
     for (const auto& finish : groups.front()) finish();

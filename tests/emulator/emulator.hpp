@@ -33,7 +33,7 @@
 namespace llamesh::emulator {
 
 /// Shared memory that a block can have: a Hopper's, unless a test plays another GPU.
-inline std::int64_t most_shared_bytes = 227 * 1024;
+inline std::int64_t max_shared_bytes = 227 * 1024;
 
 /// Whether launches look for races, which makes them slower.
 inline bool looks_for_races = true;
@@ -44,7 +44,7 @@ struct Index {
   int x = 0, y = 0, z = 0;
 };
 
-/// Puts work into a stream of a GPU, where a program plays one (tests/played_gpu); streams of the
+/// Puts work into a stream of a GPU, where a program plays one (tests/fake_cuda); streams of the
 /// CPU take it themselves.
 inline void (*put_into_gpu_stream)(device::Stream& stream, std::function<void()> work) = nullptr;
 
@@ -54,7 +54,7 @@ enum class Together { nothing, sync, shuffle, load_matrix, multiply, products };
 /// One block and what is going on in it.
 class Block {
  public:
-  static constexpr int most_threads = 1024;
+  static constexpr int max_threads = 1024;
 
   /// The one that this thread runs.
   static Block& current();
@@ -90,16 +90,16 @@ class Block {
   /// Notes that this thread wrote what products may not read until it is shown to them.
   void hide_from_products(std::int64_t offset, std::int64_t bytes);
   /// What this thread wrote until now may be read by products.
-  void show_to_products();
+  void fence_proxy_async();
   /// A product reads there. Throws unless all that was written there has been shown by who wrote
   /// it.
   void check_shown(std::int64_t offset, std::int64_t bytes);
 
   /// Products of the warp that runs: work that is done when its group is waited for.
   void start_product(std::function<void()> finish);
-  void commit_products();
+  void wgmma_commit_group();
   /// All but the last `open` groups of the warp end.
-  void wait_products(int open);
+  void wgmma_wait_group(int open);
 
  private:
   static constexpr std::int64_t guard = 256;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "emulated_warpgroup.hpp"
+#include "emulated_wgmma.hpp"
 
 /// That the emulator finds what it is there to find, and that its matrix instructions multiply
 /// matrices.
@@ -20,11 +20,11 @@ void run(const std::function<void()>& kernel, int threads = 64, std::int64_t sha
 /// Each thread reads what its neighbour wrote.
 void pass_on(bool barrier, std::vector<float>& got) {
   run([&] {
-    auto* shared = shared_memory<float>();
-    const int me = thread_x();
+    auto* shared = dynamic_shared_memory<float>();
+    const int me = threadIdx.x;
     shared[me] = static_cast<float>(me);
-    if (barrier) sync_threads();
-    got[static_cast<std::size_t>(block_x() * 64 + me)] = shared[(me + 1) % 64];
+    if (barrier) __syncthreads();
+    got[static_cast<std::size_t>(blockIdx.x * 64 + me)] = shared[(me + 1) % 64];
   });
 }
 
@@ -46,13 +46,13 @@ TEST(Emulator, AWarpOvertakesWhereNoBarrierHoldsIt) {
   for (const bool barrier : {false, true}) {
     int wrong = 0;
     run([&] {
-      auto* shared = shared_memory<int>();
+      auto* shared = dynamic_shared_memory<int>();
       for (int round = 0; round < 2; ++round) {
-        if (thread_x() == 0) shared[0] = round;
-        sync_threads();
+        if (threadIdx.x == 0) shared[0] = round;
+        __syncthreads();
         if (shared[0] != round) ++wrong;
-        shuffle_xor(round, 1);
-        if (barrier) sync_threads();
+        __shfl_xor_sync(full_warp, round, 1);
+        if (barrier) __syncthreads();
       }
     });
     EXPECT_EQ(wrong > 0, !barrier) << wrong;
@@ -63,26 +63,26 @@ TEST(Emulator, ACopyArrivesWhenItIsWaitedForAndNotBefore) {
   alignas(16) const float from[8] = {1, 2, 3, 4, 5, 6, 7, 8};
   run(
       [&] {
-        if (thread_x() != 0) return;
-        auto* shared = shared_memory<float>();
-        copy_async(0, from, true);
-        copy_async_commit();
-        copy_async(16, from + 4, true);
-        copy_async(32, from, false);
-        copy_async_commit();
+        if (threadIdx.x != 0) return;
+        auto* shared = dynamic_shared_memory<float>();
+        cp_async_16(0, from, true);
+        cp_async_commit_group();
+        cp_async_16(16, from + 4, true);
+        cp_async_16(32, from, false);
+        cp_async_commit_group();
         EXPECT_TRUE(std::isnan(shared[0]));
-        copy_async_wait<1>();
+        cp_async_wait_group<1>();
         EXPECT_EQ(shared[3], 4);
         EXPECT_TRUE(std::isnan(shared[4]));
-        copy_async_wait<0>();
+        cp_async_wait_group<0>();
         EXPECT_EQ(shared[7], 8);
         EXPECT_EQ(shared[8], 0);
       },
       32);
   EXPECT_ANY_THROW(run(
       [&] {
-        copy_async(0, from, true);
-        copy_async_commit();
+        cp_async_16(0, from, true);
+        cp_async_commit_group();
       },
       32))
       << "a copy that nobody waits for";
@@ -91,30 +91,33 @@ TEST(Emulator, ACopyArrivesWhenItIsWaitedForAndNotBefore) {
 TEST(Emulator, MistakesAreErrors) {
   alignas(16) static const float from[4] = {};
   EXPECT_ANY_THROW(run([] {
-    if (thread_x() < 60) sync_threads();
+    if (threadIdx.x < 60) __syncthreads();
   })) << "a barrier that some threads do not reach";
   EXPECT_ANY_THROW(run([] {
-    if (thread_x() == 7) return;
-    sync_threads();
+    if (threadIdx.x == 7) return;
+    __syncthreads();
   }));
   EXPECT_ANY_THROW(run([] {
-    if (thread_x() % 2 == 0)
-      sync_warp();
+    if (threadIdx.x % 2 == 0)
+      __syncwarp();
     else
-      shuffle_xor(1.0F, 1);
+      __shfl_xor_sync(full_warp, 1.0F, 1);
   })) << "lanes of a warp that do different things";
-  EXPECT_ANY_THROW(run([] { copy_async(4096, from, true); })) << "beyond shared memory";
-  EXPECT_ANY_THROW(run([] { copy_async(8, from, true); })) << "not aligned";
-  EXPECT_ANY_THROW(run([] { shared_memory<float>()[1024] = 0; })) << "just beyond shared memory";
-  EXPECT_ANY_THROW(run([] { require(thread_x() != 63); }));
-  run([] { sync_threads(); });  // it can be used after all that
+  EXPECT_ANY_THROW(run([] { cp_async_16(4096, from, true); })) << "beyond shared memory";
+  EXPECT_ANY_THROW(run([] { cp_async_16(8, from, true); })) << "not aligned";
+  EXPECT_ANY_THROW(run([] { dynamic_shared_memory<float>()[1024] = 0; }))
+      << "just beyond shared memory";
+  EXPECT_ANY_THROW(run([] {
+    if (threadIdx.x == 63) __trap();
+  }));
+  run([] { __syncthreads(); });  // it can be used after all that
 }
 
 TEST(Emulator, ShufflesExchange) {
   run([] {
-    const int lane = thread_x() % 32;
-    EXPECT_EQ(shuffle_xor(lane, 5), lane ^ 5);
-    EXPECT_EQ(shuffle_xor(static_cast<double>(lane), 16), lane ^ 16);
+    const int lane = threadIdx.x % 32;
+    EXPECT_EQ(__shfl_xor_sync(full_warp, lane, 5), lane ^ 5);
+    EXPECT_EQ(__shfl_xor_sync(full_warp, static_cast<double>(lane), 16), lane ^ 16);
   });
 }
 
@@ -124,21 +127,21 @@ TEST(Emulator, MatrixInstructionsMultiply) {
   const auto b = [](int k, int j) { return static_cast<float>(k - 2 * j + k * j % 5); };
   run(
       [&] {
-        auto* left = shared_memory<bf16>();
+        auto* left = dynamic_shared_memory<bf16>();
         auto* right = left + 256;          // (k, j), 16 x 8
         auto* right_turned = right + 128;  // (j, k), 8 x 16
-        const int lane = thread_x();
+        const int lane = threadIdx.x;
         for (int i = lane; i < 256; i += 32) left[i] = bf16(a(i / 16, i % 16));
         for (int i = lane; i < 128; i += 32) right[i] = bf16(b(i / 8, i % 8));
         for (int i = lane; i < 128; i += 32) right_turned[i] = bf16(b(i % 16, i / 16));
-        sync_warp();
+        __syncwarp();
         std::uint32_t x[4], y[4], z[4];
-        load_matrices(x, shared_address(left + lane % 16 * 16 + lane / 16 * 8));
-        load_matrices_transposed(y, shared_address(right + lane % 16 * 8));
-        load_matrices(z, shared_address(right_turned + lane % 8 * 16 + lane / 8 % 2 * 8));
+        ldmatrix_x4(x, shared_address(left + lane % 16 * 16 + lane / 16 * 8));
+        ldmatrix_x4_trans(y, shared_address(right + lane % 16 * 8));
+        ldmatrix_x4(z, shared_address(right_turned + lane % 8 * 16 + lane / 8 % 2 * 8));
         float c[4] = {1, 1, 1, 1}, d[4] = {};
-        multiply(c, x, y[0], y[1]);
-        multiply(d, x, z[0], z[1]);
+        mma_m16n8k16(c, x, y[0], y[1]);
+        mma_m16n8k16(d, x, z[0], z[1]);
         for (int n = 0; n < 4; ++n) {
           const int row = lane / 4 + n / 2 * 8, col = lane % 4 * 2 + n % 2;
           float expected = 0;
@@ -157,7 +160,7 @@ float right_number(int k, int j) {
   return static_cast<float>((k - 2 * j + k * j % 5) % 16);
 }
 
-/// Where number `i` of a row lies in panels of 64 numbers by `rows` rows, swizzled by 128 bytes.
+/// Where number `i` of a row lies in panels of 64 elements by `rows` rows, swizzled by 128 bytes.
 SharedAddress swizzled(int rows, int row, int i) {
   return static_cast<SharedAddress>(i / 64 * rows * 128 + row * 128 + (i / 8 % 8 ^ row % 8) * 16 +
                                     i % 8 * 2);
@@ -167,8 +170,8 @@ void put_number(SharedAddress at, float number) {
   std::memcpy(emulator::Block::current().shared() + at, &rounded, 2);
 }
 void expect_sum(float sum, int n, int i, int inner) {
-  const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4 + i / 2 * 8;
-  const int col = 8 * n + thread_x() % 4 * 2 + i % 2;
+  const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4 + i / 2 * 8;
+  const int col = 8 * n + threadIdx.x % 4 * 2 + i % 2;
   float expected = 0;
   for (int k = 0; k < inner; ++k) expected += left_number(row, k) * right_number(k, col);
   EXPECT_EQ(sum, expected) << "row " << row << ", column " << col;
@@ -180,18 +183,18 @@ TEST(Emulator, AWarpgroupMultipliesRows) {
   constexpr SharedAddress right = 64 * 128;
   run(
       [&] {
-        for (int i = thread_x(); i < 64 * 32; i += 128) {
+        for (int i = threadIdx.x; i < 64 * 32; i += 128) {
           put_number(swizzled(64, i / 32, 32 + i % 32), left_number(i / 32, i % 32));
           put_number(right + swizzled(64, i / 32, i % 32), right_number(i % 32, i / 32));
         }
-        sync_threads();
+        __syncthreads();
         float sums[8][4];
         for (int k = 0; k < 2; ++k)
-          multiply_rows(sums, further(matrix_descriptor(0, 16), 64 + 32 * k),
-                        further(matrix_descriptor(right, 16), 32 * k), k > 0);
+          wgmma_ss(sums, advance(matrix_descriptor(0, 16), 64 + 32 * k),
+                   advance(matrix_descriptor(right, 16), 32 * k), k > 0);
         EXPECT_TRUE(std::isnan(sums[0][0])) << "before it is waited for";
-        commit_products();
-        wait_products<0>(sums);
+        wgmma_commit_group();
+        wgmma_wait_group<0>(sums);
         for (int n = 0; n < 8; ++n)
           for (int i = 0; i < 4; ++i) expect_sum(sums[n][i], n, i, 32);
       },
@@ -203,19 +206,19 @@ TEST(Emulator, AWarpgroupMultipliesRows) {
 TEST(Emulator, AWarpgroupMultipliesColumns) {
   run(
       [&] {
-        for (int i = thread_x(); i < 16 * 128; i += 128)
+        for (int i = threadIdx.x; i < 16 * 128; i += 128)
           put_number(swizzled(32, 16 + i / 128, i % 128), right_number(i / 128, i % 128));
-        sync_threads();
+        __syncthreads();
         std::uint32_t left[4];
-        const int row = thread_x() / 32 * 16 + thread_x() % 32 / 4, col = thread_x() % 4 * 2;
+        const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, col = threadIdx.x % 4 * 2;
         for (int i = 0; i < 4; ++i) {
           const int r = row + i % 2 * 8, c = col + i / 2 * 8;
           left[i] = pack_bf16(left_number(r, c), left_number(r, c + 1));
         }
         float sums[16][4] = {};
-        multiply_columns(sums, left, further(matrix_descriptor(0, 32 * 128), 16 * 128));
-        commit_products();
-        wait_products<0>(sums);
+        wgmma_rs(sums, left, advance(matrix_descriptor(0, 32 * 128), 16 * 128));
+        wgmma_commit_group();
+        wgmma_wait_group<0>(sums);
         for (int n = 0; n < 16; ++n)
           for (int i = 0; i < 4; ++i) expect_sum(sums[n][i], n, i, 16);
       },
@@ -226,18 +229,18 @@ TEST(Emulator, AWarpgroupMultipliesColumns) {
 void multiply_wrongly(bool shown, bool changed, bool waited) {
   run(
       [=] {
-        for (int i = thread_x(); i < 64 * 32; i += 128)
-          store_shared(static_cast<SharedAddress>(4 * i), 0x3F803F80U);
-        if (shown) show_to_products();
-        sync_threads();
+        for (int i = threadIdx.x; i < 64 * 32; i += 128)
+          st_shared(static_cast<SharedAddress>(4 * i), 0x3F803F80U);
+        if (shown) fence_proxy_async();
+        __syncthreads();
         float sums[8][4];
         const auto all = matrix_descriptor(0, 16);
-        multiply_rows(sums, all, all, false);
-        commit_products();
-        sync_threads();
-        if (changed && thread_x() == 5) store_shared(0, 0);
-        sync_threads();
-        if (waited) wait_products<0>(sums);
+        wgmma_ss(sums, all, all, false);
+        wgmma_commit_group();
+        __syncthreads();
+        if (changed && threadIdx.x == 5) st_shared(0, 0);
+        __syncthreads();
+        if (waited) wgmma_wait_group<0>(sums);
       },
       128, 64 * 128);
 }
@@ -249,7 +252,7 @@ TEST(Emulator, MistakesWithProductsAreErrors) {
   EXPECT_ANY_THROW(multiply_wrongly(true, false, false)) << "sums that nobody waits for";
   EXPECT_ANY_THROW(run([] {
     float sums[8][4];
-    multiply_rows(sums, 0, 0, false);
+    wgmma_ss(sums, 0, 0, false);
   })) << "half a warpgroup, factors that are not swizzled";
 }
 

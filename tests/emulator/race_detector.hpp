@@ -24,7 +24,7 @@ namespace llamesh::emulator {
 /// When an access happens, and whose it is. Of a block the numbers of barriers only grow.
 class Moment {
  public:
-  static constexpr std::uint32_t most_blocks = (1U << 20U) - 2, most_barriers = (1U << 16U) - 1;
+  static constexpr std::uint32_t max_blocks = (1U << 20U) - 2, most_barriers = (1U << 16U) - 1;
 
   /// Never.
   Moment() = default;
@@ -53,7 +53,7 @@ class Moment {
 
  private:
   static constexpr std::uint32_t several_of_warp = 1024, several_warps = 2048;
-  static constexpr std::uint32_t several_blocks = most_blocks + 1;
+  static constexpr std::uint32_t several_blocks = max_blocks + 1;
   std::uint32_t block() const { return static_cast<std::uint32_t>(bits_ >> 44U); }
   std::uint32_t barriers() const { return bits_ >> 28U & 0xFFFFU; }
   std::uint32_t warp_barriers() const { return bits_ >> 12U & 0xFFFFU; }

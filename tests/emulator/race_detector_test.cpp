@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "emulated_warpgroup.hpp"
+#include "emulated_wgmma.hpp"
 
 /// Built with the calls before memory accesses, like the kernels.
 namespace llamesh::test {
@@ -29,18 +29,18 @@ void expect_race(const std::function<void()>& kernel, const std::string& who, in
 
 enum class Barrier { none, shuffle, warp, block };
 void wait_at(Barrier barrier) {
-  if (barrier == Barrier::shuffle) shuffle_xor(1.0F, 1);
-  if (barrier == Barrier::warp) sync_warp();
-  if (barrier == Barrier::block) sync_threads();
+  if (barrier == Barrier::shuffle) __shfl_xor_sync(full_warp, 1.0F, 1);
+  if (barrier == Barrier::warp) __syncwarp();
+  if (barrier == Barrier::block) __syncthreads();
 }
 
 /// A thread reads what the one `distance` behind it wrote.
 std::function<void()> pass_on(int distance, Barrier barrier) {
   return [=] {
-    auto* shared = shared_memory<volatile float>();
-    shared[thread_x()] = 1;
+    auto* shared = dynamic_shared_memory<volatile float>();
+    shared[threadIdx.x] = 1;
     wait_at(barrier);
-    shared[64 + thread_x()] = shared[(thread_x() + distance) % 64];
+    shared[64 + threadIdx.x] = shared[(threadIdx.x + distance) % 64];
   };
 }
 
@@ -58,11 +58,11 @@ TEST(RaceDetector, BarriersOrderWhatTheyHold) {
 TEST(RaceDetector, ABarrierOfTheWarpIsEnoughWithinIt) {
   const auto read_then_write = [](Barrier barrier, bool own_warp) {
     return [=] {
-      auto* shared = shared_memory<volatile float>();
-      const int warp = thread_x() / 32;
+      auto* shared = dynamic_shared_memory<volatile float>();
+      const int warp = threadIdx.x / 32;
       static_cast<void>(static_cast<float>(shared[warp]));
       wait_at(barrier);
-      if (thread_x() % 32 == 5) shared[own_warp ? warp : 1 - warp] = 0;
+      if (threadIdx.x % 32 == 5) shared[own_warp ? warp : 1 - warp] = 0;
     };
   };
   EXPECT_EQ(finding(read_then_write(Barrier::warp, true)), "");
@@ -73,7 +73,7 @@ TEST(RaceDetector, ABarrierOfTheWarpIsEnoughWithinIt) {
 
 TEST(RaceDetector, NothingOrdersTheBlocksOfALaunch) {
   std::array<float, 64> memory{};
-  const auto write = [&] { memory[static_cast<std::size_t>(thread_x())] = 1; };
+  const auto write = [&] { memory[static_cast<std::size_t>(threadIdx.x)] = 1; };
   expect_race(write, "thread 63 of block 0 and thread 63 of block 1", 2);
   EXPECT_EQ(finding(write), "");
   EXPECT_EQ(finding(write), "") << "a launch is ordered after the one before";
@@ -82,8 +82,8 @@ TEST(RaceDetector, NothingOrdersTheBlocksOfALaunch) {
   expect_race(
       [&] {
         static_cast<void>(static_cast<float>(seen));
-        sync_threads();
-        if (block_x() == 1 && thread_x() == 3) seen = 1;
+        __syncthreads();
+        if (blockIdx.x == 1 && threadIdx.x == 3) seen = 1;
       },
       "threads of several blocks and thread 3 of block 1", 2);
 }
@@ -92,14 +92,14 @@ TEST(RaceDetector, WhatACopyBringsIsTheCopyingThreads) {
   alignas(16) static const std::array<float, 256> from{};
   const auto kernel = [](bool wait_first) {
     return [=] {
-      copy_async(static_cast<SharedAddress>(16 * thread_x()),
-                 &from[static_cast<std::size_t>(4 * thread_x())], true);
-      copy_async_commit();
-      if (wait_first) copy_async_wait<0>();
-      sync_threads();
-      if (!wait_first) copy_async_wait<0>();
-      auto* shared = shared_memory<volatile float>();
-      shared[256 + thread_x()] = shared[(4 * thread_x() + 4) % 256];
+      cp_async_16(static_cast<SharedAddress>(16 * threadIdx.x),
+                  &from[static_cast<std::size_t>(4 * threadIdx.x)], true);
+      cp_async_commit_group();
+      if (wait_first) cp_async_wait_group<0>();
+      __syncthreads();
+      if (!wait_first) cp_async_wait_group<0>();
+      auto* shared = dynamic_shared_memory<volatile float>();
+      shared[256 + threadIdx.x] = shared[(4 * threadIdx.x + 4) % 256];
     };
   };
   EXPECT_EQ(finding(kernel(true)), "");
@@ -111,11 +111,11 @@ TEST(RaceDetector, AProductReadsItsFactorsUntilItIsWaitedFor) {
     return [=] {
       float sums[8][4];
       const auto all = matrix_descriptor(0, 16);
-      multiply_rows(sums, all, all, false);
-      commit_products();
-      wait_products<0>(sums);
-      if (barrier) sync_threads();
-      if (thread_x() == 64) store_shared(0, 0);
+      wgmma_ss(sums, all, all, false);
+      wgmma_commit_group();
+      wgmma_wait_group<0>(sums);
+      if (barrier) __syncthreads();
+      if (threadIdx.x == 64) st_shared(0, 0);
     };
   };
   const auto run = [&](bool barrier) {

@@ -6,8 +6,8 @@
 #include <array>
 #include <string>
 
-#include "ops/cuda/cudnn_graph.hpp"
-#include "ops/cuda/cudnn_library.hpp"
+#include "ops/cuda/attention/cudnn_graph.hpp"
+#include "ops/cuda/attention/cudnn_library.hpp"
 #endif
 
 // cuDNN's graphs for attention, made for an H200 that need not be there: cuDNN plans for a device
@@ -64,7 +64,7 @@ const std::string h200 = R"({
   "reservedSharedMemoryPerBlock": 1024, "isTccDriver": 0, "supportCoopLaunch": 1,
   "smClockRateKHz": 1980000, "memClockRateKHz": 3201000})";
 
-/// A call on columns of one matrix of q, k and v, rows `gap` numbers further apart than they are
+/// A call on columns of one matrix of q, k and v, rows `gap` elements further apart than they are
 /// long. Nothing lies there.
 ops::cuda::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
   alignas(16) static std::array<std::byte, 16> nothing;

@@ -2,7 +2,7 @@
 #include <string>
 #include <utility>
 
-#include "ops/cuda/attention_choice.hpp"
+#include "ops/cuda/attention/attention_choice.hpp"
 #include "twin.hpp"
 #ifdef LLAMESH_CUDA_EMULATED
 #include "emulator.hpp"
@@ -122,8 +122,8 @@ TEST_P(CudaAttention, Backward) {
 /// Plays a GPU with 99 KiB of shared memory a block: compute capability 8.6, 8.9, 12.0.
 class SmallGpu {
  public:
-  SmallGpu() : before_(std::exchange(emulator::most_shared_bytes, 99 * 1024)) {}
-  ~SmallGpu() { emulator::most_shared_bytes = before_; }
+  SmallGpu() : before_(std::exchange(emulator::max_shared_bytes, 99 * 1024)) {}
+  ~SmallGpu() { emulator::max_shared_bytes = before_; }
   SmallGpu(const SmallGpu&) = delete;
   SmallGpu& operator=(const SmallGpu&) = delete;
 
@@ -199,26 +199,26 @@ TEST_P(CudaAttention, GoesWhereItCan) {
   if (asked == "cudnn" && dtype() == DType::bf16) {
     EXPECT_TRUE(plain.by_cudnn()) << plain.name();
   }
-  if (asked == "own" || asked == "mma" || dtype() == DType::f32) {
+  if (asked == "builtin" || asked == "mma" || dtype() == DType::f32) {
     EXPECT_FALSE(plain.by_cudnn()) << plain.name();
   }
   if (asked == "mma" && dtype() == DType::bf16) {
-    EXPECT_EQ(plain.name(), "own kernels by mma");
+    EXPECT_EQ(plain.name(), "built-in kernels by mma");
   }
 #ifdef LLAMESH_CUDA_EMULATED  // which plays a Hopper
   if (asked.empty() && dtype() == DType::bf16) {
-    EXPECT_EQ(plain.name(), "own kernels by wgmma");
+    EXPECT_EQ(plain.name(), "built-in kernels by wgmma");
   }
 #endif
   EXPECT_FALSE(documents.by_cudnn()) << documents.name();
-  EXPECT_EQ(apart.name(), "own plain kernels");
+  EXPECT_EQ(apart.name(), "plain built-in kernels");
 }
 
 TEST(AttentionChoice, IsReadStrictly) {
   using ops::cuda::AttentionChoice;
   EXPECT_EQ(ops::cuda::attention_choice(nullptr), AttentionChoice::automatic);
   EXPECT_EQ(ops::cuda::attention_choice("cudnn"), AttentionChoice::cudnn);
-  EXPECT_EQ(ops::cuda::attention_choice("own"), AttentionChoice::own);
+  EXPECT_EQ(ops::cuda::attention_choice("builtin"), AttentionChoice::builtin);
   EXPECT_EQ(ops::cuda::attention_choice("mma"), AttentionChoice::mma);
   for (const char* wrong : {"", "cuDNN", "owner", "1"})
     EXPECT_THROW(ops::cuda::attention_choice(wrong), Error) << wrong;

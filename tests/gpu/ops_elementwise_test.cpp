@@ -47,7 +47,7 @@ TEST(CudaElementwise, SumOfSquaresEqualsAPlainSum) {
       double expected = 0.0;
       for (std::int64_t i = 0; i < count; ++i) expected += x.get(0, i) * x.get(0, i);
       const auto total = ops::cuda::sum_of_squares(device_stream(), x.device());
-      EXPECT_NEAR(total, expected, 1e-12 * expected) << count << " numbers, seed " << seed;
+      EXPECT_NEAR(total, expected, 1e-12 * expected) << count << " elements, seed " << seed;
       EXPECT_EQ(total, ops::cuda::sum_of_squares(device_stream(), x.device())) << "run to run";
     }
   EXPECT_EQ(ops::cuda::sum_of_squares(device_stream(), Tensor(nullptr, DType::f32, {0})), 0.0);

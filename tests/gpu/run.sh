@@ -129,9 +129,9 @@ run_training() {
   close "training by it twice" tuned-again tuned 0
 }
 
-# Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "own" means wgmma on Hopper.
+# Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "builtin" means wgmma on Hopper.
 run_attention() {
-  local attentions="own mma"
+  local attentions="builtin mma"
   if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
     attentions="cudnn $attentions"
   else
@@ -170,13 +170,13 @@ run_ranks() {
   row "checkpoint of 4 GPU ranks, on 2 CPU ranks" FAILED "$(tail -n 1 "$log")" "$log"
 }
 
-# Of our own kernels, not of cuDNN's, and those with barriers and asynchronous copies first.
+# Of the built-in kernels, not of cuDNN's, and those with barriers and asynchronous copies first.
 run_sanitizers() {
   if ! command -v compute-sanitizer >/dev/null; then
     row "compute-sanitizer" skipped "not found"
     return
   fi
-  for case in own/attention mma/attention own/layers own/tokens own/elementwise; do
+  for case in builtin/attention mma/attention builtin/layers builtin/tokens builtin/elementwise; do
     for tool in racecheck memcheck; do
       tested "$tool: ${case#*/} (${case%/*})" "$tool-${case/\//-}" 110 env LLAMESH_ATTENTION="${case%/*}" \
         compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_${case#*/}"

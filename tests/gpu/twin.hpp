@@ -22,14 +22,14 @@ inline std::mt19937& generator() {
   return random;
 }
 
-/// Where a matrix lies: numbers between its rows, and before it.
+/// Where a matrix lies: elements between its rows, and before it.
 struct Place {
   std::int64_t gap = 0;
   std::int64_t offset = 0;
 };
 
-/// A matrix of random numbers twice, on the host and on the device. What lies around its rows holds
-/// a sentinel that no kernel may touch.
+/// A matrix of random elements twice, on the host and on the device. What lies around its rows
+/// holds a sentinel that no kernel may touch.
 class Twin {
  public:
   Twin(DType dtype, std::int64_t rows, std::int64_t cols, Place place = {}, double spread = 1.0)
@@ -120,7 +120,7 @@ class Twin {
   DeviceMemory device_;
 };
 
-/// int32 numbers twice.
+/// int32 elements twice.
 class TwinIntegers {
  public:
   explicit TwinIntegers(std::vector<std::int32_t> numbers)
@@ -130,7 +130,7 @@ class TwinIntegers {
     device_.upload(device_stream(), bytes);
   }
   const std::vector<std::int32_t>& numbers() const { return numbers_; }
-  /// Empty tensors where there are no numbers.
+  /// Empty tensors where there are no elements.
   Tensor host() { return tensor(numbers_.data()); }
   Tensor device() { return tensor(device_.data()); }
 

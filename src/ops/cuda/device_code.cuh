@@ -2,18 +2,18 @@
 
 #include "ops/cuda/kernels.hpp"
 
-/// What every kernel is written with. Under nvcc it is CUDA with a few lines of PTX; with
-/// LLAMESH_CUDA_EMULATED the same sources are plain C++ over tests/emulator, which needs neither a
-/// GPU nor the toolkit.
+/// What every kernel is written with: CUDA and a few lines of PTX. With LLAMESH_CUDA_EMULATED the
+/// same sources are C++ over tests/emulator, which defines CUDA's names for the host and needs
+/// neither a GPU nor the toolkit.
 #ifdef LLAMESH_CUDA_EMULATED
 // Of tests/emulator.
-#include <emulated_host.hpp>
-#include <emulated_matrix.hpp>
-#include <emulated_target.hpp>
-#include <emulated_warpgroup.hpp>
+#include <emulated_intrinsics.hpp>
+#include <emulated_launch.hpp>
+#include <emulated_mma.hpp>
+#include <emulated_wgmma.hpp>
 #else
-#include "ops/cuda/cuda_host.cuh"
-#include "ops/cuda/cuda_matrix.cuh"
-#include "ops/cuda/cuda_target.cuh"
-#include "ops/cuda/cuda_warpgroup.cuh"
+#include "ops/cuda/intrinsics.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/wgmma.cuh"
 #endif

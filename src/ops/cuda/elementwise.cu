@@ -1,6 +1,6 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vectorized.cuh"
 
 // Bound by memory: copy reads x and writes y, add also reads y, fill writes, scale reads and writes
 // y, sum_of_squares reads x. Each thread has two loads of 16 bytes and more on their way.
@@ -12,9 +12,9 @@ constexpr std::int64_t threads = 256;
 /// y = x or y += x.
 template <bool adds, int width, class Y, class X>
 __global__ void __launch_bounds__(threads) combine(Y* y, const X* x, std::int64_t count) {
-  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
-  auto i = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const auto tail = packs * width + i;
   for (; i < packs; i += 2 * step) {
     const bool two = i + step < packs;
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(threads) combine(Y* y, const X* x, std::int64_
     if constexpr (adds) {
       const auto c = load<width>(at);
       const auto d = two ? load<width>(then) : Pack<width>{};
-      LLAMESH_UNROLL
+#pragma unroll
       for (int j = 0; j < width; ++j) {
         a.v[j] += c.v[j];
         b.v[j] += d.v[j];
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(threads) combine(Y* y, const X* x, std::int64_
 /// y = value or y *= value.
 template <bool multiplies, int width, class Y>
 __global__ void __launch_bounds__(threads) change(Y* y, float value, std::int64_t count) {
-  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
-  auto i = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const auto tail = packs * width + i;
   for (; i < packs; i += step) {
     auto a = multiplies ? load<width>(y + i * width) : Pack<width>{};
-    LLAMESH_UNROLL
+#pragma unroll
     for (int j = 0; j < width; ++j) a.v[j] = multiplies ? a.v[j] * value : value;
     store<width>(y + i * width, a);
   }
@@ -85,41 +85,41 @@ void launch_change(Stream& stream, const Tensor& y, float value) {
 template <int width>
 __global__ void __launch_bounds__(threads)
     square_parts(double* parts, const float* x, std::int64_t count) {
-  const auto step = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
-  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   double sums[width] = {};
   for (auto i = first; i < packs; i += step) {
     const auto a = load<width>(x + i * width);
-    LLAMESH_UNROLL
+#pragma unroll
     for (int j = 0; j < width; ++j) sums[j] += static_cast<double>(a.v[j]) * a.v[j];
   }
   double total = 0;
-  LLAMESH_UNROLL
+#pragma unroll
   for (int j = 0; j < width; ++j) total += sums[j];
   for (auto t = packs * width + first; t < count; t += step)
     total += static_cast<double>(x[t]) * x[t];
-  total = block_sum(total, shared_memory<double>());
-  if (thread_x() == 0) parts[block_x()] = total;
+  total = block_sum(total, dynamic_shared_memory<double>());
+  if (threadIdx.x == 0) parts[blockIdx.x] = total;
 }
 
 __global__ void __launch_bounds__(threads)
     sum_parts(double* total, const double* parts, int count) {
   double mine = 0;
-  for (int i = thread_x(); i < count; i += threads_x()) mine += parts[i];
-  mine = block_sum(mine, shared_memory<double>());
-  if (thread_x() == 0) *total = mine;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) mine += parts[i];
+  mine = block_sum(mine, dynamic_shared_memory<double>());
+  if (threadIdx.x == 0) *total = mine;
 }
 
 }  // namespace
 
 void copy(Stream& stream, Tensor y, Tensor x) {
-  expects(y.numel() == x.numel(), "copy of {} numbers to {}", x.numel(), y.numel());
+  expects(y.numel() == x.numel(), "copy of {} elements to {}", x.numel(), y.numel());
   if (y.numel() > 0) launch_combine<false>(stream, y, x);
 }
 
 void add(Stream& stream, Tensor y, Tensor x) {
-  expects(y.numel() == x.numel(), "add of {} numbers to {}", x.numel(), y.numel());
+  expects(y.numel() == x.numel(), "add of {} elements to {}", x.numel(), y.numel());
   if (y.numel() > 0) launch_combine<true>(stream, y, x);
 }
 
@@ -136,9 +136,9 @@ double sum_of_squares(Stream& stream, Tensor x) {
   const auto count = x.numel();
   if (count == 0) return 0.0;
   // As many blocks as fill any GPU, whatever this one is: the sum depends on numel alone.
-  constexpr std::int64_t most_blocks = 1056;
+  constexpr std::int64_t max_blocks = 1056;
   const auto wanted = divide_up(count, 8 * threads);
-  const auto blocks = wanted < most_blocks ? wanted : most_blocks;
+  const auto blocks = wanted < max_blocks ? wanted : max_blocks;
   const Scratch parts(stream, (blocks + 1) * 8);
   const auto shared_bytes = threads / 32 * 8;
   with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {

@@ -1,9 +1,9 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: forward reads and writes D numbers a token. Backward reads them and writes a row
-// for each token that occurs (all of dtable where it overwrites). Before that the M tokens are
+// Bound by memory: forward reads and writes D elements a token. Backward reads them and writes a
+// row for each token that occurs (all of dtable where it overwrites). Before that the M tokens are
 // sorted by M^2 comparisons without any atomic: about 0.1 ms for 32k tokens, by count of
 // instructions; nothing beside a step, but not for millions of tokens at once.
 namespace LLAMESH_OPS_CUDA {
@@ -16,11 +16,11 @@ template <int width, class T>
 __global__ void __launch_bounds__(threads)
     take_rows(Rows<T> out, const std::int32_t* tokens, Rows<const T> table, int vocabulary,
               int cols) {
-  const int token = tokens[block_x()];
-  require(token >= 0 && token < vocabulary);
+  const int token = tokens[blockIdx.x];
+  if (!(token >= 0 && token < vocabulary)) __trap();
   const T* from = table[token];
-  T* to = out[block_x()];
-  for (int col = thread_x() * width; col < cols; col += threads_x() * width)
+  T* to = out[blockIdx.x];
+  for (int col = threadIdx.x * width; col < cols; col += blockDim.x * width)
     store<width>(to + col, load<width>(from + col));
 }
 
@@ -29,11 +29,11 @@ __global__ void __launch_bounds__(threads)
 __global__ void __launch_bounds__(threads)
     sort_tokens(std::int32_t* order, std::int32_t* sorted, const std::int32_t* tokens, int count,
                 int vocabulary) {
-  auto* places = shared_memory<std::int32_t>();
-  const int lane = thread_x() % 32, warp = thread_x() / 32;
-  const int me = block_x() * 32 + lane;
+  auto* places = dynamic_shared_memory<std::int32_t>();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int me = blockIdx.x * 32 + lane;
   const std::int32_t mine = me < count ? tokens[me] : 0;
-  require(mine >= 0 && mine < vocabulary);
+  if (!(mine >= 0 && mine < vocabulary)) __trap();
   const int part = (count + warps - 1) / warps;
   const int last = (warp + 1) * part < count ? (warp + 1) * part : count;
   int place = 0;
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(threads)
     const std::int32_t token = tokens[other];
     place += token < mine || (token == mine && other < me) ? 1 : 0;
   }
-  places[thread_x()] = place;
-  sync_threads();
+  places[threadIdx.x] = place;
+  __syncthreads();
   if (warp > 0 || me >= count) return;
   place = 0;
   for (int w = 0; w < warps; ++w) place += places[w * 32 + lane];
@@ -65,12 +65,12 @@ __device__ __forceinline__ int run_length(const std::int32_t* sorted, int first,
                                           int* shared) {
   int length = 0;
   for (;;) {
-    const int i = first + length + thread_x();
+    const int i = first + length + threadIdx.x;
     const bool equal = i < count && sorted[i] == sorted[first];
     const int more = block_sum(equal ? 1 : 0, shared);
-    sync_threads();
+    __syncthreads();
     length += more;
-    if (more < threads_x()) return length;
+    if (more < static_cast<int>(blockDim.x)) return length;
   }
 }
 
@@ -78,11 +78,11 @@ __device__ __forceinline__ int run_length(const std::int32_t* sorted, int first,
 template <int width, class W, class T>
 __device__ __forceinline__ void sum_few(const Sums<W, T>& a, W* to, const std::int32_t* order,
                                         int length) {
-  for (int col = thread_x() * width; col < a.cols; col += threads_x() * width) {
+  for (int col = threadIdx.x * width; col < a.cols; col += blockDim.x * width) {
     auto total = a.accumulate ? load<width>(to + col) : Pack<width>{};
     for (int i = 0; i < length; ++i) {
       const auto x = load<width>(a.dout[order[i]] + col);
-      LLAMESH_UNROLL
+#pragma unroll
       for (int j = 0; j < width; ++j) total.v[j] += x.v[j];
     }
     store<width>(to + col, total);
@@ -94,35 +94,35 @@ template <int width, class W, class T>
 __device__ __forceinline__ void sum_many(const Sums<W, T>& a, W* to, const std::int32_t* order,
                                          int length) {
   constexpr int columns = 32 * width;
-  auto* sums = shared_memory<float>() + 32;
-  const int lane = thread_x() % 32, warp = thread_x() / 32;
+  auto* sums = dynamic_shared_memory<float>() + 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int first = 0; first < a.cols; first += columns) {
     const int col = first + lane * width;
     Pack<width> total{};
     for (int i = warp; col < a.cols && i < length; i += warps) {
       const auto x = load<width>(a.dout[order[i]] + col);
-      LLAMESH_UNROLL
+#pragma unroll
       for (int j = 0; j < width; ++j) total.v[j] += x.v[j];
     }
-    LLAMESH_UNROLL
+#pragma unroll
     for (int j = 0; j < width; ++j) sums[warp * columns + lane * width + j] = total.v[j];
-    sync_threads();
-    for (int c = thread_x(); c < columns && first + c < a.cols; c += threads_x()) {
+    __syncthreads();
+    for (int c = threadIdx.x; c < columns && first + c < a.cols; c += blockDim.x) {
       float sum = a.accumulate ? load_one(to + first + c) : 0.0F;
       for (int w = 0; w < warps; ++w) sum += sums[w * columns + c];
       store_one(to + first + c, sum);
     }
-    sync_threads();
+    __syncthreads();
   }
 }
 
 /// One block for each sorted token; the first of equal ones sums for all.
 template <int width, class W, class T>
 __global__ void __launch_bounds__(threads) sum_equal(Sums<W, T> a) {
-  const int first = block_x();
+  const int first = blockIdx.x;
   const int token = a.sorted[first];
   if (first > 0 && a.sorted[first - 1] == token) return;
-  const int length = run_length(a.sorted, first, a.count, shared_memory<int>());
+  const int length = run_length(a.sorted, first, a.count, dynamic_shared_memory<int>());
   if (length < 2 * warps)
     sum_few<width>(a, a.dtable[token], a.order + first, length);
   else

@@ -25,6 +25,6 @@ namespace LLAMESH_OPS_CUDA {
 /// As in ops.hpp.
 std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
                            const AttentionShape& shape);
-/// "cuDNN 9.19.0", or "own kernels" and why. Throws nothing.
+/// "cuDNN 9.19.0", or "built-in kernels" and why. Throws nothing.
 std::string attention_library();
 }  // namespace LLAMESH_OPS_CUDA

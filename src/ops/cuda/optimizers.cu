@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
+#include "ops/cuda/vectorized.cuh"
 
 // Bound by memory, in one pass: AdamW reads 16 bytes a parameter and writes 12, SGD 12 and 8.
 namespace LLAMESH_OPS_CUDA {
@@ -17,22 +17,22 @@ struct Adamw {
     const float slope = g * gradient_scale;
     m += (slope - m) * (1.0F - beta1);
     v = v * beta2 + slope * slope * (1.0F - beta2);
-    p = p * kept - step_size * m / (sqrt_of(v) * root_correction + eps);
+    p = p * kept - step_size * m / (sqrtf(v) * root_correction + eps);
   }
 };
 
 template <int width>
 __global__ void __launch_bounds__(threads)
     adamw_step(float* p, float* m, float* v, const float* g, std::int64_t count, Adamw step) {
-  const auto stride = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
-  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (auto i = first; i < packs; i += stride) {
     auto a = load<width>(p + i * width);
     auto b = load<width>(m + i * width);
     auto c = load<width>(v + i * width);
     const auto d = load<width>(g + i * width);
-    LLAMESH_UNROLL
+#pragma unroll
     for (int j = 0; j < width; ++j) step(a.v[j], b.v[j], c.v[j], d.v[j]);
     store<width>(p + i * width, a);
     store<width>(m + i * width, b);
@@ -53,14 +53,14 @@ struct Sgd {
 template <int width>
 __global__ void __launch_bounds__(threads)
     sgd_step(float* p, float* b, const float* g, std::int64_t count, Sgd step) {
-  const auto stride = static_cast<std::int64_t>(threads_x()) * grid_x();
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
-  const auto first = static_cast<std::int64_t>(block_x()) * threads_x() + thread_x();
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   for (auto i = first; i < packs; i += stride) {
     auto a = load<width>(p + i * width);
     auto c = load<width>(b + i * width);
     const auto d = load<width>(g + i * width);
-    LLAMESH_UNROLL
+#pragma unroll
     for (int j = 0; j < width; ++j) step(a.v[j], c.v[j], d.v[j]);
     store<width>(p + i * width, a);
     store<width>(b + i * width, c);
@@ -74,22 +74,22 @@ void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, 
            const AdamwStep& step) {
   const auto count = parameter.numel();
   expects(exp_avg.numel() == count && exp_avg_sq.numel() == count && gradient.numel() == count,
-          "adamw on tensors of {}, {}, {} and {} numbers", count, exp_avg.numel(),
+          "adamw on tensors of {}, {}, {} and {} elements", count, exp_avg.numel(),
           exp_avg_sq.numel(), gradient.numel());
   if (count == 0) return;
-  const Adamw numbers{1.0F - step.lr * step.weight_decay,
-                      step.lr / step.correction1,
-                      1.0F / std::sqrt(step.correction2),
-                      step.beta1,
-                      step.beta2,
-                      step.eps,
-                      step.gradient_scale};
+  const Adamw kernel{1.0F - step.lr * step.weight_decay,
+                     step.lr / step.correction1,
+                     1.0F / std::sqrt(step.correction2),
+                     step.beta1,
+                     step.beta2,
+                     step.eps,
+                     step.gradient_scale};
   const bool wide = aligned(parameter, exp_avg, exp_avg_sq, gradient);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
     launch(&adamw_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
            parameter.span<float>().data(), exp_avg.span<float>().data(),
            exp_avg_sq.span<float>().data(),
-           static_cast<const float*>(gradient.span<float>().data()), count, numbers);
+           static_cast<const float*>(gradient.span<float>().data()), count, kernel);
   });
 }
 
@@ -97,15 +97,15 @@ void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradie
          const SgdStep& step) {
   const auto count = parameter.numel();
   expects(momentum_buffer.numel() == count && gradient.numel() == count,
-          "sgd on tensors of {}, {} and {} numbers", count, momentum_buffer.numel(),
+          "sgd on tensors of {}, {} and {} elements", count, momentum_buffer.numel(),
           gradient.numel());
   if (count == 0) return;
-  const Sgd numbers{step.lr, step.momentum, step.weight_decay, step.gradient_scale};
+  const Sgd kernel{step.lr, step.momentum, step.weight_decay, step.gradient_scale};
   const bool wide = aligned(parameter, momentum_buffer, gradient);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
     launch(&sgd_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
            parameter.span<float>().data(), momentum_buffer.span<float>().data(),
-           static_cast<const float*>(gradient.span<float>().data()), count, numbers);
+           static_cast<const float*>(gradient.span<float>().data()), count, kernel);
   });
 }
 

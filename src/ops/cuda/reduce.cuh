@@ -7,8 +7,8 @@ namespace LLAMESH_OPS_CUDA {
 
 template <class T>
 __device__ __forceinline__ T warp_sum(T x) {
-  LLAMESH_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(full_warp, x, mask);
   return x;
 }
 
@@ -17,21 +17,23 @@ __device__ __forceinline__ T warp_sum(T x) {
 template <class T>
 __device__ __forceinline__ T block_sum(T x, T* shared) {
   x = warp_sum(x);
-  if (thread_x() % 32 == 0) shared[thread_x() / 32] = x;
-  sync_threads();
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  const int warps = blockDim.x / 32;
   T total = 0;
-  for (int warp = 0; warp < threads_x() / 32; ++warp) total += shared[warp];
+  for (int warp = 0; warp < warps; ++warp) total += shared[warp];
   return total;
 }
 
 /// The largest number of the block, in every thread, likewise.
 __device__ __forceinline__ float block_max(float x, float* shared) {
-  LLAMESH_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) x = most_of(x, shuffle_xor(x, mask));
-  if (thread_x() % 32 == 0) shared[thread_x() / 32] = x;
-  sync_threads();
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(full_warp, x, mask));
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+  __syncthreads();
+  const int warps = blockDim.x / 32;
   float most = shared[0];
-  for (int warp = 1; warp < threads_x() / 32; ++warp) most = most_of(most, shared[warp]);
+  for (int warp = 1; warp < warps; ++warp) most = fmaxf(most, shared[warp]);
   return most;
 }
 

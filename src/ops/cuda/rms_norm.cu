@@ -1,8 +1,8 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vectorized.cuh"
 
-// Bound by memory. Forward reads x (and delta) and writes y (and the sum): 2 or 4 numbers an
+// Bound by memory. Forward reads x (and delta) and writes y (and the sum): 2 or 4 elements an
 // element. Backward reads dy, x (and dx) and writes dx: 3 or 4. A row stays in registers between
 // the sum over it and the use of that sum.
 namespace LLAMESH_OPS_CUDA {
@@ -10,8 +10,8 @@ namespace {
 
 /// Each thread keeps this many times 16 bytes of a row.
 constexpr int kept_packs = 4;
-constexpr int most_threads = 512;
-/// For rows that are too long for that, or not in steps of 16 bytes, numbers are read twice.
+constexpr int max_threads = 512;
+/// For rows that are too long for that, or not in steps of 16 bytes, elements are read twice.
 constexpr int any_threads = 256;
 constexpr std::int64_t shared_sums = 32 * 4;
 
@@ -25,63 +25,63 @@ struct NormRows {
   float eps;
 
   __device__ __forceinline__ float inverse(float squares) const {
-    return 1.0F / sqrt_of(squares / static_cast<float>(cols) + eps);
+    return 1.0F / sqrtf(squares / static_cast<float>(cols) + eps);
   }
 };
 
 /// One row a block, kept in registers as it is stored.
 template <class T>
-__global__ void __launch_bounds__(most_threads) norm_kept(NormRows<T> a) {
+__global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
   constexpr int width = per_16_bytes<T>;
-  const auto row = block_x();
+  const auto row = blockIdx.x;
   Words4 kept[kept_packs];
   float squares = 0;
-  LLAMESH_UNROLL
+#pragma unroll
   for (int p = 0; p < kept_packs; ++p) {
-    const int col = (p * threads_x() + thread_x()) * width;
+    const int col = (p * blockDim.x + threadIdx.x) * width;
     if (col >= a.cols) continue;
     kept[p] = load_words<Words4>(a.x[row] + col);
     if (a.delta.data) {
       auto total = unpack<T>(kept[p]);
       const auto added = load<width>(a.delta[row] + col);
-      LLAMESH_UNROLL
+#pragma unroll
       for (int i = 0; i < width; ++i) total.v[i] += added.v[i];
       kept[p] = pack<T>(total);  // rounded, as the backward pass will see it
       store_words(a.sum[row] + col, kept[p]);
     }
-    const auto numbers = unpack<T>(kept[p]);
-    LLAMESH_UNROLL
-    for (int i = 0; i < width; ++i) squares += numbers.v[i] * numbers.v[i];
+    const auto values = unpack<T>(kept[p]);
+#pragma unroll
+    for (int i = 0; i < width; ++i) squares += values.v[i] * values.v[i];
   }
-  const float inverse = a.inverse(block_sum(squares, shared_memory<float>()));
-  if (thread_x() == 0) a.inverse_rms[row] = inverse;
-  LLAMESH_UNROLL
+  const float inverse = a.inverse(block_sum(squares, dynamic_shared_memory<float>()));
+  if (threadIdx.x == 0) a.inverse_rms[row] = inverse;
+#pragma unroll
   for (int p = 0; p < kept_packs; ++p) {
-    const int col = (p * threads_x() + thread_x()) * width;
+    const int col = (p * blockDim.x + threadIdx.x) * width;
     if (col >= a.cols) continue;
-    auto numbers = unpack<T>(kept[p]);
+    auto values = unpack<T>(kept[p]);
     const auto weight = load<width>(a.weight + col);
-    LLAMESH_UNROLL
-    for (int i = 0; i < width; ++i) numbers.v[i] *= inverse * weight.v[i];
-    store<width>(a.y[row] + col, numbers);
+#pragma unroll
+    for (int i = 0; i < width; ++i) values.v[i] *= inverse * weight.v[i];
+    store<width>(a.y[row] + col, values);
   }
 }
 
 /// One row a block, any number of columns.
 template <class T>
 __global__ void __launch_bounds__(any_threads) norm_any(NormRows<T> a) {
-  const auto row = block_x();
+  const auto row = blockIdx.x;
   const auto* from = a.delta.data ? a.sum[row] : a.x[row];
   float squares = 0;
-  for (int col = thread_x(); col < a.cols; col += threads_x()) {
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
     if (a.delta.data)
       store_one(a.sum[row] + col, load_one(a.x[row] + col) + load_one(a.delta[row] + col));
     const float number = load_one(from + col);
     squares += number * number;
   }
-  const float inverse = a.inverse(block_sum(squares, shared_memory<float>()));
-  if (thread_x() == 0) a.inverse_rms[row] = inverse;
-  for (int col = thread_x(); col < a.cols; col += threads_x())
+  const float inverse = a.inverse(block_sum(squares, dynamic_shared_memory<float>()));
+  if (threadIdx.x == 0) a.inverse_rms[row] = inverse;
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x)
     store_one(a.y[row] + col, load_one(from + col) * (inverse * load_one(a.weight + col)));
 }
 
@@ -104,25 +104,25 @@ struct KeptRow {
   float dw[kept_packs][width] = {};
 
   static __device__ __forceinline__ int col(int p) {
-    return (p * threads_x() + thread_x()) * width;
+    return (p * blockDim.x + threadIdx.x) * width;
   }
 
   /// Loads a row, adds to dw, and returns this thread's part of sum(dy w n).
   __device__ __forceinline__ float take_in(const BackwardRows<T>& a, int row, float inverse) {
-    LLAMESH_UNROLL
+#pragma unroll
     for (int p = 0; p < kept_packs; ++p) {
       if (col(p) >= a.cols) continue;
       slope[p] = load_words<Words4>(a.dy[row] + col(p));
       from[p] = load_words<Words4>(a.x[row] + col(p));
     }
     float products = 0;
-    LLAMESH_UNROLL
+#pragma unroll
     for (int p = 0; p < kept_packs; ++p) {
       if (col(p) >= a.cols) continue;
       const auto weight = load<width>(a.weight + col(p));
       const auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
-      LLAMESH_UNROLL
+#pragma unroll
       for (int i = 0; i < width; ++i) {
         const float product = g.v[i] * (n.v[i] * inverse);
         dw[p][i] += product;
@@ -134,14 +134,14 @@ struct KeptRow {
 
   __device__ __forceinline__ void write_dx(const BackwardRows<T>& a, int row, float inverse,
                                            float mean) const {
-    LLAMESH_UNROLL
+#pragma unroll
     for (int p = 0; p < kept_packs; ++p) {
       if (col(p) >= a.cols) continue;
       const auto weight = load<width>(a.weight + col(p));
       auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
       const auto old = a.accumulate ? load<width>(a.dx[row] + col(p)) : Pack<width>{};
-      LLAMESH_UNROLL
+#pragma unroll
       for (int i = 0; i < width; ++i)
         g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
       store<width>(a.dx[row] + col(p), g);
@@ -152,21 +152,21 @@ struct KeptRow {
 /// dx of some rows, and their part of dw. With g = dy w and n = x / rms: dx = (g - n mean(g n)) /
 /// rms, dw = sum over rows of dy n.
 template <class T>
-__global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a) {
+__global__ void __launch_bounds__(max_threads) backward_kept(BackwardRows<T> a) {
   KeptRow<T> kept;
-  const int first = block_x() * a.rows_a_block;
+  const int first = blockIdx.x * a.rows_a_block;
   const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
   for (int row = first; row < last; ++row) {
     const float inverse = a.inverse_rms[row];
-    const float total = block_sum(kept.take_in(a, row, inverse), shared_memory<float>());
+    const float total = block_sum(kept.take_in(a, row, inverse), dynamic_shared_memory<float>());
     kept.write_dx(a, row, inverse, total / static_cast<float>(a.cols));
-    sync_threads();  // before the next row's sums
+    __syncthreads();  // before the next row's sums
   }
-  LLAMESH_UNROLL
+#pragma unroll
   for (int p = 0; p < kept_packs; ++p) {
     if (kept.col(p) >= a.cols) continue;
-    auto* to = a.partial + static_cast<std::int64_t>(block_x()) * a.cols + kept.col(p);
-    LLAMESH_UNROLL
+    auto* to = a.partial + static_cast<std::int64_t>(blockIdx.x) * a.cols + kept.col(p);
+#pragma unroll
     for (int i = 0; i < kept.width; ++i) to[i] = kept.dw[p][i];
   }
 }
@@ -175,26 +175,26 @@ __global__ void __launch_bounds__(most_threads) backward_kept(BackwardRows<T> a)
 /// its column.
 template <class T>
 __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
-  auto* sums = shared_memory<float>();
-  auto* dw = a.partial + static_cast<std::int64_t>(block_x()) * a.cols;
-  for (int col = thread_x(); col < a.cols; col += threads_x()) dw[col] = 0;
-  const int first = block_x() * a.rows_a_block;
+  auto* sums = dynamic_shared_memory<float>();
+  auto* dw = a.partial + static_cast<std::int64_t>(blockIdx.x) * a.cols;
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x) dw[col] = 0;
+  const int first = blockIdx.x * a.rows_a_block;
   const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
   for (int row = first; row < last; ++row) {
     const float inverse = a.inverse_rms[row];
     float products = 0;
-    for (int col = thread_x(); col < a.cols; col += threads_x()) {
+    for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
       const float product = load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse);
       dw[col] += product;
       products += product * load_one(a.weight + col);
     }
     const float mean = block_sum(products, sums) / static_cast<float>(a.cols);
-    for (int col = thread_x(); col < a.cols; col += threads_x()) {
+    for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
       const float g = load_one(a.dy[row] + col) * load_one(a.weight + col);
       const float old = a.accumulate ? load_one(a.dx[row] + col) : 0.0F;
       store_one(a.dx[row] + col, (g - load_one(a.x[row] + col) * inverse * mean) * inverse + old);
     }
-    sync_threads();
+    __syncthreads();
   }
 }
 
@@ -205,28 +205,28 @@ constexpr int groups = 32;
 template <class W>
 __global__ void __launch_bounds__(32 * groups)
     sum_partials(W* dw, const float* partial, int count, int cols, bool accumulate) {
-  auto* sums = shared_memory<float>();
-  const int lane = thread_x() % 32, group = thread_x() / 32;
-  const int col = block_x() * 32 + lane;
+  auto* sums = dynamic_shared_memory<float>();
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int col = blockIdx.x * 32 + lane;
   float total = 0;
   if (col < cols)
     for (int i = group; i < count; i += groups)
       total += partial[static_cast<std::int64_t>(i) * cols + col];
   sums[group * 32 + lane] = total;
-  sync_threads();
+  __syncthreads();
   if (group > 0 || col >= cols) return;
   total = accumulate ? load_one(dw + col) : 0.0F;
   for (int g = 0; g < groups; ++g) total += sums[g * 32 + lane];
   store_one(dw + col, total);
 }
 
-/// Threads that keep a row of `cols` numbers in registers; 0 where it cannot be.
+/// Threads that keep a row of `cols` elements in registers; 0 where it cannot be.
 template <class T>
 std::int64_t threads_that_keep(std::int64_t cols, bool rows_aligned) {
   constexpr std::int64_t width = per_16_bytes<T>;
   if (!rows_aligned || cols % width != 0) return 0;
   const auto threads = divide_up(divide_up(cols, width * kept_packs), 32) * 32;
-  return threads <= most_threads ? threads : 0;
+  return threads <= max_threads ? threads : 0;
 }
 
 template <class T>

@@ -1,5 +1,5 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
+#include "ops/cuda/vectorized.cuh"
 
 // Bound by memory: reads and writes x; the cosines and sines of a token stay in the L1 cache for
 // all of its heads.
@@ -22,17 +22,17 @@ struct Turned {
 template <int width, class T>
 __global__ void __launch_bounds__(threads) rotate(Turned<T> a) {
   const int packs = a.half / width;
-  for (std::int64_t m = block_x(); m < a.tokens; m += grid_x()) {
+  for (std::int64_t m = blockIdx.x; m < a.tokens; m += gridDim.x) {
     const auto start = a.document_starts ? a.document_starts[m] : 0;
     const auto* cosines = a.cos_sin[m % a.positions - start];
-    for (int i = thread_x(); i < a.heads * packs; i += threads_x()) {
+    for (int i = threadIdx.x; i < a.heads * packs; i += blockDim.x) {
       const int offset = i % packs * width;
       auto* head = a.x[m] + static_cast<std::int64_t>(i / packs) * 2 * a.half + offset;
       auto x1 = load<width>(head);
       auto x2 = load<width>(head + a.half);
       const auto c = load<width>(cosines + offset);
       const auto s = load<width>(cosines + a.half + offset);
-      LLAMESH_UNROLL
+#pragma unroll
       for (int j = 0; j < width; ++j) {
         const float first = x1.v[j] * c.v[j] - a.sign * x2.v[j] * s.v[j];
         x2.v[j] = x2.v[j] * c.v[j] + a.sign * x1.v[j] * s.v[j];

@@ -1,7 +1,7 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/packs.cuh"
+#include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: forward reads 2 F numbers a token and writes F, backward reads 3 F and writes
+// Bound by memory: forward reads 2 F elements a token and writes F, backward reads 3 F and writes
 // 2 F. In bf16 the exponential and the quotient are the fast ones: the exact ones would take as
 // long as the memory.
 namespace LLAMESH_OPS_CUDA {
@@ -15,19 +15,19 @@ __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>)
     return 1.0F / below;
   else
-    return divide_fast(1.0F, below);
+    return __fdividef(1.0F, below);
 }
 
 /// Blocks of columns along x, rows along y.
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
     forward(Rows<T> out, Rows<const T> gate_up, std::int64_t rows, int cols) {
-  const int col = (block_x() * threads_x() + thread_x()) * width;
+  const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
   if (col >= cols) return;
-  for (std::int64_t m = block_y(); m < rows; m += grid_y()) {
+  for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
     auto gate = load<width>(gate_up[m] + col);
     const auto up = load<width>(gate_up[m] + cols + col);
-    LLAMESH_UNROLL
+#pragma unroll
     for (int i = 0; i < width; ++i) gate.v[i] *= sigmoid<T>(gate.v[i]) * up.v[i];
     store<width>(out[m] + col, gate);
   }
@@ -37,13 +37,13 @@ template <int width, class T>
 __global__ void __launch_bounds__(threads)
     backward(Rows<T> dgate_up, Rows<const T> dout, Rows<const T> gate_up, std::int64_t rows,
              int cols) {
-  const int col = (block_x() * threads_x() + thread_x()) * width;
+  const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
   if (col >= cols) return;
-  for (std::int64_t m = block_y(); m < rows; m += grid_y()) {
+  for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
     auto gate = load<width>(gate_up[m] + col);
     auto up = load<width>(gate_up[m] + cols + col);
     const auto slope = load<width>(dout[m] + col);
-    LLAMESH_UNROLL
+#pragma unroll
     for (int i = 0; i < width; ++i) {
       const float s = sigmoid<T>(gate.v[i]);
       const float dgate = slope.v[i] * up.v[i] * s * (1.0F + gate.v[i] * (1.0F - s));

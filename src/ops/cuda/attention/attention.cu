@@ -1,0 +1,129 @@
+#include "ops/cuda/attention/attention_choice.hpp"
+#include "ops/cuda/attention/attention_rows.cuh"
+#include "ops/cuda/attention/cudnn_attention.hpp"
+#include "ops/cuda/reduce.cuh"
+
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr int threads = 256;
+constexpr int warps = threads / 32;
+
+/// One warp for each token and head. Bound by memory: reads out and dout once.
+template <class T>
+__global__ void __launch_bounds__(threads) row_products(AttentionRows<T> a, std::int64_t count) {
+  const auto row = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
+  if (row >= count) return;
+  const auto token = row / a.heads;
+  const int head = static_cast<int>(row % a.heads);
+  const T* out = a.out[token] + head * a.head_dim;
+  const T* dout = a.dout[token] + head * a.head_dim;
+  float sum = 0;
+  for (int e = threadIdx.x % 32; e < a.head_dim; e += 32)
+    sum += load_one(out + e) * load_one(dout + e);
+  sum = warp_sum(sum);
+  const int batch = static_cast<int>(token / a.sequence);
+  if (threadIdx.x % 32 == 0) a.delta[a.statistics(batch, head) + token % a.sequence] = sum;
+}
+
+void expect_shapes(const AttentionCall& c) {
+  const auto& s = c.shape;
+  const auto tokens = s.batch * s.sequence;
+  expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
+          "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
+  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == tokens &&
+              c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
+          "attention: q ({}, {}), k ({}, {}) of {} tokens", c.q.rows(), c.q.cols(), c.k.rows(),
+          c.k.cols(), tokens);
+  expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.numel() == s.heads * tokens,
+          "attention: out ({}, {}), {} sums", c.out.rows(), c.out.cols(), c.log_sum_exp.numel());
+  expects(!c.document_starts || c.document_starts.numel() == tokens,
+          "attention: {} tokens, {} document starts", tokens, c.document_starts.numel());
+  expects(s.head_dim > 0 && s.head_dim <= max_head_dim,
+          "attention on a GPU: a head dim of {}, at most {}", s.head_dim, max_head_dim);
+}
+
+AttentionCall forward_call(Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
+                           Tensor document_starts, const AttentionShape& shape) {
+  return {.q = q,
+          .k = k,
+          .v = v,
+          .out = out,
+          .dq = {},
+          .dk = {},
+          .dv = {},
+          .dout = {},
+          .log_sum_exp = log_sum_exp,
+          .delta = {},
+          .document_starts = document_starts,
+          .shape = shape};
+}
+
+}  // namespace
+
+bool can_use_mma(const AttentionCall& call) {
+  const auto e = call.shape.head_dim;
+  return call.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
+         aligned(call.q, call.k, call.v, call.out, call.dq, call.dk, call.dv, call.dout);
+}
+
+bool can_use_wgmma(const AttentionCall& call) {
+  return can_use_mma(call) && has_wgmma() && attention_choice() != AttentionChoice::mma;
+}
+
+void attention_delta(Stream& stream, const AttentionCall& call) {
+  const auto count = call.q.rows() * call.shape.heads;
+  with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&row_products<T>, {divide_up(count, warps)}, threads, 0, stream, attention_rows<T>(call),
+           count);
+  });
+}
+
+void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
+               Tensor document_starts, const AttentionShape& shape) {
+  const auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
+  expect_shapes(call);
+  if (q.numel() == 0) return;
+  if (can_use_cudnn(call))
+    cudnn_attention(stream, call);
+  else if (can_use_wgmma(call))
+    wgmma_attention(stream, call);
+  else if (can_use_mma(call))
+    mma_attention(stream, call);
+  else
+    plain_attention(stream, call);
+}
+
+void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
+                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
+                        Tensor document_starts, const AttentionShape& shape) {
+  auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
+  call.dq = dq;
+  call.dk = dk;
+  call.dv = dv;
+  call.dout = dout;
+  call.delta = delta;
+  expect_shapes(call);
+  expects(same_matrix_shape(dq, q) && same_matrix_shape(dk, k) && same_matrix_shape(dv, k) &&
+              same_matrix_shape(dout, q) && delta.numel() == log_sum_exp.numel(),
+          "attention_backward shapes");
+  if (q.numel() == 0) return;
+  if (can_use_cudnn(call)) return cudnn_attention_backward(stream, call);
+  attention_delta(stream, call);
+  if (can_use_wgmma(call))
+    wgmma_attention_backward(stream, call);
+  else if (can_use_mma(call))
+    mma_attention_backward(stream, call);
+  else
+    plain_attention_backward(stream, call);
+}
+
+std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
+                           const AttentionShape& shape) {
+  const auto call = forward_call(out, {}, q, k, v, document_starts, shape);
+  if (can_use_cudnn(call)) return attention_library();
+  if (can_use_wgmma(call)) return "built-in kernels by wgmma";
+  return can_use_mma(call) ? "built-in kernels by mma" : "plain built-in kernels";
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cmath>
+
+#include "ops/cuda/attention/attention.hpp"
+#include "ops/cuda/vectorized.cuh"
+
+/// What all attention kernels share: their arguments, and which keys a query sees.
+namespace LLAMESH_OPS_CUDA {
+
+template <class T>
+struct AttentionRows {
+  Rows<const T> q, k, v;
+  Rows<T> out;
+  Rows<const T> dout;
+  Rows<T> dq, dk, dv;
+  float* log_sum_exp;                   // (B, H, T)
+  float* delta;                         // (B, H, T)
+  const std::int32_t* document_starts;  // (B, T) or null
+  int sequence, heads, kv_heads, head_dim;
+  float scale;  // 1 / sqrt(E)
+
+  __device__ __forceinline__ int group() const { return heads / kv_heads; }
+  /// The first token of a row of the batch.
+  __device__ __forceinline__ std::int64_t first_token(int batch) const {
+    return static_cast<std::int64_t>(batch) * sequence;
+  }
+  /// Where the statistics of a head begin.
+  __device__ __forceinline__ std::int64_t statistics(int batch, int head) const {
+    return (static_cast<std::int64_t>(batch) * heads + head) * sequence;
+  }
+  /// The first key that query `i` of a row sees.
+  __device__ __forceinline__ int first_key(int batch, int i) const {
+    return document_starts ? document_starts[first_token(batch) + i] : 0;
+  }
+};
+
+template <class T>
+AttentionRows<T> attention_rows(const AttentionCall& c) {
+  const auto& s = c.shape;
+  const auto of = [](const Tensor& t) { return t ? t.as<float>() : nullptr; };
+  const auto mine = [](const Tensor& t) { return t ? rows_of<T>(t) : Rows<T>{}; };
+  const auto read = [](const Tensor& t) { return t ? rows_of<const T>(t) : Rows<const T>{}; };
+  return {read(c.q),
+          read(c.k),
+          read(c.v),
+          mine(c.out),
+          read(c.dout),
+          mine(c.dq),
+          mine(c.dk),
+          mine(c.dv),
+          of(c.log_sum_exp),
+          of(c.delta),
+          c.document_starts ? c.document_starts.as<std::int32_t>() : nullptr,
+          static_cast<int>(s.sequence),
+          static_cast<int>(s.heads),
+          static_cast<int>(s.kv_heads),
+          static_cast<int>(s.head_dim),
+          1.0F / std::sqrt(static_cast<float>(s.head_dim))};
+}
+
+/// Below every score, and finite, so that no difference of two such is a NaN.
+inline constexpr float no_score = -1.0e30F;
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,148 @@
+#pragma once
+
+#include "ops/cuda/attention/attention_rows.cuh"
+
+/// Tiles of bf16 rows in shared memory and the pieces of them that the matrix instruction takes.
+/// Sums lie in registers as it leaves them: sums[n][i] of lane l stands at row l / 4 + i / 2 * 8,
+/// column 8 n + l % 4 * 2 + i % 2 of 16 rows.
+namespace LLAMESH_OPS_CUDA::tensor_core {
+
+__device__ __forceinline__ int my_lane() {
+  return threadIdx.x % 32;
+}
+__device__ __forceinline__ int my_warp() {
+  return threadIdx.x / 32;
+}
+/// The row (and that + 8) and the column (and that + 1) of this lane's sums.
+__device__ __forceinline__ int my_row() {
+  return my_lane() / 4;
+}
+__device__ __forceinline__ int my_col() {
+  return my_lane() % 4 * 2;
+}
+
+/// `rows` rows of `dims` bf16 elements in shared memory, in panels of 64 columns: a row of a panel
+/// is 128 bytes, whose 16-byte chunks change places by the row's number, so that eight rows' chunks
+/// of one column lie in different banks. It is the layout that wgmma calls swizzled by 128 bytes;
+/// the tile begins at a multiple of 1024.
+template <int dims, int rows>
+struct Tile {
+  static constexpr int chunks = dims / 8;
+  static constexpr int row_bytes = 128;
+  static constexpr int panel_bytes = rows * row_bytes;
+  static constexpr int bytes = rows * dims * 2;
+  SharedAddress base;
+
+  __device__ __forceinline__ SharedAddress at(int row, int chunk) const {
+    return base + static_cast<SharedAddress>(chunk / 8 * panel_bytes + row * row_bytes +
+                                             ((chunk ^ row) & 7) * 16);
+  }
+
+  /// Starts to copy all rows from token `first` on, zeros from `count` on.
+  template <int threads>
+  __device__ __forceinline__ void copy(Rows<const bf16> from, std::int64_t first, int col,
+                                       int count) const {
+    constexpr int rows_at_once = threads / chunks;
+    static_assert(threads % chunks == 0 && rows % rows_at_once == 0 && rows_at_once % 8 == 0);
+    const int thread = rematerialized_thread_x();
+    const int r = thread / chunks, c = thread % chunks;
+    const auto* next = from[first + r] + col + c * 8;
+    const SharedAddress to = at(r, c);
+#pragma unroll
+    for (int n = 0; n < rows / rows_at_once; ++n) {
+      cp_async_16(to + static_cast<SharedAddress>(n * rows_at_once * row_bytes), next,
+                  r + n * rows_at_once < count);
+      next += rows_at_once * from.stride;
+    }
+  }
+
+  // The address of chunk c of a lane's row is that of chunk 0 with the bits of c
+  // rematerialized_xor, in its panel: rows are 128 bytes long and the tile begins at a multiple of
+  // that.
+
+  /// Where this lane begins to load left factors of rows [row, row + 16), and right factors that
+  /// are rows of the tile.
+  __device__ __forceinline__ SharedAddress by_rows(int row) const {
+    const int lane = rematerialized_thread_x() % 32;
+    return at(row + lane % 16, lane / 16);
+  }
+  /// The same for right factors whose columns are rows of the tile.
+  __device__ __forceinline__ SharedAddress by_columns() const {
+    const int lane = rematerialized_thread_x() % 32;
+    return at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  }
+  /// From either of them to elements [16 k, 16 k + 16) of the rows.
+  static __device__ __forceinline__ SharedAddress across(SharedAddress from, int k) {
+    return rematerialized_xor(from, static_cast<SharedAddress>(k % 4 * 32)) +
+           static_cast<SharedAddress>(k / 4 * panel_bytes);
+  }
+  /// From either of them `count` rows down, a multiple of 16.
+  static constexpr __device__ __forceinline__ SharedAddress down(int count) {
+    return static_cast<SharedAddress>(count * row_bytes);
+  }
+
+  /// Rows [row, row + 16) = factor * sums, of this warp.
+  __device__ __forceinline__ void put(int row, const float (&sums)[dims / 8][4],
+                                      float factor) const {
+#pragma unroll
+    for (int n = 0; n < chunks; ++n) {
+      const auto offset = static_cast<SharedAddress>(my_col() * 2);
+      st_shared(at(row + my_row(), n) + offset,
+                pack_bf16(factor * sums[n][0], factor * sums[n][1]));
+      st_shared(at(row + my_row() + 8, n) + offset,
+                pack_bf16(factor * sums[n][2], factor * sums[n][3]));
+    }
+  }
+  /// Writes rows [row, row + some), by this warp, to token `first` + row and after; none from
+  /// `count` on.
+  template <int some>
+  __device__ __forceinline__ void write(Rows<bf16> to, std::int64_t first, int col, int row,
+                                        int count) const {
+#pragma unroll
+    for (int n = 0; n < some * chunks / 32; ++n) {
+      const int i = n * 32 + my_lane();
+      const int r = row + i / chunks, c = i % chunks;
+      if (r < count) store_words(to[first + r] + col + c * 8, ld_shared_v4(at(r, c)));
+    }
+  }
+};
+
+/// Two tiles that pass by together: keys and values, or queries and the gradients of their results.
+template <int dims, int rows>
+struct TilePair {
+  static constexpr int bytes = 2 * Tile<dims, rows>::bytes;
+  Tile<dims, rows> first, second;
+
+  /// The `stage`th of those that lie from `stages` on.
+  __device__ __forceinline__ TilePair(SharedAddress stages, int stage)
+      : first{stages + static_cast<SharedAddress>(stage * bytes)},
+        second{first.base + Tile<dims, rows>::bytes} {}
+
+  /// Starts to copy both from token `from` on of the batch's row that begins at token `row`, zeros
+  /// after its end.
+  template <int threads>
+  __device__ __forceinline__ void copy(const AttentionRows<bf16>& a, const Rows<const bf16>& x,
+                                       const Rows<const bf16>& y, std::int64_t row, int from,
+                                       int col) const {
+    first.template copy<threads>(x, row + from, col, a.sequence - from);
+    second.template copy<threads>(y, row + from, col, a.sequence - from);
+  }
+};
+
+/// The left factors that are sums, rounded: to[k] for columns [16 k, 16 k + 16).
+template <int n>
+__device__ __forceinline__ void as_a_operand(std::uint32_t (&to)[n / 2][4],
+                                             const float (&sums)[n][4]) {
+#pragma unroll
+  for (int k = 0; k < n / 2; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto& from = sums[2 * k + i / 2];
+      to[k][i] = pack_bf16(from[i % 2 * 2], from[i % 2 * 2 + 1]);
+    }
+  }
+}
+
+inline constexpr float log2_e = 1.44269504F;
+
+}  // namespace LLAMESH_OPS_CUDA::tensor_core

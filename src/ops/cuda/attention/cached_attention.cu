@@ -1,0 +1,127 @@
+#include "ops/cuda/attention/attention.hpp"
+#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vectorized.cuh"
+
+#include <cmath>
+
+// One new token: bound by memory, the keys and values once for each of the heads that share them,
+// of which all but the first come from the L2 cache. A block a query and head: with few heads the
+// GPU is not full. Many new tokens (a prompt) are 4 E flops a query, key and head without tensor
+// cores.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr int threads = 256;
+constexpr int warps = threads / 32;
+constexpr int max_dims = static_cast<int>(max_head_dim) / 32;  // of a lane
+constexpr int keys_at_once = 4;
+constexpr float no_score = -1.0e30F;
+
+template <class T>
+struct Cached {
+  Rows<T> out;
+  Rows<const T> q, keys, values;
+  int group, head_dim;
+  std::int64_t past;
+  float scale;
+};
+
+/// What a warp knows of the keys that it has seen; each lane has every 32nd dim.
+struct Seen {
+  float row_max = no_score, row_sum = 0;
+  float mixed[max_dims] = {};
+};
+
+/// Takes in `keys_at_once` keys of which those before `end` exist.
+template <class T>
+__device__ __forceinline__ void take_in(Seen& seen, const Cached<T>& a, const float* q, int col,
+                                        std::int64_t key, std::int64_t end) {
+  const int lane = threadIdx.x % 32;
+  float scores[keys_at_once], new_max = seen.row_max;
+#pragma unroll
+  for (int k = 0; k < keys_at_once; ++k) {
+    const bool real = key + k < end;
+    scores[k] = 0;
+#pragma unroll
+    for (int i = 0; i < max_dims; ++i) {
+      const int e = lane + 32 * i;
+      if (real && e < a.head_dim) scores[k] += q[i] * load_one(a.keys[key + k] + col + e);
+    }
+    scores[k] = real ? warp_sum(scores[k]) * a.scale : 2.0F * no_score;
+    new_max = fmaxf(new_max, scores[k]);
+  }
+  const float rescale = expf(seen.row_max - new_max);
+  seen.row_max = new_max;
+  seen.row_sum *= rescale;
+#pragma unroll
+  for (int i = 0; i < max_dims; ++i) seen.mixed[i] *= rescale;
+#pragma unroll
+  for (int k = 0; k < keys_at_once; ++k) {
+    const float weight = expf(scores[k] - new_max);
+    seen.row_sum += weight;
+#pragma unroll
+    for (int i = 0; i < max_dims; ++i) {
+      const int e = lane + 32 * i;
+      if (key + k < end && e < a.head_dim)
+        seen.mixed[i] += weight * load_one(a.values[key + k] + col + e);
+    }
+  }
+}
+
+/// One query of one head a block; its warps share the keys.
+template <class T>
+__global__ void __launch_bounds__(threads) attend(Cached<T> a) {
+  auto* mixed = dynamic_shared_memory<float>();  // (warps, head_dim)
+  auto* row_max = mixed + warps * a.head_dim;
+  auto* row_sum = row_max + warps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int head = blockIdx.y, col = head / a.group * a.head_dim;
+  const std::int64_t end = a.past + blockIdx.x + 1;
+  const T* query = a.q[blockIdx.x] + head * a.head_dim;
+  float q[max_dims];
+#pragma unroll
+  for (int i = 0; i < max_dims; ++i)
+    q[i] = lane + 32 * i < a.head_dim ? load_one(query + lane + 32 * i) : 0.0F;
+  Seen seen;
+  for (std::int64_t key = warp * keys_at_once; key < end; key += warps * keys_at_once)
+    take_in(seen, a, q, col, key, end);
+#pragma unroll
+  for (int i = 0; i < max_dims; ++i)
+    if (lane + 32 * i < a.head_dim) mixed[warp * a.head_dim + lane + 32 * i] = seen.mixed[i];
+  if (lane == 0) {
+    row_max[warp] = seen.row_max;
+    row_sum[warp] = seen.row_sum;
+  }
+  __syncthreads();
+  float highest = no_score, sum = 0;
+  for (int w = 0; w < warps; ++w) highest = fmaxf(highest, row_max[w]);
+  for (int w = 0; w < warps; ++w) sum += row_sum[w] * expf(row_max[w] - highest);
+  for (int e = threadIdx.x; e < a.head_dim; e += threads) {
+    float result = 0;
+    for (int w = 0; w < warps; ++w)
+      result += mixed[w * a.head_dim + e] * expf(row_max[w] - highest);
+    store_one(a.out[blockIdx.x] + head * a.head_dim + e, result / sum);
+  }
+}
+
+}  // namespace
+
+void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                      const AttentionShape& shape, std::int64_t past) {
+  expects(shape.batch == 1 && q.rows() == shape.sequence && keys.rows() >= past + shape.sequence &&
+              same_matrix_shape(keys, values) && same_matrix_shape(q, out) &&
+              keys.cols() == shape.kv_heads * shape.head_dim && shape.head_dim <= max_head_dim,
+          "cached attention: {} queries after {}, {} keys, head dim {}", q.rows(), past,
+          keys.rows(), shape.head_dim);
+  if (q.numel() == 0) return;
+  with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&attend<T>, {shape.sequence, shape.heads}, threads,
+           (warps * shape.head_dim + 2 * warps) * 4, stream,
+           Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
+                     rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
+                     static_cast<int>(shape.head_dim), past,
+                     1.0F / std::sqrt(static_cast<float>(shape.head_dim))});
+  });
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,158 @@
+#include "ops/cuda/attention/cudnn_attention.hpp"
+
+#include <cudnn.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <string_view>
+
+#include "device/buffer.hpp"
+#include "device/cuda/runtime.hpp"
+#include "ops/cuda/attention/attention_choice.hpp"
+#include "ops/cuda/attention/cudnn_graph.hpp"
+#include "ops/cuda/attention/cudnn_library.hpp"
+
+namespace llamesh::ops::cuda {
+namespace {
+
+void check(cudnnStatus_t status, const char* what) {
+  if (status != CUDNN_STATUS_SUCCESS)
+    fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, cudnnGetErrorString(status));
+}
+
+/// Whether every row starts at a multiple of 16 bytes (those of an empty tensor do).
+bool aligned(const Tensor& t) {
+  return reinterpret_cast<std::uintptr_t>(t.data()) % 16 == 0 &&
+         t.row_stride() * size_of(t.dtype()) % 16 == 0;
+}
+
+/// Whether a gradient (in the forward pass there is none) lies as what it is the gradient of.
+bool lies_as(const Tensor& gradient, const Tensor& of) {
+  return !gradient || (aligned(gradient) && gradient.row_stride() == of.row_stride());
+}
+
+bool suits(const AttentionCall& c) {
+  const auto& s = c.shape;
+  return c.q.dtype() == DType::bf16 && !c.document_starts && s.sequence > 1 && s.head_dim <= 128 &&
+         s.head_dim % 8 == 0 && aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out) &&
+         reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(c.dq, c.q) &&
+         lies_as(c.dk, c.k) && lies_as(c.dv, c.v) && lies_as(c.dout, c.out);
+}
+
+/// The library's handle, the graphs of all shapes so far and the scratch that they share, since
+/// attention is put into the compute stream, one after another. Never destroyed, since CUDA may be
+/// gone before main() ends.
+class Library {
+ public:
+  /// Null where cuDNN cannot be used.
+  static Library* instance() {
+    static auto* const library = make();
+    return library;
+  }
+
+  /// Null where cuDNN does not have this shape, or wants too much scratch for it.
+  const CudnnGraphs* graphs(const AttentionCall& call) {
+    const CudnnProblem problem(call);
+    const auto found = graphs_.find(problem);
+    return found != graphs_.end() ? found->second.get() : make_graphs(problem);
+  }
+
+  cudnnHandle_t handle(device::Stream& stream) {
+    check(cudnnSetStream(handle_, device::cuda::native(stream)), "cudnnSetStream");
+    return handle_;
+  }
+
+  /// For both directions at once, so that the first call shows whether there is room.
+  std::byte* scratch(device::Stream& stream, const CudnnGraphs& graphs) {
+    const auto bytes = std::max(graphs.forward_bytes(), graphs.backward_bytes());
+    if (scratch_.bytes() < bytes) {
+      stream.record().wait();  // nobody uses the former one any more
+      scratch_ = {};           // not both at once
+      scratch_ = device::Buffer(bytes);
+    }
+    return scratch_.data();
+  }
+
+ private:
+  Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
+
+  /// How many bytes scratch may have: a sixteenth of the GPU, if so much is free.
+  std::int64_t room_for_scratch() const {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    device::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return std::min(static_cast<std::int64_t>(total / 16),
+                    static_cast<std::int64_t>(free) + scratch_.bytes());
+  }
+
+  static Library* make() {
+    const auto& cudnn = cudnn_library();  // device/cuda refuses a GPU older than Ampere
+    const bool usable = cudnn.handle != nullptr;
+    validate(usable || attention_choice() != AttentionChoice::cudnn,
+             "LLAMESH_ATTENTION=cudnn, but {}; unset it for the built-in kernels", cudnn.text);
+    if (usable)
+      spdlog::info("attention: {} in bf16 where a row is one document", cudnn.text);
+    else
+      spdlog::info("attention: built-in kernels, since {}", cudnn.text);
+    return usable ? new Library : nullptr;
+  }
+
+  const CudnnGraphs* make_graphs(const CudnnProblem& problem) {
+    auto made = std::make_unique<CudnnGraphs>(problem, handle_);
+    const auto bytes = std::max(made->forward_bytes(), made->backward_bytes());
+    // The whole text names every kernel that was tried.
+    auto why = made->refusal().substr(0, 300);
+    std::ranges::replace(why, '\n', ' ');
+    const bool asked_for = attention_choice() == AttentionChoice::cudnn;
+    if (const auto room = room_for_scratch(); why.empty() && bytes > room && !asked_for)
+      why = fmt::format("cuDNN wants {} bytes of scratch, which may have {}", bytes, room);
+    validate(why.empty() || !asked_for,
+             "LLAMESH_ATTENTION=cudnn, but of {} heads of {} and {} tokens: {}; unset it for the "
+             "built-in kernels",
+             problem.heads, problem.head_dim, problem.sequence, why);
+    if (!why.empty()) {
+      spdlog::info("attention of {} heads of {} and {} tokens: built-in kernels, since {}",
+                   problem.heads, problem.head_dim, problem.sequence, why);
+      made.reset();
+    }
+    return graphs_.emplace(problem, std::move(made)).first->second.get();
+  }
+
+  cudnnHandle_t handle_ = nullptr;
+  device::Buffer scratch_;
+  std::map<CudnnProblem, std::unique_ptr<CudnnGraphs>> graphs_;
+};
+
+}  // namespace
+
+bool can_use_cudnn(const AttentionCall& call) {
+  const auto choice = attention_choice();
+  if (choice == AttentionChoice::builtin || choice == AttentionChoice::mma) return false;
+  if (choice == AttentionChoice::automatic && !suits(call)) return false;
+  auto* const library = Library::instance();
+  return library != nullptr && suits(call) && library->graphs(call) != nullptr;
+}
+
+void cudnn_attention(Stream& stream, const AttentionCall& call) {
+  auto& library = *Library::instance();
+  const auto& graphs = *library.graphs(call);
+  graphs.forward(library.handle(stream), call, library.scratch(stream, graphs));
+}
+
+void cudnn_attention_backward(Stream& stream, const AttentionCall& call) {
+  auto& library = *Library::instance();
+  const auto& graphs = *library.graphs(call);
+  graphs.backward(library.handle(stream), call, library.scratch(stream, graphs));
+}
+
+std::string attention_library() {
+  if (const char* text = std::getenv("LLAMESH_ATTENTION");
+      text && text != std::string_view("cudnn"))
+    return fmt::format("built-in kernels (LLAMESH_ATTENTION={})", text);
+  const auto& library = cudnn_library();
+  return library.handle != nullptr ? library.text : "built-in kernels (" + library.text + ")";
+}
+
+}  // namespace llamesh::ops::cuda

@@ -1,0 +1,27 @@
+#include "ops/cuda/attention/attention_choice.hpp"
+#include "ops/cuda/attention/cudnn_attention.hpp"
+
+// What stands in for cudnn_attention.cpp in a build without cuDNN, and under the emulator.
+
+namespace LLAMESH_OPS_CUDA {
+
+bool can_use_cudnn(const AttentionCall& /*call*/) {
+  validate(attention_choice() != AttentionChoice::cudnn,
+           "LLAMESH_ATTENTION=cudnn, but llamesh was built without cuDNN; unset it, or build with "
+           "cuDNN and cudnn_frontend (docs/gpu.md)");
+  return false;
+}
+
+void cudnn_attention(Stream& /*stream*/, const AttentionCall& /*call*/) {
+  expects(false, "attention by cuDNN in a build without it");
+}
+
+void cudnn_attention_backward(Stream& /*stream*/, const AttentionCall& /*call*/) {
+  expects(false, "attention by cuDNN in a build without it");
+}
+
+std::string attention_library() {
+  return "built-in kernels (built without cuDNN)";
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,0 +1,183 @@
+#include "ops/cuda/attention/cudnn_graph.hpp"
+
+// What would need a JSON library is left out.
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include <cmath>
+#include <exception>
+#include <unordered_map>
+#include <vector>
+
+// The only file that includes cudnn_frontend, which takes a minute to compile.
+
+namespace llamesh::ops::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+using Handle = std::shared_ptr<Tensor_attributes>;
+
+/// The names of tensors between a graph and a call.
+enum Uid : std::int64_t { q_ = 1, k_, v_, out_, statistics_, dout_, dq_, dk_, dv_ };
+
+/// Throws with cuDNN's own text.
+void check(fe::error_t status, const char* what) {
+  if (status.is_bad())
+    fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, status.get_message());
+}
+
+/// Makes graphs' tensors for one problem: (B, heads, T, E), with a token's heads side by side in
+/// its row.
+class Tensors {
+ public:
+  explicit Tensors(const CudnnProblem& problem) : p_(problem) {}
+
+  Tensor_attributes q(Uid uid) const { return rows(uid, p_.heads, p_.q_stride); }
+  Tensor_attributes k(Uid uid) const { return rows(uid, p_.kv_heads, p_.k_stride); }
+  Tensor_attributes v(Uid uid) const { return rows(uid, p_.kv_heads, p_.v_stride); }
+  Tensor_attributes out(Uid uid) const { return rows(uid, p_.heads, p_.out_stride); }
+  Tensor_attributes statistics(Uid uid) const {
+    Tensor_attributes t;
+    t.set_uid(uid).set_data_type(fe::DataType_t::FLOAT);
+    t.set_dim({p_.batch, p_.heads, p_.sequence, 1});
+    t.set_stride({p_.heads * p_.sequence, p_.sequence, 1, 1});
+    return t;
+  }
+
+ private:
+  Tensor_attributes rows(Uid uid, std::int64_t heads, std::int64_t stride) const {
+    Tensor_attributes t;
+    t.set_uid(uid).set_data_type(fe::DataType_t::BFLOAT16);
+    t.set_dim({p_.batch, heads, p_.sequence, p_.head_dim});
+    t.set_stride({p_.sequence * stride, p_.head_dim, stride, 1});
+    return t;
+  }
+  const CudnnProblem& p_;
+};
+
+/// Gives what a graph puts out the place that `where` describes.
+void put_out(const Handle& tensor, const Tensor_attributes& where) {
+  tensor->set_output(true).set_uid(where.get_uid()).set_data_type(where.get_data_type());
+  tensor->set_dim(where.get_dim()).set_stride(where.get_stride());
+}
+
+float scale_of(const CudnnProblem& problem) {
+  return 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
+}
+
+void set_types(Graph& graph) {
+  graph.set_io_data_type(fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+}
+
+void describe_forward(Graph& graph, const CudnnProblem& problem) {
+  const Tensors make(problem);
+  set_types(graph);
+  fe::graph::SDPA_attributes how;
+  how.set_name("attention").set_generate_stats(true).set_attn_scale(scale_of(problem));
+  how.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  const auto [out, statistics] =
+      graph.sdpa(graph.tensor(make.q(q_)), graph.tensor(make.k(k_)), graph.tensor(make.v(v_)), how);
+  put_out(out, make.out(out_));
+  put_out(statistics, make.statistics(statistics_));
+}
+
+void describe_backward(Graph& graph, const CudnnProblem& problem) {
+  const Tensors make(problem);
+  set_types(graph);
+  fe::graph::SDPA_backward_attributes how;
+  how.set_name("attention_backward").set_attn_scale(scale_of(problem));
+  how.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  how.set_deterministic_algorithm(true);
+  const auto [dq, dk, dv] = graph.sdpa_backward(
+      graph.tensor(make.q(q_)), graph.tensor(make.k(k_)), graph.tensor(make.v(v_)),
+      graph.tensor(make.out(out_)), graph.tensor(make.out(dout_)),
+      graph.tensor(make.statistics(statistics_)), how);
+  put_out(dq, make.q(dq_));
+  put_out(dk, make.k(dk_));
+  put_out(dv, make.v(dv_));
+}
+
+/// Lets cuDNN choose a kernel and make a plan for it, for the device of `handle` or for the one
+/// that `properties` tell of; returns the scratch that it needs.
+std::int64_t build(Graph& graph, cudnnHandle_t handle, const std::string& properties,
+                   const char* what) {
+  const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A};
+  if (handle == nullptr) {
+    const auto device = std::make_shared<fe::DeviceProperties>();
+    check(device->deserialize({properties.begin(), properties.end()}), "reading the properties");
+    graph.set_device_properties(device);
+    check(graph.build(modes), what);
+  } else {
+    check(graph.build(handle, modes), what);
+  }
+  std::int64_t bytes = 0;
+  check(graph.get_workspace_size(bytes), what);
+  return bytes;
+}
+
+}  // namespace
+
+CudnnProblem::CudnnProblem(const AttentionCall& call)
+    : batch(call.shape.batch),
+      sequence(call.shape.sequence),
+      heads(call.shape.heads),
+      kv_heads(call.shape.kv_heads),
+      head_dim(call.shape.head_dim),
+      q_stride(call.q.row_stride()),
+      k_stride(call.k.row_stride()),
+      v_stride(call.v.row_stride()),
+      out_stride(call.out.row_stride()) {}
+
+struct CudnnGraphs::Graphs {
+  Graph forward, backward;
+};
+
+CudnnGraphs::CudnnGraphs(const CudnnProblem& problem, cudnnHandle_t handle) {
+  build_both(problem, handle, "");
+}
+
+CudnnGraphs::CudnnGraphs(const CudnnProblem& problem, const std::string& properties) {
+  build_both(problem, nullptr, properties);
+}
+
+void CudnnGraphs::build_both(const CudnnProblem& problem, cudnnHandle_t handle,
+                             const std::string& properties) {
+  graphs_ = std::make_unique<Graphs>();
+  const auto tried = [&](auto describe, Graph& graph, const char* what) -> std::int64_t {
+    try {
+      describe(graph, problem);
+      return build(graph, handle, properties, what);
+    } catch (const std::exception& error) {
+      refusal_ += (refusal_.empty() ? "" : "; ") + std::string(error.what());
+      return 0;
+    }
+  };
+  forward_bytes_ = tried(describe_forward, graphs_->forward, "the graph of attention");
+  backward_bytes_ =
+      tried(describe_backward, graphs_->backward, "the graph of attention's gradient");
+}
+
+CudnnGraphs::~CudnnGraphs() = default;
+
+void CudnnGraphs::forward(cudnnHandle_t handle, const AttentionCall& call, void* workspace) const {
+  std::unordered_map<std::int64_t, void*> data{{q_, call.q.data()},
+                                               {k_, call.k.data()},
+                                               {v_, call.v.data()},
+                                               {out_, call.out.data()},
+                                               {statistics_, call.log_sum_exp.data()}};
+  check(graphs_->forward.execute(handle, data, workspace), "attention");
+}
+
+void CudnnGraphs::backward(cudnnHandle_t handle, const AttentionCall& call, void* workspace) const {
+  std::unordered_map<std::int64_t, void*> data{
+      {q_, call.q.data()},     {k_, call.k.data()},       {v_, call.v.data()},
+      {out_, call.out.data()}, {dout_, call.dout.data()}, {statistics_, call.log_sum_exp.data()},
+      {dq_, call.dq.data()},   {dk_, call.dk.data()},     {dv_, call.dv.data()}};
+  check(graphs_->backward.execute(handle, data, workspace), "attention's gradient");
+}
+
+}  // namespace llamesh::ops::cuda

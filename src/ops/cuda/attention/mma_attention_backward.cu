@@ -1,0 +1,181 @@
+#include "ops/cuda/attention/mma_matmuls.cuh"
+#include "ops/cuda/attention/softmax_backward.cuh"
+
+// Bound by arithmetic: 7 products of T^2 E / 2 multiply-adds a head, two more than the least, since
+// P and dS are computed once for dq and once for dk and dv: so every element is summed by
+// one thread in one order, and no atomic is needed. A warp has 16 rows of the result and reads 270
+// to 310 bytes of shared memory an instruction, which holds it to about half of what the tensor
+// cores can.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+using namespace tensor_core;
+
+constexpr int others = passing;  // tokens of the other kind at a time
+
+/// A block of so many warps: 8 of them, or 4 where a multiprocessor has not enough shared memory.
+template <int dims_, int warps>
+struct Sizes {
+  static constexpr int dims = dims_;
+  static constexpr int threads = 32 * warps;
+  static constexpr int own = 16 * warps;  // tokens whose gradient a block computes
+  using OwnTile = Tile<dims, own>;
+  using Pair = TilePair<dims, others>;
+  static constexpr std::int64_t query_bytes = 2 * OwnTile::bytes + 2 * Pair::bytes;
+  static constexpr std::int64_t key_bytes = query_bytes + 2 * sizeof(QueryColumns);
+};
+
+// --- dq: a warp has 16 queries, keys pass by ---
+
+/// dq of some queries of one head a block.
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<bf16> a) {
+  constexpr int dims = S::dims, own = S::own, threads = S::threads;
+  using Pair = typename S::Pair;
+  const typename S::OwnTile q{shared_address(dynamic_shared_memory<unsigned char>())};
+  const typename S::OwnTile dout{q.base + q.bytes};
+  const SharedAddress stages = dout.base + q.bytes;
+  const int head = blockIdx.x, batch = blockIdx.z;
+  const int q0 = (gridDim.y - 1 - blockIdx.y) * own;
+  const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * dims;
+  const int row = my_warp() * 16;
+  const QueryRows rows(a, batch, head, q0 + row);
+
+  int k0 = a.first_key(batch, q0) / others * others;
+  q.template copy<threads>(a.q, token + q0, head * dims, count);
+  dout.template copy<threads>(a.dout, token + q0, head * dims, count);
+  Pair(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  cp_async_commit_group();
+  float dq[1][dims / 8][4] = {};
+  for (int stage = 0; k0 < q0 + count; k0 += others, stage ^= 1) {
+    cp_async_wait_group<0>();
+    __syncthreads();  // this tile is there, and the one before has been used
+    const int next = k0 + others;
+    if (next < q0 + count)
+      Pair(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+    cp_async_commit_group();
+    if (k0 > q0 + row + 15) continue;  // all of them after the warp's queries
+    const auto [k, v] = Pair(stages, stage);
+    float s[1][others / 8][4], dp[1][others / 8][4];
+    mma_qk(s, q, row, k);
+    mma_qk(dp, dout, row, v);
+    recompute_p(s, rows, a.scale * log2_e);
+    if (a.document_starts || k0 + others - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    compute_ds(s, dp, rows);
+    std::uint32_t left[1][others / 16][4];
+    as_a_operand(left[0], s[0]);
+    mma_pv(dq, left, k);
+  }
+  q.put(row, dq[0], a.scale);
+  __syncwarp();
+  q.template write<16>(a.dq, token + q0, head * dims, row, count);
+}
+
+// --- dk and dv: a warp has 16 keys, the queries of all heads that share them pass by ---
+
+/// Queries that a warp computes with at a time: as many as leave it registers for dk and dv.
+template <int dims>
+inline constexpr int part = dims == 64 ? 64 : 32;
+
+/// The gradients of a warp's 16 keys.
+template <int dims>
+struct KeySums {
+  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
+
+  /// Adds what a tile of queries gives. `key` is the warp's first, `query` the tile's.
+  template <int own>
+  __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
+                                      const TilePair<dims, others>& queries,
+                                      const QueryColumns& columns, bool documents, float factor,
+                                      int query, int key) {
+#pragma unroll 1
+    for (int first = 0; first < others; first += part<dims>) {
+      if (query + first + part<dims> <= key) continue;  // all of them before the warp's keys
+      const auto down = Tile<dims, others>::down(first);
+      const Tile<dims, others> q{queries.first.base + down}, dout{queries.second.base + down};
+      float s[1][part<dims> / 8][4], dp[1][part<dims> / 8][4];
+      std::uint32_t left[1][part<dims> / 16][4];
+      mma_qk(s, k, row, q);
+      recompute_p(s, columns, first, factor);
+      if (documents || query + first < key + 15) mask_p(s, columns, first, query + first, key);
+      as_a_operand(left[0], s[0]);
+      mma_pv(dv, left, dout);
+      mma_qk(dp, v, row, dout);
+      compute_ds(s, dp, columns, first);
+      as_a_operand(left[0], s[0]);
+      mma_pv(dk, left, q);
+    }
+  }
+};
+
+/// dk and dv of some keys of one key-value head a block.
+template <class S>
+__global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf16> a) {
+  constexpr int dims = S::dims, own = S::own, threads = S::threads;
+  using Pair = typename S::Pair;
+  auto* shared = dynamic_shared_memory<unsigned char>();
+  const typename S::OwnTile k{shared_address(shared)}, v{k.base + k.bytes};
+  const SharedAddress stages = v.base + k.bytes;
+  auto* columns = reinterpret_cast<QueryColumns*>(shared + S::query_bytes);
+  const int kv_head = blockIdx.x, k0 = blockIdx.y * own, batch = blockIdx.z;
+  const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
+  const auto token = a.first_token(batch);
+  const Meetings meet(a, batch, k0, own);
+  const auto start = [&](int m) {
+    const int head = meet.head(kv_head, a.group(), m);
+    Pair(stages, m % 2).template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+  };
+  const auto statistics_of = [&](int m) {
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+  };
+
+  k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
+  v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
+  start(0);
+  cp_async_commit_group();
+  statistics_of(0).store(columns);
+  KeySums<dims> sums;
+  const int row = my_warp() * 16;
+  for (int m = 0; m < meet.all; ++m) {
+    cp_async_wait_group<0>();
+    __syncthreads();  // this tile is there, and the one before has been used
+    const int next = m + 1 < meet.all ? m + 1 : m;
+    const auto statistics = statistics_of(next);
+    if (next > m) start(next);
+    cp_async_commit_group();
+    sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.document_starts != nullptr,
+             a.scale * log2_e, meet.query(m), k0 + row);
+    statistics.store(columns + (m + 1) % 2);
+  }
+  k.put(row, sums.dk[0], a.scale);
+  v.put(row, sums.dv[0], 1.0F);
+  __syncwarp();
+  k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
+  v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
+}
+
+template <class S>
+void launch_backward(Stream& stream, const AttentionCall& call) {
+  const auto& s = call.shape;
+  const auto rows = attention_rows<bf16>(call);
+  const auto blocks = divide_up(s.sequence, S::own);
+  launch(&backward_queries<S>, {s.heads, blocks, s.batch}, S::threads, S::query_bytes, stream,
+         rows);
+  launch(&backward_keys<S>, {s.kv_heads, blocks, s.batch}, S::threads, S::key_bytes, stream, rows);
+}
+
+}  // namespace
+
+void mma_attention_backward(Stream& stream, const AttentionCall& call) {
+  using Large = Sizes<128, 8>;
+  if (call.shape.head_dim == 64)
+    launch_backward<Sizes<64, 8>>(stream, call);
+  else if (Large::key_bytes <= shared_bytes_a_block())
+    launch_backward<Large>(stream, call);
+  else
+    launch_backward<Sizes<128, 4>>(stream, call);
+}
+
+}  // namespace LLAMESH_OPS_CUDA

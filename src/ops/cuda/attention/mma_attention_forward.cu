@@ -1,0 +1,84 @@
+#include "ops/cuda/attention/mma_matmuls.cuh"
+#include "ops/cuda/attention/online_softmax.cuh"
+
+// FlashAttention-2 (Dao 2023) on mma.sync. Bound by arithmetic: 2 T^2 E H B multiply-adds with the
+// causal half left out. A warp has 32 queries, so that a right factor from shared memory serves two
+// products: 160 bytes of shared memory an instruction on average, which two blocks a multiprocessor
+// can have. Values arrive while scores are computed, the next keys while values are mixed.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+using namespace tensor_core;
+
+constexpr int warps = 4;
+constexpr int threads = 32 * warps;
+constexpr int halves = 2;                     // of 16 queries, each warp
+constexpr int queries = warps * halves * 16;  // a block
+constexpr int keys = 64;                      // at a time
+
+template <int dims>
+using QueryTile = Tile<dims, queries>;
+template <int dims>
+using KeyTile = Tile<dims, keys>;
+
+template <int dims>
+constexpr std::int64_t shared_bytes() {
+  return QueryTile<dims>::bytes + 2 * KeyTile<dims>::bytes;
+}
+
+/// 128 queries of one head a block. The heads of one token lie next to each other in the grid, so
+/// that those which share keys find them in the L2 cache; the longest rows come first.
+template <int dims>
+__global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
+  const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
+  const KeyTile<dims> k{q.base + q.bytes}, v{k.base + k.bytes};
+  const int head = blockIdx.x, batch = blockIdx.z;
+  const int q0 = (gridDim.y - 1 - blockIdx.y) * queries;
+  const int count = a.sequence - q0 < queries ? a.sequence - q0 : queries;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * dims;
+  int k0 = a.first_key(batch, q0) / keys * keys;
+  q.template copy<threads>(a.q, token + q0, head * dims, count);
+  k.template copy<threads>(a.k, token + k0, kv_col, a.sequence - k0);
+  cp_async_commit_group();
+  SoftmaxState<dims, halves> state;
+  for (; k0 < q0 + count; k0 += keys) {
+    cp_async_wait_group<0>();
+    __syncthreads();  // the keys are there, and the values before have been used
+    v.template copy<threads>(a.v, token + k0, kv_col, a.sequence - k0);
+    cp_async_commit_group();
+    float s[halves][keys / 8][4];
+    const int row = rematerialized_thread_x() / 32 * halves * 16;
+    mma_qk(s, q, row, k);
+    if (k0 + keys - 1 > q0 + row || (a.document_starts && k0 < a.first_key(batch, q0 + count - 1)))
+      mask(s, a, batch, q0 + row, k0);
+    float rescale[halves][2];
+    online_softmax_update(s, rescale, state, a.scale * log2_e);
+    scale_rows(state.sums, rescale);
+    std::uint32_t p[halves][keys / 16][4];
+#pragma unroll
+    for (int h = 0; h < halves; ++h) as_a_operand(p[h], s[h]);
+    cp_async_wait_group<0>();
+    __syncthreads();  // the values are there, and the keys have been used
+    const int next = k0 + keys;
+    if (next < q0 + count) k.template copy<threads>(a.k, token + next, kv_col, a.sequence - next);
+    cp_async_commit_group();
+    mma_pv(state.sums, p, v);
+  }
+  finish(state, a, q, batch, head, q0, my_warp() * halves * 16, count);
+}
+
+template <int dims>
+void launch_forward(Stream& stream, const AttentionCall& call) {
+  const auto& s = call.shape;
+  launch(&forward<dims>, {s.heads, divide_up(s.sequence, queries), s.batch}, threads,
+         shared_bytes<dims>(), stream, attention_rows<bf16>(call));
+}
+
+}  // namespace
+
+void mma_attention(Stream& stream, const AttentionCall& call) {
+  call.shape.head_dim == 64 ? launch_forward<64>(stream, call) : launch_forward<128>(stream, call);
+}
+
+}  // namespace LLAMESH_OPS_CUDA

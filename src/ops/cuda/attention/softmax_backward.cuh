@@ -1,0 +1,186 @@
+#pragma once
+
+#include "ops/cuda/attention/attention_tiles.cuh"
+
+/// What the backward pass does between its matrix products, on accumulators in registers. Rows are
+/// queries for dQ; for dK and dV they are keys, and the queries that pass by are columns.
+///
+/// P = exp(S / sqrt(E) - log_sum_exp), 0 where the query does not see the key, and
+/// dS = P (dP - delta) with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E).
+namespace LLAMESH_OPS_CUDA::tensor_core {
+
+// --- Rows are queries ---
+
+/// The statistics of the two rows of a lane.
+struct QueryRows {
+  float log_sum_exp[2], delta[2];
+  int first[2];
+
+  __device__ __forceinline__ QueryRows(const AttentionRows<bf16>& a, int batch, int head,
+                                       int query) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int wanted = query + my_row() + 8 * r;
+      const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+      const auto at = a.statistics(batch, head) + i;
+      log_sum_exp[r] = a.log_sum_exp[at] * log2_e;
+      delta[r] = a.delta[at];
+      first[r] = a.first_key(batch, i);
+    }
+  }
+};
+
+/// S = Q K^T becomes P.
+template <int n_tiles>
+__device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const QueryRows& rows,
+                                            float factor) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      s[0][n][i] = ex2_approx(s[0][n][i] * factor - rows.log_sum_exp[i / 2]);
+  }
+}
+
+/// P = 0 for keys that a query does not see. `query` is the warp's first, `key` the
+/// tile's.
+template <int n_tiles>
+__device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryRows& rows, int query,
+                                       int key) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int q = query + my_row() + i / 2 * 8, k = key + 8 * n + my_col() + i % 2;
+      if (k > q || k < rows.first[i / 2]) p[0][n][i] = 0;
+    }
+  }
+}
+
+/// P becomes dS.
+template <int n_tiles>
+__device__ __forceinline__ void compute_ds(float (&s)[1][n_tiles][4],
+                                           const float (&dp)[1][n_tiles][4],
+                                           const QueryRows& rows) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[0][n][i] *= dp[0][n][i] - rows.delta[i / 2];
+  }
+}
+
+// --- Columns are queries ---
+
+/// Queries that pass by at a time.
+inline constexpr int passing = 64;
+
+/// The statistics of a tile of queries.
+struct QueryColumns {
+  float log_sum_exp[passing], delta[passing];
+  std::int32_t first[passing];
+};
+
+/// Which tiles of queries a block of `own` keys from `k0` on meets: the same ones of each head.
+struct Meetings {
+  int first_tile, tiles, all;
+
+  /// Documents lie one after another, so the queries that see a key are neighbours: the last tile
+  /// of them is found by halving.
+  __device__ __forceinline__ Meetings(const AttentionRows<bf16>& a, int batch, int k0, int own)
+      : first_tile(k0 / passing) {
+    int last = (a.sequence - 1) / passing;
+    for (int low = first_tile; a.document_starts && low < last;) {
+      const int middle = (low + last + 1) / 2;
+      if (a.first_key(batch, middle * passing) < k0 + own)
+        low = middle;
+      else
+        last = middle - 1;
+    }
+    tiles = last - first_tile + 1;
+    all = tiles * a.group();
+  }
+  __device__ __forceinline__ int query(int i) const { return (first_tile + i % tiles) * passing; }
+  __device__ __forceinline__ int head(int kv_head, int group, int i) const {
+    return kv_head * group + i / tiles;
+  }
+};
+
+/// Statistics of a tile of queries, on their way from memory to shared memory: each thread carries
+/// a word or two.
+template <int threads>
+struct PassingStatistics {
+  static constexpr int all = 3 * passing, each = (all + threads - 1) / threads;
+  std::uint32_t words[each];
+
+  __device__ __forceinline__ PassingStatistics(const AttentionRows<bf16>& a, int batch, int head,
+                                               int q0) {
+#pragma unroll
+    for (int n = 0; n < each; ++n) words[n] = load(a, batch, head, q0, threadIdx.x + n * threads);
+  }
+  __device__ __forceinline__ void store(QueryColumns* to) const {
+#pragma unroll
+    for (int n = 0; n < each; ++n) {
+      const int word = threadIdx.x + n * threads;
+      if (word < all) reinterpret_cast<std::uint32_t*>(to)[word] = words[n];
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t load(const AttentionRows<bf16>& a, int batch,
+                                                       int head, int q0, int word) {
+    const int wanted = q0 + word % passing;
+    const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+    const auto at = a.statistics(batch, head) + i;
+    // Behind the last query every weight is exp(-inf) = 0, whatever the scores.
+    if (word < passing)
+      return __float_as_uint(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : INFINITY);
+    if (word < 2 * passing) return __float_as_uint(a.delta[at]);
+    return static_cast<std::uint32_t>(a.first_key(batch, i));
+  }
+};
+
+/// S becomes P. The columns are queries, `first` of the tile and after.
+template <int n_tiles>
+__device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const QueryColumns& columns,
+                                            int first, float factor) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int col = first + 8 * n + my_col() + i % 2;
+      s[0][n][i] = ex2_approx(s[0][n][i] * factor - columns.log_sum_exp[col]);
+    }
+  }
+}
+
+/// P = 0 for keys that a query does not see. `query` is that of the first column,
+/// `key` the warp's first.
+template <int n_tiles>
+__device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryColumns& columns,
+                                       int first, int query, int key) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int col = 8 * n + my_col() + i % 2;
+      const int k = key + my_row() + i / 2 * 8;
+      const bool after = k > query + col, before = k < columns.first[first + col];
+      if (after | before) p[0][n][i] = 0;  // no branch between the two
+    }
+  }
+}
+
+/// P becomes dS.
+template <int n_tiles>
+__device__ __forceinline__ void compute_ds(float (&s)[1][n_tiles][4],
+                                           const float (&dp)[1][n_tiles][4],
+                                           const QueryColumns& columns, int first) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      s[0][n][i] *= dp[0][n][i] - columns.delta[first + 8 * n + my_col() + i % 2];
+  }
+}
+
+}  // namespace LLAMESH_OPS_CUDA::tensor_core

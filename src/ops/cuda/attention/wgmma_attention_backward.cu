@@ -1,0 +1,162 @@
+#include "ops/cuda/attention/softmax_backward.cuh"
+#include "ops/cuda/attention/wgmma_matmuls.cuh"
+
+// Bound by arithmetic: the 7 products of the other backward kernels, without atomics as they are.
+// Two warpgroups have 64 rows each of the result: while one computes P and dS, the tensor
+// cores have the products of the other.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+using namespace tensor_core;
+
+constexpr int threads = 256;
+constexpr int own = 128;   // tokens whose gradient a block computes
+constexpr int keys = 128;  // that pass by at a time
+
+template <int dims>
+using OwnTile = Tile<dims, own>;
+
+template <int dims, int rows>
+constexpr std::int64_t shared_bytes() {
+  return 2 * OwnTile<dims>::bytes + 2 * TilePair<dims, rows>::bytes;
+}
+
+/// All of the next tiles is there, and the ones before have been used.
+__device__ __forceinline__ void arrive() {
+  cp_async_wait_group<0>();
+  fence_proxy_async();
+  __syncthreads();
+}
+
+/// dq of 128 queries of one head a block.
+template <int dims>
+__global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf16> a) {
+  using Keys = TilePair<dims, keys>;
+  const OwnTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
+  const OwnTile<dims> dout{q.base + q.bytes};
+  const SharedAddress stages = dout.base + q.bytes;
+  const int head = blockIdx.x, batch = blockIdx.z;
+  const int q0 = (gridDim.y - 1 - blockIdx.y) * own;
+  const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * dims;
+  const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
+  const QueryRows rows(a, batch, head, q0 + row);
+
+  int k0 = a.first_key(batch, q0) / keys * keys;
+  q.template copy<threads>(a.q, token + q0, head * dims, count);
+  dout.template copy<threads>(a.dout, token + q0, head * dims, count);
+  Keys(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  cp_async_commit_group();
+  float dq[1][dims / 8][4] = {};
+  for (int stage = 0; k0 < q0 + count; k0 += keys, stage ^= 1) {
+    arrive();
+    const int next = k0 + keys;
+    if (next < q0 + count)
+      Keys(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+    cp_async_commit_group();
+    const auto [k, v] = Keys(stages, stage);
+    float s[1][keys / 8][4], dp[1][keys / 8][4];
+    wgmma_qk(s, q, group_row, k);
+    wgmma_qk(dp, dout, group_row, v);
+    wgmma_wait_group<1>(s[0]);
+    recompute_p(s, rows, a.scale * log2_e);
+    if (a.document_starts || k0 + keys - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    wgmma_wait_group<0>(dp[0]);
+    compute_ds(s, dp, rows);
+    std::uint32_t left[1][keys / 16][4];
+    as_a_operand(left[0], s[0]);
+    wgmma_pv(dq, left, k);
+    wgmma_wait_group<0>(dq[0]);
+  }
+  __syncthreads();  // no warp reads its rows any more, which now take the results
+  q.put(row, dq[0], a.scale);
+  __syncwarp();
+  q.template write<16>(a.dq, token + q0, head * dims, row, count);
+}
+
+/// dk and dv of 128 keys of one key-value head a block; the queries of all heads that share them
+/// pass by.
+template <int dims>
+__global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> a) {
+  using Queries = TilePair<dims, passing>;
+  auto* shared = dynamic_shared_memory<unsigned char>();
+  const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
+  const SharedAddress stages = v.base + k.bytes;
+  auto* columns = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
+  const int kv_head = blockIdx.x, k0 = blockIdx.y * own, batch = blockIdx.z;
+  const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
+  const auto token = a.first_token(batch);
+  const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
+  const Meetings meet(a, batch, k0, own);
+  const auto start = [&](int m) {
+    const int head = meet.head(kv_head, a.group(), m);
+    Queries(stages, m % 2)
+        .template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+  };
+  const auto statistics_of = [&](int m) {
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+  };
+
+  k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
+  v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
+  start(0);
+  cp_async_commit_group();
+  statistics_of(0).store(columns);
+  float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
+  for (int m = 0; m < meet.all; ++m) {
+    arrive();
+    const int next = m + 1 < meet.all ? m + 1 : m;
+    const auto statistics = statistics_of(next);
+    if (next > m) start(next);
+    cp_async_commit_group();
+    const int query = meet.query(m);
+    if (query + passing > k0 + group_row) {  // else all of them before the warpgroup's keys
+      const auto [q, dout] = Queries(stages, m % 2);
+      const QueryColumns& passed = columns[m % 2];
+      float s[1][passing / 8][4], dp[1][passing / 8][4];
+      std::uint32_t p[1][passing / 16][4], ds[1][passing / 16][4];
+      wgmma_qk(s, k, group_row, q);
+      wgmma_qk(dp, v, group_row, dout);
+      wgmma_wait_group<1>(s[0]);
+      recompute_p(s, passed, 0, a.scale * log2_e);
+      if (a.document_starts || query < k0 + row + 15) mask_p(s, passed, 0, query, k0 + row);
+      as_a_operand(p[0], s[0]);
+      wgmma_pv(dv, p, dout);
+      wgmma_wait_group<1>(dp[0]);
+      compute_ds(s, dp, passed, 0);
+      as_a_operand(ds[0], s[0]);
+      wgmma_pv(dk, ds, q);
+      wgmma_wait_group<0>(dv[0]);
+      wgmma_wait_group<0>(dk[0]);
+    }
+    statistics.store(columns + (m + 1) % 2);
+  }
+  __syncthreads();  // no warp reads its rows any more, which now take the results
+  k.put(row, dk[0], a.scale);
+  v.put(row, dv[0], 1.0F);
+  __syncwarp();
+  k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
+  v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
+}
+
+template <int dims>
+void launch_backward(Stream& stream, const AttentionCall& call) {
+  const auto& s = call.shape;
+  const auto rows = attention_rows<bf16>(call);
+  const auto blocks = divide_up(s.sequence, own);
+  launch(&backward_queries<dims>, {s.heads, blocks, s.batch}, threads, shared_bytes<dims, keys>(),
+         stream, rows);
+  launch(&backward_keys<dims>, {s.kv_heads, blocks, s.batch}, threads,
+         shared_bytes<dims, passing>() + 2 * static_cast<std::int64_t>(sizeof(QueryColumns)),
+         stream, rows);
+}
+
+}  // namespace
+
+void wgmma_attention_backward(Stream& stream, const AttentionCall& call) {
+  call.shape.head_dim == 64 ? launch_backward<64>(stream, call)
+                            : launch_backward<128>(stream, call);
+}
+
+}  // namespace LLAMESH_OPS_CUDA

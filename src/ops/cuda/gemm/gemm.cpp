@@ -1,0 +1,152 @@
+#include "ops/cuda/gemm/gemm.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "core/error.hpp"
+#include "device/buffer.hpp"
+#include "device/cuda/runtime.hpp"
+#include "ops/cuda/gemm/gemm_plan.hpp"
+#include "ops/cuda/gemm/gemm_table.hpp"
+#include "ops/cuda/kernels.hpp"
+
+namespace llamesh::ops::cuda {
+namespace {
+
+/// What has been found or read so far. Apart from Library, so that reading it takes no memory of
+/// the GPU.
+GemmTable& table() {
+  static GemmTable table;
+  return table;
+}
+
+/// The library's handle and the plans of all shapes so far. One workspace: GEMMs are put into the
+/// compute stream, one after another. Never destroyed, since CUDA may be gone before main() ends.
+class Library {
+ public:
+  static Library& instance() {
+    static auto& library = *new Library;
+    return library;
+  }
+
+  void multiply(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
+                Accumulate accumulate) {
+    const GemmProblem problem(c, a, b);
+    auto& plan = plans_[problem];
+    if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem);
+    const auto multiply_by = [&](int candidate) {
+      plan->run(handle_, candidate, c, a, b, accumulate, workspace_.data(),
+                device::cuda::native(stream));
+    };
+    if (tunes_ && accumulate == Accumulate::no && !table().contains(problem))
+      table()[problem] = fastest(stream, plan->candidates(), multiply_by);
+    const auto tuned = table().find(problem);
+    const int wanted = tuned == table().end() ? candidate_ : tuned->second.candidate;
+    multiply_by(std::min(wanted, plan->candidates() - 1));
+  }
+
+  void use_candidate(int candidate) { candidate_ = candidate; }
+  void tune() { tunes_ = true; }
+
+  /// Room for a product that has to be cast; used in the compute stream's order only.
+  Tensor wide(device::Stream& stream, std::int64_t rows, std::int64_t cols) {
+    const std::int64_t bytes = rows * cols * size_of(DType::f32);
+    if (wide_.bytes() < bytes) {
+      stream.record().wait();  // nobody reads the former one any more
+      wide_ = device::Buffer(bytes);
+    }
+    return wide_.tensor(DType::f32, {rows, cols});
+  }
+
+ private:
+  Library() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
+
+  /// Times the candidates in rounds, so that a change of the clocks meets them all; of each counts
+  /// its best round. Another than the first has to be faster by more than noise.
+  template <class Multiply>
+  static TunedGemm fastest(device::Stream& stream, int candidates, const Multiply& multiply_by) {
+    constexpr int rounds = 4;  // the first one warms up
+    constexpr double seconds_a_round = 2e-3;
+    constexpr double gain = 0.98;
+    std::array<double, gemm_candidates> best{};
+    best.fill(std::numeric_limits<double>::infinity());
+    for (int round = 0; round < rounds; ++round)
+      for (int i = 0; i < candidates; ++i) {
+        double& known = best.at(static_cast<std::size_t>(i));
+        const int times =
+            round == 0 ? 1 : std::clamp(static_cast<int>(seconds_a_round / known), 1, 100);
+        stream.record().wait();
+        const auto start = std::chrono::steady_clock::now();
+        for (int j = 0; j < times; ++j) multiply_by(i);
+        stream.record().wait();
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        known = round == 1 ? took.count() / times : std::min(known, took.count() / times);
+      }
+    const auto* winner = std::min_element(best.begin(), best.begin() + candidates);
+    if (*winner > gain * best.front()) winner = best.begin();
+    return {static_cast<int>(winner - best.begin()), 1e6 * *winner, 1e6 * best.front()};
+  }
+
+  cublasLtHandle_t handle_ = nullptr;
+  int candidate_ = 0;
+  bool tunes_ = false;
+  device::Buffer workspace_{GemmPlan::workspace_bytes};
+  device::Buffer wide_;
+  std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;
+};
+
+}  // namespace
+
+void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
+          Accumulate accumulate) {
+  expects(a.rows == c.rows && b.cols == c.cols && a.cols == b.rows && !c.is_transposed,
+          "a product of {} x {} and {} x {} into {} x {}", a.rows, a.cols, b.rows, b.cols, c.rows,
+          c.cols);
+  expects(a.dtype == b.dtype, "a product of {} and {}", name_of(a.dtype), name_of(b.dtype));
+  if (c.rows == 0 || c.cols == 0) return;
+  auto& library = Library::instance();
+  if (a.dtype != DType::f32 || c.dtype == DType::f32)
+    return library.multiply(stream, c, a, b, accumulate);
+  // cuBLASLt does not narrow a product of fp32 matrices. Only gradients of an fp32 model that are
+  // reduced in bf16 come here, and they are dense.
+  expects(c.row_stride == c.cols, "a narrowed product with rows apart");
+  const Tensor wide = library.wide(stream, c.rows, c.cols);
+  library.multiply(stream, Matrix(wide), a, b, Accumulate::no);
+  const Tensor narrow(c.data, c.dtype, {c.rows, c.cols});
+  accumulate == Accumulate::yes ? add(stream, narrow, wide) : copy(stream, narrow, wide);
+}
+
+void use_gemm_candidate(int candidate) {
+  expects(0 <= candidate && candidate < gemm_candidates, "candidate {} of {}", candidate,
+          gemm_candidates);
+  Library::instance().use_candidate(candidate);
+}
+
+void tune_gemms() {
+  Library::instance().tune();
+}
+
+void use_gemm_table(const std::filesystem::path& file) {
+  table() = read_table(file);
+}
+
+std::string write_gemm_table(const std::filesystem::path& file) {
+  write_table(file, table());
+  double first = 0, best = 0;
+  int others = 0;
+  for (const auto& [problem, tuned] : table()) {
+    first += tuned.first_us;
+    best += tuned.best_us;
+    others += tuned.candidate != 0 ? 1 : 0;
+  }
+  return fmt::format(
+      "{} products timed, {} of them faster by another algorithm than cuBLASLt's first choice: "
+      "{:.0f} instead of {:.0f} us for one of each",
+      table().size(), others, best, first);
+}
+
+}  // namespace llamesh::ops::cuda

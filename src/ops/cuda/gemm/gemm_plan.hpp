@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cublasLt.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/accumulate.hpp"
+#include "core/dtype.hpp"
+#include "ops/cuda/gemm/gemm.hpp"
+
+namespace llamesh::ops::cuda {
+
+/// Throws an internal error that names what failed in cuBLASLt.
+void check(cublasStatus_t status, const char* what);
+
+/// What cuBLASLt's choice of an algorithm for c = a b depends on: m x k times k x n; strides in
+/// elements; alignments in bytes, as powers of two.
+struct GemmProblem {
+  GemmProblem() = default;
+  GemmProblem(const Matrix& c, const Matrix& a, const Matrix& b);
+
+  std::int64_t m = 0, n = 0, k = 0;
+  DType inputs = DType::f32, output = DType::f32;
+  bool a_transposed = false, b_transposed = false;
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+  unsigned a_alignment = 0, b_alignment = 0, c_alignment = 0;
+
+  auto operator<=>(const GemmProblem&) const = default;
+};
+
+/// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
+class GemmPlan {
+ public:
+  static constexpr std::int64_t workspace_bytes = 33'554'432;  ///< what Hopper's kernels ask for
+
+  GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem);
+
+  /// At least 1, at most gemm_candidates.
+  int candidates() const { return static_cast<int>(algorithms_.size()); }
+  void run(cublasLtHandle_t handle, int candidate, const Matrix& c, const Matrix& a,
+           const Matrix& b, Accumulate accumulate, void* workspace, cudaStream_t stream) const;
+
+ private:
+  using Layout =
+      std::unique_ptr<cublasLtMatrixLayoutOpaque_t, cublasStatus_t (*)(cublasLtMatrixLayout_t)>;
+  using Operation =
+      std::unique_ptr<cublasLtMatmulDescOpaque_t, cublasStatus_t (*)(cublasLtMatmulDesc_t)>;
+
+  static Layout layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                       bool transposed);
+  static Operation operation(const GemmProblem& problem);
+
+  Operation operation_;
+  Layout a_, b_, c_;
+  std::vector<cublasLtMatmulAlgo_t> algorithms_;
+};
+
+}  // namespace llamesh::ops::cuda

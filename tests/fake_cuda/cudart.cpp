@@ -1,0 +1,350 @@
+#include <cuda_runtime_api.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "fake_stream.hpp"
+
+// The part of the CUDA runtime that llamesh calls, faked on the CPU. A stream is a thread that
+// works off what is put into it, with pauses of random lengths, so that what lacks an event or a
+// wait between two streams, or between a stream and the host, comes too early or too late. Memory
+// starts as garbage and becomes garbage again.
+//
+// As in CUDA, a thread starts with the first GPU as its current one, and the first call of most
+// kinds readies the current one by a context, which costs hundreds of MB there. A process that
+// readies a second GPU is ended, since llamesh wants one.
+//
+// FAKE_GPUS=N: as many GPUs are visible (1). FAKE_FIRST_GPU=N: the first of them is number N of
+// the machine (0). FAKE_GPU_MIB=N: the memory of each (16384).
+// FAKE_GPU_IDLE=1: no kernel, copy or collective does anything and memory is never touched, so
+// that what is too large for this machine runs as far as the host's side goes.
+
+using fake_cuda::Done;
+
+struct CUstream_st : fake_cuda::Stream {};
+struct CUevent_st {
+  std::shared_ptr<Done> done;  // of the last record; null before the first
+};
+
+namespace {
+
+std::size_t number_of(const char* variable, std::size_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+const bool idle = number_of("FAKE_GPU_IDLE", 0) != 0;
+constexpr unsigned char garbage = 0xA5;
+
+void fill_with_garbage(void* data, std::size_t bytes) {
+  if (!idle) std::memset(data, garbage, bytes);
+}
+
+/// An idle GPU's may be larger than this machine's memory.
+void* room_for(std::size_t bytes) {
+  if (!idle) return std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+}
+
+struct Memory {
+  const std::size_t bytes = number_of("FAKE_GPU_MIB", 16384) << 20U;
+  std::mutex mutex;
+  std::map<void*, std::size_t> sizes;
+  std::size_t used = 0;
+};
+Memory& memory() {
+  static auto& it = *new Memory;
+  return it;
+}
+
+thread_local int current = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t failed(cudaError_t error) {
+  last_error = error;
+  return error;
+}
+
+/// Readies the current GPU for this process.
+void ready_current() {
+  static std::atomic<int> readied{-1};
+  int expected = -1;
+  if (readied.compare_exchange_strong(expected, current) || expected == current) return;
+  std::fprintf(stderr, "fake GPU: GPU %d is readied in a process that uses GPU %d\n", current,
+               expected);
+  std::abort();
+}
+
+}  // namespace
+
+namespace fake_cuda {
+
+bool allocate(void** data, std::size_t bytes) {
+  ready_current();
+  auto& m = memory();
+  const std::lock_guard lock(m.mutex);
+  if (m.used + bytes > m.bytes) return false;
+  *data = room_for(bytes);
+  fill_with_garbage(*data, bytes);
+  m.sizes[*data] = bytes;
+  m.used += bytes;
+  return true;
+}
+
+void release(void* data) {
+  auto& m = memory();
+  const std::lock_guard lock(m.mutex);
+  const auto found = m.sizes.find(data);
+  if (found == m.sizes.end()) {
+    std::fprintf(stderr, "fake GPU: freed memory that it did not give\n");
+    std::abort();
+  }
+  fill_with_garbage(data, found->second);
+  m.used -= found->second;
+  idle ? static_cast<void>(munmap(data, found->second)) : std::free(data);
+  m.sizes.erase(found);
+}
+
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::set<Stream*> all;
+};
+Streams& streams() {
+  static auto& it = *new Streams;
+  return it;
+}
+
+}  // namespace
+
+Stream::Stream() : thread_([this] { work(); }) {
+  const std::lock_guard lock(streams().mutex);
+  streams().all.insert(this);
+}
+
+Stream::~Stream() {
+  {
+    const std::lock_guard lock(streams().mutex);
+    streams().all.erase(this);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Stream::put(std::function<void()> work) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(work));
+  }
+  changed_.notify_all();
+}
+
+std::shared_ptr<Done> Stream::record() {
+  auto done = std::make_shared<Done>();
+  put([done] { done->set(); });
+  return done;
+}
+
+void Stream::synchronize_all() {
+  std::vector<std::shared_ptr<Done>> moments;
+  {
+    const std::lock_guard lock(streams().mutex);
+    for (auto* stream : streams().all) moments.push_back(stream->record());
+  }
+  for (const auto& moment : moments) moment->wait();
+}
+
+void Stream::work() {
+  std::minstd_rand random(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(this) >> 6U));
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const auto next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    if (random() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+    next();
+  }
+}
+
+void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (!idle) stream->put(std::move(work));
+}
+
+}  // namespace fake_cuda
+
+extern "C" {
+
+// --- Devices ---
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = static_cast<int>(number_of("FAKE_GPUS", 1));
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  current = device;
+  ready_current();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current;
+  return cudaSuccess;
+}
+/// Of the current GPU, which they ready.
+cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
+  ready_current();
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "fake GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 2;
+  properties->totalGlobalMem = memory().bytes;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  const int of_machine = static_cast<int>(number_of("FAKE_FIRST_GPU", 0)) + device;
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", of_machine);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+// --- Errors ---
+
+/// What went wrong last in this thread, once. An event that has not happened yet counts.
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "an error of the fake GPU";
+}
+const char* cudaGetErrorName(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
+}
+
+// --- Memory ---
+
+cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  return fake_cuda::allocate(data, bytes) ? cudaSuccess : failed(cudaErrorMemoryAllocation);
+}
+cudaError_t cudaFree(void* data) {
+  ready_current();
+  // As CUDA does, it waits for all that is under way.
+  cudaDeviceSynchronize();
+  if (data) fake_cuda::release(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
+  ready_current();
+  *data = std::malloc(bytes);
+  fill_with_garbage(*data, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) {
+  std::free(data);
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const std::lock_guard lock(memory().mutex);
+  *total = memory().bytes;
+  *free = memory().bytes - memory().used;
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind /*kind*/,
+                            cudaStream_t stream) {
+  fake_cuda::enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
+  fake_cuda::enqueue(stream, [=] { std::memset(data, value, bytes); });
+  return cudaSuccess;
+}
+/// In the default stream, which those of llamesh (non-blocking ones) do not wait for.
+cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
+  return cudaMemsetAsync(data, value, bytes, fake_cuda::default_stream());
+}
+
+// --- Streams and events ---
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned /*flags*/,
+                                         int /*priority*/) {
+  ready_current();
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream->record()->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  if (event->done) stream->put([done = event->done] { done->wait(); });
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  fake_cuda::Stream::synchronize_all();
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  ready_current();
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event->done = stream->record();
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return !event->done || event->done->is_set() ? cudaSuccess : failed(cudaErrorNotReady);
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (event->done) event->done->wait();
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace fake_cuda {
+
+cudaStream_t default_stream() {
+  static auto* const stream = new CUstream_st;
+  return stream;
+}
+
+}  // namespace fake_cuda

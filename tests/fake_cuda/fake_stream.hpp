@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace fake_cuda {
+
+/// A moment in a stream.
+class Done {
+ public:
+  void set() {
+    {
+      const std::lock_guard lock(mutex_);
+      set_ = true;
+    }
+    changed_.notify_all();
+  }
+  bool is_set() {
+    const std::lock_guard lock(mutex_);
+    return set_;
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return set_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool set_ = false;
+};
+
+/// Work in order, on a thread of its own.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  void put(std::function<void()> work);
+  std::shared_ptr<Done> record();
+  /// Waits for all that all streams have been given.
+  static void synchronize_all();
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+void enqueue(cudaStream_t stream, std::function<void()> work);
+cudaStream_t default_stream();
+
+/// Memory of the GPU, full of garbage; false where there is not so much.
+bool allocate(void** data, std::size_t bytes);
+/// At once, whatever is under way.
+void release(void* data);
+
+}  // namespace fake_cuda

@@ -1,0 +1,262 @@
+#include <mpi.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.hpp"
+#include "fake_stream.hpp"
+
+// The part of NCCL that llamesh calls, faked over MPI. A communicator is a copy of MPI's, calls
+// return before they are done, as those of non-blocking communicators do (some of them with
+// ncclSuccess all the same), and collectives run in their stream. What a call gives back is there
+// when ncclCommGetAsyncError() has told that the call is done, and the next call before that is an
+// error. Sums are rounded to the type at each hop of a ring, as NCCL's are.
+//
+// FAKE_NCCL_BREAKS=N: the Nth collective of a communicator never ends, and is an asynchronous
+// error. FAKE_NCCL_WINDOWS=0: NCCL has no use for windows, as it has none without direct access
+// between the GPUs of a node.
+
+struct ncclComm {
+  MPI_Comm mpi = MPI_COMM_NULL;
+  int rank = 0, size = 1;
+  std::atomic<int> polls_until_done{0};
+  std::function<void()> give_back;  // what a call puts somewhere when it is done
+  std::atomic<int> windows{0};
+  std::atomic<std::int64_t> collectives{0};
+  std::atomic<bool> broken{false}, aborted{false};
+};
+
+namespace {
+
+using llamesh::bf16;
+
+constexpr int polls = 3;  // of a call, until it is done
+
+ncclResult_t begun(ncclComm_t comm) {
+  comm->polls_until_done = polls;
+  return ncclInProgress;
+}
+
+/// Whether the last call has been followed to its end.
+bool ready(ncclComm_t comm) {
+  return comm->polls_until_done <= 0;
+}
+
+[[noreturn]] void misuse(const char* what) {
+  std::fprintf(stderr, "fake NCCL: %s\n", what);
+  std::abort();
+}
+
+/// Waits without taking the core from who computes.
+void wait(MPI_Request request) {
+  for (int done = 0; done == 0;) {
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+std::size_t size_of(ncclDataType_t type) {
+  return type == ncclBfloat16 ? 2 : 4;
+}
+
+std::vector<char> gathered(ncclComm_t comm, const void* mine, std::size_t bytes) {
+  std::vector<char> own(static_cast<const char*>(mine), static_cast<const char*>(mine) + bytes);
+  std::vector<char> all(bytes * static_cast<std::size_t>(comm->size));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Iallgather(own.data(), static_cast<int>(bytes), MPI_BYTE, all.data(), static_cast<int>(bytes),
+                 MPI_BYTE, comm->mpi, &request);
+  wait(request);
+  return all;
+}
+
+template <class T>
+void sum_ranks(void* to, const std::vector<char>& all, std::size_t first, std::size_t count,
+               std::size_t stride, int size) {
+  for (std::size_t i = 0; i < count; ++i) {
+    T sum(0.0F);
+    for (int r = 0; r < size; ++r) {
+      T part(0.0F);
+      const auto at = (static_cast<std::size_t>(r) * stride + first + i) * sizeof(T);
+      std::memcpy(&part, all.data() + at, sizeof part);
+      sum = T(static_cast<float>(sum) + static_cast<float>(part));
+    }
+    std::memcpy(static_cast<char*>(to) + i * sizeof(T), &sum, sizeof sum);
+  }
+}
+
+/// to[i] = the sum over the ranks of what they gave at first + i.
+void sum(ncclComm_t comm, void* to, const std::vector<char>& all, std::size_t first,
+         std::size_t count, std::size_t stride, ncclDataType_t type) {
+  if (type == ncclBfloat16)
+    sum_ranks<bf16>(to, all, first, count, stride, comm->size);
+  else
+    sum_ranks<float>(to, all, first, count, stride, comm->size);
+}
+
+/// Whether a rank's part lies where NCCL wants it of a call in place, at its rank's turn in the
+/// whole, or outside of it.
+bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std::size_t bytes) {
+  const auto at = reinterpret_cast<std::uintptr_t>(part);
+  const auto first = reinterpret_cast<std::uintptr_t>(whole);
+  const auto end = first + bytes * static_cast<std::size_t>(comm->size);
+  return at == first + bytes * static_cast<std::size_t>(comm->rank) || at + bytes <= first ||
+         at >= end;
+}
+
+template <class Work>
+ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
+  if (!ready(comm)) return ncclInvalidArgument;
+  const char* breaks = std::getenv("FAKE_NCCL_BREAKS");
+  if (++comm->collectives == (breaks ? std::atoll(breaks) : -1)) {
+    fake_cuda::enqueue(stream, [comm] {
+      comm->broken = true;
+      while (!comm->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    });
+    return begun(comm);
+  }
+  fake_cuda::enqueue(stream, work);
+  return begun(comm);
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = NCCL_VERSION_CODE;
+  return ncclSuccess;
+}
+const char* ncclGetErrorString(ncclResult_t result) {
+  return result == ncclRemoteError ? "remote process exited or there was a network error"
+                                   : "an error of the fake NCCL";
+}
+const char* ncclGetLastError(ncclComm_t /*comm*/) {
+  return "fake";
+}
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  std::memset(id->internal, 7, sizeof id->internal);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t* /*config*/) {
+  if (id.internal[0] != 7 || id.internal[sizeof id.internal - 1] != 7) return ncclInvalidArgument;
+  *comm = new ncclComm;
+  MPI_Comm_dup(MPI_COMM_WORLD, &(*comm)->mpi);
+  (*comm)->rank = rank;
+  (*comm)->size = size;
+  return begun(*comm);
+}
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made,
+                           ncclConfig_t* /*config*/) {
+  if (!ready(comm)) return ncclInvalidArgument;
+  *made = nullptr;
+  MPI_Comm group = MPI_COMM_NULL;
+  MPI_Comm_split(comm->mpi, color == NCCL_SPLIT_NOCOLOR ? MPI_UNDEFINED : color, key, &group);
+  if (group != MPI_COMM_NULL) {
+    auto* const child = new ncclComm;
+    child->mpi = group;
+    MPI_Comm_rank(group, &child->rank);
+    MPI_Comm_size(group, &child->size);
+    comm->give_back = [made, child] { *made = child; };
+  }
+  begun(comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  if (comm->broken) {
+    *state = ncclRemoteError;
+    return ncclSuccess;
+  }
+  const bool done = comm->polls_until_done <= 0 || --comm->polls_until_done <= 0;
+  if (done && comm->give_back) std::exchange(comm->give_back, nullptr)();
+  *state = done ? ncclSuccess : ncclInProgress;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  return ready(comm) ? begun(comm) : ncclInvalidArgument;
+}
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  if (!ready(comm)) return ncclInvalidArgument;
+  if (comm->windows != 0) misuse("a communicator is destroyed before its windows");
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  comm->aborted = true;
+  return ncclSuccess;
+}
+
+/// In whole pages, by the virtual memory management of the driver.
+ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
+  constexpr std::size_t page = std::size_t{2} << 20U;
+  return fake_cuda::allocate(data, (bytes + page - 1) / page * page) ? ncclSuccess
+                                                                     : ncclUnhandledCudaError;
+}
+/// Unlike cudaFree() it waits for nothing.
+ncclResult_t ncclMemFree(void* data) {
+  fake_cuda::release(data);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* /*data*/, std::size_t /*bytes*/,
+                                    ncclWindow_t* window, int /*flags*/) {
+  const char* windows = std::getenv("FAKE_NCCL_WINDOWS");
+  if (windows && std::string_view(windows) == "0") return ncclSuccess;
+  if (!ready(comm)) return ncclInvalidArgument;
+  ++comm->windows;
+  comm->give_back = [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); };
+  begun(comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
+  if (window != reinterpret_cast<ncclWindow_t>(comm)) misuse("no such window");
+  --comm->windows;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclAllGather(const void* mine, void* whole, std::size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  if (!in_place_or_apart(comm, mine, whole, count * size_of(type))) return ncclInvalidArgument;
+  return collective(comm, stream, [=] {
+    const auto all = gathered(comm, mine, count * size_of(type));
+    std::memcpy(whole, all.data(), all.size());
+  });
+}
+ncclResult_t ncclReduceScatter(const void* parts, void* mine, std::size_t count,
+                               ncclDataType_t type, ncclRedOp_t /*op*/, ncclComm_t comm,
+                               cudaStream_t stream) {
+  if (!in_place_or_apart(comm, mine, parts, count * size_of(type))) return ncclInvalidArgument;
+  return collective(comm, stream, [=] {
+    const auto whole = count * static_cast<std::size_t>(comm->size);
+    const auto all = gathered(comm, parts, whole * size_of(type));
+    sum(comm, mine, all, count * static_cast<std::size_t>(comm->rank), count, whole, type);
+  });
+}
+ncclResult_t ncclAllReduce(const void* from, void* to, std::size_t count, ncclDataType_t type,
+                           ncclRedOp_t /*op*/, ncclComm_t comm, cudaStream_t stream) {
+  return collective(comm, stream, [=] {
+    sum(comm, to, gathered(comm, from, count * size_of(type)), 0, count, count, type);
+  });
+}
+ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return collective(comm, stream, [=] {
+    const auto bytes = count * size_of(type);
+    std::vector<char> data(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibcast(data.data(), static_cast<int>(bytes), MPI_BYTE, root, comm->mpi, &request);
+    wait(request);
+    std::memcpy(to, data.data(), bytes);
+  });
+}
+
+}  // extern "C"

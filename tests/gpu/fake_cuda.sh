@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# The GPU backend's host side with a fake CUDA runtime (tests/fake_cuda): training with every strategy beside one
+# rank of the CPU, checkpoints from it and to the CPU, and what it says when NCCL or the memory fails.
+#   tests/gpu/fake_cuda.sh PROGRAM        where PROGRAM is llamesh_fake_cuda
+set -uo pipefail
+program=$(readlink -f "$1")
+cd "$(dirname "$0")/../.." || exit 1
+export FAKE_GPUS=4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+failures=0
+
+seen_by_rank=() # what starts the program, for each rank in its own way
+# ran NAME RANKS ARGUMENT...: trains for 4 steps as run NAME; the exit status is the program's
+ran() {
+  local run=$1 ranks=$2
+  shift 2
+  timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 \
+    schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
+}
+# verdict NAME RESULT [LOG]
+verdict() {
+  printf '%-6s %s\n' "$2" "$1"
+  [[ $2 == ok ]] && return
+  failures=$((failures + 1))
+  tail -n 5 "$work/$3.log"
+}
+# close NAME STEPS RUN OTHER TOLERANCE: whether the last command was well, and the losses of so many steps of a run
+# differ no more from those of another
+close() {
+  local status=$? steps=$2
+  set -- "$1" "${@:3}"
+  losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,}]*\),"grad_norm.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
+  if paste <(losses "$2") <(losses "$3") | awk -v most="$4" '
+    NF == 4 { d = ($2 - $4) / $4; ++n; if ($1 != $3 || d > most || d < -most) bad = 1 }
+    END { exit bad || n != '"$steps"' }' && [[ $status == 0 ]]; then
+    verdict "$1" ok
+  else
+    verdict "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
+  fi
+}
+# fails NAME STATUS TEXT RANKS ARGUMENT...: whether the program ends with the status and says the text, once a rank at most
+fails() {
+  local name=$1 expected=$2 text=$3 ranks=$4 status=0
+  shift 4
+  ran failing "$ranks" --device cuda "$@" || status=$?
+  local lines
+  lines=$(grep -cE "$text" "$work/failing.log")
+  if [[ $status == "$expected" && $lines -ge 1 && $lines -le $ranks ]]; then
+    verdict "$name" ok
+  else
+    verdict "$name: exit $status, $lines lines" FAILED failing
+  fi
+}
+
+ran cpu 1 --device cpu train.steps=6
+for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_zero2/4; do
+  ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
+  close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
+done
+
+# Neighbours in rank on different sockets, each of which shows its own two GPUs; and no windows.
+# shellcheck disable=SC2016
+seen_by_rank=(sh -c 'FAKE_GPUS=2 FAKE_FIRST_GPU=$((OMPI_COMM_WORLD_LOCAL_RANK % 2 * 2)) exec "$@"' sh)
+FAKE_NCCL_WINDOWS=0 ran near 4 --device cuda sharding.strategy=full_shard
+close "full_shard, 4 ranks that see two GPUs each" 4 near cpu 1e-5
+seen_by_rank=()
+
+bf16="precision.parameters=bf16 precision.reduce=bf16"
+bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_layers=1 data.document_mask=true"
+# shellcheck disable=SC2086
+{ ran cpu-bf16 1 --device cpu $bf16
+  LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
+close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
+
+ran hybrid_shard 2 --device cpu train.steps=5
+close "a checkpoint of 4 GPU ranks on 2 CPU ranks" 5 hybrid_shard cpu 1e-5
+ran hybrid_shard 2 --device cuda train.steps=6
+close "a checkpoint of 2 CPU ranks on 2 GPU ranks" 6 hybrid_shard cpu 1e-5
+
+# on DEVICE: what a model says and how well it foretells, with what only tells of the time left out
+on() {
+  timeout -k 5 60 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
+    2>"$work/$1.log" || echo "generate: exit $?"
+  timeout -k 5 60 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
+    --device "$1" 2>>"$work/$1.log" | awk '/perplexity/ { next } /^loss|^bits/ { printf "%s %.4f\n", $1, $2; next } { print }'
+}
+head -c 6000 inputs/text/tiny.txt >"$work/some.txt"
+here=$(on cpu) there=$(on cuda)
+if [[ $there == "$here" && $here == *bits/byte* && $here != *generate:* ]]; then
+  verdict "generate and evaluate" ok
+else
+  verdict "generate and evaluate: $there beside $here" FAILED cuda
+fi
+
+# The fake cuBLASLt's second algorithm sums in another order, so which one a product took shows in the losses.
+last_loss() { sed -n 's/.*"step":4,"loss":\([^,}]*\),"grad_norm.*/\1/p' "$work/$1/metrics.jsonl"; }
+tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 120 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
+  train.steps=2 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
+if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
+  ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then
+  verdict "the faster algorithm of each product" ok
+else
+  verdict "the faster algorithm of each product: $tuning" FAILED tuning
+fi
+for run in tuned tuned-again; do
+  ran $run 2 --device cuda sharding.strategy=full_shard train.gemm_table="$work/gemms.json"
+  close "full_shard by a table of GEMMs, $run" 4 $run cpu 1e-5
+done
+if [[ $(last_loss tuned) == "$(last_loss tuned-again)" && $(last_loss tuned) != "$(last_loss full_shard)" ]]; then
+  verdict "the table decides about the bits" ok
+else
+  verdict "the table decides about the bits: $(last_loss tuned) $(last_loss tuned-again)" FAILED tuned
+fi
+sed 's/"cublaslt": "13/"cublaslt": "12/' "$work/gemms.json" >"$work/other.json"
+fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this is .* with 13" 2 \
+  train.gemm_table="$work/other.json"
+head -c 200 "$work/gemms.json" >"$work/half.json"
+fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
+
+FAKE_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
+FAKE_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
+FAKE_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
+FAKE_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
+FAKE_GPU_MIB=1 fails "too little memory for NCCL" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 \
+  sharding.strategy=no_shard
+FAKE_GPUS=0 fails "no GPU" 78 "no GPU: .*--device cpu" 2
+
+[[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }
