@@ -5,9 +5,6 @@
 #   share/lmod/modulefiles/llamesh/VERSION.lua   for Lmod
 include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
 
-if(LLAMESH_SHARED_LAYERS)
-  install(CODE "message(FATAL_ERROR \"Shared layers only prove their order: install a build without them\")")
-endif()
 # install(TARGETS llamesh) stands beside the target. Libraries from outside the system's own folders
 # are found where the build found them, and those that a site puts into lib/ beside bin/ before them.
 set_target_properties(llamesh PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)

@@ -17,10 +17,9 @@ if(LLAMESH_SANITIZE)
 endif()
 
 # llamesh_layer(NAME [USES layer-or-library...] [PRIVATE library...] [CUDA library...])
-# One target a layer: all .cpp below src/NAME. USES names the layers below it and nothing else; with
-# LLAMESH_SHARED_LAYERS each layer is a shared library without undefined symbols, so an include or a
-# call that runs upward does not link. Its folders cuda/ and nccl/ are compiled with the GPU backend, and
-# linked with what CUDA names; without it NAME/*_absent.cpp stand in for them.
+# One target a layer: all .cpp below src/NAME. USES names the layers below it and nothing else;
+# scripts/check_layers.sh holds includes and symbols to it. Its folders cuda/ and nccl/ are compiled with the GPU
+# backend, and linked with what CUDA names; without it NAME/*_absent.cpp are compiled instead.
 function(llamesh_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 LAYER "" "" "USES;PRIVATE;CUDA")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp
@@ -31,12 +30,7 @@ function(llamesh_layer name)
   else()
     list(FILTER sources EXCLUDE REGEX "/(cuda|nccl)/")
   endif()
-  if(LLAMESH_SHARED_LAYERS)
-    add_library(llamesh_${name} SHARED ${sources})
-    target_link_options(llamesh_${name} PRIVATE -Wl,--no-undefined)
-  else()
-    add_library(llamesh_${name} STATIC ${sources})
-  endif()
+  add_library(llamesh_${name} STATIC ${sources})
   list(TRANSFORM LAYER_USES PREPEND llamesh_)
   target_link_libraries(llamesh_${name} PUBLIC llamesh_flags ${LAYER_USES} PRIVATE ${LAYER_PRIVATE})
 endfunction()

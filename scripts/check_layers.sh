@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# Checks the #include lines of src/ against the layers of src/CMakeLists.txt: a file may include its own
-# layer and those that it USES, directly or not, by paths from src/; and a library that is wrapped is
-# included only where its wrapper stands.
-#   scripts/check_layers.sh [SOURCE-FOLDER]
+# Checks src/ against the layers of src/CMakeLists.txt: a file may include its own layer and those that it USES,
+# directly or not, by paths from src/; a library that is wrapped is included only where its wrapper is; and, given a
+# build folder, no layer's archive needs a symbol of ours that neither it nor a layer that it USES defines.
+#   scripts/check_layers.sh [--build FOLDER] [SOURCE-FOLDER]
 set -euo pipefail
+build=
+if [[ ${1:-} == --build ]]; then build=$2; shift 2; fi
 src=${1:-$(dirname "$0")/../src}
 
+layers=()
 declare -A below  # layer -> " all layers that it may include "
 while read -r layer uses; do
+  layers+=("$layer")
   below[$layer]=" $layer "
   for used in $uses; do
     if [[ -z ${below[$used]:-} ]]; then
@@ -63,5 +67,21 @@ while IFS= read -r -d '' path; do
 done < <(find "$src" \( -name '*.cpp' -o -name '*.hpp' -o -name '*.cu' -o -name '*.cuh' \) -print0 | sort -z)
 
 if ((files == 0)); then fault "$src holds no sources"; fi
-if ((faults > 0)); then echo "$faults includes against the order of the layers"; exit 1; fi
+
+# symbols OPTION LAYER...: the mangled names in namespace llamesh that the archives define or lack
+symbols() {
+  local option=$1 layer
+  shift
+  for layer in "$@"; do nm "$option" --format=just-symbols "$build/src/libllamesh_$layer.a"; done | grep 7llamesh | sort -u
+}
+if [[ -n $build ]]; then
+  for layer in "${layers[@]}"; do
+    # shellcheck disable=SC2086  # the layers are words
+    while IFS= read -r symbol; do
+      fault "libllamesh_$layer.a needs $symbol, which no layer that it uses defines"
+    done < <(comm -23 <(symbols --undefined-only "$layer") <(symbols --defined-only ${below[$layer]}) | c++filt)
+  done
+fi
+
+if ((faults > 0)); then echo "$faults faults against the order of the layers"; exit 1; fi
 echo "$files files keep the order of the layers"
