@@ -119,8 +119,8 @@ class Work {
     shown_ = step;
     const double seconds = seconds_since(start_);
     progress_.show(step,
-                   fmt::format("{:3} %  {} tokens  {:.1f} MB/s", step, output_.tokens(),
-                               static_cast<double>(bytes_) / 1e6 / seconds),
+                   {fmt::format("{:3} %", step), fmt::format("{} tokens", output_.tokens()),
+                    fmt::format("{:.1f} MB/s", static_cast<double>(bytes_) / 1e6 / seconds)},
                    seconds);
   }
 

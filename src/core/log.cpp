@@ -17,6 +17,12 @@ const std::shared_ptr<spdlog::sinks::dist_sink_mt>& places() {
   return sink;
 }
 
+/// Writes to the log file alone; empty without one.
+std::shared_ptr<spdlog::logger>& file_logger() {
+  static std::shared_ptr<spdlog::logger> logger;
+  return logger;
+}
+
 }  // namespace
 
 void setup_logging() {
@@ -34,7 +40,13 @@ void setup_logging() {
 void log_to_file(const std::string& path) {
   auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
   sink->set_pattern("%Y-%m-%d %H:%M:%S %v");
+  file_logger() = std::make_shared<spdlog::logger>("file", sink);
+  file_logger()->flush_on(spdlog::level::info);
   places()->add_sink(std::move(sink));
+}
+
+void log_to_file_only(const std::string& line) {
+  if (file_logger()) file_logger()->info("{}", line);
 }
 
 }  // namespace llamesh

@@ -11,4 +11,7 @@ void setup_logging();
 /// Also appends the log to a file (rank 0 does this for runs/<name>/log.txt).
 void log_to_file(const std::string& path);
 
+/// A line for that file alone: what the terminal shows in another form. Nothing without a file.
+void log_to_file_only(const std::string& line);
+
 }  // namespace llamesh

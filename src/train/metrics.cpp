@@ -53,14 +53,16 @@ void MetricsFile::write_event(const std::string& name, std::int64_t step,
   append(nlohmann::ordered_json{{"event", name}, {"step", step}, {"detail", detail}}.dump());
 }
 
-std::string describe(const StepRecord& r, std::int64_t total_steps) {
-  return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  MFU {:.0f} %  "
-      "memory "
-      "{:.1f}/{:.1f} MiB",
-      r.step, fmt::formatted_size("{}", total_steps), total_steps, r.loss, r.grad_norm, r.lr,
-      r.tokens_per_second, 100 * r.mfu, static_cast<double>(r.valley) / (1 << 20),
-      static_cast<double>(r.peak) / (1 << 20));
+std::vector<std::string> fields(const StepRecord& r, std::int64_t total_steps) {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return {
+      fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
+      fmt::format("loss {:.4f}", r.loss),
+      fmt::format("{:.0f} tokens/s", r.tokens_per_second),
+      fmt::format("MFU {:.0f} %", 100 * r.mfu),
+      fmt::format("grad norm {:.3f}", r.grad_norm),
+      fmt::format("lr {:.2e}", r.lr),
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
 }
 
 }  // namespace llamesh::train

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace llamesh::train {
 
@@ -32,7 +33,7 @@ class MetricsFile {
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
-  /// {"event": name, "step": ...}, for resumed runs and saved checkpoints.
+  /// {"event": name, "step": ..., "detail": ...}: "start", "resume" or "checkpoint".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
 
  private:
@@ -41,7 +42,7 @@ class MetricsFile {
   std::ofstream out_;
 };
 
-/// One line for people: step, loss, norm, rate.
-std::string describe(const StepRecord& record, std::int64_t total_steps);
+/// The record for people, "loss 2.3457", the most important field first.
+std::vector<std::string> fields(const StepRecord& record, std::int64_t total_steps);
 
 }  // namespace llamesh::train

@@ -31,7 +31,7 @@ struct EvaluateOptions {
 
 /// `log:` of the inputs.
 struct LogOptions {
-  std::int64_t every_steps = 1;  ///< lines on the terminal; metrics.jsonl has every step
+  std::int64_t every_steps = 1;  ///< between two lines of the log; metrics.jsonl has all
 };
 
 }  // namespace llamesh::train

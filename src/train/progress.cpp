@@ -1,14 +1,51 @@
 #include "train/progress.hpp"
 
+#include <fmt/ranges.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
+#include <string_view>
 
 #include "core/log.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::train {
+namespace {
+
+/// Of the terminal at this moment; it may have been resized since the last step.
+int terminal_columns() {
+  winsize size{};
+  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e6));
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+}  // namespace
+
+std::string bar_line(double done, std::vector<std::string> fields, double seconds_left,
+                     int columns) {
+  const auto room = static_cast<std::size_t>(std::max(0, columns - 1));
+  const auto cells = static_cast<std::size_t>(std::clamp(columns / 5, 0, 24));
+  const auto full =
+      static_cast<std::size_t>(static_cast<double>(cells) * std::clamp(done, 0.0, 1.0));
+  fields.insert(fields.begin() + std::min<std::ptrdiff_t>(2, std::ssize(fields)),
+                clock_text(seconds_left) + " left");
+  std::string line = '[' + std::string(full, '#') + std::string(cells - full, '.') + ']';
+  std::string_view gap = " ";
+  for (const std::string& field : fields) {
+    if (gap.size() == 2 && line.size() + 2 + field.size() > room) break;
+    line.append(gap).append(field);
+    gap = "  ";
+  }
+  return line.substr(0, room);
+}
 
 Progress::Progress(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps)
     : first_step_(first_step),
@@ -25,20 +62,21 @@ void Progress::clear() {
   drawn_ = false;
 }
 
-void Progress::show(std::int64_t step, const std::string& text, double seconds) {
+void Progress::show(std::int64_t step, const std::vector<std::string>& fields, double seconds) {
   if (this_process().rank != 0) return;
-  if (!terminal_) {
-    if (step % every_steps_ == 0 || step == total_steps_) spdlog::info("{}", text);
-    return;
+  if (step % every_steps_ == 0 || step == total_steps_) {
+    const auto line = fmt::format("{}", fmt::join(fields, "  "));
+    if (terminal_)
+      log_to_file_only(line);
+    else
+      spdlog::info("{}", line);
   }
-  constexpr std::int64_t width = 24;
-  const auto full =
-      static_cast<std::size_t>(width * step / std::max<std::int64_t>(1, total_steps_));
+  if (!terminal_) return;
+  const auto total = static_cast<double>(std::max<std::int64_t>(1, total_steps_));
   const double left = seconds / static_cast<double>(std::max<std::int64_t>(1, step - first_step_)) *
                       static_cast<double>(total_steps_ - step);
-  const auto bar =
-      std::string(full, '#') + std::string(static_cast<std::size_t>(width) - full, '.');
-  fmt::print(stderr, "\r\033[K[{}] {}  {:.0f} s left", bar, text, left);
+  fmt::print(stderr, "\r\033[K{}",
+             bar_line(static_cast<double>(step) / total, fields, left, terminal_columns()));
   std::fflush(stderr);
   drawn_ = true;
 }

@@ -126,7 +126,7 @@ class Run {
       const StepRecord record = trainer_.train_step();
       if (metrics_) metrics_->write(record);
       if (std::exchange(first, false)) tell_the_start(progress);
-      progress.show(record.step, describe(record, in.train.steps), seconds_since(start));
+      progress.show(record.step, fields(record, in.train.steps), seconds_since(start));
       const bool last = record.step == in.train.steps;
       if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0))
         evaluate(progress);

@@ -1,0 +1,127 @@
+#include "train/progress.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+
+#include "core/log.hpp"
+#include "temporary_folder.hpp"
+
+namespace llamesh::train {
+namespace {
+
+std::vector<std::string> step_of_100(int step) {
+  return {fmt::format("step {:>3}/100", step), "loss 2.3457", "12345 tokens/s", "MFU 42 %",
+          "memory 1234.0/4321.0 MiB"};
+}
+
+TEST(BarLine, FitsEveryWidthAndLeavesOutTheLeastImportant) {
+  const auto line = [](int columns, double left = 61) {
+    return bar_line(0.5, step_of_100(50), left, columns);
+  };
+  for (int columns = 1; columns <= 200; ++columns)
+    EXPECT_LT(line(columns).size(), static_cast<std::size_t>(columns));
+  EXPECT_EQ(line(20), "[##..] step  50/100");
+  EXPECT_EQ(line(40), "[####....] step  50/100  loss 2.3457");
+  EXPECT_EQ(line(80), "[########........] step  50/100  loss 2.3457  0:01:01 left  12345 tokens/s");
+  EXPECT_EQ(line(200, 7325),
+            "[############............] step  50/100  loss 2.3457  2:02:05 left  12345 tokens/s  "
+            "MFU 42 %  memory 1234.0/4321.0 MiB");
+}
+
+TEST(BarLine, TakesImpossibleNumbers) {
+  EXPECT_EQ(bar_line(0, {}, -1, 30), "[......] 0:00:00 left");
+  EXPECT_EQ(bar_line(3, {"all"}, 1e300, 30), "[######] all  1000:00:00 left");
+  EXPECT_EQ(bar_line(1, {"all"}, 0, 0), "");
+}
+
+/// Standard error as a terminal of its own; what has been written to it can be read.
+class Terminal {
+ public:
+  explicit Terminal(unsigned short columns) : saved_(dup(STDERR_FILENO)) {
+    std::fflush(stderr);
+    int slave = -1;
+    EXPECT_EQ(openpty(&master_, &slave, nullptr, nullptr, nullptr), 0);
+    dup2(slave, STDERR_FILENO);
+    close(slave);
+    fcntl(master_, F_SETFL, O_NONBLOCK);
+    resize(columns);
+  }
+  ~Terminal() {
+    std::fflush(stderr);
+    dup2(saved_, STDERR_FILENO);
+    close(saved_);
+    close(master_);
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  void resize(unsigned short columns) const {
+    winsize size{};
+    size.ws_row = 24;
+    size.ws_col = columns;
+    EXPECT_EQ(ioctl(master_, TIOCSWINSZ, &size), 0);
+  }
+  /// What was written since the last call.
+  std::string read() const {
+    std::fflush(stderr);
+    std::string text;
+    std::array<char, 4096> part{};
+    for (ssize_t count = 0; (count = ::read(master_, part.data(), part.size())) > 0;)
+      text.append(part.data(), static_cast<std::size_t>(count));
+    return text;
+  }
+
+ private:
+  int saved_;
+  int master_ = -1;
+};
+
+const std::string clears = "\r\033[K";
+
+TEST(Progress, DrawsOneLineOverAndOverAtAnyWidth) {
+  const Terminal terminal(80);
+  Progress progress(0, 100, 1);
+  int step = 0;
+  for (const int columns : {80, 120, 20, 40, 0, 80}) {  // 0: not known
+    terminal.resize(static_cast<unsigned short>(columns));
+    for (int i = 0; i < 15; ++i) {
+      ++step;
+      progress.show(step, step_of_100(step), step);
+      const auto text = terminal.read();
+      ASSERT_EQ(text.rfind(clears), 0U) << text;
+      EXPECT_LT(text.size() - clears.size(), static_cast<std::size_t>(columns > 0 ? columns : 80));
+      EXPECT_EQ(text.find('\n'), std::string::npos) << "it scrolls";
+      EXPECT_NE(text.find(fmt::format("step {:>3}", step)), std::string::npos);
+    }
+  }
+  progress.clear();
+  EXPECT_EQ(terminal.read(), clears);
+}
+
+TEST(Progress, LeavesTheLinesOfTheLogToTheFile) {
+  const test::TemporaryFolder folder;
+  const auto file = folder.path() / "log.txt";
+  log_to_file(file.string());
+  {
+    const Terminal terminal(80);
+    Progress progress(0, 10, 4);
+    for (int step = 1; step <= 10; ++step) progress.show(step, step_of_100(step), step);
+    EXPECT_EQ(terminal.read().find('\n'), std::string::npos);
+  }
+  std::ifstream in(file);
+  std::string seen;
+  for (std::string line; std::getline(in, line);) {
+    EXPECT_NE(line.find("memory 1234.0/4321.0 MiB"), std::string::npos) << line;
+    seen += line.substr(line.find("step"), 12) + ';';
+  }
+  EXPECT_EQ(seen, "step   4/100;step   8/100;step  10/100;");
+}
+
+}  // namespace
+}  // namespace llamesh::train
