@@ -14,6 +14,10 @@ struct Launch {
   std::string variable;  ///< which variable says so
   int rank = 0;          ///< this process's place among them
   bool wired = true;     ///< the launcher offered a PMI by which MPI can bring the ranks together
+
+  /// Open MPI's mpirun, which prints pages of text about ranks that end with an exit code other
+  /// than 0, but none when they have asked it to end the job.
+  bool by_open_mpi() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
 };
 
 /// mpirun's own variables win over Slurm's: an mpirun inside an allocation may start fewer or more

@@ -1,5 +1,6 @@
 #include "comm/session.hpp"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
@@ -32,6 +33,16 @@ bool mpi_runs() {
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
   return initialized != 0 && finalized == 0;
+}
+
+/// Asks the launcher to end all ranks, as MPI_Abort of an Open MPI on PMIx does, but without the
+/// page of text that MPI_Abort prints below the reason. False where this MPI has no PMIx.
+bool abort_by_pmix(ExitCode code) {
+  // pmix_status_t PMIx_Abort(int status, const char msg[], pmix_proc_t procs[], size_t nprocs); no
+  // procs: all of the job. MPI loads the library at run time, if at all.
+  using Abort = int (*)(int, const char*, void*, std::size_t);
+  const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "PMIx_Abort"));
+  return abort != nullptr && abort(static_cast<int>(code), "", nullptr, 0) == 0;
 }
 
 /// One process prints the problem, the others end quietly with the same exit code.
@@ -87,8 +98,9 @@ void abort_job(ExitCode code) {
   stop_waiting();
   std::fflush(nullptr);
   if (mpi_runs()) {
-    end_process_soon(code);  // MPI_Abort asks the launcher, which may itself be gone
-    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+    end_process_soon(code);  // the launcher is asked to end the ranks, and may itself be gone
+    if (!abort_by_pmix(code) && this_process().world_size > 1)
+      MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   }
   std::_Exit(static_cast<int>(code));
 }

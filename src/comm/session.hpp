@@ -31,8 +31,9 @@ class Failed : public Error {
   explicit Failed(ExitCode code) : Error(code, "another rank failed") {}
 };
 
-/// Ends the whole job at once, whatever the other ranks are doing, with this exit code (MPI_Abort;
-/// plain exit when MPI does not run).
+/// Ends the whole job at once, whatever the other ranks are doing, with this exit code (through
+/// PMIx where MPI uses it, so that nothing is printed, or else MPI_Abort; plain exit of a single
+/// process or when MPI does not run).
 [[noreturn]] void abort_job(ExitCode code);
 
 /// Ends this process by itself in 5 s, whatever else it does or waits for until then.

@@ -46,6 +46,13 @@ TEST(Launch, MpirunInsideAnAllocationDecidesItself) {
   EXPECT_NE(problem(inside, 1).find("another MPI"), std::string::npos);
 }
 
+TEST(Launch, TellsOpenMpisMpirunFromOtherLaunchers) {
+  EXPECT_TRUE(launch({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "8"}}).by_open_mpi());
+  EXPECT_FALSE(launch({{"SLURM_STEP_NUM_TASKS", "4"}, {"PMIX_RANK", "1"}}).by_open_mpi());
+  EXPECT_FALSE(launch({{"PMI_SIZE", "4"}}).by_open_mpi());
+  EXPECT_FALSE(launch({}).by_open_mpi());
+}
+
 TEST(Launch, AShellInAnAllocationHasToUseALauncher) {
   EXPECT_NE(problem({{"SLURM_NTASKS", "8"}}, 1), "");
   EXPECT_EQ(problem({{"SLURM_NTASKS", "1"}}, 1), "");

@@ -55,9 +55,11 @@ expect_end() {
   bad "processes are left: $(processes)"
 }
 
-# expect_line TEXT...: one rank has said one line, and these texts are in it. The notices of mpirun do not count.
+# expect_line TEXT...: one rank has said one line, these texts are in it, and nothing comes after it (no page of
+# text of mpirun or MPI_Abort).
 expect_line() {
   local lines text
+  [[ $(tail -n 1 err) == "llamesh: "* ]] || bad "the last line does not begin with 'llamesh: '"
   lines=$(grep '^llamesh: ' err)
   [[ $(grep -c '^llamesh: ' err) == 1 ]] || bad "not exactly one line that begins with 'llamesh: '"
   for text in "$@"; do
