@@ -294,10 +294,7 @@ std::string page(const Described& about, const RunMetrics& run) {
       "<meta name=\"viewport\" content=\"width=device-width\"><title>{0} – llamesh</title>\n"
       "<style>{1}</style></head><body><main>\n<h1>{0}</h1>\n<p class=\"facts\">{2}</p>\n",
       escaped(about.name), report_style, facts);
-  if (run.steps.empty())
-    out += "<p class=\"none\">No step of this run has been recorded yet.</p>\n";
-  else
-    out += tiles(run) + charts(run) + traffic_table(run);
+  out += tiles(run) + charts(run) + traffic_table(run);
   if (run.unreadable > 0)
     out += fmt::format("<p class=\"note\">{} of metrics.jsonl skipped: no valid record.</p>\n",
                        counted(run.unreadable, "line"));

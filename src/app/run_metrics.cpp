@@ -45,10 +45,10 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.validation[step] = number(line, "loss");
   } else if (event == "checkpoint") {
     ++run.checkpoints;
-  } else if (event == "resume") {
+  } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
-    run.resumes.push_back(step);
+    if (event == "resume" && step > 0) run.resumes.push_back(step);
   }
 }
 
@@ -84,6 +84,7 @@ RunMetrics read_metrics(const std::filesystem::path& file) {
     if (line.empty()) continue;
     if (!take_line(line, run) && !torn) ++run.unreadable;
   }
+  validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;
 }
 

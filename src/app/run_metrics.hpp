@@ -23,12 +23,12 @@ struct StepMetrics {
 struct RunMetrics {
   std::map<std::int64_t, StepMetrics> steps;
   std::map<std::int64_t, double> validation;  ///< loss after that step, nats
-  std::vector<std::int64_t> resumes;          ///< steps that a later segment started from
+  std::vector<std::int64_t> resumes;          ///< steps after 0 that a later start went on from
   std::size_t checkpoints = 0;                ///< times that a checkpoint was written
   std::size_t unreadable = 0;                 ///< lines left out; a torn last line is not counted
 };
 
-/// Reads a run's metrics.jsonl; a missing file is a user error (exit 78).
+/// Reads a run's metrics.jsonl; a missing file, or one without a step, is a user error (exit 78).
 RunMetrics read_metrics(const std::filesystem::path& file);
 
 }  // namespace llamesh::app

@@ -171,7 +171,7 @@ class Run {
                    seconds_since(begin));
       from = "the weights of " + pretrained.hf;
     }
-    if (metrics_) metrics_->write_event("resume", 0, from);
+    if (metrics_) metrics_->write_event("start", 0, from);
   }
 
   void resume() {

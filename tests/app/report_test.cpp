@@ -9,6 +9,7 @@
 #include "app/chart.hpp"
 #include "app/run_metrics.hpp"
 #include "core/error.hpp"
+#include "error_of.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::app {
@@ -127,8 +128,24 @@ TEST_F(Report, TextOfTheRunCannotBreakThePage) {
   EXPECT_NE(report(step(1, "5")).find("</html>"), std::string::npos);
 }
 
-TEST_F(Report, SaysThatNothingHasBeenRecordedYet) {
-  EXPECT_NE(report("").find("No step of this run has been recorded yet"), std::string::npos);
+TEST_F(Report, AFreshStartIsNoResume) {
+  const RunMetrics fresh = metrics(event("start", 0) + step(1, "5") + event("resume", 1));
+  EXPECT_EQ(fresh.resumes, std::vector<std::int64_t>{1});
+  // As llamesh called it once; and what an earlier run left in the file does not count.
+  const RunMetrics again = metrics(step(1, "9") + step(2, "8") + event("resume", 0) + step(1, "5"));
+  EXPECT_EQ(again.steps.size(), 1u);
+  EXPECT_TRUE(again.resumes.empty());
+  EXPECT_EQ(metrics(step(7, "9") + event("start", 0) + step(1, "5")).steps.size(), 1u);
+  EXPECT_EQ(count(report(event("start", 0) + step(1, "5")), "resumed from"), 0u);
+}
+
+TEST_F(Report, MetricsWithoutAStepAreAUserError) {
+  for (const std::string& text : {std::string(), event("start", 0), std::string("no JSON\n")}) {
+    write("metrics.jsonl", text);
+    const std::string said = test::error_of([&] { write_report(folder); });
+    EXPECT_NE(said.find("metrics.jsonl has no training step yet"), std::string::npos) << said;
+  }
+  EXPECT_FALSE(fs::exists(folder / "report.html"));
 }
 
 TEST_F(Report, MissingMetricsAreAUserErrorAndAnUnwritableReportAnIoFailure) {
