@@ -115,6 +115,11 @@ void complete(Inputs& in, const std::string& name) {
       "{}: data.document_mask is true, but nothing says where the documents of token files end; "
       "name the id in data.eos_token",
       name);
+  validate(
+      in.train.epochs == 0 || in.train.steps == 0,
+      "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "
+      "to train.epochs)",
+      name, in.train.steps, in.train.epochs);
   validate(in.evaluate.every_steps == 0 || !in.data.validation.empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
            "evaluate.every_steps to 0",

@@ -102,7 +102,9 @@ void training_keys(Io& io, Inputs& in) {
     io.key("min_lr_ratio", in.schedule.min_lr_ratio, from_to(0, 1));
   });
   io.section("train", [&] {
-    io.key("steps", in.train.steps, at_least(0));
+    io.key("epochs", in.train.epochs, from_to(0, 1e6));
+    if (in.train.epochs > 0) in.train.steps = 0;  // auto, unless it is given too
+    io.automatic("steps", in.train.steps);
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));

@@ -98,6 +98,9 @@ class Run {
     if (device::kind() == device::Kind::cpu && !setup_.inputs.train.gemm_table.empty())
       spdlog::info("train.gemm_table is for GPUs: the CPU's products have one algorithm each");
     for (const std::string& line : trainer_.describe_data()) spdlog::info("{}", line);
+    if (const auto& in = setup_.inputs; in.train.epochs > 0)
+      spdlog::info("train.epochs {}: {} steps of {} sequences", in.train.epochs, in.train.steps,
+                   in.train.global_batch);
     tell_the_job();
     watchdog_.begin(Activity::resuming, 0);
     data_ = {

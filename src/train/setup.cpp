@@ -1,5 +1,7 @@
 #include "train/setup.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "checkpoint/hf_weights.hpp"
@@ -22,6 +24,15 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
            "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}",
            options.global_batch, ranks, options.micro_batch, at_once);
   return options.global_batch / at_once;
+}
+
+/// As many steps as show `epochs` times the sequences of an epoch; the last one goes on into the
+/// next epoch where it has to.
+std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
+  const double sequences =
+      std::max(1.0, std::round(options.epochs * static_cast<double>(epoch_length)));
+  return static_cast<std::int64_t>(
+      std::ceil(sequences / static_cast<double>(options.global_batch)));
 }
 
 data::TokenStream open_validation(const data::DataOptions& options, std::int64_t vocab_size) {
@@ -69,11 +80,13 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
         *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
     if (world.rank() == 0) check_pretrained(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
+    setup.train_tokens.emplace(in.data, in.model.vocab_size);
+    if (in.train.epochs > 0)
+      in.train.steps = steps_of(in.train, setup.train_tokens->sampler(in.run.seed).epoch_length());
     if (in.schedule.name == optim::ScheduleName::wsd)
       validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
                "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
                in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
-    setup.train_tokens.emplace(in.data, in.model.vocab_size);
     if (in.evaluate.every_steps > 0) {
       validate(!in.data.validation.empty(),
                "evaluate.every_steps is {}, but data.validation names no file",

@@ -14,7 +14,7 @@ namespace llamesh::train {
 /// A run thought through on paper: whatever can be wrong with its inputs is found when this is
 /// made, on every rank in the same way, before any memory is taken or any file written.
 struct Setup {
-  Inputs inputs;  ///< with model, global_batch and folder resolved
+  Inputs inputs;  ///< with model, global_batch, steps and folder resolved
   comm::Topology topology;
   comm::MeshShape mesh;
   std::unique_ptr<const model::ParameterTable> table;  ///< at a fixed address: layout borrows it

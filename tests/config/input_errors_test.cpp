@@ -36,15 +36,15 @@ TEST(InputErrors, DuplicateKeys) {
 
 TEST(InputErrors, WrongTypes) {
   EXPECT_EQ(error(data + "train: {steps: abc}\n"),
-            "f.yaml:2: train.steps: expected an integer, got 'abc'");
+            "f.yaml:2: train.steps: expected an integer or auto, got 'abc'");
   EXPECT_EQ(error(data, {"train.steps=1.5"}),
-            "command line: train.steps: expected an integer, got '1.5'");
+            "command line: train.steps: expected an integer or auto, got '1.5'");
   EXPECT_EQ(error(data, {"train.steps="}),
-            "command line: train.steps: expected an integer, got nothing");
+            "command line: train.steps: expected an integer or auto, got nothing");
   EXPECT_EQ(error(data, {"train.steps=[1]"}),
-            "command line: train.steps: expected an integer, got a list");
+            "command line: train.steps: expected an integer or auto, got a list");
   EXPECT_EQ(error(data, {"train.steps=1e400"}),
-            "command line: train.steps: expected an integer, got '1e400'");
+            "command line: train.steps: expected an integer or auto, got '1e400'");
   EXPECT_EQ(error(data, {"train=5"}), "command line: train: expected a group of keys, got '5'");
   EXPECT_EQ(error(data, {"optimizer.lr=fast"}),
             "command line: optimizer.lr: expected a number, got 'fast'");

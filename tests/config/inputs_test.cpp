@@ -128,6 +128,24 @@ TEST(Inputs, PrintedNumbersAreExact) {
   EXPECT_EQ(parse_inputs(to_yaml(big), "printed").train.steps, 9007199254740993);
 }
 
+TEST(Inputs, EpochsStandInPlaceOfSteps) {
+  const auto read = [](const std::vector<std::string>& overrides) {
+    const auto in = parse_inputs(minimal, "f", overrides);
+    EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "printed")), to_yaml(in));
+    return std::pair(in.train.epochs, in.train.steps);
+  };
+  EXPECT_EQ(read({}), std::pair(0.0, std::int64_t{100}));
+  EXPECT_EQ(read({"train.epochs=1.5"}), std::pair(1.5, std::int64_t{0}));
+  EXPECT_EQ(read({"train.epochs=2", "train.steps=auto"}), std::pair(2.0, std::int64_t{0}));
+  EXPECT_EQ(read({"train.epochs=0", "train.steps=7"}), std::pair(0.0, std::int64_t{7}));
+  EXPECT_EQ(read({"train.steps=0"}), std::pair(0.0, std::int64_t{0}));
+  EXPECT_EQ(test::error_of([&] {
+              read({"train.epochs=2", "train.steps=7"});
+            }),
+            "f: train.steps is 7 and train.epochs 2; give one of them (train.steps: auto leaves it "
+            "to train.epochs)");
+}
+
 TEST(Inputs, OverridesWinOverTheFile) {
   const Inputs in =
       parse_inputs("train: {steps: 5, micro_batch: 2}\n" + minimal, "f",

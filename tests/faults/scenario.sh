@@ -27,7 +27,7 @@ duplicate_key() {
   echo 'run: {name: again}' >>a.yaml
   refused 3 "a.yaml:$(wc -l <a.yaml): duplicate key 'run'" "already at a.yaml:$(grep -n '^run:' a.yaml | head -n 1 | cut -d: -f1)" -- a.yaml
 }
-wrong_type() { refused 3 "train.steps: expected an integer, got 'many'" -- $tiny train.steps=many; }
+wrong_type() { refused 3 "train.steps: expected an integer or auto, got 'many'" -- $tiny train.steps=many; }
 not_yaml() {
   printf 'run: {name: x\ndata: [\n' >a.yaml
   refused 3 "a.yaml:" "not valid YAML" -- a.yaml

@@ -79,6 +79,25 @@ TEST_F(SetupTest, RefusesMoreTokensThanCanBeNumbered) {
   expect_error("train.micro_batch 2048 x data.sequence_length 1048576 are more than 2147483647");
 }
 
+TEST_F(SetupTest, CountsTheStepsOfEpochs) {
+  // 10 sequences of 24 tokens, and the token that the last target needs.
+  inputs_.data.train = {write("text.txt", std::string(241, 'x'))};
+  inputs_.train.global_batch = 3;
+  const auto steps = [&](double epochs) {
+    inputs_.train.epochs = epochs;
+    return make_setup(test::world(), inputs_).inputs.train.steps;
+  };
+  EXPECT_EQ(steps(3), 10);
+  EXPECT_EQ(steps(1), 4) << "the last step goes on into the next epoch";
+  EXPECT_EQ(steps(0.3), 1) << "0.3 x 10 is more than 3 in double";
+  EXPECT_EQ(steps(0.01), 1);
+  EXPECT_EQ(steps(0), 20) << "those of train.steps";
+  inputs_.schedule.name = optim::ScheduleName::wsd;
+  inputs_.schedule.decay_steps = 7;
+  inputs_.train.epochs = 1;
+  expect_error("4 warmup_steps and 7 decay_steps do not fit into 4 steps");
+}
+
 TEST_F(SetupTest, RefusesAScheduleLongerThanTheRun) {
   inputs_.schedule.name = optim::ScheduleName::wsd;
   inputs_.schedule.decay_steps = 17;  // of 20, of which 4 warm up
