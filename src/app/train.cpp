@@ -3,6 +3,7 @@
 #include "app/commands.hpp"
 #include "app/session.hpp"
 #include "comm/session.hpp"
+#include "config/changes.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -33,9 +34,9 @@ int train(const TrainArguments& arguments) {
     return 0;
 
   auto outcome = ExitCode::done;
-  run_or_abort([&, &config = text] {
+  run_or_abort([&, &yaml = text] {
     outcome = arguments.check ? train::preflight(world, setup, version_text())
-                              : train::run(world, setup, config, std::move(startup));
+                              : train::run(world, setup, yaml, std::move(startup), config::changes);
   });
   return static_cast<int>(outcome);
 }

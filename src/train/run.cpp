@@ -73,10 +73,11 @@ checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
 class Run {
  public:
   Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-      Startup startup)
+      Startup startup, const ConfigChanges& changes)
       : world_(world),
         setup_(setup),
         config_(config),
+        changes_(changes),
         startup_(std::move(startup)),
         folder_(setup.inputs.run.folder),
         deadline_(folder_, world.rank() == 0),
@@ -124,6 +125,11 @@ class Run {
     Progress progress(trainer_.step(), in.train.steps, in.log.every_steps);
     const auto start = Clock::now();
     bool first = true;
+    if (trainer_.step() >= in.train.steps)
+      spdlog::info(
+          "nothing to do: step {} of {} is done; go on with a larger train.{}, or train anew under "
+          "another run.name",
+          trainer_.step(), in.train.steps, in.train.epochs > 0 ? "epochs" : "steps");
     while (trainer_.step() < in.train.steps) {
       watchdog_.begin(Activity::training, trainer_.step() + 1);
       const StepRecord record = trainer_.train_step();
@@ -192,6 +198,9 @@ class Run {
     trainer_.go_on_from(found->step, found->tokens);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
+    if (changes_ && world_.rank() == 0)
+      for (const std::string& change : changes_(found->config, config_))
+        spdlog::info("changed since step {}: {}", found->step, change);
     if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
   }
 
@@ -296,6 +305,7 @@ class Run {
   const comm::Communicator& world_;
   const Setup& setup_;
   const std::string& config_;
+  const ConfigChanges& changes_;
   Startup startup_;
   std::filesystem::path folder_;
   Deadline deadline_;
@@ -315,14 +325,14 @@ class Run {
 }  // namespace
 
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-             Startup startup) {
+             Startup startup, const ConfigChanges& changes) {
   const std::filesystem::path folder = setup.inputs.run.folder;
   comm::agree(world, [&] {
     const auto halt = Deadline::halt_file(folder);
     validate(world.rank() != 0 || !std::filesystem::exists(halt),
              "{} asks this run to stand still; remove it to go on", halt.string());
   });
-  Run run(world, setup, config, std::move(startup));
+  Run run(world, setup, config, std::move(startup), changes);
   try {
     run.start();
     return run.to_the_end();

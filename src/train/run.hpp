@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "core/error.hpp"
 #include "train/setup.hpp"
@@ -8,11 +10,16 @@
 
 namespace llamesh::train {
 
+/// The differences between two resolved inputs, a text for each key.
+using ConfigChanges =
+    std::function<std::vector<std::string>(const std::string& before, const std::string& now)>;
+
 /// A whole run: opens the run folder, goes on from the newest good checkpoint, trains to the last
 /// step or until it is asked to stop (deadline.hpp), and on the way evaluates, saves, and tells
 /// people and files about it. `config` is the resolved inputs as YAML, kept in the run folder and
-/// in every checkpoint. Returns `done`, or `stopped_early` with a checkpoint. Collective.
+/// in every checkpoint; where it is not what the checkpoint has, `changes` says how, for the log.
+/// Returns `done`, or `stopped_early` with a checkpoint. Collective.
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-             Startup startup);
+             Startup startup, const ConfigChanges& changes = {});
 
 }  // namespace llamesh::train

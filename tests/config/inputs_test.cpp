@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "config/changes.hpp"
 #include "error_of.hpp"
 #include "temporary_folder.hpp"
 
@@ -219,6 +220,34 @@ TEST(Inputs, TheFilesOfTheRepositoryAreGood) {
   for (const auto& entry : std::filesystem::directory_iterator(LLAMESH_INPUTS "/models"))
     EXPECT_NO_THROW(parse_inputs(minimal, "f", {"model.file=" + entry.path().string()}))
         << entry.path();
+}
+
+TEST(Changes, NameEachKeyWithBothValues) {
+  const auto text = [](const std::vector<std::string>& overrides) {
+    return to_yaml(parse_inputs(minimal, "f", overrides));
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(changes(text({}), text({})), Lines{});
+  EXPECT_EQ(changes(text({"optimizer.lr=1e-3", "data.train=[a, b]"}),
+                    text({"optimizer.lr=5e-4", "optimizer.betas=[0.9, 0.99]", "data.train=[a, c]",
+                          "data.tokenizer=x"})),
+            (Lines{"data.train [a, b] -> [a, c]", "data.tokenizer byte -> x",
+                   "optimizer.lr 0.001 -> 0.0005", "optimizer.betas [0.9, 0.95] -> [0.9, 0.99]"}));
+  EXPECT_EQ(changes(text({}), text({"model.rope_scaling={factor: 8}"})).at(0).substr(0, 41),
+            "model.rope_scaling null -> {rope_type: ll");
+}
+
+TEST(Changes, LeaveOutWhatDoesNotAffectTheTraining) {
+  const auto now =
+      to_yaml(parse_inputs(minimal, "f", {"run.name=x", "checkpoint.keep=7", "log.every_steps=9"}));
+  EXPECT_EQ(changes(to_yaml(parse_inputs(minimal, "f")), now), std::vector<std::string>{});
+}
+
+TEST(Changes, AreNotWhatAnotherVersionOrProgramWrote) {
+  const auto now = to_yaml(parse_inputs(minimal, "f", {"optimizer.lr=1"}));
+  EXPECT_EQ(changes("optimizer: {eps: 1e-08, gone: 3}\n", now), std::vector<std::string>{});
+  for (const char* other : {"", "text", "[1]", "a: [unclosed", "optimizer: 3\n---\n"})
+    EXPECT_EQ(changes(other, now), std::vector<std::string>{}) << other;
 }
 
 }  // namespace

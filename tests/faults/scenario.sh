@@ -242,6 +242,24 @@ halt_file_stays() {
   expect_line "runs/tiny/halt" "remove it"
 }
 
+# A run that has nothing left to do says so and how to go on; one that goes on says which inputs have changed.
+resumed_with_changes() {
+  launch 2 train $tiny
+  [[ $code == 0 ]] || bad "the run failed"
+  launch 2 train $tiny optimizer.lr=5e-4 log.every_steps=7
+  [[ $code == 0 ]] || bad "the finished run failed"
+  [[ $(grep -c 'nothing to do: step 20 of 20 is done; go on with a larger train.steps, or' err) == 1 ]] ||
+    bad "it does not say that there is nothing to do"
+  launch 2 train $tiny optimizer.lr=5e-4 train.steps=auto train.epochs=0.3
+  [[ $code == 0 && -e runs/tiny/checkpoints/step_00000025 ]] || bad "0.3 epochs of 997 sequences are not 25 steps of 12"
+  grep -q 'nothing to do' err && bad "it says that there is nothing to do"
+  [[ $(sed -n 's/.*changed since step 20: //p' err) == "optimizer.lr 0.001 -> 0.0005
+train.epochs 0 -> 0.3
+train.steps 20 -> auto" ]] || bad "it does not name the keys that have changed"
+  launch 2 train runs/tiny/config.yaml run.folder=runs/again checkpoint.resume=none
+  [[ $code == 0 && -e runs/again/checkpoints/step_00000025 ]] || bad "config.yaml does not give the same run"
+}
+
 # Under a scheduler a run that gains nothing is not started for ever.
 no_progress() {
   export SLURM_JOB_ID=1
