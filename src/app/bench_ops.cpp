@@ -81,7 +81,7 @@ void elementwise(double memory) {
   print_rate("add of bf16", DType::f32, 10 * n, memory, [&] { ops::add(stream, p, half); });
   print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
   print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
-  const ops::AdamwStep step{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 1.0F};
+  const ops::AdamwStep step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
   print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
 }
 

@@ -130,12 +130,13 @@ double sum_of_squares(Stream& stream, Tensor x);
 
 // --- Optimizers, one pass over fp32 views of equal numel. ---
 
-/// Numbers of one AdamW step (Loshchilov & Hutter 2019), as in torch.optim.AdamW.
+/// Numbers of one AdamW step (Loshchilov & Hutter 2019), as in torch.optim.AdamW. In double, as
+/// torch has them: 1 - beta of a rounded beta is off, by 1.7e-4 of itself for 0.9999.
 struct AdamwStep {
-  float lr, beta1, beta2, eps, weight_decay;
-  float correction1;     ///< 1 - beta1^t
-  float correction2;     ///< 1 - beta2^t
-  float gradient_scale;  ///< clip factor, folded in
+  double lr, beta1, beta2, eps, weight_decay;
+  double correction1;     ///< 1 - beta1^t
+  double correction2;     ///< 1 - beta2^t
+  double gradient_scale;  ///< clip factor, folded in
 };
 void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
            const AdamwStep& step);

@@ -40,26 +40,26 @@ void Optimizer::step(double lr, double norm, std::int64_t step) {
   const double clip =
       options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;
   const auto t = static_cast<double>(step);
-  ops::AdamwStep adamw{.lr = static_cast<float>(lr),
-                       .beta1 = static_cast<float>(options_.beta1),
-                       .beta2 = static_cast<float>(options_.beta2),
-                       .eps = static_cast<float>(options_.eps),
+  ops::AdamwStep adamw{.lr = lr,
+                       .beta1 = options_.beta1,
+                       .beta2 = options_.beta2,
+                       .eps = options_.eps,
                        .weight_decay = 0,
-                       .correction1 = static_cast<float>(1 - std::pow(options_.beta1, t)),
-                       .correction2 = static_cast<float>(1 - std::pow(options_.beta2, t)),
-                       .gradient_scale = static_cast<float>(clip)};
-  ops::SgdStep sgd{.lr = adamw.lr,
-                   .momentum = adamw.beta1,
+                       .correction1 = 1 - std::pow(options_.beta1, t),
+                       .correction2 = 1 - std::pow(options_.beta2, t),
+                       .gradient_scale = clip};
+  ops::SgdStep sgd{.lr = static_cast<float>(lr),
+                   .momentum = static_cast<float>(options_.beta1),
                    .weight_decay = 0,
-                   .gradient_scale = adamw.gradient_scale};
+                   .gradient_scale = static_cast<float>(clip)};
   auto& stream = device::compute_stream();
   const auto& layout = fsdp_.layout();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     for (const auto& piece : layout.pieces(u, fsdp_.shard_rank())) {
       const auto part = [&](const Tensor& shard) { return shard.slice(piece.offset, piece.count); };
       const bool decays = layout.table()[piece.parameter].is_matrix();
-      adamw.weight_decay = sgd.weight_decay =
-          decays ? static_cast<float>(options_.weight_decay) : 0.0F;
+      adamw.weight_decay = decays ? options_.weight_decay : 0;
+      sgd.weight_decay = static_cast<float>(adamw.weight_decay);
       const Tensor parameter = part(fsdp_.master(u));
       const Tensor gradient = part(fsdp_.gradient_shard(u));
       const Tensor moment = part(moments_[0].shards[u]);

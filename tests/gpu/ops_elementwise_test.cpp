@@ -60,7 +60,7 @@ TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
 }
 
 TEST(CudaOptimizers, AdamwStepsAsOnTheCpu) {
-  const ops::AdamwStep step{1e-2F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.19F, 0.0975F, 0.3F};
+  const ops::AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.3};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
       Twin p(DType::f32, 1, count, place), m(DType::f32, 1, count, place);

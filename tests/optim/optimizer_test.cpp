@@ -178,6 +178,10 @@ TEST_P(EveryMesh, AdamwWithClippingIsTheReference) {
   compare({.name = OptimizerName::adamw, .eps = 1e-3, .weight_decay = 0.1, .clip_norm = 10});
 }
 
+TEST_P(EveryMesh, AdamwWithABetaNearOneIsTheReference) {
+  compare({.name = OptimizerName::adamw, .beta2 = 0.9999, .eps = 1e-3, .clip_norm = 0});
+}
+
 TEST_P(EveryMesh, SgdIsTheReference) {
   compare({.name = OptimizerName::sgd, .beta1 = 0.9, .weight_decay = 0.3, .clip_norm = 0});
 }

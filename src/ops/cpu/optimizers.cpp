@@ -1,5 +1,4 @@
-#include <cmath>
-
+#include "ops/adamw_factors.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/vec.hpp"
@@ -17,25 +16,23 @@ void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, 
   expects(exp_avg.numel() == count && exp_avg_sq.numel() == count && gradient.numel() == count,
           "adamw on tensors of {}, {}, {} and {} numbers", count, exp_avg.numel(),
           exp_avg_sq.numel(), gradient.numel());
-  stream.run([=] {
+  stream.run([=, factors = factors_of(step)] {
     auto* p = parameter.span<float>().data();
     auto* m = exp_avg.span<float>().data();
     auto* v = exp_avg_sq.span<float>().data();
     const auto* g = gradient.span<float>().data();
-    const auto kept = 1.0F - step.lr * step.weight_decay;
-    const auto step_size = step.lr / step.correction1;
-    const auto root_correction = 1.0F / std::sqrt(step.correction2);
     for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
       for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
         const auto i = first + offset;
-        const auto slope = load(g + i, lanes) * step.gradient_scale;
+        const auto slope = load(g + i, lanes) * factors.gradient_scale;
         const auto old = load(m + i, lanes);
-        const auto mean = old + (slope - old) * (1.0F - step.beta1);
-        const auto square = load(v + i, lanes) * step.beta2 + slope * slope * (1.0F - step.beta2);
-        const auto root = cpu::sqrt(square) * root_correction + step.eps;
+        const auto mean = old + (slope - old) * factors.one_minus_beta1;
+        const auto square =
+            load(v + i, lanes) * factors.beta2 + slope * slope * factors.one_minus_beta2;
+        const auto root = cpu::sqrt(square) * factors.root_correction + factors.eps;
         store(m + i, mean, lanes);
         store(v + i, square, lanes);
-        store(p + i, load(p + i, lanes) * kept - step_size * mean / root, lanes);
+        store(p + i, load(p + i, lanes) * factors.kept - factors.step_size * mean / root, lanes);
       });
     });
   });

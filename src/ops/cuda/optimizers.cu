@@ -1,5 +1,4 @@
-#include <cmath>
-
+#include "ops/adamw_factors.hpp"
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
 
@@ -9,15 +8,15 @@ namespace {
 
 constexpr std::int64_t threads = 256;
 
-/// What of an AdamW step is the same for all parameters.
 struct Adamw {
-  float kept, step_size, root_correction, beta1, beta2, eps, gradient_scale;
+  AdamwFactors factors;
 
   __device__ __forceinline__ void operator()(float& p, float& m, float& v, float g) const {
-    const float slope = g * gradient_scale;
-    m += (slope - m) * (1.0F - beta1);
-    v = v * beta2 + slope * slope * (1.0F - beta2);
-    p = p * kept - step_size * m / (sqrtf(v) * root_correction + eps);
+    const float slope = g * factors.gradient_scale;
+    m += (slope - m) * factors.one_minus_beta1;
+    v = v * factors.beta2 + slope * slope * factors.one_minus_beta2;
+    p = p * factors.kept -
+        factors.step_size * m / (sqrtf(v) * factors.root_correction + factors.eps);
   }
 };
 
@@ -77,13 +76,7 @@ void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, 
           "adamw on tensors of {}, {}, {} and {} elements", count, exp_avg.numel(),
           exp_avg_sq.numel(), gradient.numel());
   if (count == 0) return;
-  const Adamw kernel{1.0F - step.lr * step.weight_decay,
-                     step.lr / step.correction1,
-                     1.0F / std::sqrt(step.correction2),
-                     step.beta1,
-                     step.beta2,
-                     step.eps,
-                     step.gradient_scale};
+  const Adamw kernel{factors_of(step)};
   const bool wide = aligned(parameter, exp_avg, exp_avg_sq, gradient);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
     launch(&adamw_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
