@@ -109,6 +109,7 @@ void decode(const char* name, const model::LlamaConfig& config, DType dtype) {
 
 int bench_decode(const std::string& device) {
   use_lone_device(device);
+  use_faster_bf16_products();
   fmt::print("One text, token by token behind a prompt of {}, {}; random weights\n\n",
              prompt_tokens, where());
   fmt::print("{:<14}{:>6}{:>9}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n", "shape", "type", "GB",

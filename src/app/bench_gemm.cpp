@@ -8,8 +8,8 @@
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
 #include "app/session.hpp"
+#include "ops/bf16_products.hpp"
 #include "ops/gemm_algorithms.hpp"
-#include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
@@ -79,9 +79,10 @@ std::string cell(double taken, double best, int candidates) {
   return fmt::format("{:.0f} {:3.0f} %", taken, 100 * taken / best);
 }
 
-void print_table(std::span<const Layer> layers, std::int64_t tokens, DType dtype) {
-  const auto square = ops::measured_gemm_rate(dtype) / 1e9;
-  fmt::print("\n{}; a large square product: {:.0f} GFLOP/s\n", name_of(dtype), square);
+void print_table(const std::string& name, std::span<const Layer> layers, std::int64_t tokens,
+                 DType dtype) {
+  const auto square = measured_gemm_rate(dtype) / 1e9;
+  fmt::print("\n{}; a large square product: {:.0f} GFLOP/s\n", name, square);
   fmt::print("{:<16}{:>22}{:>14}{:>14}{:>14}\n", "layer", "tokens x in x out", "forward", "dx",
              "dw");
   double best = square;
@@ -97,20 +98,42 @@ void print_table(std::span<const Layer> layers, std::int64_t tokens, DType dtype
   fmt::print("best GEMM: {:.0f} GFLOP/s\n", best);
 }
 
+void bench_gemm_on_gpu() {
+  fmt::print("GEMMs of Llama 3 8B in GFLOP/s on {}\n", where());
+  fmt::print("in bf16 each beside the best of cuBLASLt's first {} algorithms for the shape\n",
+             ops::gemm_candidates());
+  for (const auto dtype : {DType::f32, DType::bf16})
+    print_table(std::string(name_of(dtype)), layers_8b, 16384, dtype);
+}
+
+/// bf16 in both ways, where there are two.
+void bench_gemm_on_cpu() {
+  constexpr std::int64_t tokens = 2048;
+  fmt::print("GEMMs of the 100M Llama in GFLOP/s on {}\n", where());
+  fmt::print("{}; fp32 FMA peak: {:.0f} GFLOP/s\n", ops::instruction_set(),
+             measured_fma_rate() / 1e9);
+  print_table("fp32", layers_100m, tokens, DType::f32);
+  use_faster_bf16_products();
+  const auto taken = ops::bf16_products();
+  for (const auto way : {ops::Bf16Products::native, ops::Bf16Products::in_fp32}) {
+    if (way == ops::Bf16Products::native && !ops::has_native_bf16()) continue;
+    ops::use_bf16_products(way);
+    print_table(
+        fmt::format("bf16, {}{}",
+                    way == ops::Bf16Products::native ? "by bf16 instructions" : "converted to fp32",
+                    way == taken ? " (what training takes here)" : ""),
+        layers_100m, tokens, DType::bf16);
+  }
+}
+
 }  // namespace
 
 int bench_gemm(const std::string& device) {
   use_lone_device(device);
-  const bool on_gpu = device::compute_stream().on_gpu();
-  fmt::print("GEMMs of {} in GFLOP/s on {}\n", on_gpu ? "Llama 3 8B" : "the 100M Llama", where());
-  if (on_gpu)
-    fmt::print("in bf16 each beside the best of cuBLASLt's first {} algorithms for the shape\n",
-               ops::gemm_candidates());
+  if (device::compute_stream().on_gpu())
+    bench_gemm_on_gpu();
   else
-    fmt::print("{}, bf16 is {}; fp32 FMA peak: {:.0f} GFLOP/s\n", ops::instruction_set(),
-               ops::has_fast_bf16() ? "native" : "computed in fp32", measured_fma_rate() / 1e9);
-  for (const auto dtype : {DType::f32, DType::bf16})
-    print_table(on_gpu ? layers_8b : layers_100m, on_gpu ? 16384 : 2048, dtype);
+    bench_gemm_on_cpu();
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include "app/bench.hpp"
 #include "app/bench_timing.hpp"
 #include "app/session.hpp"
-#include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
@@ -135,7 +134,7 @@ int bench_ops(const std::string& device) {
   }
   fmt::print("Above 100 % the numbers stay in the last-level cache.\n");
   const auto peak = [&](DType dtype) {
-    return on_gpu ? ops::measured_gemm_rate(dtype) : measured_fma_rate();
+    return on_gpu ? measured_gemm_rate(dtype) : measured_fma_rate();
   };
   for (const auto dtype : {DType::f32, DType::bf16}) {
     const double most = peak(dtype);

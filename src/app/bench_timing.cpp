@@ -44,6 +44,14 @@ RandomTokens::RandomTokens(std::int64_t count, std::int64_t vocabulary)
   device::upload(device::compute_stream(), view_, ids.data());
 }
 
+double measured_gemm_rate(DType dtype) {
+  auto& stream = device::compute_stream();
+  const std::int64_t n = stream.on_gpu() ? 8192 : 1024;
+  const RandomMatrix c(dtype, n, n), a(dtype, n, n), b(dtype, n, n);
+  const auto seconds = shortest([&] { ops::linear(stream, c, a, b); });
+  return 2.0 * static_cast<double>(n * n * n) / seconds;
+}
+
 double measured_fma_rate() {
   using ops::cpu::Vec;
   constexpr int sums = 12;  // enough of them to hide the latency of the FMA units

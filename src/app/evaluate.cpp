@@ -16,6 +16,7 @@
 #include "device/buffer.hpp"
 #include "device/staging.hpp"
 #include "model/llama.hpp"
+#include "train/bf16_products.hpp"
 #include "train/threads.hpp"
 
 namespace llamesh::app {
@@ -108,6 +109,7 @@ int evaluate(const EvaluateArguments& arguments) {
   });
   run_or_abort([&] {
     train::set_threads(0, world);
+    train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world);
     const double nats = world.sum(mine.nats);
     const auto tokens = static_cast<double>(world.sum(mine.tokens));

@@ -48,6 +48,7 @@ int generate(const GenerateArguments& arguments) {
       "the weights take half of it with --dtype bf16, the rest grows with the prompt and "
       "--max-tokens");
   const DType dtype = dtype_of_argument(arguments.dtype);
+  if (dtype == DType::bf16) use_faster_bf16_products();
   model::TokenSampler sampler(arguments.sampling);
   LoadedModel model(arguments.model, dtype);
   const auto tokenizer = data::open_tokenizer(arguments.tokenizer.empty() ? model.data.tokenizer

@@ -11,6 +11,7 @@
 #include "config/inputs.hpp"
 #include "core/process.hpp"
 #include "device/device.hpp"
+#include "ops/bf16_products.hpp"
 
 namespace llamesh::app {
 
@@ -39,6 +40,13 @@ void use_lone_device(const std::string& choice) {
   using enum comm::DeviceChoice;
   const auto wanted = choice_of(choice);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
+}
+
+void use_faster_bf16_products() {
+  if (device::kind() != device::Kind::cpu) return;
+  ops::use_bf16_products(ops::measured_bf16_products().faster());
+  const auto why = ops::why_no_amx();
+  if (!why.empty()) fmt::print(stderr, "{}: it is not used\n", why);
 }
 
 void await_the_teller() {

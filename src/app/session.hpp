@@ -24,6 +24,9 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
 void use_device(const comm::Communicator& world, const std::string& choice);
 /// The same of a command that runs without MPI: the first GPU, or the CPU.
 void use_lone_device(const std::string& choice);
+/// How such a command computes bf16 products on the CPU: the way that is faster here. Why AMX is
+/// not used goes to stderr.
+void use_faster_bf16_products();
 
 /// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
 /// with it, so the one that tells has to be given the time for its line. It then ends the wait.

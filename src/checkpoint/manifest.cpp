@@ -50,7 +50,7 @@ json to_json(const Progress& p) {
           {"seed", p.seed},          {"mesh", p.mesh},
           {"strategy", p.strategy},  {"config", p.config},
           {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
-          {"data", p.data}};
+          {"data", p.data},          {"bf16_products", p.bf16_products}};
 }
 
 Progress progress_from(const json& from) {
@@ -64,6 +64,7 @@ Progress progress_from(const json& from) {
   p.model_config = from.at("model");
   p.llamesh_version = from.at("llamesh_version");
   p.data = from.value("data", "");  // there was none at first
+  p.bf16_products = from.value("bf16_products", "");
   return p;
 }
 

@@ -21,6 +21,8 @@ struct Progress {
   std::string model_config;     ///< as Hugging Face's config.json
   std::string llamesh_version;  ///< of the program that wrote it
   std::string data = {};        ///< to_text() of data::Fingerprint; empty: not known
+  /// How CPUs computed bf16 products: "native" or "fp32"; empty: in no such run, or not known.
+  std::string bf16_products = {};
 
   bool operator==(const Progress&) const = default;
 };

@@ -32,6 +32,7 @@ void write_attributes(h5::File& file, const Progress& progress) {
   file.create_attribute("config", progress.config);
   file.create_attribute("model_config", progress.model_config);
   file.create_attribute("data", progress.data);
+  file.create_attribute("bf16_products", progress.bf16_products);
 }
 
 /// A tied head is another name of the embedding in every group.

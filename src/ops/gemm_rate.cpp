@@ -1,8 +1,9 @@
 #include "ops/gemm_rate.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <chrono>
-#include <vector>
 
 #include "core/philox.hpp"
 #include "device/buffer.hpp"
@@ -10,39 +11,67 @@
 #include "ops/ops.hpp"
 
 namespace llamesh::ops {
+namespace {
 
-double measured_gemm_rate(DType dtype) {
-  using Clock = std::chrono::steady_clock;
-  using Seconds = std::chrono::duration<double>;
+constexpr int windows = 5;
+constexpr double window_seconds = 0.02;
+
+/// Large enough to fill the device, and small enough that a product ends soon where ranks share
+/// cores.
+std::int64_t product_size(const Stream& stream) {
+  if (stream.on_gpu()) return 8192;
+  return omp_get_max_threads() < 8 ? 512 : 1024;
+}
+
+std::vector<float> random_numbers(std::int64_t count) {
+  // A million random numbers over and over are as good as all of them, and do not take seconds.
+  std::vector<float> values(static_cast<std::size_t>(count));
+  const auto drawn = std::min<std::int64_t>(count, 1 << 20);
+  fill_normal(values.data(), 0, drawn, 0, "measured_gemm_rate", 1.0F);
+  for (std::int64_t i = drawn; i < count; i += drawn)
+    std::copy_n(values.data(), std::min(drawn, count - i), values.data() + i);
+  return values;
+}
+
+/// Adds the work done evenly from `begin` to `end` to the windows that this time falls into.
+void share_out(double flops, double begin, double end, std::vector<double>& done) {
+  for (std::size_t w = 0; w < done.size(); ++w) {
+    const double from = static_cast<double>(w) * window_seconds;
+    const double within = std::min(end, from + window_seconds) - std::max(begin, from);
+    if (within > 0) done[w] += flops * within / (end - begin);
+  }
+}
+
+}  // namespace
+
+std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin) {
   auto& stream = device::compute_stream();
-  const std::int64_t n = stream.on_gpu() ? 8192 : 1024;  // large enough to fill the device
+  const std::int64_t n = product_size(stream);
   const device::Buffer numbers(n * n * 4);
   const auto random = numbers.tensor(DType::f32, {n, n});
-  // A million random numbers over and over are as good as all of them, and do not take seconds.
-  std::vector<float> values(static_cast<std::size_t>(n * n));
-  const auto drawn = std::min<std::int64_t>(n * n, 1 << 20);
-  fill_normal(values.data(), 0, drawn, 0, "measured_gemm_rate", 1.0F);
-  for (std::int64_t i = drawn; i < n * n; i += drawn)
-    std::copy_n(values.data(), std::min(drawn, n * n - i), values.data() + i);
+  const auto values = random_numbers(n * n);
   device::upload(stream, random, values.data());
   const device::Buffer operands(3 * n * n * 4);
   const auto matrix = [&](std::int64_t i) { return operands.tensor(dtype, {n, n}, i * n * n * 4); };
   copy(stream, matrix(1), random);
   copy(stream, matrix(2), random);
-  linear(stream, matrix(0), matrix(1), matrix(2));  // makes the primitive
-  stream.record().wait();
-  // The mean, not the best: where ranks share cores, each gets a whole one now and then.
-  std::int64_t products = 0;
-  const auto start = Clock::now();
-  double seconds = 0;
-  do {
+  const auto multiply = [&] {
     linear(stream, matrix(0), matrix(1), matrix(2));
     stream.record().wait();
-    ++products;
-    seconds = Seconds(Clock::now() - start).count();
-  } while (seconds < 0.2);
-  const auto size = static_cast<double>(n);
-  return 2.0 * size * size * size * static_cast<double>(products) / seconds;
+  };
+  multiply();  // makes the primitive
+  begin();
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto flops = 2.0 * static_cast<double>(n * n * n);
+  std::vector<double> rates(windows);
+  for (double now = 0; now < windows * window_seconds;) {
+    const double before = now;
+    multiply();
+    now = std::chrono::duration<double>(Clock::now() - start).count();
+    share_out(flops / window_seconds, before, now, rates);
+  }
+  return rates;
 }
 
 }  // namespace llamesh::ops

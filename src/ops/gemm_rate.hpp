@@ -1,12 +1,17 @@
 #pragma once
 
+#include <functional>
+#include <vector>
+
 #include "core/dtype.hpp"
 
 namespace llamesh::ops {
 
-/// FLOP/s of products of two random square matrices by linear() over 0.2 s: 1024 x 1024 on the
-/// current threads, 8192 x 8192 on a GPU. The yardstick of MFU: measured by all ranks at once, it
-/// is what they have together.
-double measured_gemm_rate(DType dtype);
+/// FLOP/s of products of two random square matrices by linear(), on the current threads (512 x 512,
+/// from 8 threads on 1024 x 1024) or on a GPU (8192 x 8192): in each of 5 windows of 20 ms, one
+/// after the other. `begin` is called before the first one: ranks that meet there have the same
+/// windows, and the sum over ranks in one window is what they have together, also where they share
+/// cores. Other work makes it too low, so the best window counts.
+std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin);
 
 }  // namespace llamesh::ops

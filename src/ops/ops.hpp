@@ -148,9 +148,7 @@ struct SgdStep {
 void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
          const SgdStep& step);
 
-/// Whether this CPU computes bf16 GEMMs faster than fp32 ones, and the name of what it uses
-/// ("avx512_core_amx", "avx512_core_bf16", ...).
-bool has_fast_bf16();
+/// What oneDNN uses of this CPU: "avx512_core_amx", "avx512_core_bf16", ...
 const char* instruction_set();
 
 }  // namespace llamesh::ops

@@ -8,20 +8,20 @@ double attention_flops(const model::LlamaConfig& c, std::int64_t sequence) {
          static_cast<double>(c.num_attention_heads * c.head_dim) * static_cast<double>(sequence);
 }
 
-double product_flops(const model::ParameterTable& table) {
+}  // namespace
+
+double product_flops_per_token(const model::ParameterTable& table) {
   return 6.0 * static_cast<double>(table.numel_in_products());
 }
 
-}  // namespace
-
 double flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
                        std::int64_t sequence) {
-  return product_flops(table) + attention_flops(config, sequence);
+  return product_flops_per_token(table) + attention_flops(config, sequence);
 }
 
 double causal_flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
                               std::int64_t sequence) {
-  return product_flops(table) + attention_flops(config, sequence) / 2;
+  return product_flops_per_token(table) + attention_flops(config, sequence) / 2;
 }
 
 }  // namespace llamesh::train

@@ -196,6 +196,7 @@ class Run {
     }
     send_state();
     trainer_.go_on_from(found->step, found->tokens);
+    trainer_.keep_bf16_products(found->bf16_products);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
     if (changes_ && world_.rank() == 0)
@@ -283,7 +284,8 @@ class Run {
                      .config = config_,
                      .model_config = checkpoint::to_config_json(setup_.inputs.model),
                      .llamesh_version = version(),
-                     .data = data_.fingerprint});
+                     .data = data_.fingerprint,
+                     .bf16_products = trainer_.bf16_products()});
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();

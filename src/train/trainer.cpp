@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
+#include "core/log.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
-#include "ops/gemm_rate.hpp"
 #include "optim/schedule.hpp"
+#include "train/bf16_products.hpp"
 #include "train/flops.hpp"
 #include "train/threads.hpp"
 
@@ -40,9 +42,23 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
   if (setup.validation_tokens)
     validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens, dealing(),
                                                          in.evaluate.batches);
-  world.barrier();  // all ranks measure at the same time, as they will compute
-  gemm_rate_ = world.sum(ops::measured_gemm_rate(in.precision.parameters));
+  choose_bf16_products(world, in.precision.parameters);
+  peak_.emplace([&world, dtype = in.precision.parameters, before = false]() mutable {
+    // Once a GPU computes its memory may be full.
+    if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
+      return std::vector<double>();
+    return measured_gemm_rates(world, dtype);
+  });
   go_on_from(0, 0);
+}
+
+std::string Trainer::bf16_products() const {
+  return recorded_bf16_products(setup_.inputs.precision.parameters);
+}
+
+void Trainer::keep_bf16_products(const std::string& recorded) {
+  if (train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded))
+    peak_->measure_again();
 }
 
 void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
@@ -54,11 +70,12 @@ void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
 
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
-  return fmt::format(
-      "{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank, GEMM peak {:.0f} GFLOP/s",
-      setup_.table->numel(), name_of(in.precision.parameters), comm::to_string(setup_.mesh),
-      sharding::name_of(in.sharding.strategy), device::description(), threads_,
-      threads_ == 1 ? "" : "s", gemm_rate_ / 1e9);
+  const auto products = bf16_products();
+  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank, {}{}",
+                     setup_.table->numel(), name_of(in.precision.parameters),
+                     comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
+                     device::description(), threads_, threads_ == 1 ? "" : "s", peak_->describe(),
+                     products.empty() ? "" : ", bf16 products: " + products);
 }
 
 StepRecord Trainer::train_step() {
@@ -139,10 +156,15 @@ void Trainer::measure(StepRecord& record, double seconds) {
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
-  record.mfu =
+  const double peak = peak_->rate();
+  if (peak_->observe(record.tokens_per_second * product_flops_per_token(*setup_.table)))
+    spdlog::info(
+        "step {} multiplied faster than the GEMM peak that had been measured, {:.0f} GFLOP/s: it "
+        "is {:.0f} from here on, and MFU before was too high",
+        record.step, peak / 1e9, peak_->rate() / 1e9);
+  record.mfu = peak_->utilization(
       record.tokens_per_second *
-      flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length) /
-      gemm_rate_;
+      flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
   for (const auto& [name, size] : setup_.mesh) {
     record.traffic[name] = mesh_.axis(name).collectives->bytes_sent() - sent_before_[name];
   }

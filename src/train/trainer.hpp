@@ -12,6 +12,7 @@
 #include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
+#include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
 #include "train/setup.hpp"
 
@@ -38,11 +39,15 @@ class Trainer {
   std::string describe() const;
   /// A line for each source of the training data.
   std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
-  /// FLOP/s of all ranks' GEMMs together, as measured at the start: the denominator of MFU.
-  double gemm_rate() const { return gemm_rate_; }
+  /// FLOP/s of all ranks' GEMMs together: the denominator of MFU.
+  double gemm_rate() const { return peak_->rate(); }
   const sharding::Fsdp& fsdp() const { return fsdp_; }
   /// Comes after the masters were written from outside, by work in the compute stream.
   void parameters_loaded() { fsdp_.masters_changed(); }
+  /// How bf16 products are computed, as a checkpoint records it (bf16_products.hpp).
+  std::string bf16_products() const;
+  /// Computes them as the run of a checkpoint did. Collective.
+  void keep_bf16_products(const std::string& recorded);
   const optim::Optimizer& optimizer() const { return optimizer_; }
 
  private:
@@ -62,7 +67,7 @@ class Trainer {
   std::unique_ptr<data::ValidationData> validation_;
   std::vector<data::Batch> micro_batches_;           ///< of the step at hand
   device::Staging ids_, targets_, document_starts_;  ///< of one of them
-  double gemm_rate_ = 0;
+  std::optional<GemmPeak> peak_;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
   std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until this step

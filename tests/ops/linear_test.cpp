@@ -1,3 +1,5 @@
+#include "ops/bf16_products.hpp"
+#include "ops/cpu/instruction_set.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -91,8 +93,95 @@ TEST_P(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(ops::linear(stream, y, x, w), std::exception);
 }
 
-TEST(InstructionSet, HasAName) {
-  EXPECT_GT(std::string(ops::instruction_set()).size(), 2U);
+// Both ways are the product, to the rounding of the result.
+TEST(Bf16Products, AreAlikeInBothWays) {
+  auto stream = device::Stream::calling_thread();
+  const Matrix x(DType::bf16, 37, 64), w(DType::bf16, 50, 64);
+  const auto exact = product(x.numbers(), false, w.numbers(), true, 37, 50, 64);
+  const auto taken = ops::bf16_products();
+  for (const auto way : {ops::Bf16Products::native, ops::Bf16Products::in_fp32}) {
+    if (way == ops::Bf16Products::native && !ops::has_native_bf16()) continue;
+    ops::use_bf16_products(way);
+    EXPECT_EQ(ops::bf16_products(), way);
+    const Matrix y(DType::bf16, 37, 50);
+    ops::linear(stream, y, x, w);
+    expect_near(y.numbers(), exact, tolerance(DType::bf16), std::string(name_of(way)).c_str());
+  }
+  ops::use_bf16_products(taken);
+}
+
+TEST(Bf16Products, NativeOnesNeedTheInstructions) {
+  if (ops::has_native_bf16()) {
+    EXPECT_EQ(ops::bf16_products(), ops::Bf16Products::native);
+  } else {
+    EXPECT_EQ(ops::bf16_products(), ops::Bf16Products::in_fp32);
+    EXPECT_THROW(ops::use_bf16_products(ops::Bf16Products::native), std::exception);
+    EXPECT_EQ(ops::measured_bf16_products().faster(), ops::Bf16Products::in_fp32);
+  }
+}
+
+TEST(Bf16Products, AreMeasuredOnce) {
+  const auto first = ops::measured_bf16_products(), second = ops::measured_bf16_products();
+  EXPECT_EQ(first.native, second.native);
+  EXPECT_EQ(first.in_fp32, second.in_fp32);
+  EXPECT_EQ(std::isfinite(first.native), ops::has_native_bf16());
+}
+
+// CPUID of a Sapphire Rapids: palette 1 has 8 tiles of 16 rows of 64 bytes.
+const ops::cpu::AmxLeaves sapphire_rapids = {
+    .features = {.eax = 2, .ebx = 0xF1BF27EB, .ecx = 0x1B415FFE, .edx = 0xFFC14410},
+    .palettes = {.eax = 1},
+    .palette1 = {.eax = 0x04002000, .ebx = 0x00080040, .ecx = 0x00000010}};
+
+TEST(InstructionSet, AmxIsUsedWithItsTilePalette) {
+  EXPECT_FALSE(ops::cpu::lacks_tile_palette(sapphire_rapids));
+}
+
+TEST(InstructionSet, AmxIsNotUsedWithoutItsTilePalette) {
+  auto none = sapphire_rapids;
+  none.palettes = none.palette1 = {};
+  EXPECT_TRUE(ops::cpu::lacks_tile_palette(none));
+  auto no_palette = sapphire_rapids;
+  no_palette.palettes.eax = 0;
+  EXPECT_TRUE(ops::cpu::lacks_tile_palette(no_palette));
+  for (const std::uint32_t half : {0x0000FFFFU, 0xFFFF0000U})
+    for (const auto word : {&ops::cpu::CpuidLeaf::eax, &ops::cpu::CpuidLeaf::ebx}) {
+      auto no_size = sapphire_rapids;
+      no_size.palette1.*word &= half;
+      EXPECT_TRUE(ops::cpu::lacks_tile_palette(no_size));
+    }
+  auto no_rows = sapphire_rapids;
+  no_rows.palette1.ecx = 0;
+  EXPECT_TRUE(ops::cpu::lacks_tile_palette(no_rows));
+}
+
+TEST(InstructionSet, ACpuWithoutAmxLacksNothing) {
+  auto zen5 = sapphire_rapids;
+  zen5.features.edx &= ~(1U << 22U | 1U << 24U | 1U << 25U);
+  zen5.palettes = zen5.palette1 = {};
+  EXPECT_FALSE(ops::cpu::lacks_tile_palette(zen5));
+}
+
+TEST(InstructionSet, ALowerLimitOfTheUserIsKnown) {
+  for (const char* lower : {"SSE41", "AVX", "AVX2", "avx2", "AVX512_CORE", "AVX512_CORE_BF16"})
+    EXPECT_TRUE(ops::cpu::excludes_amx(lower)) << lower;
+  for (const char* none : {"", "ALL", "AVX512_CORE_AMX", "DEFAULT", "AVX3"})
+    EXPECT_FALSE(ops::cpu::excludes_amx(none)) << none;
+}
+
+// With the environment of ops/linear_avx2 and ops/linear_without_palette.
+TEST(InstructionSet, IsWithinTheLimits) {
+  const std::string name = ops::instruction_set();
+  const char* const limit = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (limit != nullptr && std::string(limit) == "AVX2") {
+    EXPECT_TRUE(name == "avx2" || name == "avx" || name == "sse41") << name;
+    EXPECT_EQ(ops::why_no_amx(), "") << "not used in any case";
+  } else if (std::getenv("LLAMESH_HIDE_AMX_PALETTE") != nullptr) {
+    EXPECT_NE(name, "avx512_core_amx");
+    EXPECT_NE(ops::why_no_amx(), "");
+  } else {
+    EXPECT_GT(name.size(), 2U);
+  }
 }
 
 }  // namespace

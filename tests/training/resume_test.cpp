@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/reader.hpp"
+#include "ops/bf16_products.hpp"
 #include "training/whole_run.hpp"
 
 // Whole runs that stop and go on. All ranks of a run share its folder.
@@ -53,6 +55,29 @@ INSTANTIATE_TEST_SUITE_P(Runs, Resume,
                                          Case{Strategy::full_shard, 60},
                                          Case{Strategy::no_shard, 12},
                                          Case{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
+
+// What is faster is measured at every start, and bits depend on it.
+TEST(ResumeBf16, ComputesProductsAsTheCheckpointsRunDid) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.precision.parameters = DType::bf16;
+  run_to_the_end(in);
+  const auto manifest_of = [&](const char* step) {
+    return std::filesystem::path(checkpoint_of(in, step)) / "manifest.json";
+  };
+  auto manifest = checkpoint::read_manifest(checkpoint_of(in, "05"));
+  EXPECT_EQ(manifest.progress.bf16_products, name_of(ops::bf16_products()));
+  manifest.progress.bf16_products = "fp32";
+  if (world().rank() == 0) {
+    for (const auto* step : {"10", "12"}) std::filesystem::remove_all(checkpoint_of(in, step));
+    std::ofstream(manifest_of("05")) << checkpoint::to_text(manifest);
+  }
+  world().barrier();
+  run_to_the_end(in);
+  EXPECT_EQ(ops::bf16_products(), ops::Bf16Products::in_fp32);
+  EXPECT_EQ(checkpoint::read_manifest(checkpoint_of(in, "12")).progress.bf16_products, "fp32");
+  EXPECT_EQ(losses_of(in.run.folder).size(), 12U);
+}
 
 TEST(ResumeOnAnotherMesh, GoesOnWithTheSameLosses) {
   const SharedFolder folder;

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "ops/cpu/instruction_set.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
@@ -15,7 +16,10 @@ namespace llamesh::ops::cpu {
 namespace {
 
 dnnl::engine& engine() {
-  static dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
+  static dnnl::engine cpu = [] {
+    usable_isa();  // before anything else is asked of oneDNN
+    return dnnl::engine(dnnl::engine::kind::cpu, 0);
+  }();
   return cpu;
 }
 
@@ -144,13 +148,14 @@ Matrix Matrix::transposed() const {
   return t;
 }
 
-void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+          Bf16Products way) {
   expects(c.rows == a.rows && c.cols == b.cols && a.cols == b.rows,
           "GEMM shapes ({}, {}) = ({}, {}) ({}, {})", c.rows, c.cols, a.rows, a.cols, b.rows,
           b.cols);
   expects(a.dtype == b.dtype, "GEMM operands in {} and {}", name_of(a.dtype), name_of(b.dtype));
   if (c.rows == 0 || c.cols == 0) return;
-  if (a.dtype == DType::bf16 ? has_fast_bf16() : c.dtype == DType::f32) {
+  if (a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32) {
     run_matmul(c, a, b, accumulate);
     return;
   }
@@ -170,36 +175,3 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
 }
 
 }  // namespace llamesh::ops::cpu
-
-namespace llamesh::ops {
-
-bool has_fast_bf16() {
-  static const bool fast = [] {
-    const auto isa = dnnl::get_effective_cpu_isa();
-    return isa == dnnl::cpu_isa::avx512_core_bf16 || isa == dnnl::cpu_isa::avx512_core_amx;
-  }();
-  return fast;
-}
-
-const char* instruction_set() {
-  switch (dnnl::get_effective_cpu_isa()) {
-    case dnnl::cpu_isa::avx512_core_amx:
-      return "avx512_core_amx";
-    case dnnl::cpu_isa::avx512_core_bf16:
-      return "avx512_core_bf16";
-    case dnnl::cpu_isa::avx512_core_vnni:
-      return "avx512_core_vnni";
-    case dnnl::cpu_isa::avx512_core:
-      return "avx512_core";
-    case dnnl::cpu_isa::avx2_vnni:
-      return "avx2_vnni";
-    case dnnl::cpu_isa::avx2:
-      return "avx2";
-    case dnnl::cpu_isa::avx:
-      return "avx";
-    default:
-      return "sse41";
-  }
-}
-
-}  // namespace llamesh::ops

@@ -4,6 +4,7 @@
 
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
+#include "ops/bf16_products.hpp"
 
 namespace llamesh::ops::cpu {
 
@@ -25,8 +26,8 @@ struct Matrix {
 };
 
 /// c (m, n) = or += a (m, k) b (k, n) by oneDNN, which sums in fp32. a and b have one dtype; c is
-/// row-major, fp32 or bf16. On CPUs without bf16 instructions the operands are converted and fp32
-/// is computed.
-void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate);
+/// row-major, fp32 or bf16. Operands in bf16 are multiplied natively or converted to fp32 first.
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+          Bf16Products way = bf16_products());
 
 }  // namespace llamesh::ops::cpu
