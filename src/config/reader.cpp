@@ -2,8 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "core/error.hpp"
@@ -47,27 +50,49 @@ std::string_view last_part(std::string_view path) {
   return path.substr(path.rfind('.') + 1);
 }
 
-std::string suggestion(const std::string& near) {
-  return near.empty() ? std::string() : fmt::format("; did you mean '{}'?", near);
+std::string_view group_of(std::string_view path) {
+  const auto dot = path.rfind('.');
+  return dot == std::string_view::npos ? std::string_view() : path.substr(0, dot);
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower;
 }
 
 }  // namespace
 
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  word = word.substr(0, 200);
-  std::string best;
-  std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
+std::vector<std::string> nearest(std::string_view text,
+                                 const std::vector<std::string>& candidates) {
+  const std::string word = lower_case(text.substr(0, 200));
+  const auto last = last_part(word);
+  std::vector<std::string> best;
+  std::size_t least = std::string::npos;
   for (const std::string& candidate : candidates) {
-    std::size_t distance = edit_distance(word, candidate);
-    // The right key in the wrong group counts as one slip.
-    if (word.find('.') != std::string_view::npos && last_part(word) == last_part(candidate))
-      distance = std::min<std::size_t>(distance, 1);
-    if (distance < least) {
-      least = distance;
-      best = candidate;
-    }
+    const auto key = last_part(candidate);
+    // What they share, or what the word lacks, does not count: so much of the rest may be wrong.
+    const bool same_group = group_of(word) == group_of(candidate);
+    const bool no_group = last.size() == word.size() && key.size() > 4;
+    const bool by_key = same_group || no_group;
+    std::size_t distance = edit_distance(by_key ? last : word, by_key ? key : candidate);
+    // The right key in the wrong group, or in none, counts as one slip.
+    if (last == key) distance = std::min<std::size_t>(distance, 1);
+    const auto length = by_key ? last.size() : word.size();
+    if (distance > std::max<std::size_t>(2, length / 3) || distance > least) continue;
+    if (distance < least) best.clear();
+    least = distance;
+    best.push_back(candidate);
   }
   return best;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  constexpr std::size_t most = 3;  // more of them are no hint
+  auto near = nearest(word, candidates);
+  if (near.empty() || near.size() > most) return "";
+  for (auto& one : near) one = fmt::format("'{}'", one);
+  return fmt::format("; did you mean {}?", fmt::join(near, " or "));
 }
 
 const Node* Reader::lookup(std::string_view name) {
@@ -177,7 +202,7 @@ std::optional<std::size_t> Reader::word(std::string_view name,
            "{}: {}: {} is not there yet; available: {}", node->where, path(name), node->describe(),
            allowed);
   fail(ExitCode::bad_input, "{}: {}: unknown value {}; allowed: {}{}", node->where, path(name),
-       node->describe(), allowed, suggestion(nearest(node->scalar, {words.begin(), words.end()})));
+       node->describe(), allowed, did_you_mean(node->scalar, {words.begin(), words.end()}));
 }
 
 void Reader::pair(std::string_view name, double& first, double& second, Range range) {
@@ -192,6 +217,7 @@ void Reader::pair(std::string_view name, double& first, double& second, Range ra
 }
 
 void Reader::refused(std::string_view name, std::string_view why) {
+  refused_.insert(path(name));
   if (const Node* node = lookup(name))
     fail(ExitCode::bad_input, "{}: {}: {}", node->where, path(name), why);
 }
@@ -210,10 +236,12 @@ void Reader::refuse_unknown(const Node& node, const std::string& prefix) const {
       if (!nested_name && sections_.contains(full)) continue;
     }
     if (!nested_name && sections_.contains(full)) continue;
-    const std::string near = nearest(full, {known_.begin(), known_.end()});
-    validate(near != full, "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
+    validate(!known_.contains(full), "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
              value.where, full, full.substr(0, full.rfind('.')), last_part(full));
-    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full, suggestion(near));
+    std::vector<std::string> usable;
+    std::ranges::set_difference(known_, refused_, std::back_inserter(usable));
+    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full,
+         did_you_mean(full, usable));
   }
 }
 

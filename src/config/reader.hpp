@@ -125,12 +125,15 @@ class Reader {
   const Node* root_;
   const Node* here_;  ///< null inside a section that is absent
   std::string prefix_;
-  std::set<std::string> known_;  ///< leaves
+  std::set<std::string> known_;    ///< leaves
+  std::set<std::string> refused_;  ///< of them, those that are never served
   std::set<std::string> sections_;
 };
 
-/// The candidate nearest to `word` by edit distance, or empty when none is near. A candidate with
-/// the same last part (train.lr, optimizer.lr) counts as near.
-std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// The candidates nearest to `word` by edit distance, without regard to case; empty when none is
+/// near. One with the same last part (lr or train.lr, optimizer.lr) counts as near.
+std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// "; did you mean 'optimizer.lr'?", to end a message with, or nothing.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace llamesh::config

@@ -29,6 +29,20 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
             "'model.rope_scaling.factor'?");
 }
 
+TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
+  EXPECT_EQ(error(data, {"lr=1"}), "command line: unknown key 'lr'; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(error(data, {"stpes=1"}),
+            "command line: unknown key 'stpes'; did you mean 'train.steps'?");
+  EXPECT_EQ(error(data, {"every_steps=1"}),
+            "command line: unknown key 'every_steps'; did you mean 'checkpoint.every_steps' or "
+            "'evaluate.every_steps' or 'log.every_steps'?");
+}
+
+TEST(InputErrors, NoHintAtAKeyThatIsRefusedItself) {
+  EXPECT_EQ(error(data, {"sharding.ofload=all"}), "command line: unknown key 'sharding.ofload'");
+  EXPECT_EQ(error(data, {"tensorbord=true"}), "command line: unknown key 'tensorbord'");
+}
+
 TEST(InputErrors, DuplicateKeys) {
   EXPECT_EQ(error(data + "train: {steps: 3}\ntrain: {steps: 4}\n"),
             "f.yaml:3: duplicate key 'train'; it is already at f.yaml:2");
@@ -72,6 +86,8 @@ TEST(InputErrors, UnknownWords) {
             "command line: sharding.strategy: unknown value 'hybrid_shrad'; allowed: full_shard, "
             "shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2; did you mean "
             "'hybrid_shard'?");
+  EXPECT_NE(error(data, {"sharding.strategy=FULL_SHARD"}).find("; did you mean 'full_shard'?"),
+            std::string::npos);
   EXPECT_EQ(error(data, {"precision.reduce=q"}),
             "command line: precision.reduce: unknown value 'q'; allowed: fp32, bf16");
   EXPECT_NE(error(data, {"model.rope_scaling.rope_type=yarn"}).find("allowed: llama3"),
@@ -141,9 +157,11 @@ TEST(InputErrors, WhatDoesNotFitTogether) {
 }
 
 TEST(Nearest, FindsOnlyWhatIsNear) {
-  EXPECT_EQ(nearest("stpes", {"steps", "keep"}), "steps");
-  EXPECT_EQ(nearest("zzzzz", {"steps", "keep"}), "");
-  EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), "");
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(nearest("stpes", {"steps", "keep"}), Words{"steps"});
+  EXPECT_EQ(nearest("STEPS", {"steps", "keep"}), Words{"steps"});
+  EXPECT_EQ(nearest("zzzzz", {"steps", "keep"}), Words{});
+  EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), Words{});
 }
 
 }  // namespace
