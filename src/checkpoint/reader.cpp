@@ -151,11 +151,13 @@ void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntr
   }
 }
 
-std::vector<std::string> find_damage(const std::filesystem::path& checkpoint) {
+std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
+                                     std::string_view group) {
   std::vector<std::string> damage;
   try {
     const auto manifest = read_manifest(checkpoint);
     for (const auto& entry : manifest.datasets) {
+      if (!entry.path.starts_with(group)) continue;
       try {
         for_each_segment(checkpoint, entry, [](auto, auto) {});
       } catch (const Error& error) {

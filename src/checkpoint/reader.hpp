@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/state.hpp"
@@ -40,8 +41,9 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
                     const comm::Communicator& world);
 
 /// Everything that is wrong with a checkpoint, one line each; empty when every byte is as written.
-/// By one process, without MPI.
-std::vector<std::string> find_damage(const std::filesystem::path& checkpoint);
+/// Datasets whose names do not begin with `group` are passed over. By one process, without MPI.
+std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
+                                     std::string_view group = "");
 
 /// One whole dataset, its hashes checked, segment by segment: visit(begin, values).
 void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,

@@ -8,6 +8,7 @@
 
 #include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
+#include "checkpoint/location.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
 
@@ -278,18 +279,17 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
   wait();
   if (options_.async) reserve(state);
   if (mode == "none") return std::nullopt;
-  std::vector<fs::path> candidates{mode};
-  if (mode == "auto") {
-    const auto names = comm::on_rank_0(world_, [&] {
-      std::string lines;
-      for (const auto& path : committed_checkpoints(folder_)) lines += path.string() + "\n";
-      return lines;
-    });
-    candidates.clear();
-    for (const auto& line : names | std::views::split('\n'))
-      if (!line.empty()) candidates.emplace_back(line.begin(), line.end());
-    if (candidates.empty()) return std::nullopt;
-  }
+  const auto names = comm::on_rank_0(world_, [&] {
+    std::string lines;
+    for (const auto& path :
+         mode == "auto" ? committed_checkpoints(folder_) : checkpoints_to_resume(mode))
+      lines += path.string() + "\n";
+    return lines;
+  });
+  std::vector<fs::path> candidates;
+  for (const auto& line : names | std::views::split('\n'))
+    if (!line.empty()) candidates.emplace_back(line.begin(), line.end());
+  if (candidates.empty()) return std::nullopt;
   for (const auto& path : candidates) {
     try {
       const auto progress = read_state(path, state, world_, OtherGroups::refuse, accept);

@@ -56,10 +56,10 @@ class Store {
   double slowest_save() const { return slowest_save_; }
 
   /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
-  /// newest good checkpoint, if there is any at all; else from that checkpoint. Throws exit 78 when
-  /// there are checkpoints but none is good, or when one does not fit the model; rank 0 asks
-  /// `accept` before a state is read. With options.async it also makes room for the copies of the
-  /// shards, so that the first save need not.
+  /// newest good checkpoint, if there is any at all; else from the checkpoint or run of that path.
+  /// Throws exit 78 when there are checkpoints but none is good, or when one does not fit the
+  /// model; rank 0 asks `accept` before a state is read. With options.async it also makes room for
+  /// the copies of the shards, so that the first save need not.
   std::optional<Progress> resume(const State& state, const std::string& mode,
                                  const Accept& accept = {});
 

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "checkpoint/hf_config.hpp"
+#include "checkpoint/location.hpp"
 #include "config/keys.hpp"
 #include "config/reader.hpp"
 #include "config/tree.hpp"
@@ -45,6 +46,16 @@ Node tree_of(model::LlamaConfig shape, const std::string& name) {
   return parse_tree(writer.text(), name);
 }
 
+/// A run or a checkpoint holds more than model.hf takes of a folder.
+void refuse_checkpoint(const std::filesystem::path& folder, const std::string& where) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) return;
+  validate(checkpoint::locate(folder.string()).kind == checkpoint::PathKind::hf_folder,
+           "{0}: model.hf: {1} is no Hugging Face folder but a run or a checkpoint; go on from it "
+           "by checkpoint.resume={1}, or make it one by llamesh convert --from {1} --to hf:FOLDER",
+           where, folder.string());
+}
+
 /// Puts what config.json of the folder that `model.hf` names says below the keys written in
 /// `model`; where all of them are written it is not read. The weights are wanted unless it is said
 /// otherwise.
@@ -54,6 +65,7 @@ void include_hf_folder(Node& root, const std::string& name) {
   if (hf == nullptr || hf->scalar.empty()) return;
   validate(model->find("file") == nullptr,
            "{}: model.hf and model.file both give the model's shape; keep one of them", hf->where);
+  hf->scalar = checkpoint::without_hf_prefix(hf->scalar);
   const auto folder = std::filesystem::absolute(beside(*hf, name)).lexically_normal();
   hf->scalar = folder.string();
   const std::string where = hf->where;  // members are about to be added
@@ -62,6 +74,7 @@ void include_hf_folder(Node& root, const std::string& name) {
   Node below = tree_of(model::LlamaConfig{}, name);
   const auto written = [&](const auto& member) { return model->find(member.first) != nullptr; };
   if (std::ranges::all_of(below.members, written)) return;
+  refuse_checkpoint(folder, where);
   below = tree_of(checkpoint::read_hf_config(folder), (folder / "config.json").string());
   overlay(below, std::move(*model));
   *model = std::move(below);

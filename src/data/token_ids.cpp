@@ -106,6 +106,10 @@ void MadeIds::append(std::span<const std::int32_t> ids) {
   }
 }
 
+bool has_token_header(std::span<const std::uint8_t> file) {
+  return find_header(file) != nullptr;
+}
+
 IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated) {
   const std::string& path = file.path();
   const auto bytes = file.bytes();

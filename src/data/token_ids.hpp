@@ -45,6 +45,9 @@ class MadeIds {
   std::int64_t id_bytes_;
 };
 
+/// Whether a file begins as llm.c's token files do.
+bool has_token_header(std::span<const std::uint8_t> file);
+
 /// The ids of a token file. llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a header
 /// of 256 int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7,
 /// count, then uint32 ids. Without a header the ids begin at once, as `stated`. Throws a user error

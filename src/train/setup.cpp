@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "checkpoint/hf_weights.hpp"
+#include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
@@ -43,50 +46,65 @@ data::TokenStream open_validation(const data::DataOptions& options, std::int64_t
   return stream;
 }
 
-/// Looks at the folder that the first weights are to come from. A run that goes on from a
-/// checkpoint does without it.
-void check_pretrained(const Inputs& in, const model::ParameterTable& table) {
-  if (!in.pretrained.load_weights) return;
-  const bool from_elsewhere = in.checkpoint.resume != "auto" && in.checkpoint.resume != "none";
-  const auto own = checkpoint::committed_checkpoints(in.run.folder + "/checkpoints");
-  if (from_elsewhere || !own.empty()) return;
-  checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
+/// Looks at what the first weights are to come from. A run that goes on from a checkpoint of its
+/// own does without it.
+void check_start(const Inputs& in, const model::ParameterTable& table) {
+  if (!checkpoint::committed_checkpoints(in.run.folder + "/checkpoints").empty()) return;
+  const auto& resume = in.checkpoint.resume;
+  if (resume != "auto" && resume != "none")
+    checkpoint::checkpoints_to_resume(resume);
+  else if (in.pretrained.load_weights)
+    checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
+}
+
+/// Once train.steps is known.
+void check_schedule(const Inputs& in) {
+  if (in.schedule.name == optim::ScheduleName::wsd)
+    validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
+             "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
+             in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
 }
 
 }  // namespace
+
+Setup lay_out(const Inputs& inputs, comm::Topology topology) {
+  Setup setup;
+  setup.inputs = inputs;
+  setup.topology = std::move(topology);
+  auto& in = setup.inputs;
+  in.model = in.model.resolved();
+  if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
+  setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
+  setup.micro_batches = micro_batches_of(in.train, std::ssize(setup.topology.node_of));
+  validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
+           "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
+           "one of them",
+           in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
+  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  setup.layout = std::make_unique<const sharding::ShardLayout>(
+      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
+  if (in.train.epochs == 0) check_schedule(in);
+  return setup;
+}
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   device::advise_on_memory(
       "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
       "of the layers, memory.full_checkpointing_layers");
   Setup setup;
-  setup.inputs = inputs;
-  auto& in = setup.inputs;
   comm::agree(world, [&] {  // every rank finds the same fault, one tells it
-    setup.topology = comm::discover_topology(world, in.mesh.ranks_per_node);
+    setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
   });
   comm::agree(world, [&] {
-    in.model = in.model.resolved();
-    if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
-    setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
-    setup.micro_batches = micro_batches_of(in.train, world.size());
-    validate(
-        in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
-        "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
-        "one of them",
-        in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
-    setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
-    setup.layout = std::make_unique<const sharding::ShardLayout>(
-        *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
-    if (world.rank() == 0) check_pretrained(in, *setup.table);
+    setup = lay_out(inputs, std::move(setup.topology));
+    auto& in = setup.inputs;
+    if (world.rank() == 0) check_start(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
     setup.train_tokens.emplace(in.data, in.model.vocab_size);
-    if (in.train.epochs > 0)
+    if (in.train.epochs > 0) {
       in.train.steps = steps_of(in.train, setup.train_tokens->sampler(in.run.seed).epoch_length());
-    if (in.schedule.name == optim::ScheduleName::wsd)
-      validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
-               "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
-               in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
+      check_schedule(in);
+    }
     if (in.evaluate.every_steps > 0) {
       validate(!in.data.validation.empty(),
                "evaluate.every_steps is {}, but data.validation names no file",

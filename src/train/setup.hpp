@@ -24,6 +24,10 @@ struct Setup {
   std::optional<data::TokenStream> validation_tokens;  ///< where there is to be a validation
 };
 
+/// What of it needs neither ranks nor files: everything but the data. Throws a user error where the
+/// inputs do not fit the topology or one another. Pure.
+Setup lay_out(const Inputs& inputs, comm::Topology topology);
+
 /// Collective. Throws the user error on one rank and comm::Failed on the others.
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
 
