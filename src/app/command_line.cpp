@@ -1,6 +1,10 @@
 #include "app/command_line.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 
 #include "app/bench.hpp"
 #include "app/convert.hpp"
@@ -10,6 +14,7 @@
 #include "app/inspect.hpp"
 #include "app/report.hpp"
 #include "app/verify.hpp"
+#include "config/reader.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -19,7 +24,35 @@ void add_device(CLI::App* command, std::string& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+void add_json(CLI::App* command, Output& output) {
+  command->add_flag_callback(
+      "--json", [&output] { output = Output::json; }, "Print one JSON object (docs/json.md)");
+}
+
+/// Two of them, to be copied: what is typed behind "llamesh".
+void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
+  std::string text = "Examples:";
+  for (const char* line : lines) text += std::string("\n  ") + line;
+  command->footer(text);
+}
+
 }  // namespace
+
+std::string CommandLine::problem(const CLI::ParseError& error,
+                                 const std::vector<std::string>& arguments) {
+  const CLI::App* at = &cli_;
+  for (const auto& word : arguments) {
+    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty() || word.starts_with('-')) break;
+    std::vector<std::string> names;
+    for (const auto* command : commands) names.push_back(command->get_name());
+    const auto found = std::ranges::find(names, word);
+    if (found == names.end())
+      return fmt::format("there is no command '{}'{}", word, config::did_you_mean(word, names));
+    at = commands[static_cast<std::size_t>(found - names.begin())];
+  }
+  return error.what();
+}
 
 CommandLine::CommandLine() {
   cli_.set_version_flag("--version", version_text());
@@ -44,49 +77,77 @@ void CommandLine::add_train() {
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
   command->add_flag("--print-mesh", to.print_mesh, "Print which rank stands where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
+  command->add_flag("--all", to.print_all,
+                    "Of --print-units: each layer, also where they are equal");
+  auto* ranks = command
+                    ->add_option("--ranks", to.ranks,
+                                 "Print for so many ranks, without a launch, data or weights")
+                    ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--ranks-per-node", to.ranks_per_node, "Of them (default: all on one node)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(ranks);
   command->add_flag("--check", to.check,
                     "Check the inputs and every node, and stop; exit 75 names the bad nodes");
+  add_examples(command,
+               {"mpirun -n 4 llamesh train inputs/tiny.yaml train.steps=20",
+                "llamesh train inputs/tiny.yaml --print-mesh --ranks 16 --ranks-per-node 8"});
   runs(command, [this] { return train(train_); });
 }
 
 /// Commands that look at what is there: one path each, or two.
 void CommandLine::add_looking() {
-  const auto add = [&](const char* name, const char* help, const char* argument, auto run) {
-    auto* command = cli_.add_subcommand(name, help);
-    command->add_option(argument, path_)->required();
-    runs(command, [this, run] { return run(path_); });
-  };
-  add("inspect", "Say what a run folder, checkpoint, Hugging Face folder or .safetensors file is",
-      "PATH", inspect);
-  add("verify", "Check every byte of a checkpoint; exit 0 only if all is good", "CHECKPOINT",
-      verify);
-  add("report", "Draw a run's metrics into RUN_FOLDER/report.html", "RUN_FOLDER",
-      [](const std::string& folder) {
-        write_report(folder);
-        return 0;
-      });
-  auto* compare = cli_.add_subcommand(
-      "diff", "Compare two checkpoints or Hugging Face folders tensor by tensor");
-  compare->add_option("A", path_)->required();
-  compare->add_option("B", other_path_)->required();
-  runs(compare, [this] { return diff(path_, other_path_); });
+  constexpr auto what = "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
+  auto* command = cli_.add_subcommand("inspect", "Say what is at a path, in a table");
+  command->add_option("PATH", path_, std::string(what) + ", or a token file")->required();
+  add_json(command, output_);
+  add_examples(command, {"llamesh inspect runs/tiny", "llamesh inspect --json model.safetensors"});
+  runs(command, [this] { return inspect(path_, output_); });
+
+  command = cli_.add_subcommand(
+      "verify", "Check every byte of a checkpoint, or every tensor; exit 0 only if all is good");
+  command->add_option("PATH", path_, std::string(what) + "; of a run the newest checkpoint")
+      ->required();
+  add_json(command, output_);
+  add_examples(command, {"llamesh verify runs/tiny",
+                         "llamesh verify --json runs/tiny/checkpoints/step_00000020"});
+  runs(command, [this] { return verify(path_, output_); });
+
+  command = cli_.add_subcommand("diff", "Compare two models or checkpoints tensor by tensor");
+  command->add_option("A", path_, what)->required();
+  command->add_option("B", other_path_, what)->required();
+  add_json(command, output_);
+  add_examples(command,
+               {"llamesh diff runs/first runs/second", "llamesh diff runs/tiny hf:FOLDER"});
+  runs(command, [this] { return diff(path_, other_path_, output_); });
+
+  command = cli_.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
+  command->add_option("RUN_FOLDER", path_)->required();
+  add_examples(command, {"llamesh report runs/tiny", "llamesh report /scratch/runs/first"});
+  runs(command, [this] {
+    write_report(path_);
+    return 0;
+  });
 }
 
 /// Commands that take a trained model.
 void CommandLine::add_models() {
   auto* command = cli_.add_subcommand(
       "convert", "A checkpoint into a Hugging Face folder, or the other way (also under mpirun)");
-  command->add_option("--from", convert_.from, "A checkpoint or run folder, or hf:FOLDER")
+  command
+      ->add_option("--from", convert_.from, "A checkpoint or run folder, or a Hugging Face folder")
       ->required();
   command->add_option("--to", convert_.to, "A new hf:FOLDER, or a new checkpoint")->required();
   command->add_option("--dtype", convert_.dtype,
                       "Of a Hugging Face folder: fp32 (the default), bf16, fp16");
   command->add_option("--max-shard-size", convert_.max_shard_size,
                       "Of a file of it, e.g. 500MB (default 5GB)");
+  add_examples(command, {"llamesh convert --from runs/tiny --to hf:FOLDER --dtype bf16",
+                         "mpirun -n 8 llamesh convert --from hf:FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
 
   const auto add_model = [](CLI::App* to, auto& arguments) {
-    to->add_option("MODEL", arguments.model, "A checkpoint, a run folder, or hf:FOLDER")
+    to->add_option("MODEL", arguments.model,
+                   "A checkpoint, a run folder (its newest good one), or a Hugging Face folder")
         ->required();
     to->add_option("--tokenizer", arguments.tokenizer, "Another than the model's own");
     to->add_option("--dtype", arguments.dtype,
@@ -104,6 +165,9 @@ void CommandLine::add_models() {
   command->add_option("--top-k", sampling.top_k, "Among the k likeliest tokens only");
   command->add_option("--top-p", sampling.top_p, "Among the likeliest that reach probability p");
   command->add_option("--seed", sampling.seed, "Of the choices (default 0)");
+  add_examples(command,
+               {"llamesh generate runs/tiny --prompt \"In the beginning\"",
+                "llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7 --seed 1"});
   runs(command, [this] { return generate(generate_); });
 
   command = cli_.add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
@@ -111,7 +175,15 @@ void CommandLine::add_models() {
   command->add_option("FILES", evaluate_.files, "Text, .jsonl, or token files with --tokens")
       ->required();
   command->add_flag("--tokens", evaluate_.tokens, "The files hold token ids with llm.c's header");
+  command
+      ->add_option("--token-dtype", evaluate_.token_dtype,
+                   "The files hold token ids without a header: uint16 or uint32")
+      ->check(CLI::IsMember({"uint16", "uint32"}));
   command->add_option("--sequence-length", evaluate_.sequence_length, "In tokens (default 512)");
+  add_json(command, evaluate_.output);
+  add_examples(command,
+               {"llamesh evaluate runs/tiny inputs/text/tiny.txt --sequence-length 64",
+                "mpirun -n 4 llamesh evaluate hf:FOLDER ids.bin --token-dtype uint16 --json"});
   runs(command, [this] { return evaluate(evaluate_); });
 }
 
@@ -129,6 +201,10 @@ void CommandLine::add_tokenize() {
       ->check(CLI::Range(1, 4096));
   command->add_option("--document-separator", to.separator,
                       "Text between the documents of a file (default: a file is one)");
+  add_examples(
+      command,
+      {"llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin",
+       "llamesh tokenize --tokenizer byte --input notes.txt --output ids.bin --threads 4"});
   runs(command, [this] { return tokenize(tokenize_); });
 }
 
@@ -137,27 +213,42 @@ void CommandLine::add_bench() {
   bench->require_subcommand(1);
   // A row is there once it is measured, also where the benchmark is ended before its last one.
   bench->preparse_callback([](std::size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
-  const auto on_device = [&](const char* name, const char* help, auto run) {
+  add_examples(bench, {"llamesh bench gemm", "mpirun -n 4 llamesh bench collectives"});
+  const auto on_device = [&](const std::string& name, const char* help, auto run) {
     auto* measured = bench->add_subcommand(name, help);
     add_device(measured, device_);
+    const auto plain = "llamesh bench " + name;
+    add_examples(measured, {plain.c_str(), (plain + " --device cpu").c_str()});
     runs(measured, [this, run] { return run(device_); });
   };
   on_device("gemm", "GEMM rates beside the peak", bench_gemm);
   on_device("ops", "Every other kernel beside its floor", bench_ops);
   on_device("decode", "Generation beside reading the weights (takes 5 GB)", bench_decode);
-  runs(bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)"),
-       bench_collectives);
-  auto* command = bench->add_subcommand(
-      "checkpoint", "Saving and loading beside raw writes and reads (under mpirun)");
+  auto* command =
+      bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)");
+  add_examples(command, {"mpirun -n 4 llamesh bench collectives",
+                         "srun -N 2 --ntasks-per-node=8 llamesh bench collectives"});
+  runs(command, bench_collectives);
+  command = bench->add_subcommand("checkpoint",
+                                  "Saving and loading beside raw writes and reads (under mpirun)");
   command->add_option("--mib", mebibytes_, "Size of the state, about (default 2048)");
+  add_examples(command, {"mpirun -n 4 llamesh bench checkpoint",
+                         "mpirun -n 4 llamesh bench checkpoint --mib 256"});
   runs(command, [this] { return bench_checkpoint(mebibytes_); });
-  command = bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
+  add_bench_step(bench);
+}
+
+void CommandLine::add_bench_step(CLI::App* bench) {
+  auto* command =
+      bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
   add_device(command, device_);
   command->add_option("--tune-gemms", gemm_table_,
                       "On a GPU: find the fastest algorithm for each product of the step and write "
                       "them to this file, for train.gemm_table");
+  add_examples(command, {"llamesh bench step",
+                         "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});
   runs(command, [this] { return bench_step(rest_, device_, gemm_table_); });
 }
 

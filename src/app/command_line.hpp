@@ -21,6 +21,9 @@ class CommandLine {
   CLI::App& parser() { return cli_; }
   /// What the parsed command line asks for; empty when it names no command.
   const std::function<int()>& command() const { return command_; }
+  /// What is wrong with these arguments, which the parser has refused, with a hint where a command
+  /// is misspelt.
+  std::string problem(const CLI::ParseError& error, const std::vector<std::string>& arguments);
 
  private:
   void add_train();
@@ -28,6 +31,7 @@ class CommandLine {
   void add_models();
   void add_tokenize();
   void add_bench();
+  void add_bench_step(CLI::App* bench);
   void runs(CLI::App* subcommand, std::function<int()> run);
 
   CLI::App cli_{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
@@ -37,6 +41,7 @@ class CommandLine {
   EvaluateArguments evaluate_;
   TokenizeArguments tokenize_;
   std::string path_, other_path_;
+  Output output_ = Output::text;
   std::vector<std::string> rest_;
   std::string gemm_table_;
   std::int64_t mebibytes_ = 2048;

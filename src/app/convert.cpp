@@ -8,8 +8,8 @@
 #include <map>
 
 #include "app/origin.hpp"
-#include "app/tensor_source.hpp"
 #include "checkpoint/hf_export.hpp"
+#include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
 #include "comm/session.hpp"
 #include "config/writer.hpp"
@@ -56,12 +56,6 @@ Origin origin_if_known(const fs::path& checkpoint) {
   }
 }
 
-bool is_tokenizer(const fs::path& path) {
-  return fs::is_directory(path)
-             ? fs::exists(path / "tokenizer.json") || fs::exists(path / "tokenizer.model")
-             : fs::exists(path);
-}
-
 /// Finds what goes into the folder beside the weights, if it is still there. The tokenizer is that
 /// of the run's data; where they are bytes, or ids, it is that of the folder the model came from.
 void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
@@ -69,7 +63,7 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
   const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;
   const bool is_there = fs::exists(fs::path(model) / "config.json");
   if (is_there) options.source = model;
-  if (!tokenizer.empty() && is_tokenizer(tokenizer))
+  if (!tokenizer.empty() && has_tokenizer(tokenizer))
     options.tokenizer = tokenizer;
   else if (!tokenizer.empty())
     spdlog::warn(
@@ -81,10 +75,9 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
     spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
 }
 
-void export_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
+void export_folder(const fs::path& from, const ConvertArguments& arguments,
+                   const comm::Communicator& world) {
   checkpoint::ExportOptions options;
-  const fs::path from =
-      comm::on_rank_0(world, [&] { return newest_checkpoint(arguments.from).string(); });
   options.type = type_of(arguments.dtype);
   options.max_shard_bytes = bytes_of_size(arguments.max_shard_size);
   comm::agree(world, [&] {
@@ -93,9 +86,10 @@ void export_folder(const ConvertArguments& arguments, const comm::Communicator& 
   checkpoint::export_hf(from, without_prefix(arguments.to), options, world);
 }
 
-void import_folder(const ConvertArguments& arguments, const comm::Communicator& world) {
+void import_folder(const fs::path& from, const ConvertArguments& arguments,
+                   const comm::Communicator& world) {
   device::advise_on_memory("use more ranks, which share the model");
-  const auto folder = fs::absolute(without_prefix(arguments.from)).lexically_normal();
+  const auto folder = fs::absolute(from).lexically_normal();
   // So that an export finds the tokenizer again.
   const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));
   checkpoint::import_hf(folder, arguments.to, config, version(), world);
@@ -127,18 +121,21 @@ int convert(const ConvertArguments& arguments) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
-  comm::agree(world, [&] {  // every rank sees the same, one tells
-    validate(is_hf(arguments.from) != is_hf(arguments.to),
+  const bool exports = is_hf(arguments.to);
+  const fs::path from = comm::on_rank_0(world, [&] {
+    const auto location = checkpoint::locate(arguments.from);
+    validate((location.kind == checkpoint::PathKind::hf_folder) != exports,
              "one of --from '{}' and --to '{}' must be hf:FOLDER, the other a checkpoint",
              arguments.from, arguments.to);
-    without_prefix(is_hf(arguments.to) ? arguments.to : arguments.from);
+    if (exports) without_prefix(arguments.to);
     type_of(arguments.dtype);
     bytes_of_size(arguments.max_shard_size);
+    return (exports ? checkpoint::newest_good(location) : location.path).string();
   });
-  if (is_hf(arguments.to))
-    export_folder(arguments, world);
+  if (exports)
+    export_folder(from, arguments, world);
   else
-    import_folder(arguments, world);
+    import_folder(from, arguments, world);
   if (world.rank() == 0) spdlog::info("{} -> {}", arguments.from, arguments.to);
   return 0;
 }

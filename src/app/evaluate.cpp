@@ -8,10 +8,13 @@
 #include <numbers>
 #include <optional>
 
+#include "app/json_output.hpp"
 #include "app/loaded_model.hpp"
 #include "app/session.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
+#include "data/mapped_file.hpp"
+#include "data/token_ids.hpp"
 #include "data/validation.hpp"
 #include "device/buffer.hpp"
 #include "device/staging.hpp"
@@ -49,7 +52,7 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
 }
 
 data::Format format_of(const EvaluateArguments& arguments) {
-  if (arguments.tokens) return data::Format::tokens;
+  if (arguments.tokens || !arguments.token_dtype.empty()) return data::Format::tokens;
   const auto is_jsonl = [](const std::string& file) { return file.ends_with(".jsonl"); };
   const auto count = std::ranges::count_if(arguments.files, is_jsonl);
   validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
@@ -57,12 +60,27 @@ data::Format format_of(const EvaluateArguments& arguments) {
   return count == 0 ? data::Format::text : data::Format::jsonl;
 }
 
+/// That of headerless files has to be said.
+data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
+  if (arguments.token_dtype == "uint16") return data::TokenDtype::uint16;
+  if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
+  for (const auto& file : arguments.files)
+    validate(data::has_token_header(data::MappedFile(file).bytes()),
+             "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
+             "--token-dtype uint16 or uint32",
+             file);
+  return data::TokenDtype::from_header;
+}
+
 /// The files are read as the model was trained to read, as far as that can be.
 data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
   data::DataOptions options = model.data;
   options.format = format_of(arguments);
-  if (!arguments.tokenizer.empty()) options.tokenizer = arguments.tokenizer;
-  if (options.document_mask && arguments.tokens && options.eos_token < 0) {
+  if (data::is_text(options.format))
+    options.tokenizer = tokenizer_for(model, arguments.tokenizer);
+  else
+    options.token_dtype = token_dtype_of(arguments);
+  if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
     options.document_mask = false;
     spdlog::warn(
         "the model was trained with data.document_mask, but its run's data.eos_token does not say "
@@ -76,6 +94,28 @@ std::int64_t bytes_of(const std::vector<std::string>& files) {
   for (const auto& file : files)
     bytes += static_cast<std::int64_t>(std::filesystem::file_size(file));
   return bytes;
+}
+
+void print_result(const EvaluateArguments& arguments, const data::DataOptions& options,
+                  const data::TokenStream& stream, const Sum& sum) {
+  const double loss = sum.nats / static_cast<double>(sum.tokens);
+  std::optional<double> bits;
+  if (options.format == data::Format::text)
+    bits = sum.nats / std::numbers::ln2 / static_cast<double>(bytes_of(arguments.files));
+  if (arguments.output == Output::json) {
+    Json result{{"model", arguments.model},
+                {"files", arguments.files},
+                {"tokens", sum.tokens},
+                {"document_mask", options.document_mask},
+                {"loss", loss},
+                {"perplexity", std::exp(loss)}};
+    if (bits) result["bits_per_byte"] = *bits;
+    return print_json(result);
+  }
+  fmt::print("{}: {} tokens predicted{}\nloss        {:.6f} nats a token\nperplexity  {:.4f}\n",
+             stream.describe(), sum.tokens,
+             options.document_mask ? ", each from its own document" : "", loss, std::exp(loss));
+  if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
 }
 
 }  // namespace
@@ -97,8 +137,13 @@ int evaluate(const EvaluateArguments& arguments) {
     constexpr std::int64_t longest = 1 << 24;  // as data.sequence_length
     validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
              "--sequence-length is {}; give 1 to {}", arguments.sequence_length, longest);
+    validate(!arguments.dtype.starts_with("uint"),
+             "--dtype is that of the weights; did you mean --token-dtype {}?", arguments.dtype);
     dtype = dtype_of_argument(arguments.dtype);
-    model = std::make_unique<LoadedModel>(arguments.model, dtype);
+  });
+  const auto path = comm::on_rank_0(world, [&] { return model_path(arguments.model); });
+  comm::agree(world, [&] {
+    model = std::make_unique<LoadedModel>(path, dtype);
     options = options_for(arguments, *model);
     stream.emplace(options, arguments.files, model->config.vocab_size);
     data.emplace(*stream,
@@ -107,21 +152,14 @@ int evaluate(const EvaluateArguments& arguments) {
                                .ranks = world.size()},
                  0);
   });
+  Sum sum;
   run_or_abort([&] {
     train::set_threads(0, world);
     train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world);
-    const double nats = world.sum(mine.nats);
-    const auto tokens = static_cast<double>(world.sum(mine.tokens));
-    if (world.rank() != 0) return;
-    fmt::print(
-        "{}: {:.0f} tokens predicted{}\nloss        {:.6f} nats a token\nperplexity  {:.4f}\n",
-        stream->describe(), tokens, options.document_mask ? ", each from its own document" : "",
-        nats / tokens, std::exp(nats / tokens));
-    if (options.format == data::Format::text)
-      fmt::print("bits/byte   {:.6f}\n",
-                 nats / std::numbers::ln2 / static_cast<double>(bytes_of(arguments.files)));
+    sum = {world.sum(mine.nats), world.sum(mine.tokens)};
   });
+  if (world.rank() == 0) print_result(arguments, options, *stream, sum);
   return 0;
 }
 

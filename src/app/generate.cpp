@@ -50,9 +50,8 @@ int generate(const GenerateArguments& arguments) {
   const DType dtype = dtype_of_argument(arguments.dtype);
   if (dtype == DType::bf16) use_faster_bf16_products();
   model::TokenSampler sampler(arguments.sampling);
-  LoadedModel model(arguments.model, dtype);
-  const auto tokenizer = data::open_tokenizer(arguments.tokenizer.empty() ? model.data.tokenizer
-                                                                          : arguments.tokenizer);
+  LoadedModel model(model_path(arguments.model), dtype);
+  const auto tokenizer = data::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
   validate(
       tokenizer->vocab_size() <= model.config.vocab_size,
       "the tokenizer has {} ids and the model {}: they do not belong together; name the model's "

@@ -8,6 +8,7 @@
 #include "app/origin.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf_config.hpp"
+#include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
 #include "core/error.hpp"
 #include "device/staging.hpp"
@@ -22,18 +23,34 @@ constexpr const char* model_group = "/model/";
 
 }  // namespace
 
+std::string model_path(const std::string& name) {
+  const auto location = checkpoint::locate(name);
+  if (location.kind == checkpoint::PathKind::hf_folder) return location.path.string();
+  return checkpoint::newest_good(location, model_group).string();
+}
+
+std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
+  if (!asked.empty()) return asked;
+  const auto& own = model.data.tokenizer;
+  validate(own == "byte" || fs::exists(own),
+           "the model's tokenizer '{}' is not there any more; name one with --tokenizer", own);
+  validate(own == "byte" || has_tokenizer(own),
+           "'{}' holds neither tokenizer.json nor tokenizer.model; name a tokenizer with "
+           "--tokenizer (byte, a .model, a tokenizer.json, or a folder)",
+           own);
+  return own;
+}
+
 LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
-  const auto at = plain_path(path);
-  validate(fs::exists(at), "there is no {}", at.string());
-  if (is_hf_folder(at)) {
-    Shape shape{checkpoint::read_hf_config(at), {}};
-    shape.data.tokenizer = at.string();
+  const auto location = checkpoint::locate(path);
+  if (location.kind == checkpoint::PathKind::hf_folder) {
+    Shape shape{checkpoint::read_hf_config(path), {}};
+    shape.data.tokenizer = path;
     return shape;
   }
-  const auto folder = newest_checkpoint(at);
-  const auto progress = checkpoint::read_manifest(folder).progress;
+  const auto progress = checkpoint::read_manifest(path).progress;
   const auto origin = origin_of(progress.config);
-  Shape shape{checkpoint::parse_config_json(progress.model_config, folder.string()), origin.data};
+  Shape shape{checkpoint::parse_config_json(progress.model_config, path), origin.data};
   shape.data.tokenizer = tokenizer_of(origin);
   return shape;
 }
@@ -50,7 +67,7 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape)
 }
 
 void LoadedModel::load(const std::string& path) {
-  const auto source = open_tensors(path);
+  const auto source = open_tensors(checkpoint::locate(path));
   std::map<std::string, const TensorSource::Entry*> entries;
   for (const auto& entry : source->entries()) entries[entry.name] = &entry;
   auto& stream = device::compute_stream();

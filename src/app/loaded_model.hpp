@@ -9,6 +9,10 @@
 
 namespace llamesh::app {
 
+/// The checkpoint or Hugging Face folder that a user names as a model: of a run its newest good
+/// checkpoint. By one process. Throws a user error when it is none.
+std::string model_path(const std::string& name);
+
 /// A model as `generate` and `evaluate` use it: all of its weights on this process's device.
 struct LoadedModel {
   model::LlamaConfig config;  ///< resolved
@@ -17,9 +21,8 @@ struct LoadedModel {
   /// How it was trained to read: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
 
-  /// `path` is a checkpoint, a run folder (its newest checkpoint), or a Hugging Face folder, also
-  /// with "hf:" before it. Takes the weights in `dtype`, and for a while the largest tensor in fp32
-  /// beside them. Throws a user error that names what is missing or does not fit.
+  /// `path` is what model_path() gives. Takes the weights in `dtype`, and for a while the largest
+  /// tensor in fp32 beside them. Throws a user error that names what is missing or does not fit.
   LoadedModel(const std::string& path, DType dtype);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
@@ -33,6 +36,10 @@ struct LoadedModel {
   LoadedModel(const std::string& path, DType dtype, Shape shape);
   void load(const std::string& path);
 };
+
+/// The tokenizer that was asked for, or else the model's own, for data::open_tokenizer. Throws a
+/// user error that points at --tokenizer where that is not there.
+std::string tokenizer_for(const LoadedModel& model, const std::string& asked);
 
 /// "fp32" or "bf16"; anything else is a user error.
 DType dtype_of_argument(const std::string& name);

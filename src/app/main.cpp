@@ -1,12 +1,15 @@
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
-#include <optional>
 
 #include "app/command_line.hpp"
 #include "app/session.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
+#include "core/log.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -15,24 +18,25 @@ comm::Launch launch() {
   return comm::detect_launch([](const char* name) { return std::getenv(name); });
 }
 
-/// Every rank sees the same command line before MPI is there: the first one prints the error.
-[[noreturn]] void refuse(const comm::Launch& launch, const std::string& what) {
-  std::optional<comm::MpiSession> session;
-  if (launch.by_open_mpi()) session.emplace();  // it takes part in ending the job
-  if (launch.rank != 0) throw comm::Failed(ExitCode::bad_input);
-  fail(ExitCode::bad_input, "{}; see llamesh --help", what);
+/// What was printed must have arrived, whatever the command.
+void check_output() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  fail(ExitCode::io_failure, "standard output cannot be written: {}",
+       errno == 0 ? "parts of it are lost" : std::strerror(errno));
 }
 
 int run(const comm::Launch& launch, int argc, char** argv) {
+  setup_logging();
   CommandLine line;
   try {
     line.parser().parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     return line.parser().exit(request);
   } catch (const CLI::ParseError& error) {
-    refuse(launch, error.what());
+    refuse(launch, line.problem(error, {argv + 1, argv + argc}) + "; see llamesh --help");
   }
-  if (!line.command()) refuse(launch, "No command is given");
+  if (!line.command()) refuse(launch, "No command is given; see llamesh --help");
   return line.command()();
 }
 
@@ -42,7 +46,9 @@ int run(const comm::Launch& launch, int argc, char** argv) {
 int main(int argc, char** argv) {
   const auto launch = llamesh::app::launch();
   try {
-    return llamesh::app::run(launch, argc, argv);
+    const int code = llamesh::app::run(launch, argc, argv);
+    llamesh::app::check_output();
+    return code;
   } catch (const llamesh::comm::Failed& error) {
     llamesh::app::await_the_teller();
     return static_cast<int>(error.code());

@@ -37,4 +37,11 @@ std::string tokenizer_of(const Origin& origin) {
   return named || origin.hf.empty() ? origin.data.tokenizer : origin.hf;
 }
 
+bool has_tokenizer(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  return fs::is_directory(path)
+             ? fs::exists(path / "tokenizer.json") || fs::exists(path / "tokenizer.model")
+             : fs::exists(path);
+}
+
 }  // namespace llamesh::app

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "data/options.hpp"
@@ -20,5 +21,8 @@ Origin origin_of(const std::string& config);
 /// The tokenizer of the model's text, for data::open_tokenizer: that of the run's data; where these
 /// are ids or unknown, and no tokenizer is named, that of the folder the model came from.
 std::string tokenizer_of(const Origin& origin);
+
+/// Whether there is a tokenizer: a file, or a folder with one of those that open_tokenizer() takes.
+bool has_tokenizer(const std::filesystem::path& path);
 
 }  // namespace llamesh::app

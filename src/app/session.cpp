@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <optional>
 #include <thread>
 
 #include "comm/device_choice.hpp"
@@ -47,6 +48,13 @@ void use_faster_bf16_products() {
   ops::use_bf16_products(ops::measured_bf16_products().faster());
   const auto why = ops::why_no_amx();
   if (!why.empty()) fmt::print(stderr, "{}: it is not used\n", why);
+}
+
+void refuse(const comm::Launch& launch, const std::string& what) {
+  std::optional<comm::MpiSession> session;
+  if (launch.by_open_mpi()) session.emplace();  // it takes part in ending the job
+  if (launch.rank != 0) throw comm::Failed(ExitCode::bad_input);
+  fail(ExitCode::bad_input, "{}", what);
 }
 
 void await_the_teller() {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/launch.hpp"
 #include "train/inputs.hpp"
 
 /// What the commands that run under mpirun or srun have in common.
@@ -27,6 +28,10 @@ void use_lone_device(const std::string& choice);
 /// How such a command computes bf16 products on the CPU: the way that is faster here. Why AMX is
 /// not used goes to stderr.
 void use_faster_bf16_products();
+
+/// Ends a command for what every rank finds in the command line before MPI is there: the first one
+/// throws the user error, the others comm::Failed.
+[[noreturn]] void refuse(const comm::Launch& launch, const std::string& what);
 
 /// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
 /// with it, so the one that tells has to be given the time for its line. It then ends the wait.

@@ -1,11 +1,11 @@
 #include "app/tensor_source.hpp"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/reader.hpp"
 #include "checkpoint/safetensors.hpp"
-#include "checkpoint/store.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::app {
@@ -78,33 +78,20 @@ class OneFile final : public TensorSource {
 
 }  // namespace
 
-fs::path plain_path(const std::string& path) {
-  return path.starts_with("hf:") ? path.substr(3) : path;
-}
-
-bool is_hf_folder(const fs::path& path) {
-  std::error_code error;
-  return fs::exists(path / "model.safetensors", error) ||
-         fs::exists(path / "model.safetensors.index.json", error);
-}
-
-fs::path newest_checkpoint(const fs::path& path) {
-  std::error_code error;
-  if (fs::exists(path / "manifest.json", error)) return path;
-  for (const auto& folder : {path / "checkpoints", path}) {
-    const auto checkpoints = checkpoint::committed_checkpoints(folder);
-    if (!checkpoints.empty()) return checkpoints.front();
+std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location) {
+  const auto& path = location.path;
+  switch (location.kind) {
+    case checkpoint::PathKind::hf_folder:
+      return std::make_unique<HfFolder>(path);
+    case checkpoint::PathKind::safetensors:
+      return std::make_unique<OneFile>(path);
+    case checkpoint::PathKind::tokens:
+      fail(ExitCode::bad_input, "{} is a token file, which holds no tensors", path.string());
+    case checkpoint::PathKind::checkpoint:
+    case checkpoint::PathKind::run:
+      break;
   }
-  fail(ExitCode::bad_input, "{} is neither a run folder nor a checkpoint: it has no manifest.json",
-       path.string());
-}
-
-std::unique_ptr<TensorSource> open_tensors(const std::string& path) {
-  const fs::path at = plain_path(path);
-  validate(fs::exists(at), "there is no {}", at.string());
-  if (fs::is_regular_file(at)) return std::make_unique<OneFile>(at);
-  if (is_hf_folder(at)) return std::make_unique<HfFolder>(at);
-  return std::make_unique<Checkpoint>(newest_checkpoint(at));
+  return std::make_unique<Checkpoint>(checkpoint::newest_good(location));
 }
 
 }  // namespace llamesh::app

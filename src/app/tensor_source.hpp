@@ -1,22 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/location.hpp"
+
 namespace llamesh::app {
-
-/// What the user wrote, without the "hf:" that may stand before a Hugging Face folder.
-std::filesystem::path plain_path(const std::string& path);
-
-/// A checkpoint itself, or the newest one of a run folder or of a folder of checkpoints. Throws a
-/// user error where there is none.
-std::filesystem::path newest_checkpoint(const std::filesystem::path& path);
-
-/// Whether it is a folder that holds weights as Hugging Face's save_pretrained() writes them.
-bool is_hf_folder(const std::filesystem::path& path);
 
 /// Something that holds named tensors: a checkpoint, a Hugging Face folder, a .safetensors file.
 class TensorSource {
@@ -35,7 +26,7 @@ class TensorSource {
   virtual bool has_groups() const { return false; }
 };
 
-/// Opens what `path` is; "hf:" before it is allowed. Throws a user error when it is none of them.
-std::unique_ptr<TensorSource> open_tensors(const std::string& path);
+/// Opens it, of a run its newest good checkpoint. Throws a user error when it holds no tensors.
+std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location);
 
 }  // namespace llamesh::app

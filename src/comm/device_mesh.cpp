@@ -108,12 +108,12 @@ std::string describe(const MeshShape& shape, const Topology& topology) {
     text += fmt::format("  axis {}: {}\n", shape[i].name,
                         axis_within_node(shape, i, topology) ? "within nodes, through shared memory"
                                                              : "between nodes, by messages");
-  for (int node = 0; node < topology.nodes; ++node) {
-    bool first = true;
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      if (topology.node_of[rank] != node) continue;
-      if (first) text += fmt::format("  node {} ({})\n", node, topology.host_of[rank]);
-      first = false;
+  std::vector<std::vector<std::size_t>> ranks_of(static_cast<std::size_t>(topology.nodes));
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    ranks_of[static_cast<std::size_t>(topology.node_of[rank])].push_back(rank);
+  for (std::size_t node = 0; node < ranks_of.size(); ++node) {
+    text += fmt::format("  node {} ({})\n", node, topology.host_of[ranks_of[node].front()]);
+    for (const auto rank : ranks_of[node]) {
       const auto at = coordinates(shape, static_cast<int>(rank));
       text += fmt::format("    rank {:<4}", rank);
       for (std::size_t i = 0; i < shape.size(); ++i)

@@ -60,4 +60,15 @@ Topology make_topology(const std::vector<int>& machine_of, const std::vector<std
   return topology;
 }
 
+Topology topology_on_paper(int ranks, int per_machine, int ranks_per_node) {
+  expects(ranks >= 1 && per_machine >= 1, "{} ranks, {} of each machine", ranks, per_machine);
+  std::vector<int> machine_of;
+  std::vector<std::string> host_of;
+  for (int rank = 0; rank < ranks; ++rank) {
+    machine_of.push_back(rank / per_machine);
+    host_of.push_back(fmt::format("machine {}", rank / per_machine));
+  }
+  return make_topology(machine_of, host_of, ranks_per_node);
+}
+
 }  // namespace llamesh::comm

@@ -28,4 +28,8 @@ Topology discover_topology(const Communicator& world, int ranks_per_node);
 Topology make_topology(const std::vector<int>& machine_of, const std::vector<std::string>& host_of,
                        int ranks_per_node);
 
+/// A launch thought through on paper: `ranks` dealt out to machines of `per_machine` each, the last
+/// of which may have fewer; then as make_topology().
+Topology topology_on_paper(int ranks, int per_machine, int ranks_per_node);
+
 }  // namespace llamesh::comm

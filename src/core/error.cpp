@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <new>
 #include <string_view>
+#include <system_error>
 
 namespace llamesh {
 
@@ -19,6 +20,15 @@ bool is_of_the_name(const std::error_code& code) {
   return false;
 }
 
+/// Whether it is what writing to a file can meet.
+bool is_of_the_disk(const std::error_code& code) {
+  for (const auto fault :
+       {std::errc::no_space_on_device, std::errc::io_error, std::errc::file_too_large,
+        std::errc::broken_pipe, std::errc::bad_file_descriptor})
+    if (code == fault) return true;
+  return false;
+}
+
 }  // namespace
 
 Error as_error(const std::exception& any) {
@@ -26,6 +36,10 @@ Error as_error(const std::exception& any) {
   if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&any))
     return {is_of_the_name(path->code()) ? ExitCode::bad_input : ExitCode::io_failure,
             fmt::format("{}: {}", path->path1().string(), path->code().message())};
+  // As {fmt} throws it.
+  if (const auto* system = dynamic_cast<const std::system_error*>(&any);
+      system != nullptr && is_of_the_disk(system->code()))
+    return {ExitCode::io_failure, system->what()};
   if (dynamic_cast<const std::bad_alloc*>(&any) != nullptr)
     return {ExitCode::bad_input, "the host's memory does not suffice for what was asked"};
   return {ExitCode::internal_error,

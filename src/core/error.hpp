@@ -32,8 +32,8 @@ class Error : public std::runtime_error {
 };
 
 /// Any exception as an Error: an Error as it is; what the system says of a path as bad input or,
-/// where the disk is at fault, as an I/O failure; too little memory as bad input; all else as a
-/// bug.
+/// where the disk is at fault, as an I/O failure, as is what it says of writing; too little memory
+/// as bad input; all else as a bug.
 Error as_error(const std::exception& any);
 
 /// A format string that remembers where it was written. Implicit, so that callers write a literal.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace llamesh::sharding {
@@ -87,6 +89,82 @@ void join_norm_and_head(const ParameterTable& table, std::vector<Unit>& units) {
   units.erase(head);
 }
 
+/// A line of describe_units(): of a unit, or of a parameter in it. Lines of one decoder layer
+/// follow one another.
+struct Line {
+  std::string before;  ///< the name, up to the layer's number where that is part of it
+  std::string after;   ///< what follows the number
+  bool numbered;
+  std::int64_t layer;  ///< -1: of none
+  std::int64_t numel;
+  std::int64_t shard_numel;  ///< 0: not said
+
+  bool is_like(const Line& other) const {
+    return std::tie(before, after, numbered, numel, shard_numel) ==
+           std::tie(other.before, other.after, other.numbered, other.numel, other.shard_numel);
+  }
+};
+
+/// `hidden` characters of the name's begin are not shown: those that it has in common with its
+/// unit.
+Line make_line(const std::string& indent, const std::string& name, std::size_t hidden) {
+  constexpr std::string_view layers = "model.layers.";
+  Line line{indent + name.substr(hidden), "", false, -1, 0, 0};
+  if (!name.starts_with(layers)) return line;
+  const auto end = std::min(name.find('.', layers.size()), name.size());
+  line.layer = std::stoll(name.substr(layers.size(), end - layers.size()));
+  if (hidden > 0) return line;
+  line.before = indent + std::string(layers);
+  line.after = name.substr(end);
+  line.numbered = true;
+  return line;
+}
+
+std::vector<Line> lines_of(const ShardLayout& layout) {
+  std::vector<Line> lines;
+  for (const auto& unit : layout.units()) {
+    lines.push_back(make_line("", unit.name, 0));
+    lines.back().numel = unit.numel;
+    lines.back().shard_numel = unit.shard_numel;
+    for (const auto id : unit.parameters) {
+      const auto& name = layout.table()[id].name;
+      const bool below = name.starts_with(unit.name + ".");
+      lines.push_back(make_line("  ", name, below ? unit.name.size() + 1 : 0));
+      lines.back().numel = layout.table()[id].numel();
+    }
+  }
+  return lines;
+}
+
+/// How many lines from `at` on belong to one layer, and for how many layers they come again.
+struct Repeated {
+  std::size_t lines = 1;
+  std::int64_t layers = 1;
+};
+Repeated repeated_from(const std::vector<Line>& all, std::size_t at) {
+  Repeated found;
+  const auto layer = all[at].layer;
+  if (layer < 0) return found;
+  while (at + found.lines < all.size() && all[at + found.lines].layer == layer) ++found.lines;
+  for (std::size_t next = at + found.lines; next + found.lines <= all.size(); next += found.lines) {
+    for (std::size_t i = 0; i < found.lines; ++i)
+      if (all[next + i].layer != layer + found.layers || !all[next + i].is_like(all[at + i]))
+        return found;
+    ++found.layers;
+  }
+  return found;
+}
+
+std::string to_text(const Line& line, std::int64_t layers) {
+  const auto number = !line.numbered ? ""
+                      : layers == 1  ? fmt::format("{}", line.layer)
+                                     : fmt::format("{}..{}", line.layer, line.layer + layers - 1);
+  const auto times = layers == 1 ? "" : fmt::format("{} x ", layers);
+  const auto shard = line.shard_numel == 0 ? "" : fmt::format("{}{}", times, line.shard_numel);
+  return fmt::format("{:<44} {:>20} {:>20}", line.before + number + line.after,
+                     fmt::format("{}{}", times, line.numel), shard);
+}
+
 }  // namespace
 
 std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options) {
@@ -110,14 +188,21 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
   return units;
 }
 
-std::string describe_units(const ShardLayout& layout) {
-  std::string text = fmt::format("{:<44} {:>16} {:>16}\n", "unit", "elements", "of each rank");
-  for (const auto& unit : layout.units()) {
-    text += fmt::format("{:<44} {:>16} {:>16}\n", unit.name, unit.numel, unit.shard_numel);
-    for (const auto id : unit.parameters)
-      text +=
-          fmt::format("    {:<40} {:>16}\n", layout.table()[id].name, layout.table()[id].numel());
+std::string describe_units(const ShardLayout& layout, Layers layers) {
+  const auto lines = lines_of(layout);
+  std::string text;
+  const auto add = [&](std::string line) {
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + '\n';
+  };
+  add(fmt::format("{:<44} {:>20} {:>20}", "unit", "elements", "of each rank"));
+  for (std::size_t at = 0; at < lines.size();) {
+    const auto same = layers == Layers::folded ? repeated_from(lines, at) : Repeated{};
+    for (std::size_t i = at; i < at + same.lines; ++i) add(to_text(lines[i], same.layers));
+    at += same.lines * static_cast<std::size_t>(same.layers);
   }
+  add(fmt::format("{:<44} {:>20} {:>20}", fmt::format("{} units", layout.units().size()),
+                  layout.table().numel(), layout.shard_numel()));
   return text;
 }
 

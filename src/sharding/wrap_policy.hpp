@@ -24,7 +24,10 @@ struct WrapOptions {
 /// left out. Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
 
-/// The unit tree with sizes, for --print-units.
-std::string describe_units(const ShardLayout& layout);
+enum class Layers : bool { folded, each };
+
+/// The units with their parameters and sizes, for --print-units. Folded, decoder layers that follow
+/// one another and are equal are shown once: "model.layers.0..31", "32 x 12345" elements.
+std::string describe_units(const ShardLayout& layout, Layers layers);
 
 }  // namespace llamesh::sharding

@@ -127,7 +127,7 @@ refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
 [[ $(grep -c "names no folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
 refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
-refused "neither a run folder" convert --from "$folder/none" --to "hf:$folder/x"
+refused "there is no" convert --from "$folder/none" --to "hf:$folder/x"
 refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/model"
 refused "names no folder to take them from" train inputs/tiny.yaml model.load_weights=true
 sed -i 's/"hidden_size": 48/"hidden_size": 54/' "$folder/model/config.json"

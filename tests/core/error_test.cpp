@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "core/tensor.hpp"
 
@@ -80,6 +81,8 @@ TEST(AsError, SaysWhoseMistakeItIs) {
   const auto disk = as_error(std::filesystem::filesystem_error(
       "resize", "/a/b", std::make_error_code(std::errc::no_space_on_device)));
   EXPECT_EQ(disk.code(), ExitCode::io_failure);
+  const auto full = std::make_error_code(std::errc::no_space_on_device);
+  EXPECT_EQ(as_error(std::system_error(full, "cannot write to file")).code(), ExitCode::io_failure);
   EXPECT_EQ(as_error(std::bad_alloc()).code(), ExitCode::bad_input);
   const auto bug = as_error(std::logic_error("vector"));
   EXPECT_EQ(bug.code(), ExitCode::internal_error);

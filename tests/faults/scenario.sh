@@ -126,7 +126,7 @@ slurm_started_one_by_one() {
 unknown_subcommand() {
   launch 3 trian $tiny
   expect_end 78
-  expect_line trian
+  expect_line "no command 'trian'" "did you mean 'train'"
 }
 no_subcommand() {
   launch 3

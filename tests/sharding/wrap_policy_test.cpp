@@ -1,6 +1,11 @@
 #include "sharding/wrap_policy.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
 
 namespace llamesh::sharding {
 namespace {
@@ -67,12 +72,48 @@ TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
   }
 }
 
-TEST(WrapPolicy, DescriptionNamesUnitsAndSizes) {
-  const auto table = model::parameter_table(llama2(64, 96, 1, 4, 4));
-  const ShardLayout layout(table, make_units(table, {}), 2);
-  const auto text = describe_units(layout);
-  EXPECT_NE(text.find("model.layers.0.mlp.up_proj.weight"), std::string::npos);
-  EXPECT_NE(text.find("2048000"), std::string::npos);  // 32000 x 64
+/// The first words of the lines, which name units and parameters.
+Names described(const model::LlamaConfig& config, const WrapOptions& options, Layers layers) {
+  const auto table = model::parameter_table(config);
+  std::istringstream lines(
+      describe_units(ShardLayout(table, make_units(table, options), 2), layers));
+  Names names;
+  for (std::string line; std::getline(lines, line);)
+    names.push_back(line.substr(0, line.find("  ", line.find_first_not_of(' '))));
+  return names;
+}
+
+TEST(WrapPolicy, DescriptionFoldsEqualLayers) {
+  EXPECT_EQ(described(llama2(64, 96, 4, 4, 4), {}, Layers::folded),
+            (Names{"unit", "model.embed_tokens", "  weight", "model.layers.0..3",
+                   "  self_attn.q_proj.weight", "  self_attn.k_proj.weight",
+                   "  self_attn.v_proj.weight", "  self_attn.o_proj.weight",
+                   "  mlp.gate_proj.weight", "  mlp.up_proj.weight", "  mlp.down_proj.weight",
+                   "  input_layernorm.weight", "  post_attention_layernorm.weight",
+                   "model.norm + lm_head", "  model.norm.weight", "  lm_head.weight", "6 units"}));
+  const auto all = described(llama2(64, 96, 4, 4, 4), {}, Layers::each);
+  EXPECT_EQ(all.size(), 17U + 3 * 10);
+  EXPECT_NE(std::ranges::find(all, "model.layers.2"), all.end());
+}
+
+// By size the layers' norms lie in the root, and each layer has several units.
+TEST(WrapPolicy, DescriptionFoldsWhatLayersHaveInOtherUnits) {
+  EXPECT_EQ(described(llama2(64, 96, 3, 4, 4), {Wrap::size, 10000}, Layers::folded),
+            (Names{"unit", "root", "  model.layers.0..2.input_layernorm.weight",
+                   "  model.layers.0..2.post_attention_layernorm.weight", "  model.norm.weight",
+                   "model.embed_tokens", "  weight", "model.layers.0..2.self_attn",
+                   "  q_proj.weight", "  k_proj.weight", "  v_proj.weight", "  o_proj.weight",
+                   "model.layers.0..2.mlp", "  gate_proj.weight", "  up_proj.weight",
+                   "  down_proj.weight", "lm_head", "  weight", "9 units"}));
+}
+
+TEST(WrapPolicy, DescriptionSaysSizes) {
+  const auto table = model::parameter_table(llama2(64, 96, 3, 4, 4));
+  const auto text = describe_units(ShardLayout(table, make_units(table, {}), 2), Layers::folded);
+  EXPECT_NE(text.find(" 2048000"), std::string::npos);      // 32000 x 64
+  EXPECT_NE(text.find(" 3 x 34944 "), std::string::npos);   // 4 x 64^2 + 3 x 64 x 96 + 2 x 64
+  EXPECT_NE(text.find(" 3 x 17472\n"), std::string::npos);  // of each of 2 ranks
+  EXPECT_NE(text.find(fmt::format(" {} ", table.numel())), std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace llamesh::app {
+
+using Json = nlohmann::ordered_json;
+
+/// Prints one JSON object on a line, for --json (docs/json.md). Numbers round-trip; those that are
+/// not finite are null, and bytes that are no UTF-8 become U+FFFD.
+void print_json(const Json& object);
+
+}  // namespace llamesh::app

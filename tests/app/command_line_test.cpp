@@ -1,0 +1,70 @@
+#include "app/command_line.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace llamesh::app {
+namespace {
+
+/// The commands without further ones below them.
+std::vector<const CLI::App*> leaves(const CLI::App* of) {
+  const auto below = of->get_subcommands([](const CLI::App*) { return true; });
+  if (below.empty()) return {of};
+  std::vector<const CLI::App*> all;
+  for (const auto* command : below) std::ranges::copy(leaves(command), std::back_inserter(all));
+  return all;
+}
+
+/// What stands behind "llamesh" in an example; quotes keep words together.
+std::string arguments_of(const std::string& example) {
+  const std::string program = "llamesh ";
+  const auto at = example.find(program);
+  EXPECT_NE(at, std::string::npos) << example;
+  return example.substr(at + program.size());
+}
+
+TEST(CommandLine, EachCommandHasTwoExamplesThatItTakes) {
+  CommandLine all;
+  EXPECT_GE(leaves(&all.parser()).size(), 14U);
+  for (const auto* command : leaves(&all.parser())) {
+    std::istringstream footer(command->get_footer());
+    std::string line;
+    std::getline(footer, line);
+    EXPECT_EQ(line, "Examples:") << command->get_name();
+    int examples = 0;
+    while (std::getline(footer, line)) {
+      ++examples;
+      CommandLine one;
+      EXPECT_NO_THROW(one.parser().parse(arguments_of(line))) << line;
+      EXPECT_TRUE(one.command()) << line;
+    }
+    EXPECT_EQ(examples, 2) << command->get_name();
+  }
+}
+
+std::string problem(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  try {
+    line.parser().parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    return line.problem(error, arguments);
+  }
+  return "";
+}
+
+TEST(CommandLine, AMisspeltCommandNamesTheNearest) {
+  EXPECT_EQ(problem({"trian", "a.yaml"}), "there is no command 'trian'; did you mean 'train'?");
+  EXPECT_EQ(problem({"bench", "gem"}), "there is no command 'gem'; did you mean 'gemm'?");
+  EXPECT_EQ(problem({"frobnicate"}), "there is no command 'frobnicate'");
+  EXPECT_NE(problem({"train", "--fast", "a.yaml"}).find("--fast"), std::string::npos);
+  EXPECT_NE(problem({"train", "a.yaml", "--ranks-per-node", "2"}).find("--ranks"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace llamesh::app
