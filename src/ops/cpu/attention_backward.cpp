@@ -1,6 +1,8 @@
 #include <cmath>
 
 #include "ops/cpu/attention_documents.hpp"
+#include "ops/cpu/attention_matmul.hpp"
+#include "ops/cpu/attention_softmax.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
@@ -34,7 +36,7 @@ struct Tiles {
         dqueries_t(pieces.take(tile * padded)),
         scores(pieces.take(tile * tile)),
         dscores(pieces.take(tile * tile)),
-        log_sum_exp(pieces.take(tile)),
+        log2_sum_exp(pieces.take(tile)),
         delta(pieces.take(tile)) {}
 
   Pieces pieces;
@@ -44,7 +46,7 @@ struct Tiles {
   float* rows;                             ///< (tile, E')
   float* dqueries_t;                       ///< (E', tile), not yet scaled
   float *scores, *dscores;                 ///< (keys, queries)
-  float *log_sum_exp, *delta;              ///< (tile)
+  float *log2_sum_exp, *delta;             ///< (tile)
 };
 
 /// One query head's part of the tensors.
@@ -57,17 +59,18 @@ struct Head {
   float* delta;
 };
 
-/// scores = P, dscores = P * (dscores - delta); on the diagonal tile zero where a query stands
-/// before a key.
+/// scores = P, dscores = dS = P * (dP - delta). On the diagonal a query takes the keys up to the
+/// end of its vector of queries, with zeros where it precedes a key.
 void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
-    const auto normalizer = load(t.log_sum_exp + q, Whole{});
+    const auto log2_sum_exp = load(t.log2_sum_exp + q, Whole{});
     const auto delta = load(t.delta + q, Whole{});
-    for (std::int64_t k = 0; k < keys; ++k) {
+    const auto seen = diagonal ? q + vec_width : keys;
+    for (std::int64_t k = 0; k < seen; ++k) {
       auto* score = t.scores + k * tile + q;
       auto* dscore = t.dscores + k * tile + q;
-      auto p = cpu::exp(load(score, Whole{}) - normalizer);
-      if (diagonal) p = sees(q, k) ? p : Vec{};
+      auto p = cpu::exp2(load(score, Whole{}) - log2_sum_exp);
+      if (diagonal && k > q) p = sees(k - q) ? p : Vec{};
       store(score, p, Whole{});
       store(dscore, p * (load(dscore, Whole{}) - delta), Whole{});
     }
@@ -107,11 +110,33 @@ void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::
   transpose(t.douts_t, tile, t.douts, padded, width, padded);
   load_tile(t.rows, width, padded, head.out.from(first), count, head_dim);
   row_products(head.delta + first, t.douts, t.rows, count, padded);
-  std::fill_n(t.log_sum_exp, tile, 0.0F);
+  std::fill_n(t.log2_sum_exp, tile, 0.0F);
   std::fill_n(t.delta, tile, 0.0F);
-  std::copy_n(head.log_sum_exp + first, count, t.log_sum_exp);
+  for (std::int64_t q = 0; q < count; ++q) t.log2_sum_exp[q] = log2_e * head.log_sum_exp[first + q];
   std::copy_n(head.delta + first, count, t.delta);
   std::fill_n(t.dqueries_t, padded * tile, 0.0F);
+}
+
+/// Adds what a tile of queries and keys [key, key + keys) give to their gradients.
+template <bool diagonal>
+void tile_pair(const Tiles& t, const FirstKeys& first_keys, std::int64_t key, std::int64_t keys,
+               std::int64_t width, std::int64_t padded) {
+  using U = UpperTriangular;
+  const auto offset = key * padded;
+  constexpr auto a = diagonal ? U::a : U::none, b = diagonal ? U::b : U::none,
+                 c = diagonal ? U::c : U::none;
+  multiply<c>(t.scores, tile, Plain{t.keys + offset, padded}, t.queries_t, tile, keys, width,
+              padded, Overwrite{});
+  multiply<c>(t.dscores, tile, Plain{t.values + offset, padded}, t.douts_t, tile, keys, width,
+              padded, Overwrite{});
+  softmax_backward(t, keys, width, diagonal);
+  clear_other_documents(t, first_keys, key, keys, width);
+  multiply<a>(t.dvalues + offset, padded, Plain{t.scores, tile}, t.douts, padded, keys, padded,
+              width, Add{});
+  multiply<a>(t.dkeys + offset, padded, Plain{t.dscores, tile}, t.queries, padded, keys, padded,
+              width, Add{});
+  multiply<b>(t.dqueries_t, tile, Transposed{t.keys + offset, padded}, t.dscores, tile, padded,
+              width, keys, Add{});
 }
 
 /// One block of queries of one head: writes its dq, adds to dkeys and dvalues.
@@ -121,24 +146,15 @@ void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, s
   const auto padded = round_up(head_dim, vec_width);
   const auto all = round_up(count, vec_width);
   const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
-  load_queries(t, head, first, count, head_dim, scale);
+  load_queries(t, head, first, count, head_dim, log2_e * scale);
   const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, count);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
-    const auto offset = key * padded;
-    multiply<Accumulate::no>(t.scores, tile, plain(t.keys + offset, padded), t.queries_t, tile,
-                             keys, width, padded);
-    multiply<Accumulate::no>(t.dscores, tile, plain(t.values + offset, padded), t.douts_t, tile,
-                             keys, width, padded);
-    softmax_backward(t, keys, width, key == first);
-    clear_other_documents(t, first_keys, key, keys, width);
-    multiply<Accumulate::yes>(t.dvalues + offset, padded, plain(t.scores, tile), t.douts, padded,
-                              keys, padded, width);
-    multiply<Accumulate::yes>(t.dkeys + offset, padded, plain(t.dscores, tile), t.queries, padded,
-                              keys, padded, width);
-    multiply<Accumulate::yes>(t.dqueries_t, tile, transposed(t.keys + offset, padded), t.dscores,
-                              tile, padded, width, keys);
+    if (key == first)
+      tile_pair<true>(t, first_keys, key, keys, width, padded);
+    else
+      tile_pair<false>(t, first_keys, key, keys, width, padded);
   }
   transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
   store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
@@ -177,7 +193,7 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
     for (std::int64_t first = 0; first < s.sequence; first += tile)
       block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
   }
-  store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded);
+  store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded, ln_2);
   store_tile(o.dv.from(token, column), s.sequence, s.head_dim, t.dvalues, padded);
 }
 

@@ -14,6 +14,7 @@ namespace llamesh::ops::cpu {
 /// one after another, so the numbers do not fall.
 class FirstKeys {
  public:
+  FirstKeys() = default;
   /// `starts` points to those of `count` queries counted as keys are, or is null: all see key 0.
   FirstKeys(const std::int32_t* starts, std::int64_t count) {
     if (!starts) return;

@@ -1,7 +1,11 @@
+#include <array>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "ops/cpu/attention_documents.hpp"
+#include "ops/cpu/attention_matmul.hpp"
+#include "ops/cpu/attention_softmax.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
@@ -13,156 +17,216 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// The tiles of one block of queries of one head; E' is the head dim rounded up to whole vectors.
+constexpr float hidden = -std::numeric_limits<float>::infinity();
+
+/// Tiles of queries that one task takes past the keys together: of the query heads that share a
+/// key-value head, and of neighbouring blocks of queries. A tile of keys and values is loaded once
+/// for all of them, which else costs a sixth of the time.
+constexpr std::int64_t tiles_together = 4;
+
+/// One tile of queries of one head; E' is the head dim rounded up to whole vectors.
+struct QueryTile {
+  std::int64_t head, first, count;  ///< queries [first, first + count) of the sequence
+  FirstKeys first_keys;
+  float* queries;  ///< (E', tile), scaled by log2(e) / sqrt(E)
+  float* out;      ///< (E', tile), not yet divided by row_sum
+  float* row_max;  ///< (tile): the running maximum of each query's scores
+  float* row_sum;  ///< (tile): the running sum of exp2(score - row_max)
+
+  /// Queries in whole vectors.
+  std::int64_t width() const { return round_up(count, vec_width); }
+};
+
+/// What a task keeps in fp32.
 struct Tiles {
-  explicit Tiles(std::int64_t padded, Scratch& scratch)
-      : pieces(scratch.array<float>(5 * tile * padded + tile * tile + 2 * tile)),
+  Tiles(std::int64_t padded, Scratch& scratch)
+      : pieces(scratch.array<float>((3 + 2 * tiles_together) * tile * padded + tile * tile +
+                                    (1 + 2 * tiles_together) * tile)),
         rows(pieces.take(tile * padded)),
-        queries(pieces.take(tile * padded)),
         keys(pieces.take(tile * padded)),
         values(pieces.take(tile * padded)),
-        out(pieces.take(tile * padded)),
         scores(pieces.take(tile * tile)),
-        most(pieces.take(tile)),
-        total(pieces.take(tile)) {}
+        rescale(pieces.take(tile)) {}
 
   Pieces pieces;
   float* rows;     ///< (tile, E'): queries on their way in, results on their way out
-  float* queries;  ///< (E', tile), scaled
   float* keys;     ///< (tile, E')
   float* values;   ///< (tile, E')
-  float* out;      ///< (E', tile), not yet divided by `total`
   float* scores;   ///< (keys, queries), then their exponentials
-  float* most;     ///< (tile): the running maximum of each query's scores
-  float* total;    ///< (tile): the running sum of exp(score - most)
+  float* rescale;  ///< (tile): brings earlier sums to the new row_max
 };
 
-/// -infinity where a query of the diagonal tile stands before a key.
-void hide_later_keys(float* scores, std::int64_t keys, std::int64_t width) {
-  const auto hidden = broadcast(-std::numeric_limits<float>::infinity());
-  for (std::int64_t k = 1; k < keys; ++k)
-    for (std::int64_t q = 0; q < std::min(k, width); q += vec_width) {
-      auto* at = scores + k * tile + q;
-      store(at, sees(q, k) ? load(at, Whole{}) : hidden, Whole{});
+/// -infinity where a query of the diagonal tile precedes a key, in the squares that hold both.
+void mask_later_keys(float* scores, std::int64_t width) {
+  for (std::int64_t q = 0; q < width; q += vec_width)
+    for (std::int64_t i = 1; i < vec_width; ++i) {
+      auto* at = scores + (q + i) * tile + q;
+      store(at, sees(i) ? load(at, Whole{}) : broadcast(hidden), Whole{});
     }
 }
 
-/// -infinity where a key, counted from `key`, stands before a query's document.
-void hide_other_documents(float* scores, const FirstKeys& first_keys, std::int64_t key,
+/// -infinity where a key, counted from `key`, precedes a query's document.
+void mask_other_documents(float* scores, const FirstKeys& first_keys, std::int64_t key,
                           std::int64_t keys, std::int64_t width) {
-  const auto hidden = broadcast(-std::numeric_limits<float>::infinity());
   for (std::int64_t q = 0; q < width; q += vec_width)
     for (std::int64_t k = 0; k < first_keys.hidden(q, key, keys); ++k) {
       auto* at = scores + k * tile + q;
-      store(at, first_keys.see(q, key + k) ? load(at, Whole{}) : hidden, Whole{});
+      store(at, first_keys.see(q, key + k) ? load(at, Whole{}) : broadcast(hidden), Whole{});
     }
 }
 
-/// One step of the online softmax: scores become exp(score - most), and what was summed before is
-/// brought to the new maximum.
-void softmax_step(const Tiles& t, std::int64_t width, std::int64_t keys, std::int64_t padded) {
+/// The maximum of `old` and of `keys` scores of vec_width queries, by four chains of maxima.
+Vec maximum(Vec old, const float* scores, std::int64_t keys) {
+  Vec most[4] = {old, old, old, old};
+  for (std::int64_t k = 0; k < keys; k += 4)
+    for (std::int64_t i = 0; i < 4; ++i)
+      most[i] = cpu::max(most[i], load(scores + (k + i) * tile, Whole{}));
+  return cpu::max(cpu::max(most[0], most[1]), cpu::max(most[2], most[3]));
+}
+
+/// One step of the online softmax (Milakov and Gimelshein 2018): scores become
+/// exp2(score - row_max), and `rescale` is what brings earlier sums to the new maximum. On the
+/// diagonal a query takes the keys up to the end of its vector of queries.
+void online_softmax(const Tiles& t, const QueryTile& queries, std::int64_t keys, std::int64_t width,
+                    bool diagonal) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
-    const auto old = load(t.most + q, Whole{});
-    auto most = old;
-    for (std::int64_t k = 0; k < keys; ++k)
-      most = cpu::max(most, load(t.scores + k * tile + q, Whole{}));
-    const auto shrink = cpu::exp(old - most);
-    auto total = load(t.total + q, Whole{}) * shrink;
-    for (std::int64_t k = 0; k < keys; ++k) {
+    const auto seen = diagonal ? q + vec_width : keys;
+    const auto old_max = load(queries.row_max + q, Whole{});
+    const auto row_max = maximum(old_max, t.scores + q, seen);
+    const auto rescale = cpu::exp2(old_max - row_max);
+    auto row_sum = load(queries.row_sum + q, Whole{}) * rescale;
+    for (std::int64_t k = 0; k < seen; ++k) {
       auto* at = t.scores + k * tile + q;
-      const auto e = cpu::exp(load(at, Whole{}) - most);
-      total += e;
+      const auto e = cpu::exp2(load(at, Whole{}) - row_max);
+      row_sum += e;
       store(at, e, Whole{});
     }
-    store(t.most + q, most, Whole{});
-    store(t.total + q, total, Whole{});
-    for (std::int64_t e = 0; e < padded; ++e) {
-      auto* at = t.out + e * tile + q;
-      store(at, load(at, Whole{}) * shrink, Whole{});
-    }
+    store(t.rescale + q, rescale, Whole{});
+    store(queries.row_max + q, row_max, Whole{});
+    store(queries.row_sum + q, row_sum, Whole{});
   }
 }
 
-/// Where one head's part of the tensors begins.
+/// Adds what a tile of queries sees of keys [key, key + keys), whose tiles are loaded.
+void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int64_t keys,
+            std::int64_t padded) {
+  using enum UpperTriangular;
+  const auto skipped = std::max<std::int64_t>(0, queries.first_keys.begin() - key);
+  key += skipped;
+  keys -= skipped;
+  const Plain k{t.keys + skipped * padded, padded};
+  const Transposed v{t.values + skipped * padded, padded};
+  const auto width = queries.first_keys.queries_before(key + keys, queries.width());
+  const bool diagonal = key == queries.first;
+  if (diagonal) {
+    multiply<c>(t.scores, tile, k, queries.queries, tile, keys, width, padded, Overwrite{});
+    mask_later_keys(t.scores, width);
+  } else {
+    multiply<none>(t.scores, tile, k, queries.queries, tile, keys, width, padded, Overwrite{});
+  }
+  mask_other_documents(t.scores, queries.first_keys, key, keys, width);
+  online_softmax(t, queries, keys, width, diagonal);
+  const RescaleAndAdd rescaled{t.rescale};
+  if (diagonal)
+    multiply<b>(queries.out, tile, v, t.scores, tile, padded, width, keys, rescaled);
+  else
+    multiply<none>(queries.out, tile, v, t.scores, tile, padded, width, keys, rescaled);
+}
+
+/// The tensors of the pass, typed.
 template <class T>
-struct Head {
+struct Operands {
   Rows<T> out;
   Rows<const T> q, k, v;
-  const std::int32_t* starts;  ///< of its row's documents, or null
   float* log_sum_exp;
+  DocumentStarts starts;
 };
 
-/// out = transposed tile of results / sums, and log_sum_exp, of `count` queries.
+/// Fills a tile with queries [first, first + count) of a head of sequence b; nothing is summed yet.
 template <class T>
-void finish(const Tiles& t, Rows<T> out, float* log_sum_exp, std::int64_t count,
-            std::int64_t head_dim, std::int64_t padded) {
-  const auto width = round_up(count, vec_width);
-  for (std::int64_t q = 0; q < width; q += vec_width) {
-    const auto inverse = 1.0F / load(t.total + q, Whole{});
+void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const AttentionShape& s,
+                  std::int64_t b) {
+  const auto padded = round_up(s.head_dim, vec_width);
+  const auto token = b * s.sequence + queries.first;
+  queries.first_keys = FirstKeys(o.starts.from(token), queries.count);
+  queries.queries = t.pieces.take(tile * padded);
+  queries.out = t.pieces.take(tile * padded);
+  queries.row_max = t.pieces.take(tile);
+  queries.row_sum = t.pieces.take(tile);
+  load_tile(t.rows, queries.width(), padded, o.q.from(token, queries.head * s.head_dim),
+            queries.count, s.head_dim, log2_e / std::sqrt(static_cast<float>(s.head_dim)));
+  transpose(queries.queries, tile, t.rows, padded, queries.width(), padded);
+  std::fill_n(queries.out, padded * tile, 0.0F);
+  // Finite, so that a query of which a tile hides all keys has exp2(-infinity - row_max) = 0.
+  std::fill_n(queries.row_max, tile, std::numeric_limits<float>::lowest());
+  std::fill_n(queries.row_sum, tile, 0.0F);
+}
+
+/// Writes the results of a tile of queries: sums / row_sum, and log_sum_exp.
+template <class T>
+void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& o,
+                   const AttentionShape& s, std::int64_t b) {
+  const auto padded = round_up(s.head_dim, vec_width);
+  for (std::int64_t q = 0; q < queries.width(); q += vec_width) {
+    const auto inverse = 1.0F / load(queries.row_sum + q, Whole{});
     for (std::int64_t e = 0; e < padded; ++e) {
-      auto* at = t.out + e * tile + q;
+      auto* at = queries.out + e * tile + q;
       store(at, load(at, Whole{}) * inverse, Whole{});
     }
   }
-  transpose(t.rows, padded, t.out, tile, padded, width);
-  store_tile(out, count, head_dim, t.rows, padded);
-  for (std::int64_t q = 0; q < count; ++q) log_sum_exp[q] = t.most[q] + std::log(t.total[q]);
+  transpose(t.rows, padded, queries.out, tile, padded, queries.width());
+  store_tile(o.out.from(b * s.sequence + queries.first, queries.head * s.head_dim), queries.count,
+             s.head_dim, t.rows, padded);
+  auto* log_sum_exp = o.log_sum_exp + (b * s.heads + queries.head) * s.sequence + queries.first;
+  for (std::int64_t q = 0; q < queries.count; ++q)
+    log_sum_exp[q] = ln_2 * queries.row_max[q] + std::log(queries.row_sum[q]);
 }
 
-/// The results of queries [first, first + count) of one head.
+/// The results of `all`, tiles of query heads that share a key-value head of sequence b.
 template <class T>
-void block_of_queries(const Head<T>& head, std::int64_t first, std::int64_t count,
-                      std::int64_t head_dim) {
+void attend_together(std::span<QueryTile> all, const Operands<T>& o, const AttentionShape& s,
+                     std::int64_t b, std::int64_t kv) {
   thread_local Scratch scratch;
-  const auto padded = round_up(head_dim, vec_width);
-  const auto all = round_up(count, vec_width);
-  const Tiles t(padded, scratch);
-  load_tile(t.rows, all, padded, head.q.from(first), count, head_dim,
-            1.0F / std::sqrt(static_cast<float>(head_dim)));
-  transpose(t.queries, tile, t.rows, padded, all, padded);
-  std::fill_n(t.out, padded * tile, 0.0F);
-  // Finite, so that a query of which a tile hides all keys goes on with exp(-infinity - most) = 0.
-  std::fill_n(t.most, tile, std::numeric_limits<float>::lowest());
-  std::fill_n(t.total, tile, 0.0F);
-  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, count);
-  for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
-    const auto end = std::min(tile_end(key), first + count);
-    const auto valid = end - key;
-    const auto keys = round_up(valid, vec_width);
-    const auto width = first_keys.queries_before(end, all);
-    load_tile(t.keys, keys, padded, head.k.from(key), valid, head_dim);
-    load_tile(t.values, keys, padded, head.v.from(key), valid, head_dim);
-    multiply<Accumulate::no>(t.scores, tile, plain(t.keys, padded), t.queries, tile, keys, width,
-                             padded);
-    if (key == first) hide_later_keys(t.scores, keys, width);
-    hide_other_documents(t.scores, first_keys, key, keys, width);
-    softmax_step(t, width, keys, padded);
-    multiply<Accumulate::yes>(t.out, tile, transposed(t.values, padded), t.scores, tile, padded,
-                              width, keys);
+  const auto padded = round_up(s.head_dim, vec_width);
+  Tiles t(padded, scratch);
+  auto begin = s.sequence;
+  std::int64_t last = 0;
+  for (auto& queries : all) {
+    load_queries(queries, t, o, s, b);
+    begin = std::min(begin, queries.first_keys.begin());
+    last = std::max(last, queries.first);
   }
-  finish(t, head.out.from(first), head.log_sum_exp + first, count, head_dim, padded);
+  for (auto key = begin; key <= last; key = tile_end(key)) {
+    const auto token = b * s.sequence + key;
+    const auto valid = std::min(tile_end(key), s.sequence) - key;
+    const auto keys = round_up(valid, vec_width);
+    load_tile(t.keys, keys, padded, o.k.from(token, kv * s.head_dim), valid, s.head_dim);
+    load_tile(t.values, keys, padded, o.v.from(token, kv * s.head_dim), valid, s.head_dim);
+    for (const auto& queries : all)
+      if (key <= queries.first && queries.first_keys.begin() < key + keys)
+        attend(t, queries, key, keys, padded);
+  }
+  for (const auto& queries : all) store_results(queries, t, o, s, b);
 }
 
 template <class T>
-void all_blocks(const Tensor& out, const Tensor& log_sum_exp, const Tensor& q, const Tensor& k,
-                const Tensor& v, const DocumentStarts& starts, const AttentionShape& s) {
-  const Rows<T> to(out);
-  const Rows<const T> queries(q), keys(k), values(v);
-  const auto blocks = (s.sequence + tile - 1) / tile;
-  for_each_task(s.batch * s.heads * blocks, [&](std::int64_t task) {
-    const auto block = blocks - 1 - task / (s.batch * s.heads);  // the longest ones first
-    const auto h = task % s.heads;
-    const auto b = task / s.heads % s.batch;
-    const auto kv = h / (s.heads / s.kv_heads);
-    const auto token = b * s.sequence;
-    const Head<T> head{to.from(token, h * s.head_dim),
-                       queries.from(token, h * s.head_dim),
-                       keys.from(token, kv * s.head_dim),
-                       values.from(token, kv * s.head_dim),
-                       starts.from(token),
-                       log_sum_exp.as<float>() + (b * s.heads + h) * s.sequence};
-    const auto first = block * tile;
-    block_of_queries(head, first, std::min(tile, s.sequence - first), s.head_dim);
+void all_tiles(const Operands<T>& o, const AttentionShape& s) {
+  const auto group = s.heads / s.kv_heads;
+  const auto tiles = (s.sequence + tile - 1) / tile * group;  // that share a key-value head
+  const auto tasks = (tiles + tiles_together - 1) / tiles_together;
+  for_each_task(s.batch * s.kv_heads * tasks, [&](std::int64_t task) {
+    const auto kv = task % s.kv_heads;
+    const auto b = task / s.kv_heads % s.batch;
+    const auto begin = (tasks - 1 - task / s.kv_heads / s.batch) * tiles_together;  // longest first
+    const auto count = std::min(tiles_together, tiles - begin);
+    std::array<QueryTile, tiles_together> all;
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto& queries = all[static_cast<std::size_t>(i)];
+      queries.head = kv * group + (begin + i) % group;
+      queries.first = (begin + i) / group * tile;
+      queries.count = std::min(tile, s.sequence - queries.first);
+    }
+    attend_together(std::span(all).first(static_cast<std::size_t>(count)), o, s, b, kv);
   });
 }
 
@@ -177,7 +241,9 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
   stream.run([=] {
     const DocumentStarts starts(document_starts, q.rows(), shape.sequence);
     with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      all_blocks<T>(out, log_sum_exp, q, k, v, starts, shape);
+      all_tiles(Operands<T>{Rows<T>(out), Rows<const T>(q), Rows<const T>(k), Rows<const T>(v),
+                            log_sum_exp.as<float>(), starts},
+                shape);
     });
   });
 }

@@ -3,13 +3,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "core/accumulate.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
 #include "ops/ops.hpp"
 
-/// The pieces of which the attention kernels are made: fp32 tiles in cache, all of whose dims are
-/// multiples of the vector width (tails are zeros), and a small matrix product.
+/// The fp32 tiles of which the attention kernels are made: in cache, all of their dims multiples of
+/// the vector width, the tails zeros.
 namespace llamesh::ops::cpu {
 
 /// Queries, and keys, per tile.
@@ -17,57 +16,6 @@ inline constexpr std::int64_t tile = 64;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
-}
-
-/// The left factor of a product: element (i, p) lies at i * row + p * col.
-struct Left {
-  const float* data;
-  std::int64_t row, col;
-};
-inline Left plain(const float* data, std::int64_t stride) {
-  return {data, stride, 1};
-}
-inline Left transposed(const float* data, std::int64_t stride) {
-  return {data, 1, stride};
-}
-
-/// Four rows times `vecs` vectors of columns, held in registers over the whole sum.
-template <int vecs, bool add>
-[[gnu::always_inline]] inline void multiply_strip(float* c, std::int64_t c_stride, Left a,
-                                                  const float* b, std::int64_t b_stride,
-                                                  std::int64_t k) {
-  Vec sums[4][vecs];
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < vecs; ++j)
-      sums[i][j] = add ? load(c + i * c_stride + j * vec_width, Whole{}) : Vec{};
-  for (std::int64_t p = 0; p < k; ++p) {
-    Vec right[vecs];
-    for (int j = 0; j < vecs; ++j) right[j] = load(b + p * b_stride + j * vec_width, Whole{});
-    for (int i = 0; i < 4; ++i) {
-      const auto left = a.data[i * a.row + p * a.col];
-      for (int j = 0; j < vecs; ++j) sums[i][j] += left * right[j];
-    }
-  }
-  for (int i = 0; i < 4; ++i)
-    for (int j = 0; j < vecs; ++j) store(c + i * c_stride + j * vec_width, sums[i][j], Whole{});
-}
-
-/// c (m, n) = or += a (m, k) b (k, n); m a multiple of 4, n of vec_width; rows of b and c
-/// contiguous.
-template <Accumulate accumulate>
-void multiply(float* c, std::int64_t c_stride, Left a, const float* b, std::int64_t b_stride,
-              std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr bool add = accumulate == Accumulate::yes;
-  constexpr int vecs = vec_width == 16 ? 4 : 2;  // with 4 rows: as many sums as registers allow
-  for (std::int64_t i = 0; i < m; i += 4) {
-    const Left rows{a.data + i * a.row, a.row, a.col};
-    auto* to = c + i * c_stride;
-    std::int64_t j = 0;
-    for (; j + vecs * vec_width <= n; j += vecs * vec_width)
-      multiply_strip<vecs, add>(to + j, c_stride, rows, b + j, b_stride, k);
-    for (; j < n; j += vec_width)
-      multiply_strip<1, add>(to + j, c_stride, rows, b + j, b_stride, k);
-  }
 }
 
 /// The first half of the lanes of a and b (or the second), taken in turn.
@@ -138,14 +86,6 @@ inline void expect_attention_shapes(const AttentionShape& s, const Tensor& q, co
               k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(k, v),
           "attention: q ({}, {}), k ({}, {}) of {} tokens", q.rows(), q.cols(), k.rows(), k.cols(),
           tokens);
-}
-
-/// Of a tile on the diagonal: which queries [column, column + vec_width) see a key (those not
-/// before it).
-inline VecInt sees(std::int64_t column, std::int64_t key) {
-  VecInt query;
-  for (std::int64_t i = 0; i < vec_width; ++i) query[i] = static_cast<std::int32_t>(column + i);
-  return query >= static_cast<std::int32_t>(key);
 }
 
 }  // namespace llamesh::ops::cpu

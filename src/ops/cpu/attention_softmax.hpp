@@ -1,0 +1,44 @@
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <numbers>
+
+#include "ops/cpu/vec.hpp"
+
+/// The softmax of the attention kernels works in base 2: the queries carry a factor of log2(e), and
+/// exp(score) becomes exp2 of what their products with the keys give.
+namespace llamesh::ops::cpu {
+
+inline constexpr float log2_e = std::numbers::log2e_v<float>;
+inline constexpr float ln_2 = std::numbers::ln2_v<float>;
+
+/// 2^x for x < 127 with a relative error below 2e-7: 1 at 0, 0 below -126.5, NaN of NaN.
+/// x = n + f with |f| <= 1/2; 2^f by the polynomial of degree 5 that is 1 at 0 and has the least
+/// relative error (9.2e-8).
+inline Vec exp2(Vec x) {
+  constexpr float exponent_bias = 127.0F;
+  // Added to x, this rounds it: the low bits of the sum are the integer n plus the exponent's bias.
+  constexpr float round_to_int = 12582912.0F + exponent_bias;  // 1.5 * 2^23 + 127
+  x = max(broadcast(-exponent_bias), x);                       // n + 127 >= 0; keeps NaN
+  const Vec shifted = x + round_to_int;
+  const Vec f = x - (shifted - round_to_int);
+  Vec p = broadcast(1.3264722046e-3F);
+  p = p * f + 9.6715129970e-3F;
+  p = p * f + 5.5507337604e-2F;
+  p = p * f + 2.4022242078e-1F;
+  p = p * f + 6.9314697759e-1F;
+  p = p * f + 1.0F;
+  return p * std::bit_cast<Vec>(std::bit_cast<VecBits>(shifted) << 23U);
+}
+
+/// Of a square of vec_width on the diagonal, whose first query sees the first key alone: which of
+/// its queries see its key i.
+inline VecInt sees(std::int64_t i) {
+  VecInt query;
+  for (std::int64_t lane = 0; lane < vec_width; ++lane)
+    query[lane] = static_cast<std::int32_t>(lane);
+  return query >= static_cast<std::int32_t>(i);
+}
+
+}  // namespace llamesh::ops::cpu
