@@ -1,3 +1,7 @@
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/attention_softmax.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -6,8 +10,11 @@ namespace {
 class Attention : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Attention, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
-const ops::AttentionShape all_shapes[] = {
-    {2, 1, 1, 1, 6}, {1, 37, 6, 3, 6}, {2, 64, 2, 1, 16}, {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80}};
+/// Heads that share a key-value head 1 to 5 at a time, in tiles of queries that the forward pass
+/// takes 4 at a time: within a block of queries, over several, and a remainder.
+const ops::AttentionShape all_shapes[] = {{2, 1, 1, 1, 6},   {1, 37, 6, 3, 6},   {2, 64, 2, 1, 16},
+                                          {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80}, {1, 330, 2, 2, 20},
+                                          {1, 129, 5, 1, 9}};
 
 /// The tensors of one call: q, k, v as views inside one qkv buffer, and its gradient likewise.
 struct Problem {
@@ -118,6 +125,16 @@ TEST_P(Attention, LargeScoresStayFinite) {
   expect_near(p.out.numbers(), p.expected(), dtype() == DType::f32 ? 2e-4 : 6e-3, "out");
 }
 
+// A query that is not a number makes the results of its own row NaN, and of no other.
+TEST_P(Attention, NaNIsNotHidden) {
+  const std::int64_t row = 70;
+  Problem p(dtype(), {1, 140, 1, 1, 8});
+  p.qkv.set(row, 3, std::numeric_limits<double>::quiet_NaN());
+  p.forward(stream);
+  for (std::int64_t r = 0; r < p.tokens(); ++r)
+    EXPECT_EQ(std::isnan(p.out.get(r, 0)), r == row) << "row " << r;
+}
+
 TEST_P(Attention, DoesNotDependOnTheNumberOfThreads) {
   Problem p(dtype(), {2, 130, 6, 3, 10});
   const auto work = [&] {
@@ -126,6 +143,18 @@ TEST_P(Attention, DoesNotDependOnTheNumberOfThreads) {
   };
   expect_same_for_any_threads(work, [&] { return p.dqkv.bytes(); });
   expect_same_for_any_threads(work, [&] { return p.out.bytes(); });
+}
+
+TEST(Softmax, Exp2IsThatOfDouble) {
+  const auto exp2 = [](float x) { return ops::cpu::exp2(ops::cpu::broadcast(x))[0]; };
+  for (float x = 0.0F; x > -126.0F; x -= 0.00037F) {
+    const auto expected = std::exp2(static_cast<double>(x));
+    ASSERT_NEAR(exp2(x), expected, 2e-7 * expected) << x;
+  }
+  EXPECT_EQ(exp2(0.0F), 1.0F);
+  for (const float x : {-127.0F, -1e3F, -1e30F, -std::numeric_limits<float>::infinity()})
+    EXPECT_EQ(exp2(x), 0.0F) << x;
+  EXPECT_TRUE(std::isnan(exp2(std::numeric_limits<float>::quiet_NaN())));
 }
 
 // --- Documents packed into rows ---
@@ -146,7 +175,10 @@ std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> packed_ro
   std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> all;
   const ops::AttentionShape edges{1, 263, 4, 2, 6};
   all.emplace_back(edges, starts_of(cuts_at_edges, edges.sequence));
-  for (const auto& s : {ops::AttentionShape{3, 37, 6, 3, 6}, {2, 64, 2, 1, 16}, {1, 193, 8, 2, 20}})
+  for (const auto& s : {ops::AttentionShape{3, 37, 6, 3, 6},
+                        {2, 64, 2, 1, 16},
+                        {1, 193, 8, 2, 20},
+                        {1, 330, 2, 2, 6}})
     for (const std::int64_t longest : {1, 9, 70, 300})
       all.emplace_back(s, random_documents(s.batch, s.sequence, longest));
   return all;

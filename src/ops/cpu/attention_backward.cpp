@@ -41,12 +41,12 @@ struct Tiles {
 
   Pieces pieces;
   float *keys, *values, *dkeys, *dvalues;  ///< (T', E')
-  float *queries, *queries_t;              ///< (tile, E') and (E', tile), scaled
-  float *douts, *douts_t;                  ///< (tile, E') and (E', tile)
-  float* rows;                             ///< (tile, E')
-  float* dqueries_t;                       ///< (E', tile), not yet scaled
-  float *scores, *dscores;                 ///< (keys, queries)
-  float *log2_sum_exp, *delta;             ///< (tile)
+  float *queries, *queries_t;   ///< (tile, E') and (E', tile), scaled by log2(e) / sqrt(E)
+  float *douts, *douts_t;       ///< (tile, E') and (E', tile)
+  float* rows;                  ///< (tile, E')
+  float* dqueries_t;            ///< (E', tile), not yet scaled
+  float *scores, *dscores;      ///< (keys, queries)
+  float *log2_sum_exp, *delta;  ///< (tile)
 };
 
 /// One query head's part of the tensors.
@@ -77,7 +77,7 @@ void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, boo
   }
 }
 
-/// Zeros in scores and dscores where a key, counted from `key`, stands before a query's document.
+/// Zeros in scores and dscores where a key, counted from `key`, precedes a query's document.
 void clear_other_documents(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
                            std::int64_t keys, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
@@ -117,14 +117,15 @@ void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::
   std::fill_n(t.dqueries_t, padded * tile, 0.0F);
 }
 
-/// Adds what a tile of queries and keys [key, key + keys) give to their gradients.
+/// Adds what the loaded queries and keys [key, key + keys) give to the gradients of both.
 template <bool diagonal>
-void tile_pair(const Tiles& t, const FirstKeys& first_keys, std::int64_t key, std::int64_t keys,
-               std::int64_t width, std::int64_t padded) {
+void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
+                     std::int64_t keys, std::int64_t width, std::int64_t padded) {
   using U = UpperTriangular;
+  constexpr auto a = diagonal ? U::a : U::none;
+  constexpr auto b = diagonal ? U::b : U::none;
+  constexpr auto c = diagonal ? U::c : U::none;
   const auto offset = key * padded;
-  constexpr auto a = diagonal ? U::a : U::none, b = diagonal ? U::b : U::none,
-                 c = diagonal ? U::c : U::none;
   multiply<c>(t.scores, tile, Plain{t.keys + offset, padded}, t.queries_t, tile, keys, width,
               padded, Overwrite{});
   multiply<c>(t.dscores, tile, Plain{t.values + offset, padded}, t.douts_t, tile, keys, width,
@@ -152,9 +153,9 @@ void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, s
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
     if (key == first)
-      tile_pair<true>(t, first_keys, key, keys, width, padded);
+      attend_backward<true>(t, first_keys, key, keys, width, padded);
     else
-      tile_pair<false>(t, first_keys, key, keys, width, padded);
+      attend_backward<false>(t, first_keys, key, keys, width, padded);
   }
   transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
   store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
@@ -193,6 +194,7 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
     for (std::int64_t first = 0; first < s.sequence; first += tile)
       block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
   }
+  // dS multiplied queries that carry a factor of log2(e).
   store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded, ln_2);
   store_tile(o.dv.from(token, column), s.sequence, s.head_dim, t.dvalues, padded);
 }

@@ -19,9 +19,9 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-/// Tiles of queries that one task takes past the keys together: of the query heads that share a
-/// key-value head, and of neighbouring blocks of queries. A tile of keys and values is loaded once
-/// for all of them, which else costs a sixth of the time.
+/// Tiles of queries per task: of the query heads that share a key-value head, and of neighbouring
+/// blocks of queries. They share each tile of keys and values; loading it for every one of them
+/// would take a sixth of the time.
 constexpr std::int64_t tiles_together = 4;
 
 /// One tile of queries of one head; E' is the head dim rounded up to whole vectors.
@@ -107,30 +107,24 @@ void online_softmax(const Tiles& t, const QueryTile& queries, std::int64_t keys,
   }
 }
 
-/// Adds what a tile of queries sees of keys [key, key + keys), whose tiles are loaded.
+/// Adds to `queries.out` what the loaded tiles of keys and values [key, key + keys) give.
+template <bool diagonal>
 void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int64_t keys,
             std::int64_t padded) {
-  using enum UpperTriangular;
+  using U = UpperTriangular;
   const auto skipped = std::max<std::int64_t>(0, queries.first_keys.begin() - key);
+  const auto offset = skipped * padded;
   key += skipped;
   keys -= skipped;
-  const Plain k{t.keys + skipped * padded, padded};
-  const Transposed v{t.values + skipped * padded, padded};
   const auto width = queries.first_keys.queries_before(key + keys, queries.width());
-  const bool diagonal = key == queries.first;
-  if (diagonal) {
-    multiply<c>(t.scores, tile, k, queries.queries, tile, keys, width, padded, Overwrite{});
-    mask_later_keys(t.scores, width);
-  } else {
-    multiply<none>(t.scores, tile, k, queries.queries, tile, keys, width, padded, Overwrite{});
-  }
+  multiply<diagonal ? U::c : U::none>(t.scores, tile, Plain{t.keys + offset, padded},
+                                      queries.queries, tile, keys, width, padded, Overwrite{});
+  if (diagonal) mask_later_keys(t.scores, width);
   mask_other_documents(t.scores, queries.first_keys, key, keys, width);
   online_softmax(t, queries, keys, width, diagonal);
-  const RescaleAndAdd rescaled{t.rescale};
-  if (diagonal)
-    multiply<b>(queries.out, tile, v, t.scores, tile, padded, width, keys, rescaled);
-  else
-    multiply<none>(queries.out, tile, v, t.scores, tile, padded, width, keys, rescaled);
+  multiply<diagonal ? U::b : U::none>(queries.out, tile, Transposed{t.values + offset, padded},
+                                      t.scores, tile, padded, width, keys,
+                                      RescaleAndAdd{t.rescale});
 }
 
 /// The tensors of the pass, typed.
@@ -203,8 +197,10 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
     load_tile(t.keys, keys, padded, o.k.from(token, kv * s.head_dim), valid, s.head_dim);
     load_tile(t.values, keys, padded, o.v.from(token, kv * s.head_dim), valid, s.head_dim);
     for (const auto& queries : all)
-      if (key <= queries.first && queries.first_keys.begin() < key + keys)
-        attend(t, queries, key, keys, padded);
+      if (key == queries.first)
+        attend<true>(t, queries, key, keys, padded);
+      else if (key < queries.first && queries.first_keys.begin() < key + keys)
+        attend<false>(t, queries, key, keys, padded);
   }
   for (const auto& queries : all) store_results(queries, t, o, s, b);
 }
