@@ -6,7 +6,8 @@ namespace llamesh::comm {
 
 /// How a thread waits for other ranks without holding the core from those that compute: it yields
 /// at first, then sleeps for intervals that grow to 100 us. Every pause throws Failed once
-/// stop_waiting() was called in this process.
+/// stop_waiting() was called in this process. MPI's own blocking calls wait in the same way: this
+/// file's source replaces sched_yield().
 class Patience {
  public:
   void pause();

@@ -1,4 +1,7 @@
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <stdexcept>
@@ -34,6 +37,19 @@ TEST(Communicator, SplitsByColorInTheOrderOfKeys) {
   const auto copy = part.duplicate();
   EXPECT_EQ(copy.rank(), part.rank());
   EXPECT_EQ(copy.sum(std::int64_t{1}), part.size());
+}
+
+TEST(Patience, YieldsInARowSleep) {
+  // The MPI library finds the same function as this program.
+  EXPECT_EQ(dlsym(RTLD_DEFAULT, "sched_yield"), reinterpret_cast<void*>(&sched_yield));
+  const auto sleeps = [] {  // a yield is no voluntary switch
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const auto before = sleeps();
+  for (int i = 0; i < 1000; ++i) sched_yield();
+  EXPECT_GT(sleeps() - before, 100);
 }
 
 TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
