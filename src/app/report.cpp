@@ -276,12 +276,17 @@ std::string charts(const RunMetrics& run) {
 }
 
 std::string traffic_table(const RunMetrics& run) {
-  const auto& traffic = run.steps.rbegin()->second.traffic;
-  if (traffic.empty()) return "";
+  const StepMetrics& last = run.steps.rbegin()->second;
+  if (last.traffic.empty()) return "";
   std::string out =
-      "<h2>Traffic</h2>\n<table><tr><th>mesh axis</th><th>sent by a rank in a step</th></tr>\n";
-  for (const auto& [axis, bytes] : traffic)
-    out += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(axis), bytes_text(bytes));
+      "<h2>Traffic</h2>\n<table><tr><th>mesh axis</th><th>sent by a rank in a step</th>"
+      "<th>between nodes</th></tr>\n";
+  for (const auto& [axis, bytes] : last.traffic) {
+    const auto between = last.traffic_between_nodes.find(axis);
+    out += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escaped(axis), bytes_text(bytes),
+        between == last.traffic_between_nodes.end() ? "–" : bytes_text(between->second));
+  }
   return out + "</table>\n";
 }
 

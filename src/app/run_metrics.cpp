@@ -18,21 +18,26 @@ double number(const json& object, const char* key) {
   return found->get<double>();
 }
 
+std::map<std::string, double> bytes_by_axis(const json& line, const char* key) {
+  std::map<std::string, double> bytes;
+  const json axes = line.value(key, json::object());
+  for (const auto& [axis, value] : axes.items())
+    if (value.is_number()) bytes[axis] = value.get<double>();
+  return bytes;
+}
+
 StepMetrics step_metrics(const json& line) {
-  StepMetrics step{.loss = number(line, "loss"),
-                   .grad_norm = number(line, "grad_norm"),
-                   .lr = number(line, "lr"),
-                   .tokens = number(line, "tokens"),
-                   .seconds = number(line, "seconds"),
-                   .tokens_per_second = number(line, "tokens_per_second"),
-                   .mfu = number(line, "mfu"),
-                   .valley = number(line.value("memory", json::object()), "valley"),
-                   .peak = number(line.value("memory", json::object()), "peak"),
-                   .traffic = {}};
-  const json traffic = line.value("traffic", json::object());
-  for (const auto& [axis, bytes] : traffic.items())
-    if (bytes.is_number()) step.traffic[axis] = bytes.get<double>();
-  return step;
+  return {.loss = number(line, "loss"),
+          .grad_norm = number(line, "grad_norm"),
+          .lr = number(line, "lr"),
+          .tokens = number(line, "tokens"),
+          .seconds = number(line, "seconds"),
+          .tokens_per_second = number(line, "tokens_per_second"),
+          .mfu = number(line, "mfu"),
+          .valley = number(line.value("memory", json::object()), "valley"),
+          .peak = number(line.value("memory", json::object()), "peak"),
+          .traffic = bytes_by_axis(line, "traffic"),
+          .traffic_between_nodes = bytes_by_axis(line, "traffic_between_nodes")};
 }
 
 template <class Map>
@@ -56,7 +61,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
 bool take_line(const std::string& text, RunMetrics& run) {
   const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return false;
-  for (const char* part : {"memory", "traffic"})
+  for (const char* part : {"memory", "traffic", "traffic_between_nodes"})
     if (line.contains(part) && !line[part].is_object()) return false;
   const bool is_event = line.contains("event");
   if (is_event && !line["event"].is_string()) return false;

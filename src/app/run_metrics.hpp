@@ -13,8 +13,9 @@ namespace llamesh::app {
 /// number, is NaN here.
 struct StepMetrics {
   double loss, grad_norm, lr, tokens, seconds, tokens_per_second, mfu;
-  double valley, peak;                    ///< bytes on the fullest rank
-  std::map<std::string, double> traffic;  ///< by mesh axis: bytes that a rank sent
+  double valley, peak;                                  ///< bytes on the fullest rank
+  std::map<std::string, double> traffic;                ///< by mesh axis: bytes that a rank sent
+  std::map<std::string, double> traffic_between_nodes;  ///< those of them that left its node
 };
 
 /// What metrics.jsonl tells of a run, by step and as if it had never been interrupted: after a

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
@@ -55,6 +56,28 @@ std::vector<int> coordinates(const MeshShape& shape, int rank) {
   return result;
 }
 
+double share_between_nodes(const MeshShape& shape, std::size_t axis, const Topology& topology,
+                           Route route) {
+  const int size = shape[axis].size;
+  const int stride = stride_of(shape, axis);
+  std::int64_t crossing = 0;  // of the sends of one collective in which all ranks take part
+  std::int64_t sends = 0;
+  for (int first = 0; first < static_cast<int>(topology.node_of.size()); ++first) {
+    if (coordinates(shape, first)[axis] != 0) continue;
+    std::map<int, std::int64_t> ranks_of_node;
+    for (int i = 0; i < size; ++i)
+      ++ranks_of_node[topology.node_of[static_cast<std::size_t>(first + i * stride)]];
+    if (route == Route::pairs) {
+      sends += std::int64_t{size} * (size - 1);
+      for (const auto& [node, ranks] : ranks_of_node) crossing += ranks * (size - ranks);
+    } else {
+      sends += size;
+      if (ranks_of_node.size() > 1) crossing += std::ssize(ranks_of_node);
+    }
+  }
+  return sends == 0 ? 0 : static_cast<double>(crossing) / static_cast<double>(sends);
+}
+
 bool axis_within_node(const MeshShape& shape, std::size_t axis, const Topology& topology) {
   const int stride = stride_of(shape, axis);
   for (std::size_t rank = 0; rank < topology.node_of.size(); ++rank) {
@@ -84,7 +107,9 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Mesh
       collectives = std::make_unique<NodeCollectives>(group);
     else
       collectives = std::make_unique<MpiCollectives>(group);
-    axes_.push_back({shape_[i].name, shape_[i].size, mine[i], within, std::move(group),
+    const double between =
+        share_between_nodes(shape_, i, topology, nccl_ ? Route::ring : Route::pairs);
+    axes_.push_back({shape_[i].name, shape_[i].size, mine[i], within, between, std::move(group),
                      std::move(collectives)});
   }
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,9 +30,10 @@ class DeviceMesh {
   struct Axis {
     std::string name;
     int size;
-    int rank;            ///< this rank's coordinate
-    bool within_node;    ///< in every such group all ranks share one node
-    Communicator group;  ///< for small host values and collective I/O
+    int rank;                    ///< this rank's coordinate
+    bool within_node;            ///< in every such group all ranks share one node
+    double share_between_nodes;  ///< of the bytes that all ranks send over it, by bytes_sent()
+    Communicator group;          ///< for small host values and collective I/O
     std::unique_ptr<Collectives> collectives;
   };
 
@@ -57,5 +59,16 @@ std::string describe(const MeshShape& shape, const Topology& topology);
 
 /// Whether all ranks that differ only in `axis` stand on one node, for each such group. Pure.
 bool axis_within_node(const MeshShape& shape, std::size_t axis, const Topology& topology);
+
+/// The ways that bytes take between the ranks of an axis.
+enum class Route : std::uint8_t {
+  pairs,  ///< each rank sends as much to every other one: PairwiseExchange
+  ring,   ///< each rank sends all to the next one, a node's ranks following each other: NCCL
+};
+
+/// Of the bytes that the ranks send over `axis`, all ranks together, the share that goes from one
+/// node to another: 0 to 1. Pure.
+double share_between_nodes(const MeshShape& shape, std::size_t axis, const Topology& topology,
+                           Route route);
 
 }  // namespace llamesh::comm

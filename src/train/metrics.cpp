@@ -40,7 +40,8 @@ void MetricsFile::write(const StepRecord& r) {
                                  {"tokens_per_second", r.tokens_per_second},
                                  {"mfu", r.mfu},
                                  {"memory", {{"valley", r.valley}, {"peak", r.peak}}},
-                                 {"traffic", r.traffic}};
+                                 {"traffic", r.traffic},
+                                 {"traffic_between_nodes", r.traffic_between_nodes}};
   append(line.dump());
 }
 

@@ -21,7 +21,9 @@ struct StepRecord {
   double mfu = 0;           ///< see flops.hpp, over the measured GEMM rate of all ranks
   std::int64_t valley = 0;  ///< bytes in use after the step, on the fullest rank
   std::int64_t peak = 0;    ///< most bytes in use within the step, on the fullest rank
-  std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by this rank in the step
+  std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by a rank in the step
+  /// By axis: how many of these go to another node, as the mean over all ranks.
+  std::map<std::string, std::int64_t> traffic_between_nodes;
 };
 
 /// Appends to metrics.jsonl: one JSON object a line, numbers that read back as the same bits.

@@ -166,7 +166,11 @@ void Trainer::measure(StepRecord& record, double seconds) {
       record.tokens_per_second *
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
   for (const auto& [name, size] : setup_.mesh) {
-    record.traffic[name] = mesh_.axis(name).collectives->bytes_sent() - sent_before_[name];
+    const auto& axis = mesh_.axis(name);
+    const std::int64_t sent = axis.collectives->bytes_sent() - sent_before_[name];
+    record.traffic[name] = sent;
+    record.traffic_between_nodes[name] =
+        std::llround(axis.share_between_nodes * static_cast<double>(sent));
   }
 }
 

@@ -40,7 +40,7 @@ std::string step(int index, const std::string& loss, const std::string& rate = "
          ",\"grad_norm\":1.5,\"lr\":0.001,\"tokens\":" + std::to_string(index * 512) +
          ",\"seconds\":0.5,\"tokens_per_second\":" + rate +
          ",\"mfu\":0.25,\"memory\":{\"valley\":5242880,\"peak\":8388608},"
-         "\"traffic\":{\"shard\":1048576}}\n";
+         "\"traffic\":{\"shard\":1048576},\"traffic_between_nodes\":{\"shard\":524288}}\n";
 }
 
 std::string event(const std::string& name, int index, const std::string& more = "") {
@@ -88,7 +88,8 @@ TEST_F(Report, ShowsHeadlinesChartsAndConfig) {
   for (int i = 1; i <= 50; ++i) lines += step(i, std::to_string(5.0 - 0.05 * i), "1234");
   const std::string html = report(lines + event("validation", 50, ",\"loss\":2.71828"));
   for (const char* part : {"2.7183", "2 layers", "heads 4/2", "replicate 2 × shard 3",
-                           "hybrid_shard", "1.23 k", "25.0 %", "8.0 MiB", "5.0 MiB", "1.0 MiB"})
+                           "hybrid_shard", "1.23 k", "25.0 %", "8.0 MiB", "5.0 MiB", "1.0 MiB",
+                           "512.0 KiB"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(count(html, "<svg"), 5u);
   EXPECT_EQ(count(html, "nothing recorded"), 0u);

@@ -53,7 +53,8 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .mfu = 0.45,
                     .valley = 123456789012,
                     .peak = 223456789012,
-                    .traffic = {{"replicate", 5}, {"shard", 6}}};
+                    .traffic = {{"replicate", 5}, {"shard", 6}},
+                    .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}}};
   MetricsFile(path_).write(record);
   ASSERT_EQ(lines().size(), 1U);
   const auto j = nlohmann::json::parse(lines()[0]);
@@ -67,7 +68,8 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   expect_same_bits(j.at("mfu"), 0.45);
   EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012}, {"peak", 223456789012}}));
   EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
-  EXPECT_EQ(j.size(), 10U);
+  EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
+  EXPECT_EQ(j.size(), 11U);
 }
 
 TEST_F(Metrics, ReadBackAsTheSameBits) {

@@ -26,7 +26,8 @@ TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
   auto in = inputs_of(strategy, folder);
   in.precision = {parameters, reduce};
   const auto setup = train::make_setup(world(), in);
-  const auto traffic = run(world(), in).traffic;
+  const auto outcome = run(world(), in);
+  const auto& traffic = outcome.traffic;
 
   const std::int64_t s = setup.mesh.back().size;
   const std::int64_t r = setup.mesh.front().size;
@@ -43,6 +44,17 @@ TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
   EXPECT_EQ(traffic.at("shard"),
             a * (gathered * size_of(parameters) + padded * size_of(reduce)) * (s - 1) / s);
   EXPECT_EQ(traffic.at("replicate"), 2 * (padded / s) * 4 * (r - 1) / r);
+  // Of a rank's peers on an axis over all ranks those on its own node need no message.
+  const auto crossing = [&](const char* axis, std::int64_t size) {
+    const std::int64_t on_node = setup.topology.uniform_ranks_per_node();
+    const bool over_all = size == world().size();
+    const std::int64_t far = over_all                       ? size - on_node
+                             : std::string(axis) == "shard" ? 0
+                                                            : size - 1;
+    return size == 1 ? 0 : traffic.at(axis) / (size - 1) * far;
+  };
+  EXPECT_EQ(outcome.traffic_between_nodes.at("shard"), crossing("shard", s));
+  EXPECT_EQ(outcome.traffic_between_nodes.at("replicate"), crossing("replicate", r));
 }
 
 INSTANTIATE_TEST_SUITE_P(

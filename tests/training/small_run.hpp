@@ -41,7 +41,7 @@ struct Outcome {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<float> masters;
-  std::map<std::string, std::int64_t> traffic;  ///< of the last step
+  std::map<std::string, std::int64_t> traffic, traffic_between_nodes;  ///< of the last step
 };
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
@@ -54,6 +54,7 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
     outcome.losses.push_back(record.loss);
     outcome.norms.push_back(record.grad_norm);
     outcome.traffic = record.traffic;
+    outcome.traffic_between_nodes = record.traffic_between_nodes;
   }
   for (std::size_t u = 0; u < setup.layout->units().size(); ++u) {
     const auto shard = trainer.fsdp().master(u).span<float>();
