@@ -20,6 +20,7 @@
 #include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "train/bf16_products.hpp"
+#include "train/shared_tokens.hpp"
 #include "train/threads.hpp"
 
 namespace llamesh::app {
@@ -118,6 +119,25 @@ void print_result(const EvaluateArguments& arguments, const data::DataOptions& o
   if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
 }
 
+/// Text is tokenized by one rank of each machine. Collective.
+data::TokenStream open_stream(const comm::Communicator& world, const data::DataOptions& options,
+                              const std::vector<std::string>& files, std::int64_t vocab_size) {
+  std::vector<data::TokenizedText> tokenized;
+  if (data::is_tokenized(options))
+    tokenized = train::tokenize_once(world, [&] {
+      const auto tokenizer = data::open_fitting_tokenizer(options.tokenizer, vocab_size);
+      return std::vector{data::TokenizedText(options, files, vocab_size, *tokenizer)};
+    });
+  std::optional<data::TokenStream> stream;
+  comm::agree(world, [&] {
+    if (tokenized.empty())
+      stream.emplace(options, files, vocab_size);
+    else
+      stream.emplace(options, files, vocab_size, tokenized.front());
+  });
+  return std::move(*stream);
+}
+
 }  // namespace
 
 int evaluate(const EvaluateArguments& arguments) {
@@ -145,7 +165,9 @@ int evaluate(const EvaluateArguments& arguments) {
   comm::agree(world, [&] {
     model = std::make_unique<LoadedModel>(path, dtype);
     options = options_for(arguments, *model);
-    stream.emplace(options, arguments.files, model->config.vocab_size);
+  });
+  stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
+  comm::agree(world, [&] {
     data.emplace(*stream,
                  data::Dealing{.sequence_length = arguments.sequence_length,
                                .rank = world.rank(),

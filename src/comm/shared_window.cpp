@@ -23,15 +23,15 @@ const char* backing_folder() {
 }
 
 /// A window larger than its file system would end the process by a bus error at some later write.
-void validate_room(std::int64_t bytes) {
+void validate_room(std::int64_t bytes, const char* advice) {
   struct statvfs room {};
   if (statvfs(backing_folder(), &room) != 0) return;
   const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
   validate(
       bytes <= free,
       "the ranks of a node need {} bytes of shared memory and {} has {} free; enlarge it (mount "
-      "-o remount,size=...), or use more nodes or smaller units",
-      bytes, backing_folder(), free);
+      "-o remount,size=...), or {}",
+      bytes, backing_folder(), free, advice);
 }
 
 }  // namespace
@@ -40,12 +40,12 @@ struct SharedWindow::Handle {
   MPI_Win window = MPI_WIN_NULL;
 };
 
-SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes)
+SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes, const char* advice)
     : handle_(std::make_unique<Handle>()), bytes_(bytes) {
   expects(bytes >= 0, "a window of {} bytes", bytes);
   if (group.size() > 1)
     agree(group, [&] {
-      if (group.rank() == 0) validate_room(bytes + page);
+      if (group.rank() == 0) validate_room(bytes + page, advice);
     });
   std::byte* own = nullptr;
   const MPI_Aint size = group.rank() == 0 ? static_cast<MPI_Aint>(bytes + page) : 0;

@@ -14,8 +14,10 @@ namespace llamesh::comm {
 /// process.
 class SharedWindow {
  public:
-  /// `bytes` in total. Throws on every rank a user error with the sizes where there is no room.
-  SharedWindow(const Communicator& group, std::int64_t bytes);
+  /// `bytes` in total. Throws a user error with the sizes and `advice` where there is no room: on
+  /// one rank, and on the others a Failed.
+  SharedWindow(const Communicator& group, std::int64_t bytes,
+               const char* advice = "use more nodes or smaller units");
   ~SharedWindow();
   SharedWindow(const SharedWindow&) = delete;
   SharedWindow& operator=(const SharedWindow&) = delete;

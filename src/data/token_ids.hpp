@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "data/mapped_file.hpp"
@@ -20,6 +21,12 @@ class IdArray {
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
   std::int64_t id_bytes() const { return id_bytes_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
+  /// Ids [first, first + count).
+  IdArray slice(std::int64_t first, std::int64_t count) const {
+    return {bytes_.subspan(static_cast<std::size_t>(first * id_bytes_),
+                           static_cast<std::size_t>(count * id_bytes_)),
+            id_bytes_};
+  }
   std::uint32_t operator[](std::int64_t i) const;
   /// Writes ids [first, first + out.size()) and returns the largest, which need not fit into int32.
   std::uint32_t widen(std::int64_t first, std::span<std::int32_t> out) const;
@@ -35,10 +42,11 @@ class IdArray {
 class MadeIds {
  public:
   /// All ids are below `vocab_size`.
-  explicit MadeIds(std::int64_t vocab_size = 0);
+  explicit MadeIds(std::int64_t vocab_size);
   void append(std::span<const std::int32_t> ids);
   IdArray ids() const { return {bytes_, id_bytes_}; }
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
+  std::vector<std::uint8_t> take() && { return std::move(bytes_); }
 
  private:
   std::vector<std::uint8_t> bytes_;

@@ -6,65 +6,33 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/encoding.hpp"
-#include "data/tokenizer/parallel.hpp"
 
 namespace llamesh::data {
-namespace {
-
-constexpr std::int64_t byte_vocabulary = 256;
-
-std::string_view text_of(const MappedFile& mapped) {
-  return {reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size()};
-}
-
-/// The tokenizer of `options`, opened unless there is one, and found to fit.
-std::shared_ptr<const Tokenizer> fitting(std::shared_ptr<const Tokenizer> tokenizer,
-                                         const std::string& name, std::int64_t vocab_size) {
-  validate(name != "byte" || vocab_size >= byte_vocabulary,
-           "the byte tokenizer makes ids 0 to 255, but model.vocab_size is {}; set it to 256 or "
-           "more",
-           vocab_size);
-  if (tokenizer == nullptr) tokenizer = open_tokenizer(name);
-  validate(vocab_size >= tokenizer->vocab_size(),
-           "the tokenizer '{}' has a vocabulary of {}, but model.vocab_size is {}; set it to {} or "
-           "more",
-           name, tokenizer->vocab_size(), vocab_size, tokenizer->vocab_size());
-  return tokenizer;
-}
-
-MadeIds make_text(std::string_view text, const Tokenizer& tokenizer, std::int64_t vocab_size) {
-  MadeIds made(vocab_size);
-  encode_documents(tokenizer, {&text, 1}, available_threads(),
-                   [&](auto ids, std::size_t) { made.append(ids); });
-  return made;
-}
-
-}  // namespace
-
-void check_text_size(const DataOptions& options, std::span<const std::string> files) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 30;
-  if (!is_text(options.format)) return;
-  if (options.format == Format::text && options.tokenizer == "byte") return;  // stays mapped
-  std::size_t bytes = 0;
-  for (const std::string& path : files) bytes += MappedFile(path).bytes().size();
-  validate(
-      bytes <= most_bytes,
-      "{} bytes of text are too much to tokenize at every start (the limit is {}); run `llamesh "
-      "tokenize` once, and give its output with data.format: tokens",
-      bytes, most_bytes);
-}
 
 TokenStream::TokenStream(const DataOptions& options, std::span<const std::string> files,
-                         std::int64_t vocab_size, std::shared_ptr<const Tokenizer> tokenizer)
-    : options_(options), vocab_size_(vocab_size) {
+                         std::int64_t vocab_size, std::optional<TokenizedText> tokenized)
+    : options_(options), vocab_size_(vocab_size), tokenized_(std::move(tokenized)) {
   validate(!files.empty(), "no data files are given; name at least one in data.train");
   check_documents_are_known();
-  if (is_text(options.format)) {
-    tokenizer = fitting(std::move(tokenizer), options.tokenizer, vocab_size);
-    check_text_size(options, files);
+  if (is_text(options.format) && !tokenized_) {
+    const auto tokenizer = open_fitting_tokenizer(options.tokenizer, vocab_size);
+    if (is_tokenized(options)) tokenized_.emplace(options, files, vocab_size, *tokenizer);
   }
-  for (const std::string& path : files) open(path, tokenizer.get());
+  if (tokenized_)
+    take_tokenized(files);
+  else
+    for (const std::string& path : files) open(path);
+}
+
+void TokenStream::take_tokenized(std::span<const std::string> files) {
+  const auto ends = tokenized_->file_ends();
+  expects(is_tokenized(options_) && ends.size() == files.size(), "{} files tokenized as {}",
+          files.size(), ends.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files_.push_back(
+        {.path = files[i], .ids = tokenized_->ids().slice(size_, ends[i] - size_), .begin = size_});
+    size_ = ends[i];
+  }
 }
 
 void TokenStream::check_documents_are_known() const {
@@ -77,50 +45,20 @@ void TokenStream::check_documents_are_known() const {
            options_.eos_token, vocab_size_);
 }
 
-void TokenStream::open(const std::string& path, const Tokenizer* tokenizer) {
-  File file;
-  file.path = path;
+void TokenStream::open(const std::string& path) {
+  File file{.path = path, .begin = size_};
   if (options_.format == Format::megatron) {
     file.megatron.emplace(path);
     file.path = file.megatron->path();
     file.ids = file.megatron->ids();
   } else {
     MappedFile mapped(path);
-    if (options_.format == Format::jsonl) {
-      file.made = make_jsonl(text_of(mapped), path, *tokenizer);
-    } else if (options_.format == Format::tokens) {
-      file.ids = ids_of_token_file(mapped, options_.token_dtype);
-    } else {
-      documents_.push_back(size_);
-      if (options_.tokenizer == "byte")
-        file.ids = IdArray(mapped.bytes(), 1);
-      else
-        file.made = make_text(text_of(mapped), *tokenizer, vocab_size_);
-    }
-    if (file.made)
-      file.ids = file.made->ids();
-    else
-      file.mapped = std::move(mapped);
+    file.ids = options_.format == Format::tokens ? ids_of_token_file(mapped, options_.token_dtype)
+                                                 : IdArray(mapped.bytes(), 1);
+    file.mapped = std::move(mapped);
   }
-  file.begin = size_;
   size_ += file.ids.size();
   files_.push_back(std::move(file));
-}
-
-MadeIds TokenStream::make_jsonl(std::string_view text, const std::string& path,
-                                const Tokenizer& tokenizer) {
-  MadeIds made(vocab_size_);
-  const auto marks = document_marks(tokenizer, options_.tokenizer);
-  encode_jsonl(tokenizer, marks, text, path, available_threads(),
-               [&](const EncodedDocument& document, std::string_view, const LineNumber&) {
-                 const std::int64_t begin = size_ + made.size();
-                 documents_.push_back(begin);
-                 for (const std::int64_t edge : document.uncounted)
-                   uncounted_.push_back(begin + edge);
-                 made.append(document.ids);
-               });
-  validate(made.size() > 0, "data file '{}' has no line with a document", path);
-  return made;
 }
 
 const TokenStream::File& TokenStream::file_of(std::int64_t token) const {
@@ -146,13 +84,15 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
 }
 
 void TokenStream::ignore_uncounted(std::int64_t begin, std::span<std::int32_t> targets) const {
+  if (!tokenized_) return;
+  const auto uncounted = tokenized_->uncounted();
   const std::int64_t end = begin + static_cast<std::int64_t>(targets.size());
   auto edge =
-      static_cast<std::size_t>(std::ranges::upper_bound(uncounted_, begin) - uncounted_.begin());
+      static_cast<std::size_t>(std::ranges::upper_bound(uncounted, begin) - uncounted.begin());
   edge -= edge % 2;  // the range that holds `begin`, or the next one
-  for (; edge < uncounted_.size() && uncounted_[edge] < end; edge += 2) {
-    const std::int64_t first = std::max(uncounted_[edge], begin) - begin;
-    const std::int64_t last = std::min(uncounted_[edge + 1], end) - begin;
+  for (; edge < uncounted.size() && uncounted[edge] < end; edge += 2) {
+    const std::int64_t first = std::max(uncounted[edge], begin) - begin;
+    const std::int64_t last = std::min(uncounted[edge + 1], end) - begin;
     std::fill(targets.begin() + first, targets.begin() + last, ignored_target);
   }
 }
@@ -161,9 +101,14 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
   expects(from >= 1 && limit <= size_ && masks_documents(), "documents in [{}, {}) of {}", from,
           limit, size_);
   if (from >= limit) return limit;
-  if (is_text(options_.format)) {
-    const auto found = std::ranges::lower_bound(documents_, from);
-    return found == documents_.end() ? limit : std::min(*found, limit);
+  if (tokenized_) {
+    const auto documents = tokenized_->documents();
+    const auto found = std::ranges::lower_bound(documents, from);
+    return found == documents.end() ? limit : std::min(*found, limit);
+  }
+  if (is_text(options_.format)) {  // a file is a document
+    const auto found = std::ranges::lower_bound(files_, from, {}, &File::begin);
+    return found == files_.end() ? limit : std::min(found->begin, limit);
   }
   const bool by_eos = options_.format == Format::tokens;
   const auto eos = static_cast<std::uint32_t>(options_.eos_token);
@@ -193,13 +138,15 @@ void TokenStream::fail_outside_vocabulary(const File& file, std::int64_t first,
 }
 
 void TokenStream::add_uncounted(RunningHash& hash, const File& file) const {
+  if (!tokenized_) return;
+  const auto uncounted = tokenized_->uncounted();
   const std::int64_t end = file.begin + file.ids.size();
-  auto edge = static_cast<std::size_t>(std::ranges::lower_bound(uncounted_, file.begin) -
-                                       uncounted_.begin());
+  auto edge =
+      static_cast<std::size_t>(std::ranges::lower_bound(uncounted, file.begin) - uncounted.begin());
   edge += edge % 2;  // a range of the file before may end where this one begins
-  for (; edge < uncounted_.size() && uncounted_[edge] < end; edge += 2) {
-    const std::array<std::int64_t, 2> range = {uncounted_[edge] - file.begin,
-                                               uncounted_[edge + 1] - file.begin};
+  for (; edge < uncounted.size() && uncounted[edge] < end; edge += 2) {
+    const std::array<std::int64_t, 2> range = {uncounted[edge] - file.begin,
+                                               uncounted[edge + 1] - file.begin};
     hash.add(range.data(), sizeof(range));
   }
 }
@@ -208,7 +155,7 @@ std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
   std::vector<FilePrint> prints;
   for (const File& file : files_) {
     RunningHash hash;
-    if (file.made)
+    if (tokenized_)
       hash.add(file.ids.bytes().data(), file.ids.bytes().size());
     else
       add_sample(hash, file.ids.bytes(), piece_bytes);

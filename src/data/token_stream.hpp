@@ -1,11 +1,9 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/fingerprint.hpp"
@@ -13,16 +11,12 @@
 #include "data/megatron.hpp"
 #include "data/options.hpp"
 #include "data/token_ids.hpp"
-#include "data/tokenizer.hpp"
+#include "data/tokenized_text.hpp"
 
 namespace llamesh::data {
 
 /// The target of a position that does not count in the loss.
 inline constexpr std::int32_t ignored_target = -1;
-
-/// Throws a user error when there is more text or JSONL than is sensible to tokenize at every start
-/// (1 GiB), or a file cannot be read. Formats that stay mapped pass.
-void check_text_size(const DataOptions& options, std::span<const std::string> files);
 
 /// The tokens of one or more files, one after another, as a numbered stream that knows where
 /// documents begin and which tokens are to be learnt. Nothing is read ahead of use: the files are
@@ -41,12 +35,13 @@ void check_text_size(const DataOptions& options, std::span<const std::string> fi
 /// Megatron pairs: what MegatronFile reads. Its index says where documents begin.
 class TokenStream {
  public:
-  /// Opens `files` as `options` say, with `tokenizer` where one is needed (null: it is opened
-  /// here). Throws a user error naming the file when it is missing, unreadable, empty, cut off or
-  /// malformed, when the tokenizer's ids do not fit into `vocab_size`, when check_text_size does,
-  /// or when document_mask is asked for and nothing says where documents begin.
+  /// Opens `files` as `options` say. Where is_tokenized(options), `tokenized` are their tokens, or
+  /// they are tokenized here. Throws a user error naming the file when it is missing, unreadable,
+  /// empty, cut off or malformed, when the tokenizer's ids do not fit into `vocab_size`, when
+  /// check_text_size does, or when document_mask is asked for and nothing says where documents
+  /// begin.
   TokenStream(const DataOptions& options, std::span<const std::string> files,
-              std::int64_t vocab_size, std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+              std::int64_t vocab_size, std::optional<TokenizedText> tokenized = {});
 
   /// Number of tokens.
   std::int64_t size() const { return size_; }
@@ -71,15 +66,14 @@ class TokenStream {
  private:
   struct File {
     std::string path;
-    IdArray ids;
+    IdArray ids = {};
     std::int64_t begin = 0;                 ///< where the file starts in the stream
-    std::optional<MappedFile> mapped = {};  ///< what `ids` lie in, or one of those that follow
-    std::optional<MadeIds> made = {};
+    std::optional<MappedFile> mapped = {};  ///< what `ids` lie in, or the next, or tokenized_
     std::optional<MegatronFile> megatron = {};
   };
   void check_documents_are_known() const;
-  void open(const std::string& path, const Tokenizer* tokenizer);
-  MadeIds make_jsonl(std::string_view text, const std::string& path, const Tokenizer& tokenizer);
+  void take_tokenized(std::span<const std::string> files);
+  void open(const std::string& path);
   const File& file_of(std::int64_t token) const;
   void add_uncounted(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
@@ -89,9 +83,7 @@ class TokenStream {
   std::int64_t vocab_size_;
   std::vector<File> files_;
   std::int64_t size_ = 0;
-  std::vector<std::int64_t> documents_;  ///< where they begin, of text and JSONL
-  /// Tokens [0] to [1], [2] to [3], ... do not count in the loss. Sorted; of JSONL.
-  std::vector<std::int64_t> uncounted_;
+  std::optional<TokenizedText> tokenized_;
 };
 
 }  // namespace llamesh::data

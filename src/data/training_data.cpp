@@ -12,21 +12,45 @@ std::vector<std::string> all_files(const std::vector<SourceOptions>& sources) {
   return files;
 }
 
+std::vector<SourceOptions> sources_of(const DataOptions& options) {
+  auto sources = options.training_sources();
+  validate(!sources.empty(), "data.train names no file; give at least one");
+  return sources;
+}
+
 }  // namespace
 
-TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size)
-    : order_(options.order), sequence_length_(options.sequence_length) {
-  const auto sources = options.training_sources();
-  validate(!sources.empty(), "data.train names no file; give at least one");
+std::vector<TokenizedText> TrainingData::tokenize(const DataOptions& options,
+                                                  std::int64_t vocab_size) {
+  const auto sources = sources_of(options);
+  std::vector<TokenizedText> tokenized;
+  if (!is_tokenized(options)) return tokenized;
   check_text_size(options, all_files(sources));
-  std::shared_ptr<const Tokenizer> tokenizer;  // opened once for all sources
+  const auto tokenizer = open_fitting_tokenizer(options.tokenizer, vocab_size);
+  for (const auto& source : sources)
+    tokenized.emplace_back(options, source.files, vocab_size, *tokenizer);
+  return tokenized;
+}
+
+TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size)
+    : TrainingData(options, vocab_size, tokenize(options, vocab_size)) {}
+
+TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size,
+                           std::span<const TokenizedText> tokenized)
+    : order_(options.order), sequence_length_(options.sequence_length) {
+  const auto sources = sources_of(options);
+  expects(tokenized.size() == (is_tokenized(options) ? sources.size() : 0), "{} of {} tokenized",
+          tokenized.size(), sources.size());
   if (is_text(options.format)) {
-    tokenizer = open_tokenizer(options.tokenizer);
     tokenizer_ = options.tokenizer;
-    vocabulary_hash_ = tokenizer->vocabulary_hash();
+    vocabulary_hash_ = tokenized.empty() ? open_tokenizer("byte")->vocabulary_hash()
+                                         : tokenized.front().vocabulary_hash();
   }
-  for (const auto& source : sources) {
-    const auto& stream = streams_.emplace_back(options, source.files, vocab_size, tokenizer);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto& source = sources[i];
+    const auto& stream =
+        tokenized.empty() ? streams_.emplace_back(options, source.files, vocab_size)
+                          : streams_.emplace_back(options, source.files, vocab_size, tokenized[i]);
     const std::int64_t sequences = whole_sequences(stream.size(), sequence_length_);
     validate(sequences >= 1,
              "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@ class TrainingData {
   /// Opens the sources that `options` name. Throws a user error when one cannot be opened, is
   /// shorter than a sequence, or has a weight by which an epoch never shows it.
   TrainingData(const DataOptions& options, std::int64_t vocab_size);
+  /// The same with what tokenize() gave, here or in another process.
+  TrainingData(const DataOptions& options, std::int64_t vocab_size,
+               std::span<const TokenizedText> tokenized);
+  /// What of these sources is tokenized at the start: each of them, or none where is_tokenized() is
+  /// false. Throws as the constructor does.
+  static std::vector<TokenizedText> tokenize(const DataOptions& options, std::int64_t vocab_size);
 
   /// Source i.
   const TokenStream& stream(std::size_t source) const { return streams_[source]; }

@@ -12,6 +12,7 @@
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "train/shared_tokens.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -38,12 +39,47 @@ std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
       std::ceil(sequences / static_cast<double>(options.global_batch)));
 }
 
-data::TokenStream open_validation(const data::DataOptions& options, std::int64_t vocab_size) {
-  data::TokenStream stream(options, options.validation, vocab_size);
+bool validates(const Inputs& in) {
+  return in.evaluate.every_steps > 0;
+}
+
+/// All text of the run, tokenized: each training source, then the validation where there is to be
+/// one. Collective.
+std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const Inputs& in) {
+  if (!data::is_tokenized(in.data)) return {};
+  return tokenize_once(world, [&] {
+    auto tokens = data::TrainingData::tokenize(in.data, in.model.vocab_size);
+    if (validates(in))
+      tokens.emplace_back(in.data, in.data.validation, in.model.vocab_size,
+                          *data::open_fitting_tokenizer(in.data.tokenizer, in.model.vocab_size));
+    return tokens;
+  });
+}
+
+data::TokenStream open_validation(const data::DataOptions& options, std::int64_t vocab_size,
+                                  std::optional<data::TokenizedText> tokens) {
+  data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
            stream.describe(), stream.size(), options.sequence_length + 1);
   return stream;
+}
+
+/// Opens what the run learns from and is validated on. Collective.
+void open_data(const comm::Communicator& world, Setup& setup) {
+  const Inputs& in = setup.inputs;
+  auto tokens = tokenize(world, in);
+  comm::agree(world, [&] {
+    std::optional<data::TokenizedText> of_validation;
+    if (validates(in) && !tokens.empty()) {
+      of_validation = std::move(tokens.back());
+      tokens.pop_back();
+    }
+    setup.train_tokens.emplace(in.data, in.model.vocab_size, tokens);
+    if (validates(in))
+      setup.validation_tokens =
+          open_validation(in.data, in.model.vocab_size, std::move(of_validation));
+  });
 }
 
 /// Looks at what the first weights are to come from. A run that goes on from a checkpoint of its
@@ -100,17 +136,16 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     auto& in = setup.inputs;
     if (world.rank() == 0) check_start(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
-    setup.train_tokens.emplace(in.data, in.model.vocab_size);
-    if (in.train.epochs > 0) {
-      in.train.steps = steps_of(in.train, setup.train_tokens->sampler(in.run.seed).epoch_length());
-      check_schedule(in);
-    }
-    if (in.evaluate.every_steps > 0) {
-      validate(!in.data.validation.empty(),
-               "evaluate.every_steps is {}, but data.validation names no file",
-               in.evaluate.every_steps);
-      setup.validation_tokens = open_validation(in.data, in.model.vocab_size);
-    }
+    validate(!validates(in) || !in.data.validation.empty(),
+             "evaluate.every_steps is {}, but data.validation names no file",
+             in.evaluate.every_steps);
+  });
+  open_data(world, setup);
+  comm::agree(world, [&] {
+    auto& in = setup.inputs;
+    if (in.train.epochs == 0) return;
+    in.train.steps = steps_of(in.train, setup.train_tokens->sampler(in.run.seed).epoch_length());
+    check_schedule(in);
   });
   return setup;
 }

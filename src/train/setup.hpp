@@ -20,6 +20,7 @@ struct Setup {
   std::unique_ptr<const model::ParameterTable> table;  ///< at a fixed address: layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< of each rank in an optimizer step
+  // Tokenized text lies in memory that the ranks of a machine share: the end of it is collective.
   std::optional<data::TrainingData> train_tokens;
   std::optional<data::TokenStream> validation_tokens;  ///< where there is to be a validation
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/session.hpp"
+#include "train/shared_tokens.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {
@@ -129,6 +130,65 @@ TEST_F(SetupTest, RefusesAFileThatOneRankMisses) {
   const int last = test::world().size() - 1;
   if (test::world().rank() == last) inputs_.data.train = {"/nowhere/text.txt"};
   expect_error("'/nowhere/text.txt' cannot be opened", last);
+}
+
+std::vector<std::int32_t> tokens_of(const data::TokenStream& stream) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(stream.size()));
+  stream.read(0, tokens);
+  return tokens;
+}
+/// Which tokens count, and where documents begin.
+std::vector<std::int32_t> marks_of(const data::TokenStream& stream) {
+  std::vector<std::int32_t> marks(static_cast<std::size_t>(stream.size()), 0);
+  stream.ignore_uncounted(0, marks);
+  for (std::int64_t at = 1; (at = stream.next_document(at, stream.size())) < stream.size(); ++at)
+    marks[static_cast<std::size_t>(at)] += 10;
+  return marks;
+}
+
+TEST_F(SetupTest, RanksThatShareTokensSeeWhatOneAloneWouldMake) {
+  const auto lines = [](int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i)
+      text += fmt::format("{{\"instruction\": \"count to {}\", \"output\": \"{}\"}}\n", i, i * i);
+    return text;
+  };
+  inputs_.data.format = data::Format::jsonl;
+  inputs_.data.document_mask = true;
+  inputs_.data.train.clear();
+  inputs_.data.sources = {{{write("a.jsonl", lines(7)), write("b.jsonl", lines(2))}},
+                          {{write("c.jsonl", lines(5))}}};
+  inputs_.data.validation = {write("d.jsonl", lines(3))};
+  inputs_.evaluate.every_steps = 5;
+  const auto setup = make_setup(test::world(), inputs_);
+  const auto& options = setup.inputs.data;
+  const std::int64_t vocab_size = setup.inputs.model.vocab_size;
+  const data::TrainingData own(options, vocab_size);
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(tokens_of(setup.train_tokens->stream(i)), tokens_of(own.stream(i)));
+    EXPECT_EQ(marks_of(setup.train_tokens->stream(i)), marks_of(own.stream(i)));
+  }
+  EXPECT_EQ(to_text(setup.train_tokens->fingerprint(4)), to_text(own.fingerprint(4)));
+  const data::TokenStream validation(options, options.validation, vocab_size);
+  EXPECT_EQ(tokens_of(*setup.validation_tokens), tokens_of(validation));
+  EXPECT_EQ(marks_of(*setup.validation_tokens), marks_of(validation));
+}
+
+TEST_F(SetupTest, OneRankOfAMachineTokenizes) {
+  inputs_.data.format = data::Format::jsonl;
+  const std::vector<std::string> files = {write("a.jsonl", "{\"text\": \"lamps of mesh\"}\n")};
+  std::int64_t calls = 0;
+  const auto tokens = tokenize_once(test::world(), [&] {
+    ++calls;
+    const auto tokenizer = data::open_fitting_tokenizer("byte", 256);
+    return std::vector{data::TokenizedText(inputs_.data, files, 256, *tokenizer)};
+  });
+  EXPECT_EQ(test::world().sum(calls), 1);
+  ASSERT_EQ(tokens.size(), 1U);
+  EXPECT_EQ(tokens.front().ids().size(), 14);
+
+  inputs_.data.train = {write("bad.jsonl", "{\"text\": 3}\n")};
+  expect_error("line 1: 'text' must be a string");
 }
 
 TEST_F(SetupTest, RefusesToTrainOnNothing) {

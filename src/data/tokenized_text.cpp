@@ -1,0 +1,160 @@
+#include "data/tokenized_text.hpp"
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "data/encoding.hpp"
+#include "data/mapped_file.hpp"
+#include "data/tokenizer/parallel.hpp"
+
+namespace llamesh::data {
+namespace {
+
+constexpr std::int64_t byte_vocabulary = 256;
+constexpr std::size_t word = sizeof(std::int64_t);
+
+std::string_view text_of(const MappedFile& mapped) {
+  return {reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size()};
+}
+
+/// What the block is made of, while it grows.
+struct Tokens {
+  MadeIds ids;
+  std::vector<std::int64_t> file_ends = {};
+  std::vector<std::int64_t> documents = {};
+  std::vector<std::int64_t> uncounted = {};
+};
+
+void add_text(Tokens& tokens, std::string_view text, const Tokenizer& tokenizer) {
+  tokens.documents.push_back(tokens.ids.size());
+  encode_documents(tokenizer, {&text, 1}, available_threads(),
+                   [&](auto ids, std::size_t) { tokens.ids.append(ids); });
+}
+
+void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
+               const Tokenizer& tokenizer, const DocumentMarks& marks) {
+  const std::int64_t before = tokens.ids.size();
+  encode_jsonl(tokenizer, marks, text, path, available_threads(),
+               [&](const EncodedDocument& document, std::string_view, const LineNumber&) {
+                 const std::int64_t begin = tokens.ids.size();
+                 tokens.documents.push_back(begin);
+                 for (const std::int64_t edge : document.uncounted)
+                   tokens.uncounted.push_back(begin + edge);
+                 tokens.ids.append(document.ids);
+               });
+  validate(tokens.ids.size() > before, "data file '{}' has no line with a document", path);
+}
+
+}  // namespace
+
+void check_text_size(const DataOptions& options, std::span<const std::string> files) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 30;
+  if (!is_tokenized(options)) return;
+  std::size_t bytes = 0;
+  for (const std::string& path : files) bytes += MappedFile(path).bytes().size();
+  validate(
+      bytes <= most_bytes,
+      "{} bytes of text are too much to tokenize at every start (the limit is {}); run `llamesh "
+      "tokenize` once, and give its output with data.format: tokens",
+      bytes, most_bytes);
+}
+
+std::shared_ptr<const Tokenizer> open_fitting_tokenizer(const std::string& name,
+                                                        std::int64_t vocab_size) {
+  validate(name != "byte" || vocab_size >= byte_vocabulary,
+           "the byte tokenizer makes ids 0 to 255, but model.vocab_size is {}; set it to 256 or "
+           "more",
+           vocab_size);
+  auto tokenizer = open_tokenizer(name);
+  validate(vocab_size >= tokenizer->vocab_size(),
+           "the tokenizer '{}' has a vocabulary of {}, but model.vocab_size is {}; set it to {} or "
+           "more",
+           name, tokenizer->vocab_size(), vocab_size, tokenizer->vocab_size());
+  return tokenizer;
+}
+
+/// The end of the block. Before it lie the ids, filled up to a whole word, and the lists in the
+/// order of their counts here.
+struct TokenizedText::Footer {
+  std::int64_t id_bytes;
+  std::int64_t bytes_of_ids;
+  std::int64_t files;
+  std::int64_t documents;
+  std::int64_t uncounted;
+  std::uint64_t vocabulary_hash;
+};
+
+TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::string> files,
+                             std::int64_t vocab_size, const Tokenizer& tokenizer) {
+  check_text_size(options, files);
+  Tokens tokens{.ids = MadeIds(vocab_size)};
+  DocumentMarks marks;
+  if (options.format == Format::jsonl) marks = document_marks(tokenizer, options.tokenizer);
+  for (const std::string& path : files) {
+    const MappedFile mapped(path);
+    if (options.format == Format::jsonl)
+      add_jsonl(tokens, text_of(mapped), path, tokenizer, marks);
+    else
+      add_text(tokens, text_of(mapped), tokenizer);
+    tokens.file_ends.push_back(tokens.ids.size());
+  }
+  const Footer end{.id_bytes = tokens.ids.ids().id_bytes(),
+                   .bytes_of_ids = static_cast<std::int64_t>(tokens.ids.ids().bytes().size()),
+                   .files = std::ssize(tokens.file_ends),
+                   .documents = std::ssize(tokens.documents),
+                   .uncounted = std::ssize(tokens.uncounted),
+                   .vocabulary_hash = tokenizer.vocabulary_hash()};
+  auto block = std::make_shared<std::vector<std::uint8_t>>(std::move(tokens.ids).take());
+  block->resize((block->size() + word - 1) / word * word);
+  const auto append = [&](const void* data, std::size_t bytes) {
+    const auto* from = static_cast<const std::uint8_t*>(data);
+    block->insert(block->end(), from, from + bytes);
+  };
+  for (const auto* list : {&tokens.file_ends, &tokens.documents, &tokens.uncounted})
+    append(list->data(), list->size() * word);
+  append(&end, sizeof(end));
+  bytes_ = *block;
+  owner_ = std::move(block);
+}
+
+TokenizedText::TokenizedText(std::shared_ptr<const void> owner, std::span<const std::uint8_t> bytes)
+    : owner_(std::move(owner)), bytes_(bytes) {
+  expects(bytes.size() >= sizeof(Footer), "tokens in {} bytes", bytes.size());
+}
+
+TokenizedText::Footer TokenizedText::footer() const {
+  Footer end;
+  std::memcpy(&end, bytes_.data() + bytes_.size() - sizeof(end), sizeof(end));
+  return end;
+}
+
+IdArray TokenizedText::ids() const {
+  const Footer end = footer();
+  return {bytes_.first(static_cast<std::size_t>(end.bytes_of_ids)), end.id_bytes};
+}
+
+std::span<const std::int64_t> TokenizedText::numbers(std::int64_t first, std::int64_t count) const {
+  const Footer end = footer();
+  const auto* lists =
+      reinterpret_cast<const std::int64_t*>(bytes_.data() + bytes_.size() - sizeof(Footer)) -
+      (end.files + end.documents + end.uncounted);
+  return {lists + first, static_cast<std::size_t>(count)};
+}
+
+std::span<const std::int64_t> TokenizedText::file_ends() const {
+  return numbers(0, footer().files);
+}
+std::span<const std::int64_t> TokenizedText::documents() const {
+  return numbers(footer().files, footer().documents);
+}
+std::span<const std::int64_t> TokenizedText::uncounted() const {
+  return numbers(footer().files + footer().documents, footer().uncounted);
+}
+std::uint64_t TokenizedText::vocabulary_hash() const {
+  return footer().vocabulary_hash;
+}
+
+}  // namespace llamesh::data
