@@ -172,7 +172,8 @@ void CommandLine::add_models() {
 
   command = cli_.add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
   add_model(command, evaluate_);
-  command->add_option("FILES", evaluate_.files, "Text, .jsonl, or token files with --tokens")
+  command
+      ->add_option("FILES", evaluate_.files, "Text, .jsonl or .json, or token files with --tokens")
       ->required();
   command->add_flag("--tokens", evaluate_.tokens, "The files hold token ids with llm.c's header");
   command
@@ -194,7 +195,9 @@ void CommandLine::add_tokenize() {
       ->add_option("--tokenizer", to.tokenizer,
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
       ->required();
-  command->add_option("--input", to.inputs, "Text files in UTF-8, or .jsonl with a field text")
+  command
+      ->add_option("--input", to.inputs,
+                   "Text files in UTF-8, or .jsonl or .json with a field text")
       ->required();
   command->add_option("--output", to.output, "The token file (.bin)")->required();
   command->add_option("--threads", to.threads, "Default: one for each core")

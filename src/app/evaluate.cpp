@@ -13,6 +13,7 @@
 #include "app/session.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
+#include "data/jsonl.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "data/validation.hpp"
@@ -54,10 +55,9 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
 
 data::Format format_of(const EvaluateArguments& arguments) {
   if (arguments.tokens || !arguments.token_dtype.empty()) return data::Format::tokens;
-  const auto is_jsonl = [](const std::string& file) { return file.ends_with(".jsonl"); };
-  const auto count = std::ranges::count_if(arguments.files, is_jsonl);
+  const auto count = std::ranges::count_if(arguments.files, data::has_json_name);
   validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
-           "text and .jsonl files cannot be evaluated together; give them apart");
+           "text and .jsonl or .json files cannot be evaluated together; give them apart");
   return count == 0 ? data::Format::text : data::Format::jsonl;
 }
 

@@ -28,10 +28,6 @@ void split(std::string_view text, const std::string& separator,
   }
 }
 
-bool is_jsonl(const std::string& path) {
-  return path.ends_with(".jsonl");
-}
-
 std::string_view text_of(const data::MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
@@ -40,8 +36,8 @@ std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
   std::vector<data::MappedFile> files;
   for (const std::string& path : arguments.inputs) {
     validate(std::filesystem::exists(path), "--input: there is no file '{}'", path);
-    validate(!is_jsonl(path) || arguments.separator.empty(),
-             "--document-separator is for text, but '{}' has a document in each line", path);
+    validate(!data::has_json_name(path) || arguments.separator.empty(),
+             "--document-separator is for text, but '{}' has its documents parted", path);
     files.emplace_back(path);
   }
   return files;
@@ -74,9 +70,9 @@ class Work {
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
       validate(document.uncounted.empty(),
-               "'{}', line {}: an instruction or chat, but a token file cannot say that prompts do "
+               "{}: an instruction or chat, but a token file cannot say that prompts do "
                "not count in the loss; give the file itself in data.train, with data.format: jsonl",
-               where.path, where.line);
+               where);
       ++documents_;
       append(document.ids, line.size());
     };
@@ -150,7 +146,7 @@ int tokenize(const TokenizeArguments& arguments) {
   for (const auto& file : files) bytes += file.bytes().size();
   Work work(arguments, *tokenizer, bytes);
   for (const auto& file : files) {
-    if (is_jsonl(file.path()))
+    if (data::has_json_name(file.path()))
       work.add_jsonl(file);
     else
       work.add_text(file);

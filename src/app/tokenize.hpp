@@ -7,7 +7,7 @@ namespace llamesh::app {
 
 struct TokenizeArguments {
   std::string tokenizer;            ///< what data::open_tokenizer takes
-  std::vector<std::string> inputs;  ///< text files, and JSONL files (.jsonl)
+  std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
   std::string output;
   int threads = 0;        ///< 0: as many as the process may run at once
   std::string separator;  ///< text between documents; empty: a file is a document

@@ -10,20 +10,25 @@
 namespace llamesh::data {
 namespace {
 
-/// A line on its way.
+/// A record on its way.
 struct Job {
-  std::string_view line;
-  std::int64_t number;
+  std::string_view record;
+  LineNumber where;
   EncodedDocument document;
   std::exception_ptr error;
 };
 
-/// The next lines, of about so many bytes; none at the end.
-std::vector<Job> take_lines(JsonLines& lines, std::size_t bytes) {
+/// The next records, of about so many bytes; none at the end. Where the file is broken the last one
+/// is an error, which is thrown in its turn.
+std::vector<Job> take_records(JsonRecords& records, std::size_t bytes) {
   std::vector<Job> jobs;
   std::size_t taken = 0;
-  for (std::string_view line; taken < bytes && lines.next(line); taken += line.size())
-    jobs.push_back({line, lines.where().line, {}, {}});
+  try {
+    for (std::string_view record; taken < bytes && records.next(record); taken += record.size())
+      jobs.push_back({record, records.where(), {}, {}});
+  } catch (...) {
+    jobs.push_back({{}, records.where(), {}, std::current_exception()});
+  }
   return jobs;
 }
 
@@ -48,9 +53,7 @@ EncodedDocument encode(const Tokenizer& tokenizer, const DocumentMarks& marks,
   for (std::size_t i = 0; i < document.segments.size(); ++i) {
     const Segment& segment = document.segments[i];
     validate(!marks.bytes || segment.text.find('\0') == std::string::npos,
-             "'{}', line {}: holds byte 0, which the byte tokenizer ends documents with; take it "
-             "out",
-             where.path, where.line);
+             "{}: holds byte 0, which the byte tokenizer ends documents with; take it out", where);
     tokenizer.encode(segment.text, i == 0 ? Piece::first : Piece::further, ids);
     if (i + 1 == document.segments.size())
       ids.insert(ids.end(), marks.closing.begin(), marks.closing.end());
@@ -69,17 +72,18 @@ void encode_jsonl(const Tokenizer& tokenizer, const DocumentMarks& marks, std::s
                   const std::string& path, int threads, const DocumentSink& sink) {
   expects(threads >= 1, "{} threads", threads);
   constexpr std::size_t bytes_of_thread = 4 << 20;
-  JsonLines lines(text, path);
+  JsonRecords records(text, path);
   for (;;) {
-    auto jobs = take_lines(lines, bytes_of_thread * static_cast<std::size_t>(threads));
+    auto jobs = take_records(records, bytes_of_thread * static_cast<std::size_t>(threads));
     if (jobs.empty()) return;
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
       for (std::size_t i = next++; i < jobs.size(); i = next++) {
         Job& job = jobs[i];
+        if (job.error) continue;
         try {
-          const LineNumber where{path, job.number};
-          job.document = encode(tokenizer, marks, parse_jsonl(job.line, where), where);
+          const Document document = parse_jsonl(job.record, job.where);
+          job.document = encode(tokenizer, marks, document, job.where);
         } catch (...) {
           job.error = std::current_exception();
         }
@@ -93,7 +97,7 @@ void encode_jsonl(const Tokenizer& tokenizer, const DocumentMarks& marks, std::s
     }
     for (const Job& job : jobs) {
       if (job.error) std::rethrow_exception(job.error);
-      sink(job.document, job.line, {path, job.number});
+      sink(job.document, job.record, job.where);
     }
   }
 }

@@ -11,7 +11,7 @@
 
 namespace llamesh::data {
 
-/// What parts the documents of a JSONL file in a tokenizer's ids.
+/// What parts the documents of JSON records in a tokenizer's ids.
 struct DocumentMarks {
   std::vector<std::int32_t> opening;
   std::vector<std::int32_t> closing;  ///< never empty
@@ -35,13 +35,14 @@ struct EncodedDocument {
 EncodedDocument encode(const Tokenizer& tokenizer, const DocumentMarks& marks,
                        const Document& document, const LineNumber& where);
 
-/// Takes a document, and the line that it was made from.
-using DocumentSink = std::function<void(const EncodedDocument& document, std::string_view line,
+/// Takes a document, and the record that it was made from.
+using DocumentSink = std::function<void(const EncodedDocument& document, std::string_view record,
                                         const LineNumber& where)>;
 
-/// Parses and encodes the lines of a JSONL file by `threads` threads and hands them to `sink` in
-/// order, on the calling thread. The ids do not depend on the number of threads. Memory: some MiB
-/// for each thread, more for longer lines. The error of the first line that has one is thrown.
+/// Parses and encodes the records of a file (JsonRecords) by `threads` threads and hands them to
+/// `sink` in order, on the calling thread. The ids do not depend on the number of threads. Memory:
+/// some MiB for each thread, more for longer records. The error of the first record that has one is
+/// thrown.
 void encode_jsonl(const Tokenizer& tokenizer, const DocumentMarks& marks, std::string_view text,
                   const std::string& path, int threads, const DocumentSink& sink);
 

@@ -11,7 +11,8 @@
 namespace llamesh::data {
 namespace {
 
-constexpr std::size_t longest_line = std::size_t{256} << 20;
+constexpr std::size_t longest_record = std::size_t{256} << 20;
+constexpr std::string_view white_space = " \t\r\n";
 
 struct Message {
   std::optional<std::string> role;
@@ -47,8 +48,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     auto* const field = target();
     if (field == nullptr) return other();
-    validate(!field->has_value(), "'{}', line {}: '{}' is there twice", where_.path, where_.line,
-             key_);
+    validate(!field->has_value(), "{}: '{}' is there twice", where_, key_);
     *field = std::move(value);
     return true;
   }
@@ -75,8 +75,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t /*size*/) override {
     if (depth_ == 1 && key_ == "messages") {
-      validate(!fields_.messages, "'{}', line {}: 'messages' is there twice", where_.path,
-               where_.line);
+      validate(!fields_.messages, "{}: 'messages' is there twice", where_);
       fields_.messages.emplace();
       in_messages_ = true;
     } else {
@@ -91,9 +90,8 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
-    fail(ExitCode::bad_input,
-         "'{}', line {}: not valid JSON at byte {} of the line; each line holds one object",
-         where_.path, where_.line, position);
+    fail(ExitCode::bad_input, "{}: not valid JSON at byte {} of the {}", where_, position,
+         where_.record == 0 ? "line; each line holds one object" : "record");
   }
 
  private:
@@ -123,16 +121,14 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   [[noreturn]] void refuse(std::string_view expected) const {
-    fail(ExitCode::bad_input, "'{}', line {}: '{}' must be {}", where_.path, where_.line, key_,
-         expected);
+    fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
   }
   [[noreturn]] void refuse_root() const {
-    fail(ExitCode::bad_input, "'{}', line {}: expected one JSON object, {{...}}", where_.path,
-         where_.line);
+    fail(ExitCode::bad_input, "{}: expected one JSON object, {{...}}", where_);
   }
   [[noreturn]] void refuse_message() const {
-    fail(ExitCode::bad_input, "'{}', line {}: message {} needs 'role' and 'content'", where_.path,
-         where_.line, fields_.messages->size());
+    fail(ExitCode::bad_input, "{}: message {} needs 'role' and 'content'", where_,
+         fields_.messages->size());
   }
 
   LineNumber where_;
@@ -150,66 +146,141 @@ Document chat(std::vector<Message> messages, const LineNumber& where) {
     const std::string& role = *messages[i].role;
     std::string& content = *messages[i].content;
     validate(std::ranges::find(roles, role) != roles.end(),
-             "'{}', line {}: message {} has the role '{}'; system, user and assistant are known",
-             where.path, where.line, i + 1, role.substr(0, 40));
+             "{}: message {} has the role '{}'; system, user and assistant are known", where, i + 1,
+             role.substr(0, 40));
     prompt += "<|" + role + "|>\n";
     if (role != "assistant") {
       prompt += content + '\n';
       continue;
     }
-    validate(!content.empty(), "'{}', line {}: message {}, of the assistant, is empty; take it out",
-             where.path, where.line, i + 1);
+    validate(!content.empty(), "{}: message {}, of the assistant, is empty; take it out", where,
+             i + 1);
     document.segments.push_back({std::exchange(prompt, {}), false, false});
     document.segments.push_back({std::move(content), true, true});
   }
   validate(!document.segments.empty(),
-           "'{}', line {}: no message is the assistant's, so there is nothing to learn", where.path,
-           where.line);
+           "{}: no message is the assistant's, so there is nothing to learn", where);
   return document;
 }
 
 Document answer(const Fields& fields, const LineNumber& where) {
-  validate(!fields.instruction->empty() && !fields.output->empty(),
-           "'{}', line {}: '{}' is empty; take the line out", where.path, where.line,
-           fields.instruction->empty() ? "instruction" : "output");
+  validate(!fields.instruction->empty(), "{}: 'instruction' is empty; take it out", where);
   const bool has_input = fields.input && !fields.input->empty();
   std::string prompt = "Below is an instruction that describes a task";
   if (has_input) prompt += ", paired with an input that provides further context";
   prompt += ". Write a response that appropriately completes the request.\n\n### Instruction:\n" +
             *fields.instruction;
   if (has_input) prompt += "\n\n### Input:\n" + *fields.input;
-  prompt += "\n\n### Response:\n";
+  prompt += "\n\n### Response:";
   return {{{std::move(prompt), false, false}, {*fields.output, true, true}}};
+}
+
+/// How many bytes the object takes that `text` begins with, by the braces outside its strings.
+std::size_t object_size(std::string_view text, const LineNumber& where) {
+  std::int64_t depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\')
+        ++i;  // whatever follows does not end the string
+      else if (c == '"')
+        in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '{') {
+      ++depth;
+    } else if (c == '}' && --depth == 0) {
+      return i + 1;
+    }
+  }
+  fail(ExitCode::bad_input, "{}: no end of the object in {} bytes{}; a quote or a brace is missing",
+       where, text.size(),
+       text.size() == longest_record ? ", and a record may have no more"
+                                     : " to the end of the file");
 }
 
 }  // namespace
 
-Document parse_jsonl(std::string_view line, const LineNumber& where) {
+Document parse_jsonl(std::string_view record, const LineNumber& where) {
   Handler handler(where);
-  nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
+  nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   Fields fields = handler.take();
   if (fields.messages) return chat(std::move(*fields.messages), where);
   if (fields.instruction && fields.output) return answer(fields, where);
   validate(fields.text.has_value(),
-           "'{}', line {}: has neither 'text', nor 'instruction' and 'output', nor 'messages'",
-           where.path, where.line);
-  validate(!fields.text->empty(), "'{}', line {}: 'text' is empty; take the line out", where.path,
-           where.line);
+           "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
+  validate(!fields.text->empty(), "{}: 'text' is empty; take it out", where);
   return {{{std::move(*fields.text), true, true}}};
 }
 
-bool JsonLines::next(std::string_view& line) {
+bool has_json_name(std::string_view path) {
+  return path.ends_with(".jsonl") || path.ends_with(".json");
+}
+
+JsonRecords::JsonRecords(std::string_view text, const std::string& path)
+    : rest_(text), path_(path) {
+  constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+  if (rest_.starts_with(byte_order_mark)) rest_.remove_prefix(byte_order_mark.size());
+  const std::size_t first = rest_.find_first_not_of(white_space);
+  in_array_ = first != rest_.npos && rest_[first] == '[';
+  if (in_array_) skip(first + 1);
+}
+
+bool JsonRecords::next(std::string_view& record) {
+  return in_array_ ? next_object(record) : next_line(record);
+}
+
+bool JsonRecords::next_line(std::string_view& line) {
   while (!rest_.empty()) {
     const std::size_t end = std::min(rest_.find('\n'), rest_.size());
     line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     ++line_;
-    validate(line.size() <= longest_line,
-             "'{}', line {}: {} bytes are too long for a line (at most {}); is this a JSONL file?",
-             path_, line_, line.size(), longest_line);
-    if (line.find_first_not_of(" \t\r") != line.npos) return true;
+    validate(line.size() <= longest_record,
+             "{}: {} bytes are too long for a line (at most {}); is this a JSONL file?", where(),
+             line.size(), longest_record);
+    if (line.find_first_not_of(white_space) != line.npos) return true;
   }
   return false;
+}
+
+bool JsonRecords::next_object(std::string_view& object) {
+  skip_space();
+  if (rest_.empty() && ended_) return false;
+  if (take(']')) {
+    skip_space();
+    validate(rest_.empty(), "'{}', line {}: there is more behind the end of the JSON array", path_,
+             next_line_);
+    ended_ = true;
+    return false;
+  }
+  validate(record_ == 0 || take(','),
+           "'{}', line {}: neither a comma nor ] follows record {} of the JSON array; is the file "
+           "cut off?",
+           path_, next_line_, record_);
+  skip_space();
+  ++record_;
+  line_ = next_line_;
+  validate(rest_.starts_with('{'), "{}: expected one JSON object, {{...}}", where());
+  object = rest_.substr(0, object_size(rest_.substr(0, longest_record), where()));
+  skip(object.size());
+  return true;
+}
+
+void JsonRecords::skip(std::size_t bytes) {
+  next_line_ += std::ranges::count(rest_.substr(0, bytes), '\n');
+  rest_.remove_prefix(bytes);
+}
+
+void JsonRecords::skip_space() {
+  skip(std::min(rest_.find_first_not_of(white_space), rest_.size()));
+}
+
+bool JsonRecords::take(char expected) {
+  if (!rest_.starts_with(expected)) return false;
+  rest_.remove_prefix(1);
+  return true;
 }
 
 }  // namespace llamesh::data

@@ -45,7 +45,7 @@ void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
                    tokens.uncounted.push_back(begin + edge);
                  tokens.ids.append(document.ids);
                });
-  validate(tokens.ids.size() > before, "data file '{}' has no line with a document", path);
+  validate(tokens.ids.size() > before, "data file '{}' holds no document", path);
 }
 
 }  // namespace

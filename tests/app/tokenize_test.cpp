@@ -68,6 +68,10 @@ TEST(Tokenize, LinesOfJsonlAreDocuments) {
   EXPECT_EQ(tokenize({"byte", {lines}, output, 1, ""}), 0);
   EXPECT_EQ(read(output).size(), 24U);
   EXPECT_EQ(read(output)[11], 0);  // what ends a document of bytes
+  const auto array =
+      folder.write("b.json", R"([{"text": "God created"}, {"text": "the heaven\n"}])");
+  EXPECT_EQ(tokenize({llama2, {array}, output, 2, ""}), 0);
+  EXPECT_EQ(read(output), document("God created") + document("the heaven\n"));
   testing::internal::CaptureStdout();
   EXPECT_EQ(tokenize({"byte", {lines, text}, output, 1, ""}), 0);  // a text has no such end
   EXPECT_EQ(testing::internal::GetCapturedStdout().find("every document"), std::string::npos);

@@ -92,7 +92,7 @@ TEST_P(Documents, OfTextAreFiles) {
   expect(options_of(Format::text, GetParam()), files, expected);
 }
 
-TEST_P(Documents, OfJsonlAreLines) {
+TEST_P(Documents, OfJsonAreLinesOrElements) {
   Expected expected;
   expected.add("whole\0"s);
   expected.add("<|user|>\nq\n<|assistant|>\n", true, false);
@@ -102,7 +102,7 @@ TEST_P(Documents, OfJsonlAreLines) {
   expected.add("t\0"s);
   expected.add(
       "Below is an instruction that describes a task. Write a response that appropriately "
-      "completes the request.\n\n### Instruction:\nGo\n\n### Response:\n",
+      "completes the request.\n\n### Instruction:\nGo\n\n### Response:",
       true, false);
   expected.add("gone\0"s, false);
   const std::vector<std::string> files = {
@@ -110,10 +110,10 @@ TEST_P(Documents, OfJsonlAreLines) {
 {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "yes"}, )"
                                R"({"role": "user", "content": "and?"}, )"
                                R"({"role": "assistant", "content": "no"}]})"),
-      folder_.write("b.jsonl",
-                    "{\"text\": \"t\"}\n\n"
+      folder_.write("b.json",
+                    "[\n{\"text\": \"t\"},\n"
                     R"({"instruction": "Go", "input": "", "output": "gone"})"
-                    "\n")};
+                    "\n]\n")};
   expect(options_of(Format::jsonl, GetParam()), files, expected);
 }
 
@@ -211,7 +211,9 @@ TEST(Jsonl, StreamsAreRefusedWithFileAndLine) {
     return TokenStream(options_of(Format::jsonl, false), files, 256);
   };
   EXPECT_ERROR(open("{\"text\": \"a\"}\n{\"text\": 4}\n"), "f.jsonl', line 2: 'text' must be");
-  EXPECT_ERROR(open("\n \n"), "f.jsonl' has no line with a document");
+  EXPECT_ERROR(open("\n \n"), "f.jsonl' holds no document");
+  EXPECT_ERROR(open("[]"), "f.jsonl' holds no document");
+  EXPECT_ERROR(open("[{\"text\": \"a\"},\n{\"text\": 4}]"), "record 2 (line 2): 'text' must be");
   EXPECT_ERROR(open(""), "is empty");
   EXPECT_EQ(open("{\"text\": \"a\"}").size(), 2);
 }

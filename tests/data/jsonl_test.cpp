@@ -40,10 +40,13 @@ TEST(Jsonl, InstructionsHaveAlpacasForm) {
       ". Write a response that appropriately completes the request.\n\n### Instruction:\n";
   for (const char* input : {"", R"("input": "", )", R"("input": null, )"})
     EXPECT_EQ(parsed(std::string("{") + input + R"("instruction": "Add.", "output": "4"})"),
-              head + request + "Add.\n\n### Response:\n[4$]");
+              head + request + "Add.\n\n### Response:[4$]");
   EXPECT_EQ(parsed(R"({"output": "4", "instruction": "Add.", "input": "2 2", "text": "not this"})"),
             head + ", paired with an input that provides further context" + request +
-                "Add.\n\n### Input:\n2 2\n\n### Response:\n[4$]");
+                "Add.\n\n### Input:\n2 2\n\n### Response:[4$]");
+  // Some of Alpaca's answers are empty: to end at once is what is learnt.
+  EXPECT_EQ(parsed(R"({"instruction": "Add.", "output": ""})"),
+            head + request + "Add.\n\n### Response:[$]");
 }
 
 TEST(Jsonl, OfChatsTheAssistantsTurnsCount) {
@@ -77,7 +80,6 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"text": 5})", "'text' must be a string");
   refused(R"({"text": ["a"]})", "'text' must be a string");
   refused(R"({"text": "a", "text": "b"})", "'text' is there twice");
-  refused(R"({"instruction": "a", "output": ""})", "'output' is empty");
   refused(R"({"instruction": "", "output": "b"})", "'instruction' is empty");
   refused(R"({"instruction": "a", "output": true})", "'output' must be a string");
   refused(R"({"messages": []})", "no message is the assistant's");
@@ -96,13 +98,52 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"a": )" + std::string(10'000'000, '['), "not valid JSON");  // kept, it were a GiB
 }
 
-TEST(Jsonl, LinesAreCountedAndBlankOnesPassedOver) {
-  const std::string text = "\n{1}\r\n \t\r\n{2}\n\n{3}";
-  JsonLines lines(text, file_name);
+/// The records of a text with their places, or the error.
+std::string records_of(const std::string& text) {
+  JsonRecords records(text, file_name);
   std::string seen;
-  for (std::string_view line; lines.next(line);)
-    seen += std::to_string(lines.where().line) + std::string(line) + ' ';
-  EXPECT_EQ(seen, "2{1}\r 4{2} 6{3} ");
+  try {
+    for (std::string_view record; records.next(record);)
+      seen += fmt::format("{} {}; ", records.where(), record);
+    std::string_view none;
+    EXPECT_FALSE(records.next(none));  // the end stays the end
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    seen += error.what();
+  }
+  return seen;
+}
+
+TEST(Jsonl, LinesAreCountedAndBlankOnesPassedOver) {
+  EXPECT_EQ(records_of("\n{1}\r\n \t\r\n{2}\n\n{3}"),
+            "'f.jsonl', line 2 {1}\r; 'f.jsonl', line 4 {2}; 'f.jsonl', line 6 {3}; ");
+}
+
+TEST(Jsonl, AnArrayIsCutIntoItsObjects) {
+  const std::string braces = R"({"a": "}\\\"[{,]", "b": [{"c": {}}]})";
+  EXPECT_EQ(records_of("\xef\xbb\xbf\n [\r\n  {\n\"a\": 1},\n" + braces + " , {}\n]\n\n"),
+            "'f.jsonl', record 1 (line 3) {\n\"a\": 1}; 'f.jsonl', record 2 (line 5) " + braces +
+                "; 'f.jsonl', record 3 (line 5) {}; ");
+  EXPECT_EQ(records_of("[]"), "");
+  EXPECT_EQ(records_of(" [ \n ] "), "");
+}
+
+TEST(Jsonl, ABrokenArrayIsRefusedWithItsPlace) {
+  const auto refused = [](const std::string& text, const std::string& why) {
+    const std::string seen = records_of(text);
+    EXPECT_NE(seen.find(why), std::string::npos) << seen;
+  };
+  refused("[", "'f.jsonl', record 1 (line 1): expected one JSON object");
+  refused("[\n5]", "'f.jsonl', record 1 (line 2): expected one JSON object");
+  refused("[{},]", "record 2 (line 1): expected one JSON object");
+  refused("[{},\n", "record 2 (line 2): expected one JSON object");
+  refused("[{}",
+          "line 1: neither a comma nor ] follows record 1 of the JSON array; is the file cut");
+  refused("[{}\n{}]", "line 2: neither a comma nor ] follows record 1");
+  refused("[{}] {}", "line 1: there is more behind the end of the JSON array");
+  refused("[{}]]", "line 1: there is more behind the end of the JSON array");
+  refused("[{}, {\"a\": \"}]", "record 2 (line 1): no end of the object in 9 bytes to the end of");
+  refused("[{\"a\": \"\\", "record 1 (line 1): no end of the object");
 }
 
 /// Whatever becomes of a line, it is a document or a user error.
@@ -154,6 +195,15 @@ TEST(Encoding, ThePromptEndsAtATokenBorder) {
   // No space is put before the answer, which a tokenizer of this kind puts before a text.
   EXPECT_EQ(tokenizer->decode(std::span(document.ids).subspan(1, document.ids.size() - 2)),
             segments[0].text + "and the earth");
+}
+
+TEST(Encoding, AnEmptyAnswerIsItsEnd) {
+  for (const std::string& name : {std::string("byte"), llama2, gpt2}) {
+    const auto document = encoded(name, R"({"instruction": "Say nothing.", "output": ""})");
+    const auto tokenizer = open_tokenizer(name);
+    EXPECT_EQ(document.uncounted, (Edges{0, static_cast<std::int64_t>(document.ids.size()) - 1}));
+    EXPECT_EQ(document.ids.back(), document_marks(*tokenizer, name).eos);
+  }
 }
 
 TEST(Encoding, ChatsMaskAllButTheAssistant) {
@@ -208,6 +258,10 @@ TEST(Encoding, ThreadsChangeNothing) {
   text += "{\"text\": \"\"}\n{]\n";
   EXPECT_ERROR(all(1), "line 3001: 'text' is empty");
   EXPECT_ERROR(all(3), "line 3001: 'text' is empty");  // not line 3002, whoever was first
+  text = R"([{"instruction": "a", "output": ""}, {"text": ""}, )";
+  EXPECT_ERROR(all(3), "record 2 (line 1): 'text' is empty");  // found after what comes behind it
+  text = R"([{"instruction": "a", "output": ""}, {"text": a}])";
+  EXPECT_ERROR(all(1), "record 2 (line 1): not valid JSON at byte 10 of the record");
 }
 
 }  // namespace

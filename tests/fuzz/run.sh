@@ -11,7 +11,7 @@ cd "$(dirname "$0")/../.."
 seconds=${1:?"usage: tests/fuzz/run.sh SECONDS [TARGET...]"}
 shift
 targets=("$@")
-if [[ $# == 0 ]]; then targets=(safetensors hf_json tokenizer_json sentencepiece_model inputs); fi
+if [[ $# == 0 ]]; then targets=(safetensors hf_json tokenizer_json sentencepiece_model json_records inputs); fi
 build=build/fuzz
 
 scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
