@@ -18,8 +18,11 @@ namespace llamesh::app {
 
 ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides) {
-  std::string text =
-      comm::on_rank_0(world, [&] { return config::to_yaml(config::load_inputs(path, overrides)); });
+  std::string text = comm::on_rank_0(world, [&] {
+    auto inputs = config::load_inputs(path, overrides);
+    config::expand_patterns(inputs.data, path);
+    return config::to_yaml(inputs);
+  });
   return {config::parse_inputs(text, "resolved inputs"), text};
 }
 

@@ -54,7 +54,11 @@ inline EnumNames<checkpoint::ReadBy> names(checkpoint::ReadBy) {
 
 inline EnumNames<data::Format> names(data::Format) {
   using enum data::Format;
-  return {{{"text", text}, {"jsonl", jsonl}, {"tokens", tokens}, {"megatron", megatron}}};
+  return {{{"text", text},
+           {"jsonl", jsonl},
+           {"tokens", tokens},
+           {"megatron", megatron},
+           {"random", random}}};
 }
 
 inline EnumNames<data::Order> names(data::Order) {

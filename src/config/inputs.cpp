@@ -13,6 +13,7 @@
 #include "config/tree.hpp"
 #include "config/writer.hpp"
 #include "core/error.hpp"
+#include "data/file_patterns.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -102,6 +103,33 @@ void include_model_file(Node& root, const std::string& name) {
   *model = std::move(below);
 }
 
+/// What no single key of the data can say.
+void complete_data(const Inputs& in, const std::string& name) {
+  const bool random = in.data.format == data::Format::random;
+  const auto sources = in.data.training_sources();
+  validate(!sources.empty(), "{}: data.train is missing; name at least one file", name);
+  for (std::size_t i = 0; i < sources.size(); ++i)
+    validate(!sources[i].files.empty() || random,
+             "{}: data.train[{}].files is missing; name at least one file", name, i);
+  const bool ids = random || in.data.format == data::Format::tokens;
+  validate(!in.data.document_mask || !ids || in.data.eos_token >= 0,
+           "{}: data.document_mask is true, but nothing says where the documents of token ids end; "
+           "name the id in data.eos_token",
+           name);
+  validate(!random || in.train.epochs == 0,
+           "{}: train.epochs is {}, but random tokens have no end; give train.steps", name,
+           in.train.epochs);
+  if (in.evaluate.every_steps == 0) return;
+  validate(!random || in.evaluate.batches > 0,
+           "{}: evaluate.batches is 0, which is all of the validation data, but random tokens have "
+           "no end; say how many batches",
+           name);
+  validate(in.data.has_validation(),
+           "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
+           "evaluate.every_steps to 0",
+           name, in.evaluate.every_steps);
+}
+
 /// What no single key can say, and what stands for something else.
 void complete(Inputs& in, const std::string& name) {
   const std::string& run = in.run.name;
@@ -118,25 +146,22 @@ void complete(Inputs& in, const std::string& name) {
       name, in.memory.full_checkpointing_layers, in.model.num_hidden_layers);
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
            "{}: model.load_weights is true, but model.hf names no folder to take them from", name);
-  const auto sources = in.data.training_sources();
-  validate(!sources.empty(), "{}: data.train is missing; name at least one file", name);
-  for (std::size_t i = 0; i < sources.size(); ++i)
-    validate(!sources[i].files.empty(),
-             "{}: data.train[{}].files is missing; name at least one file", name, i);
-  validate(
-      !in.data.document_mask || in.data.format != data::Format::tokens || in.data.eos_token >= 0,
-      "{}: data.document_mask is true, but nothing says where the documents of token files end; "
-      "name the id in data.eos_token",
-      name);
+  complete_data(in, name);
   validate(
       in.train.epochs == 0 || in.train.steps == 0,
       "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "
       "to train.epochs)",
       name, in.train.steps, in.train.epochs);
-  validate(in.evaluate.every_steps == 0 || !in.data.validation.empty(),
-           "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
-           "evaluate.every_steps to 0",
-           name, in.evaluate.every_steps);
+}
+
+/// data::matching_files(), with `key` before the message of an error.
+std::vector<std::string> matching_files(const std::string& word, data::Format format,
+                                        const std::string& key) {
+  try {
+    return data::matching_files(word, format);
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", key, error.what());
+  }
 }
 
 }  // namespace
@@ -159,6 +184,31 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 
 Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides) {
   return parse_inputs(read_text(path), path, overrides);
+}
+
+void expand_patterns(data::DataOptions& data, const std::string& name) {
+  if (data.format == data::Format::random) return;
+  // The resolved inputs must be read again, and parse_tree takes 20,000 values in a MiB.
+  constexpr std::size_t most_files = 9'000;
+  constexpr std::size_t most_bytes = std::size_t{800} << 10U;
+  std::size_t count = 0, bytes = 0;
+  const auto expand = [&](std::vector<std::string>& names, const std::string& key) {
+    std::vector<std::string> expanded;
+    for (const std::string& word : names)
+      for (std::string& file : matching_files(word, data.format, name + ": " + key)) {
+        bytes += file.size();
+        expanded.push_back(std::move(file));
+      }
+    count += expanded.size();
+    validate(count <= most_files && bytes <= most_bytes,
+             "{}: {}: {} data files with names of {} bytes are too many (at most {} and {}); "
+             "`llamesh tokenize` makes one file of many",
+             name, key, count, bytes, most_files, most_bytes);
+    names = std::move(expanded);
+  };
+  expand(data.train, "data.train");
+  for (auto& source : data.sources) expand(source.files, "data.train");
+  expand(data.validation, "data.validation");
 }
 
 std::string to_yaml(const Inputs& inputs) {

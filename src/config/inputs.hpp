@@ -24,6 +24,11 @@ Inputs load_inputs(const std::string& path, const std::vector<std::string>& over
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
+/// Puts the files that patterns in `data.train` and `data.validation` match in their place
+/// (data::matching_files), unless no file is read. For one rank: another one's disk may show other
+/// files. Errors begin with `name`.
+void expand_patterns(data::DataOptions& data, const std::string& name);
+
 /// All keys with their values (--print-config); parse_inputs reads it back to the same Inputs.
 std::string to_yaml(const Inputs& inputs);
 

@@ -18,12 +18,6 @@ T load(const std::uint8_t* values, std::int64_t i = 0) {
   return value;
 }
 
-std::string stem_of(const std::string& name) {
-  for (const std::string_view extension : {".bin", ".idx"})
-    if (name.ends_with(extension)) return name.substr(0, name.size() - extension.size());
-  return name;
-}
-
 std::int64_t id_bytes_of(const std::string& path, int code) {
   constexpr const char* names[] = {"uint8", "int8",    "int16",   "int32",
                                    "int64", "float64", "float32", "uint16"};
@@ -36,8 +30,14 @@ std::int64_t id_bytes_of(const std::string& path, int code) {
 
 }  // namespace
 
+std::string megatron_stem(const std::string& name) {
+  for (const std::string_view extension : {".bin", ".idx"})
+    if (name.ends_with(extension)) return name.substr(0, name.size() - extension.size());
+  return name;
+}
+
 MegatronFile::MegatronFile(const std::string& name)
-    : index_(stem_of(name) + ".idx"), ids_file_(stem_of(name) + ".bin") {
+    : index_(megatron_stem(name) + ".idx"), ids_file_(megatron_stem(name) + ".bin") {
   const std::string& path = index_.path();
   const auto bytes = index_.bytes();
   const std::uint8_t* at = bytes.data();

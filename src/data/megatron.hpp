@@ -9,6 +9,9 @@
 
 namespace llamesh::data {
 
+/// NAME of NAME, NAME.bin or NAME.idx.
+std::string megatron_stem(const std::string& name);
+
 /// Megatron-LM's pair of files (megatron/core/datasets/indexed_dataset.py there): NAME.bin holds
 /// the ids of all sequences one after another, NAME.idx says where documents begin:
 ///

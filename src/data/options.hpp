@@ -12,6 +12,7 @@ enum class Format : std::uint8_t {
   jsonl,     ///< a document a line: text, an instruction with its answer, or a chat
   tokens,    ///< token ids: llm.c's .bin with its header, or headerless numbers
   megatron,  ///< Megatron-LM's pairs of .bin and .idx
+  random,    ///< no files: ids drawn uniformly from the vocabulary, for measurements
 };
 
 /// Of text that a tokenizer is needed for.
@@ -53,12 +54,16 @@ struct DataOptions {
   TokenDtype token_dtype = TokenDtype::from_header;
   bool document_mask = false;   ///< a token sees its own document only
   std::int64_t eos_token = -1;  ///< of token files: a document ends with it; -1: not said
+  std::uint64_t seed = 0;       ///< of random tokens: run.seed, no key of its own
 
-  /// `sources`, or `train` as the only one. Empty where neither names a file.
+  /// `sources`, or `train` as the only one; random tokens are one source whatever these name. Empty
+  /// where neither names a file.
   std::vector<SourceOptions> training_sources() const {
+    if (format == Format::random) return {{}};
     if (!sources.empty() || train.empty()) return sources;
     return {{train}};
   }
+  bool has_validation() const { return format == Format::random || !validation.empty(); }
 };
 
 }  // namespace llamesh::data

@@ -6,14 +6,19 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "data/random_tokens.hpp"
 
 namespace llamesh::data {
 
 TokenStream::TokenStream(const DataOptions& options, std::span<const std::string> files,
                          std::int64_t vocab_size, std::optional<TokenizedText> tokenized)
     : options_(options), vocab_size_(vocab_size), tokenized_(std::move(tokenized)) {
-  validate(!files.empty(), "no data files are given; name at least one in data.train");
   check_documents_are_known();
+  if (is_random()) {
+    size_ = random_stream_size;
+    return;
+  }
+  validate(!files.empty(), "no data files are given; name at least one in data.train");
   if (is_text(options.format) && !tokenized_) {
     const auto tokenizer = open_fitting_tokenizer(options.tokenizer, vocab_size);
     if (is_tokenized(options)) tokenized_.emplace(options, files, vocab_size, *tokenizer);
@@ -36,10 +41,10 @@ void TokenStream::take_tokenized(std::span<const std::string> files) {
 }
 
 void TokenStream::check_documents_are_known() const {
-  if (!options_.document_mask || options_.format != Format::tokens) return;
+  if (!options_.document_mask || (options_.format != Format::tokens && !is_random())) return;
   validate(options_.eos_token >= 0,
-           "data.document_mask needs to know where the documents of token files end; name the id "
-           "in data.eos_token");
+           "data.document_mask needs to know where the documents of token ids end; name the id in "
+           "data.eos_token");
   validate(options_.eos_token < vocab_size_,
            "data.eos_token is {}, but model.vocab_size is {}, so no token can have it",
            options_.eos_token, vocab_size_);
@@ -69,6 +74,7 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
   const auto count = static_cast<std::int64_t>(out.size());
   expects(begin >= 0 && count <= size_ && begin <= size_ - count,
           "tokens [{}, {} + {}) of a stream of {}", begin, begin, count, size_);
+  if (is_random()) return draw_tokens(options_.seed, vocab_size_, begin, out);
   while (!out.empty()) {
     const File& file = file_of(begin);
     const std::int64_t first = begin - file.begin;
@@ -101,6 +107,7 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
   expects(from >= 1 && limit <= size_ && masks_documents(), "documents in [{}, {}) of {}", from,
           limit, size_);
   if (from >= limit) return limit;
+  if (is_random()) return next_random_document(from, limit);
   if (tokenized_) {
     const auto documents = tokenized_->documents();
     const auto found = std::ranges::lower_bound(documents, from);
@@ -123,6 +130,12 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
     at = end;
   }
   return limit;
+}
+
+std::int64_t TokenStream::next_random_document(std::int64_t from, std::int64_t limit) const {
+  std::vector<std::int32_t> before(static_cast<std::size_t>(limit - from));
+  read(from - 1, before);
+  return from + (std::ranges::find(before, options_.eos_token) - before.begin());
 }
 
 void TokenStream::fail_outside_vocabulary(const File& file, std::int64_t first,
@@ -153,6 +166,10 @@ void TokenStream::add_uncounted(RunningHash& hash, const File& file) const {
 
 std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
   std::vector<FilePrint> prints;
+  if (is_random()) {
+    const std::string name = describe();  // with all that the tokens are a function of
+    prints.push_back({name, size_, hash_of(name.data(), name.size())});
+  }
   for (const File& file : files_) {
     RunningHash hash;
     if (tokenized_)
@@ -167,6 +184,8 @@ std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
 }
 
 std::string TokenStream::describe() const {
+  if (is_random())
+    return fmt::format("random tokens (seed {}, vocabulary {})", options_.seed, vocab_size_);
   const std::string& first = files_.front().path;
   return files_.size() == 1 ? fmt::format("'{}'", first)
                             : fmt::format("'{}' and {} more", first, files_.size() - 1);

@@ -33,6 +33,9 @@ inline constexpr std::int32_t ignored_target = -1;
 /// behind each DataOptions::eos_token.
 ///
 /// Megatron pairs: what MegatronFile reads. Its index says where documents begin.
+///
+/// Random tokens: draw_tokens() of DataOptions::seed, without end; no file is opened. Documents end
+/// with DataOptions::eos_token.
 class TokenStream {
  public:
   /// Opens `files` as `options` say. Where is_tokenized(options), `tokenized` are their tokens, or
@@ -56,7 +59,7 @@ class TokenStream {
   /// The first token in [from, limit) with which a document begins, or `limit`, which is at most
   /// size(); `from` is at least 1. Only where masks_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
-  std::size_t files() const { return files_.size(); }
+  std::size_t files() const { return files_.size(); }  ///< 0 of random tokens
   /// A print of each file: of its ids, of what does not count in the loss, and of Megatron's index.
   /// What was tokenized is hashed as a whole, what is mapped by a sample of such pieces.
   std::vector<FilePrint> prints(std::size_t piece_bytes) const;
@@ -74,7 +77,9 @@ class TokenStream {
   void check_documents_are_known() const;
   void take_tokenized(std::span<const std::string> files);
   void open(const std::string& path);
+  bool is_random() const { return options_.format == Format::random; }
   const File& file_of(std::int64_t token) const;
+  std::int64_t next_random_document(std::int64_t from, std::int64_t limit) const;
   void add_uncounted(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
                                             std::int64_t count) const;

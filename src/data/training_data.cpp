@@ -65,6 +65,10 @@ std::vector<std::string> TrainingData::describe() const {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     const auto& [sequences, weight] = shares_[i];
+    if (streams_[i].files() == 0) {  // random tokens: the number of an endless stream says nothing
+      lines.push_back(fmt::format("data: {}", streams_[i].describe()));
+      continue;
+    }
     lines.push_back(fmt::format("data: {}: {} tokens, {} sequences of {}", streams_[i].describe(),
                                 streams_[i].size(), sequences, sequence_length_));
     if (streams_.size() > 1 || weight != 1)

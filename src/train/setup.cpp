@@ -9,6 +9,7 @@
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
+#include "core/philox.hpp"
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
@@ -56,8 +57,9 @@ std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const
   });
 }
 
-data::TokenStream open_validation(const data::DataOptions& options, std::int64_t vocab_size,
+data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_size,
                                   std::optional<data::TokenizedText> tokens) {
+  options.seed ^= name_hash("validation");  // random tokens other than those of the training
   data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
@@ -110,6 +112,7 @@ Setup lay_out(const Inputs& inputs, comm::Topology topology) {
   auto& in = setup.inputs;
   in.model = in.model.resolved();
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
+  in.data.seed = in.run.seed;
   setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
   setup.micro_batches = micro_batches_of(in.train, std::ssize(setup.topology.node_of));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
@@ -136,7 +139,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     auto& in = setup.inputs;
     if (world.rank() == 0) check_start(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
-    validate(!validates(in) || !in.data.validation.empty(),
+    validate(!validates(in) || in.data.has_validation(),
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);
   });

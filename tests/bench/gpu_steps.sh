@@ -23,7 +23,6 @@ done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
-head -c $((4 << 20)) /dev/urandom >"$work/tokens.bin"  # two million ids below 65536
 
 rows=() done_all=true
 # row MODEL SEQUENCE PROGRAM SETTING LOG [LINE]: from the lines "memory" and LINE ("median") that both programs print
@@ -64,8 +63,8 @@ by_llamesh() {
   local full_layers=0
   [[ $4 == *+* ]] && full_layers=${4#*+}
   limited 240 "$launch" "$ranks" "$llamesh" bench step --device cuda "inputs/clusters/$1-1x8.yaml" train.steps=4 \
-    sharding.strategy=full_shard data.train="$work/tokens.bin" data.format=tokens data.token_dtype=uint16 \
-    data.sequence_length="$2" train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
+    sharding.strategy=full_shard data.format=random data.sequence_length="$2" \
+    train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
     memory.activation_checkpointing="${4%+*}" memory.full_checkpointing_layers="$full_layers" run.folder="$work/run" \
     --tune-gemms "$work/gemms.json"
 }

@@ -132,7 +132,14 @@ TEST(InputErrors, SourcesOfData) {
             "f.yaml: data.train[1].files is missing; name at least one file");
   EXPECT_EQ(error("data: {train: [{files: {a: b}}]}"),
             "f.yaml:1: data.train[0].files: expected a list of words, got a group of keys");
-  EXPECT_NE(error(data, {"data.format=tokens", "data.document_mask=true"}).find("data.eos_token"),
+  for (const char* format : {"data.format=tokens", "data.format=random"})
+    EXPECT_NE(error(data, {format, "data.document_mask=true"}).find("data.eos_token"),
+              std::string::npos);
+  EXPECT_NE(error(data, {"data.format=random", "train.epochs=2", "train.steps=auto"})
+                .find("random tokens have no end; give train.steps"),
+            std::string::npos);
+  EXPECT_NE(error(data, {"data.format=random", "evaluate.every_steps=1"})
+                .find("random tokens have no end; say how many batches"),
             std::string::npos);
 }
 

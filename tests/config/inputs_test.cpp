@@ -111,10 +111,22 @@ TEST(Inputs, DataMayHaveSources) {
   check(parse_inputs(minimal, "f",
                      {"data.train=[{files: [a, b c], weight: 0.1}, {files: d}]",
                       "data.format=tokens", "data.document_mask=true", "data.eos_token=0"}));
-  for (const char* word : {"text", "jsonl", "tokens", "megatron"})
+  for (const char* word : {"text", "jsonl", "tokens", "megatron", "random"})
     EXPECT_NE(to_yaml(parse_inputs(minimal, "f", {std::string("data.format=") + word}))
                   .find(std::string("format: ") + word),
               std::string::npos);
+}
+
+TEST(Inputs, RandomTokensNeedNoFile) {
+  const Inputs in = parse_inputs("data: {format: random}", "f");
+  EXPECT_EQ(in.data.training_sources().size(), 1U);
+  EXPECT_EQ(parse_inputs(to_yaml(in), "printed").data.format, data::Format::random);
+  EXPECT_EQ(parse_inputs("data: {train: [{files: a}, {files: b}]}", "f", {"data.format=random"})
+                .data.training_sources()
+                .size(),
+            1U);
+  EXPECT_NO_THROW(parse_inputs("data: {format: random}", "f",
+                               {"evaluate.every_steps=5", "evaluate.batches=2"}));
 }
 
 TEST(Inputs, PrintedNumbersAreExact) {
@@ -248,6 +260,72 @@ TEST(Changes, AreNotWhatAnotherVersionOrProgramWrote) {
   EXPECT_EQ(changes("optimizer: {eps: 1e-08, gone: 3}\n", now), std::vector<std::string>{});
   for (const char* other : {"", "text", "[1]", "a: [unclosed", "optimizer: 3\n---\n"})
     EXPECT_EQ(changes(other, now), std::vector<std::string>{}) << other;
+}
+
+/// data.train and data.validation may be patterns.
+class Patterns : public testing::Test {
+ protected:
+  Patterns() {
+    for (const char* name : {"b2.txt", "b10.txt", "a.txt", "c.json", ".b.txt", "[ab].txt", "p1.idx",
+                             "p1.bin", "p2.idx", "q.bin"})
+      folder_.write(name, "x");
+  }
+  /// What `text` names of the files of the folder, which $ stands for, as the resolved inputs
+  /// say.
+  std::vector<std::string> files(std::string text) {
+    for (std::size_t at = 0; (at = text.find('$', at)) != text.npos;)
+      text.replace(at, 1, folder_.path().string());
+    Inputs in = parse_inputs(text, "run.yaml");
+    expand_patterns(in.data, "run.yaml");
+    const Inputs sent = parse_inputs(to_yaml(in), "resolved inputs");
+    std::vector<std::string> names;
+    const auto add = [&](const std::vector<std::string>& paths) {
+      for (const auto& path : paths) names.push_back(std::filesystem::path(path).filename());
+    };
+    for (const auto& source : sent.data.training_sources()) add(source.files);
+    add(sent.data.validation);
+    return names;
+  }
+  using Names = std::vector<std::string>;
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(Patterns, StandForTheSortedFilesThatMatch) {
+  EXPECT_EQ(files("data: {train: $/b*.txt}"), (Names{"b10.txt", "b2.txt"}));
+  EXPECT_EQ(files("data: {train: [$/c.json, '$/?.txt', $/none]}"),
+            (Names{"c.json", "a.txt", "none"}));
+  EXPECT_EQ(
+      files("data: {train: [{files: '$/b?.txt'}, {files: ['$/[a-c].*']}], validation: $/b*0*}"),
+      (Names{"b2.txt", "a.txt", "c.json", "b10.txt"}));
+}
+
+TEST_F(Patterns, AFileOfThisNameIsThatFile) {
+  EXPECT_EQ(files("data: {train: '$/[ab].txt'}"), Names{"[ab].txt"});
+  EXPECT_EQ(files("data: {train: '$/*ab].txt'}"), Names{"[ab].txt"});
+}
+
+TEST_F(Patterns, OfMegatronPairsAreMatchedToTheirNames) {
+  for (const char* pattern : {"$/*", "$/p?", "$/p*.bin", "$/p[12].idx"})
+    EXPECT_EQ(files(std::string("data: {format: megatron, train: '") + pattern + "'}"),
+              (Names{"p1", "p2"}))
+        << pattern;
+}
+
+TEST_F(Patterns, MustMatchUnlessNoFileIsRead) {
+  const auto error = [&](const std::string& text) { return test::error_of([&] { files(text); }); };
+  EXPECT_NE(
+      error("data: {train: [$/a.txt, $/x*.txt]}").find("run.yaml: data.train: no file matches '"),
+      std::string::npos);
+  EXPECT_NE(
+      error("data: {train: $/a.txt, validation: '$/y?'}").find("data.validation: no file matches"),
+      std::string::npos);
+  EXPECT_NE(error("data: {train: $/no/*.txt}").find("a folder on the way is missing or cannot be"),
+            std::string::npos);
+  EXPECT_EQ(files("data: {train: $/x*.txt, format: random}"), Names{});
+  std::string many = "data: {train: [";
+  for (int i = 0; i < 4501; ++i) many += "$/p1*, ";
+  EXPECT_NE(error(many + "]}").find("data.train: 9002 data files with names of"),
+            std::string::npos);
 }
 
 }  // namespace

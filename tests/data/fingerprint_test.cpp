@@ -202,6 +202,21 @@ TEST_F(Change, OutlivesAText) {
   EXPECT_EQ(to_text(before).find('\n'), std::string::npos);
 }
 
+TEST(Fingerprint, OfRandomTokensSaysTheirSeedAndVocabulary) {
+  DataOptions options;
+  options.format = Format::random;
+  options.seed = 7;
+  const auto of = [&](std::int64_t vocabulary) {
+    return TrainingData(options, vocabulary).fingerprint(4);
+  };
+  const auto before = parse_fingerprint(to_text(of(50))).value();
+  EXPECT_EQ(difference(before, of(50)), "");
+  EXPECT_EQ(difference(before, of(51)).find("'random tokens (seed 7, vocabulary 51)' has "), 0U);
+  options.seed = 8;
+  EXPECT_NE(difference(before, of(50)).find("where 'random tokens (seed 7, vocabulary 50)' had "),
+            std::string::npos);
+}
+
 TEST(Fingerprint, WhatIsNoneIsNotRead) {
   for (const char* text : {"", "{", "[]", "{}", R"({"version":2,"tokenizer":"","sources":[]})",
                            R"({"version":1,"tokenizer":"","vocabulary":"x","sources":[]})",

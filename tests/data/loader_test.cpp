@@ -168,5 +168,72 @@ TEST(ValidationData, LimitsAndRefusals) {
   EXPECT_ERROR(ValidationData(one.stream, deal(10, 1, 0, 0, 1), 0), "has 1 tokens");
 }
 
+DataOptions random_options(std::uint64_t seed) {
+  DataOptions options;
+  options.format = Format::random;
+  options.sequence_length = 7;
+  options.seed = seed;
+  return options;
+}
+
+TEST(RandomTokens, AreAFunctionOfSeedAndIndex) {
+  constexpr std::int64_t vocabulary = 50;
+  const TokenStream stream(random_options(1), {}, vocabulary);
+  const TokenStream other(random_options(2), {}, vocabulary);
+  std::vector<std::int32_t> all(10'000), others(all.size());
+  stream.read(0, all);
+  other.read(0, others);
+  EXPECT_NE(all, others);
+  std::vector<double> counts(vocabulary);
+  for (const std::int32_t token : all) ++counts.at(static_cast<std::size_t>(token));
+  double chi_squared = 0;  // 49 degrees of freedom: below 86 in 999 of 1000 seeds
+  for (const double count : counts) chi_squared += (count - 200) * (count - 200) / 200;
+  EXPECT_LT(chi_squared, 86);
+  std::mt19937 random(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    const std::size_t first = random() % all.size(), count = random() % (all.size() - first) % 20;
+    std::vector<std::int32_t> some(count);
+    stream.read(static_cast<std::int64_t>(first), some);
+    EXPECT_TRUE(
+        std::equal(some.begin(), some.end(), all.begin() + static_cast<std::ptrdiff_t>(first)));
+  }
+  stream.read(stream.size() - 20, std::span(all).first(20));
+}
+
+TEST(RandomTokens, AreDealtToAnyNumberOfRanksFromAnyStep) {
+  const TrainingData data(random_options(3), 50);
+  const auto rows = [&](int ranks, std::int64_t first_step) {  // of step 2, in order
+    std::vector<std::vector<std::int32_t>> seen(4);
+    for (int rank = 0; rank < ranks; ++rank) {
+      Loader loader(data, deal(7, 1, 4, rank, ranks), 3, first_step);
+      for (std::int64_t k = 0; k < (3 - first_step) * 4 / ranks; ++k) {
+        const Batch& batch = loader.next();
+        seen[static_cast<std::size_t>(k % (4 / ranks) * ranks + rank)] = batch.tokens;
+        EXPECT_TRUE(
+            std::equal(batch.tokens.begin() + 1, batch.tokens.end(), batch.targets.begin()));
+      }
+    }
+    return seen;
+  };
+  const auto one = rows(1, 0);
+  EXPECT_EQ(rows(2, 0), one);
+  EXPECT_EQ(rows(4, 2), one);
+  EXPECT_NE(one[0], one[1]);
+}
+
+TEST(RandomTokens, HaveDocumentsWhereEosIsNamed) {
+  auto options = random_options(4);
+  options.document_mask = true;
+  options.eos_token = 9;
+  const TokenStream stream(options, {}, 10);
+  std::vector<std::int32_t> all(300);
+  stream.read(0, all);
+  for (std::int64_t from = 1; from < 300; ++from) {
+    std::int64_t expected = from;
+    while (expected < 300 && all[static_cast<std::size_t>(expected - 1)] != 9) ++expected;
+    EXPECT_EQ(stream.next_document(from, 300), expected) << from;
+  }
+}
+
 }  // namespace
 }  // namespace llamesh::data

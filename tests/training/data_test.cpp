@@ -52,5 +52,18 @@ TEST(PackedDocuments, TheMaskReachesTheModel) {
   EXPECT_GT(std::abs(masked.losses[0] - open.losses[0]), 1e-4);
 }
 
+TEST(RandomTokens, TrainAndValidateWithoutAFile) {
+  const TemporaryFolder folder;
+  train::Inputs in = small_inputs(folder.path());
+  in.data.format = data::Format::random;
+  in.data.train.clear();
+  in.evaluate = {.every_steps = in.train.steps, .batches = 1};
+  const auto here = run(world(), in);
+  const auto alone = run_alone(in);
+  ASSERT_EQ(here.losses.size(), alone.losses.size());
+  for (std::size_t i = 0; i < here.losses.size(); ++i)
+    EXPECT_NEAR(here.losses[i], alone.losses[i], 1e-5 * alone.losses[i]) << "step " << i + 1;
+}
+
 }  // namespace
 }  // namespace llamesh::test
