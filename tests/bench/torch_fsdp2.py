@@ -28,10 +28,15 @@ from torch.utils.checkpoint import checkpoint
 # B batch, T sequence, D hidden, H heads, K kv heads, E head dim, V vocabulary
 
 
+DEFAULTS = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": "auto", "head_dim": "auto", "vocab_size": 256, "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "rope_scaling": None, "tie_word_embeddings": False, "initializer_range": 0.02}
+
+
 def read_model(path):
-    """The keys of a file of inputs/models, with what `auto` stands for."""
+    """The keys of a file of inputs/models over the defaults of src/model/llama_config.hpp, with what `auto` stands for."""
     with open(path, encoding="utf-8") as file:
-        model = yaml.safe_load(file)
+        model = DEFAULTS | yaml.safe_load(file)
     for key in "rms_norm_eps", "rope_theta", "initializer_range":  # YAML 1.1 takes 1e-5 for a text
         model[key] = float(model[key])
     if model["num_key_value_heads"] == "auto":
