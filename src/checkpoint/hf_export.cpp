@@ -11,6 +11,7 @@
 #include "checkpoint/hf_new_folder.hpp"
 #include "checkpoint/reader.hpp"
 #include "core/error.hpp"
+#include "core/log.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -140,6 +141,14 @@ void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
   copy_tokenizer(options.tokenizer, folder);
 }
 
+void warn_of_refusal(const model::LlamaConfig& config) {
+  if (config.hidden_size % config.num_attention_heads == 0) return;
+  spdlog::warn(
+      "hidden_size {} is no multiple of num_attention_heads {}: transformers refuses such a model "
+      "from version 5.4 on, earlier versions load it",
+      config.hidden_size, config.num_attention_heads);
+}
+
 }  // namespace
 
 std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
@@ -177,6 +186,7 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
     if (world.rank() != 0) return;
     validate(!files.empty(), "{} holds no model", checkpoint.string());
     const auto config = parse_config_json(manifest.progress.model_config, "model_config");
+    warn_of_refusal(config);
     check_room(folder.path(), files);
     for (const auto& file : files) create(folder.path() / file.name, file);
     write_index(folder.path(), files);

@@ -62,11 +62,26 @@ def check(llamesh, name, ranks, work):
     return difference
 
 
+def check_refused(folder):
+    try:
+        load(folder, torch.float32)
+    except Exception as error:
+        assert "is not a multiple of the number of attention heads" in str(error), error
+    else:
+        raise AssertionError(f"transformers {transformers.__version__} loads {folder}: the warning of an export is wrong")
+
+
 def main(llamesh):
+    models = {"gqa_8_2": 1, "tied_4_2": 2, "llama3_rope": 1}
+    odd = golden / "hf" / "tied_6_3"  # the hidden size is no multiple of the heads: exporting it warns of 5.4
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 4):
+        models[odd.name] = 2
+    else:
+        check_refused(odd)
     with tempfile.TemporaryDirectory() as work:
-        worst = max(check(llamesh, name, ranks, work) for name, ranks in
-                    (("gqa_8_2", 1), ("tied_6_3", 2), ("llama3_rope", 1)))
-    print(f"transformers {transformers.__version__}: 3 exported models, logits within {worst:.1e} of the golden ones")
+        worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
+    print(f"transformers {transformers.__version__}: {len(models)} exported models, logits within {worst:.1e} of the "
+          "golden ones")
 
 
 os.environ["TRANSFORMERS_OFFLINE"] = "1"

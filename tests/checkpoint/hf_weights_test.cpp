@@ -36,7 +36,7 @@ std::int64_t wrong(const test::Job& job, const Expected& expected) {
 /// The folders that transformers wrote hold the numbers of the golden files: on every mesh, read by
 /// every rank or by one.
 TEST(HfWeights, GoldenFolders) {
-  for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope"}) {
+  for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"}) {
     const auto golden = test::load_golden(name);
     const auto config = read_hf_config(golden_folder / name);
     auto expected = test::config_of(golden.config());

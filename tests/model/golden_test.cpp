@@ -83,7 +83,8 @@ TEST_P(Golden, LossAndGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
-                         testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed"),
+                         testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed",
+                                         "tied_4_2"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -148,7 +148,7 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
                          testing::Combine(testing::Values("gqa_8_2", "tied_6_3", "llama3_rope",
-                                                          "packed"),
+                                                          "packed", "tied_4_2"),
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          [](const auto& c) {

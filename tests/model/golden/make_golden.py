@@ -2,7 +2,7 @@
 """Writes the golden files of this folder with PyTorch and Hugging Face transformers.
 
     python3 -m venv --system-site-packages VENV      # Debian 12: with python3-torch installed
-    VENV/bin/pip install 'transformers==4.45.2'
+    VENV/bin/pip install 'transformers==4.45.2'      # "made_with" in NAME.json has the version of each
     VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
 For each tiny random LlamaForCausalLM: NAME.json describes, NAME.bin holds everything as little-endian
@@ -51,6 +51,9 @@ MODELS = {
     "packed": {"hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
                "head_dim": 6, "vocab_size": 37, "rope_theta": 10000.0, "tie_word_embeddings": False,
                "initializer_range": 0.25},
+    # As tied_6_3, but the hidden size is a multiple of the heads: transformers refuses others from 5.4 on.
+    "tied_4_2": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+                 "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
 }
 DOCUMENT_LENGTHS = {"packed": [[5, 1, 57, 2, 20], [70, 15]]}
 

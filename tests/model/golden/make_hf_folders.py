@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the golden models of this folder as Hugging Face folders, by transformers' own save_pretrained().
 
-    VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER]     # VENV as for make_golden.py
+    VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
-hf/gqa_8_2 is one file, hf/llama3_rope several with an index, hf/tied_6_3 has a tied head; all fp32, so that the
-numbers are those of NAME.bin to the bit.
+hf/gqa_8_2 is one file, hf/llama3_rope several with an index, hf/tied_6_3 and hf/tied_4_2 have a tied head; all fp32, so
+that the numbers are those of NAME.bin to the bit.
 """
 
 import json
@@ -34,7 +34,7 @@ def golden(name):
 
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "hf"
-    for name in ("gqa_8_2", "tied_6_3", "llama3_rope"):
+    for name in sys.argv[2:] or ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"):
         description, weights = golden(name)
         config = transformers.LlamaConfig(**description["config"], max_position_embeddings=512)
         model = transformers.LlamaForCausalLM(config)
