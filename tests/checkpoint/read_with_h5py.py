@@ -19,7 +19,7 @@ except ImportError:
     sys.exit(77)
 
 sources = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-path_of_docs = "runs/demo/checkpoints/step_00000100/state.h5"
+path_of_docs = "runs/demo/checkpoints/step_00000450/state.h5"
 
 
 def lines_of_docs():
