@@ -87,9 +87,9 @@ TEST_F(Report, ShowsHeadlinesChartsAndConfig) {
   std::string lines;
   for (int i = 1; i <= 50; ++i) lines += step(i, std::to_string(5.0 - 0.05 * i), "1234");
   const std::string html = report(lines + event("validation", 50, ",\"loss\":2.71828"));
-  for (const char* part : {"2.7183", "2 layers", "heads 4/2", "replicate 2 × shard 3",
-                           "hybrid_shard", "1.23 k", "25.0 %", "8.0 MiB", "5.0 MiB", "1.0 MiB",
-                           "512.0 KiB"})
+  for (const char* part :
+       {"2.7183", "2 layers", "heads 4/2", "replicate 2 × shard 3", "hybrid_shard", "1.23 k",
+        "25.0 %", "8.0 MiB", "5.0 MiB", "1.0 MiB", "512.0 KiB"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(count(html, "<svg"), 5u);
   EXPECT_EQ(count(html, "nothing recorded"), 0u);
