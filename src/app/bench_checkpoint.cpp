@@ -13,9 +13,9 @@
 #include "app/bench_checkpoint_raw.hpp"
 #include "app/bench_checkpoint_state.hpp"
 #include "app/bench_checkpoint_timings.hpp"
-#include "checkpoint/files.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/session.hpp"
+#include "core/file.hpp"
 #include "core/log.hpp"
 
 namespace llamesh::app {
@@ -37,7 +37,7 @@ class Bench {
         state_(world, mebibytes),
         folder_(comm::on_rank_0(world, [] {
           const auto path = fs::current_path() / ("bench-checkpoint." + checkpoint::job_name());
-          checkpoint::make_folder(path);
+          make_folder(path);
           return path.string();
         })) {}
   ~Bench() {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/files.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::int64_t piece = 4 << 20;  // bytes a call
 }  // namespace
 
 void raw_write(const fs::path& path, const RandomState& state, int rank, WriteBack write_back) {
-  checkpoint::Descriptor file(path, O_WRONLY | O_CREAT);
+  auto file = Descriptor::to_write(path, O_WRONLY | O_CREAT);
   const auto begin = rank * state.bytes();
   for (std::int64_t at = 0; at < state.bytes(); at += piece) {
     const auto count = std::min(piece, state.bytes() - at);
@@ -28,14 +28,14 @@ void raw_write(const fs::path& path, const RandomState& state, int rank, WriteBa
 }
 
 void raw_read(const fs::path& path, const RandomState& state, int rank) {
-  const checkpoint::Descriptor file(path, O_RDONLY);
+  const auto file = Descriptor::to_read(path);
   const auto begin = rank * state.bytes();
   for (std::int64_t at = 0; at < state.bytes(); at += piece)
     file.read(begin + at, state.data() + at, std::min(piece, state.bytes() - at));
 }
 
 void drop_from_cache(const fs::path& path) {
-  ::posix_fadvise(checkpoint::Descriptor(path, O_RDONLY).get(), 0, 0, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(Descriptor::to_read(path).get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace llamesh::app

@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
-#include <sstream>
 
 #include "app/chart.hpp"
 #include "app/report_style.hpp"
 #include "app/run_metrics.hpp"
-#include "core/error.hpp"
+#include "core/file.hpp"
 #include "model/llama_config.hpp"
 #include "model/parameters.hpp"
 
@@ -129,8 +127,9 @@ std::string describe_mesh(const YAML::Node& mesh) {
 
 Described read_config(const std::filesystem::path& folder) {
   Described about{.name = folder.filename().string()};
-  std::ifstream in(folder / "config.yaml");
-  about.text = (std::ostringstream() << in.rdbuf()).str();
+  std::error_code ignored;
+  if (const auto file = folder / "config.yaml"; std::filesystem::exists(file, ignored))
+    about.text = read_file(file, 16 << 20);
   const auto attempt = [](std::string& into, const std::function<std::string()>& get) {
     try {
       into = get();
@@ -317,12 +316,7 @@ void write_report(const std::filesystem::path& run_folder) {
   const RunMetrics run = read_metrics(run_folder / "metrics.jsonl");
   const std::string html = page(read_config(folder), run);
   const std::filesystem::path file = folder / "report.html";
-  std::ofstream out(file, std::ios::trunc);
-  out << html;
-  out.close();
-  if (!out)
-    fail(ExitCode::io_failure, "cannot write {}: is the folder writable, the disk full?",
-         file.string());
+  write_durably(file, html);
 }
 
 }  // namespace llamesh::app

@@ -1,11 +1,10 @@
 #include "app/run_metrics.hpp"
 
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -58,7 +57,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
 }
 
 /// False when the line is no JSON object with a step. Events of unknown kinds are fine.
-bool take_line(const std::string& text, RunMetrics& run) {
+bool take_line(std::string_view text, RunMetrics& run) {
   const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return false;
   for (const char* part : {"memory", "traffic", "traffic_between_nodes"})
@@ -79,16 +78,15 @@ bool take_line(const std::string& text, RunMetrics& run) {
 }  // namespace
 
 RunMetrics read_metrics(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  validate(in.good(), "{} cannot be read; give the folder of a run that llamesh train has written",
+  std::error_code ignored;
+  validate(std::filesystem::exists(file, ignored),
+           "{} is not there; give the folder of a run that llamesh train has written",
            file.string());
   RunMetrics run;
-  std::string line;
-  while (std::getline(in, line)) {
-    const bool torn = in.eof();  // no newline at the end: a run that was killed, or is writing now
-    if (line.empty()) continue;
-    if (!take_line(line, run) && !torn) ++run.unreadable;
-  }
+  // A line that has not ended is that of a run that was killed, or is writing now.
+  for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
+    if (!line.empty() && !take_line(line, run) && ended) ++run.unreadable;
+  });
   validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;
 }

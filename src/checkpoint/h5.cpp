@@ -10,6 +10,7 @@
 
 #include "comm/mpi.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint::h5 {
 namespace {
@@ -215,6 +216,7 @@ File File::open_to_fill(const std::filesystem::path& path, const comm::Communica
 
 File File::open(const std::filesystem::path& path) {
   set_up();
+  Descriptor::to_read(path, ExitCode::io_failure);
   return {
       Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "open " + path.string()),
       path};

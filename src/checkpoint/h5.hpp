@@ -74,6 +74,8 @@ class File {
   /// close() then. The hints ("key=value") go to the MPI-IO driver.
   static File open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
                            const std::vector<std::string>& hints);
+  /// Throws unless it is a regular file. HDF5 opens it by its name once more: who can exchange
+  /// files in the folder in between can still make it wait.
   static File open(const std::filesystem::path& path);
 
   /// Space is taken at once and not filled. Missing groups of the path are made.

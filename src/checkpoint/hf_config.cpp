@@ -5,6 +5,7 @@
 #include "checkpoint/hf_json.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -140,7 +141,7 @@ model::LlamaConfig parse_config_json(const std::string& text, const std::string&
 
 model::LlamaConfig read_hf_config(const std::filesystem::path& folder) {
   const auto path = folder / "config.json";
-  return parse_config_json(read_small_file(path, std::int64_t{1} << 20U), path.string());
+  return parse_config_json(read_file(path, std::int64_t{1} << 20U), path.string());
 }
 
 std::string to_config_json(const model::LlamaConfig& c, const std::string& dtype,

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_json.hpp"
 #include "checkpoint/hf_new_folder.hpp"
 #include "checkpoint/reader.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/log.hpp"
 
 namespace llamesh::checkpoint {
@@ -40,7 +40,7 @@ std::vector<StoredTensor> tensors_of(const Manifest& manifest) {
 
 /// The header at its place and the file at its full length.
 void create(const fs::path& path, const ExportFile& file) {
-  Descriptor out(path, O_WRONLY | O_CREAT | O_EXCL);
+  auto out = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
   out.write(0, file.header.data(), std::ssize(file.header));
   std::error_code error;
   fs::resize_file(path, static_cast<std::uintmax_t>(file.bytes), error);
@@ -77,7 +77,7 @@ void write_my_tensors(const fs::path& checkpoint, const Manifest& manifest, cons
                       const comm::Communicator& world) {
   std::vector<std::int64_t> load(static_cast<std::size_t>(world.size()), 0);
   for (const auto& file : files) {
-    Descriptor out(folder / file.name, O_WRONLY);
+    auto out = Descriptor::to_write(folder / file.name, O_WRONLY);
     bool wrote = false;
     for (const auto& tensor : file.tensors) {
       const auto least = std::ranges::min_element(load);
@@ -107,7 +107,7 @@ void write_index(const fs::path& folder, const std::vector<ExportFile>& files) {
 bool copy_if_there(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error)) return false;
-  write_durably(to, read_small_file(from, std::int64_t{1} << 30U));
+  write_durably(to, read_file(from, std::int64_t{1} << 30U));
   return true;
 }
 
@@ -127,7 +127,7 @@ void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
                        const ExportOptions& options) {
   std::string base;
   const auto& source = options.source;
-  if (!source.empty()) base = read_small_file(source / "config.json", std::int64_t{1} << 20U);
+  if (!source.empty()) base = read_file(source / "config.json", std::int64_t{1} << 20U);
   const auto text = to_config_json(config, torch_name(options.type), base);
   write_durably(folder / "config.json", text + "\n");
   const auto* const generation_file = "generation_config.json";

@@ -4,13 +4,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_export.hpp"
 #include "checkpoint/hf_new_folder.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/writer.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "device/buffer.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"

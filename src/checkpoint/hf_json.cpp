@@ -3,7 +3,6 @@
 #include <set>
 #include <vector>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/safetensors.hpp"
 #include "core/error.hpp"
 
@@ -69,17 +68,6 @@ Json parse_json(const std::string& text, const std::string& name) {
   }
   validate(json.is_object(), "{}: expected a JSON object, {{...}}", name);
   return json;
-}
-
-std::string read_small_file(const std::filesystem::path& path, std::int64_t max_bytes) {
-  std::error_code error;
-  validate(std::filesystem::exists(path, error), "there is no file {}", path.string());
-  validate(std::filesystem::is_regular_file(path, error), "{} is not a regular file",
-           path.string());
-  const auto size = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
-  validate(size <= max_bytes, "{} has {} bytes; at most {} are read", path.string(), size,
-           max_bytes);
-  return read_text(path);
 }
 
 }  // namespace llamesh::checkpoint

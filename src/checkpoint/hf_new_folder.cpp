@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/lease.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

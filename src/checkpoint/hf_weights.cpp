@@ -5,6 +5,7 @@
 #include "checkpoint/hf_index.hpp"
 #include "checkpoint/hf_json.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -42,7 +43,7 @@ HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) 
 void HfWeights::read_index(const std::filesystem::path& path) {
   std::map<std::string, std::size_t> index_of;
   for (const auto& [tensor, file] :
-       parse_weight_map(read_small_file(path, max_safetensors_header), path.string())) {
+       parse_weight_map(read_file(path, max_safetensors_header), path.string())) {
     const auto [entry, added] = index_of.try_emplace(file, files_.size());
     if (added) files_.push_back(file);
     file_of_[tensor] = entry->second;

@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "checkpoint/files.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::checkpoint {
@@ -31,16 +31,20 @@ std::string job_id() {
   return job != nullptr ? job : fmt::format("{}-{}", this_process().host, getpid());
 }
 
+/// What a lease that nobody holds says. It is not empty, so that a lease can be taken on a disk
+/// that is full: its block is there.
+constexpr std::string_view released = "released";
+
 /// Who holds a lease: job, host and process, as written in the file.
 struct Holder {
   std::string job, host, pid;
 
   static Holder read(const Descriptor& file) {
-    std::string text(static_cast<std::size_t>(file.bytes()), '\0');
-    file.read(0, text.data(), std::ssize(text));
+    std::string text(4096, '\0');
+    text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
     Holder holder;
     std::istringstream(text) >> holder.job >> holder.host >> holder.pid;
-    return holder;
+    return holder.job == released ? Holder{} : holder;
   }
 };
 
@@ -67,16 +71,13 @@ std::string job_name() {
 
 struct Lease::Heartbeat {
   explicit Heartbeat(const std::filesystem::path& folder)
-      : file(folder / ".lease", O_RDWR | O_CREAT) {
+      : file(Descriptor::to_write(folder / ".lease", O_RDWR | O_CREAT)) {
     const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
     const auto holder = Holder::read(file);
     // Other errors than this one mean that the file system has no locks: the touches decide.
     if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
     if (!holder.job.empty()) take_over(folder, holder, locked);
-    const auto text = fmt::format("{} {} {}\n", job_id(), this_process().host, getpid());
-    if (ftruncate(file.get(), 0) != 0)
-      fail(ExitCode::io_failure, "cannot write {}", (folder / ".lease").string());
-    file.write(0, text.data(), std::ssize(text));
+    say(fmt::format("{} {} {}\n", job_id(), this_process().host, getpid()));
     thread = std::thread([this] { beat(); });
   }
 
@@ -87,7 +88,16 @@ struct Lease::Heartbeat {
     }
     wake.notify_all();
     if (thread.joinable()) thread.join();
-    if (ftruncate(file.get(), 0) != 0) spdlog::warn("a lease could not be cleared");
+    try {
+      say(fmt::format("{}\n", released));
+    } catch (const std::exception& error) {
+      spdlog::warn("a lease could not be released: {}", error.what());
+    }
+  }
+
+  void say(const std::string& text) {
+    file.write(0, text.data(), std::ssize(text));
+    file.resize(std::ssize(text));
   }
 
   void take_over(const std::filesystem::path& folder, const Holder& holder, bool locked) const {

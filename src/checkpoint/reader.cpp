@@ -1,17 +1,18 @@
 #include "checkpoint/reader.hpp"
 
-#include <fcntl.h>
-
 #include <algorithm>
 #include <map>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/segment_reader.hpp"
 #include "checkpoint/writer.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
+
+/// A segment takes some 50 bytes of it and is one of 4 MiB, so this is that of some 80 TiB.
+constexpr std::int64_t longest_manifest = std::int64_t{1} << 30U;
 
 std::string text_of(const std::vector<std::int64_t>& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
@@ -61,12 +62,16 @@ void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
   reader.finish();
 }
 
+std::string read_manifest_text(const std::filesystem::path& checkpoint) {
+  return read_file(checkpoint / "manifest.json", longest_manifest, ExitCode::io_failure);
+}
+
 /// The manifest, whose text is at hand; all of what it says about state.h5 outside the datasets is
 /// checked.
 Manifest check_manifest(const std::filesystem::path& checkpoint, const std::string& text) {
   const auto path = checkpoint / "state.h5";
   auto manifest = parse_manifest(text);
-  const auto bytes = Descriptor(path, O_RDONLY).bytes();
+  const auto bytes = Descriptor::to_read(path, ExitCode::io_failure).bytes();
   if (bytes != manifest.file_bytes)
     fail(ExitCode::io_failure, "{} has {} bytes where its manifest says {}", path.string(), bytes,
          manifest.file_bytes);
@@ -78,7 +83,7 @@ Manifest check_manifest(const std::filesystem::path& checkpoint, const std::stri
 }  // namespace
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {
-  return check_manifest(checkpoint, read_text(checkpoint / "manifest.json"));
+  return check_manifest(checkpoint, read_manifest_text(checkpoint));
 }
 
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
@@ -103,7 +108,7 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 
 Progress read_state(const std::filesystem::path& checkpoint, const State& state,
                     const comm::Communicator& world, OtherGroups others, const Accept& accept) {
-  const auto text = comm::on_rank_0(world, [&] { return read_text(checkpoint / "manifest.json"); });
+  const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
   const auto hashing = best_hashing(world);
   Manifest manifest;
   comm::agree(world, [&] {

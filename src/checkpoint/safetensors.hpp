@@ -8,8 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/hf_numbers.hpp"
+#include "core/file.hpp"
+#include "data/mapped_file.hpp"
 
 /// The safetensors format (github.com/huggingface/safetensors): 8 bytes with the length of the
 /// header, the header as JSON, the numbers. Files come from strangers: whatever is wrong with one
@@ -48,9 +49,6 @@ std::string shown(std::string_view name);
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
-  ~SafetensorsFile();
-  SafetensorsFile(SafetensorsFile&& other) noexcept;
-  SafetensorsFile& operator=(SafetensorsFile&&) = delete;
 
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr when there is none of that name.
@@ -61,9 +59,8 @@ class SafetensorsFile {
   void read(const StoredTensor& tensor, std::int64_t begin, std::span<float> values) const;
 
  private:
-  std::filesystem::path path_;
   Descriptor file_;
-  std::span<const std::uint8_t> mapped_;
+  data::MappedFile mapped_;
   std::vector<StoredTensor> tensors_;
   std::map<std::string_view, std::size_t> by_name_;  // views of tensors_' names
 };

@@ -1,6 +1,5 @@
 #include "checkpoint/segment_reader.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -110,7 +109,7 @@ class SegmentReader::Checker {
 };
 
 SegmentReader::SegmentReader(const std::filesystem::path& state_file, Hashing hashing)
-    : file_(state_file, O_RDONLY),
+    : file_(Descriptor::to_read(state_file, ExitCode::io_failure)),
       checker_(hashing == Hashing::beside ? std::make_unique<Checker>() : nullptr) {}
 
 SegmentReader::~SegmentReader() = default;

@@ -4,9 +4,9 @@
 #include <memory>
 #include <span>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/manifest.hpp"
 #include "comm/communicator.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <ranges>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/location.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -213,9 +213,13 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
   const auto target = folder_ / name_of_step(manifest.progress.step);
   std::error_code error;
   if (fs::exists(fs::symlink_status(target, error))) {
-    exchange_paths(partial, target);  // the old one now has the partial's name
     const auto to = aside(target);
-    rename_path(partial, to);
+    if (exchange_paths(partial, target)) {
+      rename_path(partial, to);  // it has the old one
+    } else {
+      rename_path(target, to);
+      rename_path(partial, target);
+    }
     spdlog::warn("{} was there already: the old one is now {}", target.string(),
                  to.filename().string());
   } else {

@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include "checkpoint/collective_io.hpp"
-#include "checkpoint/files.hpp"
 #include "checkpoint/h5.hpp"
+#include "core/file.hpp"
 #include "core/hash.hpp"
 
 namespace llamesh::checkpoint {
@@ -47,7 +47,7 @@ void link_tied_head(h5::File& file, const State& state) {
 /// Attributes, datasets and links, by one rank: a disk that takes no more is its own error then,
 /// and no rank waits for another one inside HDF5.
 void lay_out(const std::filesystem::path& path, const State& state, const Manifest& manifest) {
-  Descriptor(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
+  Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
   auto file = h5::File::create(path);
   try {
     write_attributes(file, manifest.progress);
@@ -64,7 +64,7 @@ void lay_out(const std::filesystem::path& path, const State& state, const Manife
 class WriteBack {
  public:
   WriteBack(const std::filesystem::path& path, bool wanted)
-      : file_(path, O_WRONLY), wanted_(wanted) {}
+      : file_(Descriptor::to_write(path, O_WRONLY)), wanted_(wanted) {}
   void start(std::int64_t offset, std::int64_t bytes) const {
     if (wanted_) ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
   }
@@ -151,10 +151,10 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     throw;
   }
   // Each rank, since on a cluster file system fsync brings what this node has written.
-  comm::agree(world, [&] { Descriptor(path, O_WRONLY).sync(); });
+  comm::agree(world, [&] { Descriptor::to_write(path, O_WRONLY).sync(); });
   exchange_segments(world, written, manifest.datasets);
   const auto sums = comm::on_rank_0(world, [&] {
-    return fmt::format("{} {}", Descriptor(path, O_RDONLY).bytes(),
+    return fmt::format("{} {}", Descriptor::to_read(path).bytes(),
                        metadata_hash(path, manifest.datasets));
   });
   manifest.file_bytes = std::stoll(sums);
@@ -164,7 +164,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
 
 std::uint64_t metadata_hash(const std::filesystem::path& path,
                             const std::vector<DatasetEntry>& datasets) {
-  const Descriptor file(path, O_RDONLY);
+  const auto file = Descriptor::to_read(path, ExitCode::io_failure);
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;  // bytes of datasets: begin, end
   for (const auto& d : datasets) ranges.emplace_back(d.offset, d.offset + 4 * d.numel());
   const auto size = file.bytes();

@@ -1,10 +1,7 @@
 #include "config/inputs.hpp"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/location.hpp"
@@ -13,25 +10,13 @@
 #include "config/tree.hpp"
 #include "config/writer.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "data/file_patterns.hpp"
 
 namespace llamesh::config {
 namespace {
 
-std::string read_text(const std::string& path) {
-  std::error_code ignored;
-  validate(!std::filesystem::is_directory(path, ignored), "input file '{}' is a folder", path);
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  validate(file.good(), "input file '{}' cannot be opened: {}", path, std::strerror(errno));
-  // Not all of it where it has no end (/dev/zero); parse_tree refuses what is too long.
-  constexpr std::streamsize most = (1 << 20) + 1;
-  std::string text(most, '\0');
-  file.read(text.data(), most);
-  text.resize(static_cast<std::size_t>(file.gcount()));
-  validate(!file.bad(), "input file '{}' cannot be read: {}", path, std::strerror(errno));
-  return text;
-}
+constexpr std::int64_t most_bytes = 1 << 20;
 
 /// Where a path that an input file names lies: beside the file, or in the current folder when it
 /// was written on the command line.
@@ -92,7 +77,7 @@ void include_model_file(Node& root, const std::string& name) {
   std::error_code ignored;
   validate(std::filesystem::exists(path, ignored), "{}: model.file: there is no file '{}'",
            file->where, path);
-  Node below = parse_tree(read_text(path), path);
+  Node below = parse_tree(read_file(path, most_bytes), path);
   validate(below.kind == Node::Kind::map, "{}: expected the keys of a model, got {}", below.where,
            below.describe());
   const Node* nested = below.find("file");
@@ -183,7 +168,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 }
 
 Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_inputs(read_text(path), path, overrides);
+  return parse_inputs(read_file(path, most_bytes), path, overrides);
 }
 
 void expand_patterns(data::DataOptions& data, const std::string& name) {

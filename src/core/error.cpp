@@ -6,19 +6,11 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/file.hpp"
+
 namespace llamesh {
 
 namespace {
-
-/// Whether what the system says of a path is about its name or its rights, not about the disk.
-bool is_of_the_name(const std::error_code& code) {
-  for (const auto mistake :
-       {std::errc::no_such_file_or_directory, std::errc::not_a_directory, std::errc::is_a_directory,
-        std::errc::permission_denied, std::errc::filename_too_long,
-        std::errc::too_many_symbolic_link_levels, std::errc::file_exists})
-    if (code == mistake) return true;
-  return false;
-}
 
 /// Whether it is what writing to a file can meet.
 bool is_of_the_disk(const std::error_code& code) {
@@ -34,7 +26,7 @@ bool is_of_the_disk(const std::error_code& code) {
 Error as_error(const std::exception& any) {
   if (const auto* ours = dynamic_cast<const Error*>(&any)) return *ours;
   if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&any))
-    return {is_of_the_name(path->code()) ? ExitCode::bad_input : ExitCode::io_failure,
+    return {exit_code_of(path->code()),
             fmt::format("{}: {}", path->path1().string(), path->code().message())};
   // As {fmt} throws it.
   if (const auto* system = dynamic_cast<const std::system_error*>(&any);

@@ -1,11 +1,18 @@
 #include "core/log.hpp"
 
-#include <spdlog/sinks/basic_file_sink.h>
+#include <fcntl.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <memory>
+#include <mutex>
+#include <string_view>
 
+#include "core/file.hpp"
 #include "core/process.hpp"
 
 namespace llamesh {
@@ -23,6 +30,33 @@ std::shared_ptr<spdlog::logger>& file_logger() {
   return logger;
 }
 
+/// Writes each line at once, to a file that is opened as all others are (core/file.hpp).
+class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FileSink(Descriptor file) : file_(std::move(file)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t text;
+    formatter_->format(message, text);
+    file_.append({text.data(), text.size()});
+  }
+  void flush_() override {}
+
+  Descriptor file_;
+};
+
+/// Whether the file is empty or begins with a time as log_to_file() writes it; of a first line
+/// that was cut off, what there is of it counts.
+bool is_own_log(const Descriptor& file) {
+  constexpr std::string_view pattern = "0000-00-00 00:00:00 ";
+  std::array<char, pattern.size()> begin{};
+  const auto count = file.read_some(0, begin.data(), std::ssize(begin));
+  return std::equal(begin.begin(), begin.begin() + count, pattern.begin(), [](char c, char p) {
+    return p == '0' ? std::isdigit(static_cast<unsigned char>(c)) != 0 : c == p;
+  });
+}
+
 }  // namespace
 
 void setup_logging() {
@@ -37,8 +71,15 @@ void setup_logging() {
   spdlog::set_default_logger(std::move(logger));
 }
 
-void log_to_file(const std::string& path) {
-  auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path, /*truncate=*/false);
+void log_to_file(const std::filesystem::path& path) {
+  const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
+  auto file = open();
+  if (!is_own_log(file)) {
+    spdlog::warn("{} is not a log of llamesh: it is now {}", path.string(),
+                 quarantine(path, path).filename().string());
+    file = open();
+  }
+  auto sink = std::make_shared<FileSink>(std::move(file));
   sink->set_pattern("%Y-%m-%d %H:%M:%S %v");
   file_logger() = std::make_shared<spdlog::logger>("file", sink);
   file_logger()->flush_on(spdlog::level::info);

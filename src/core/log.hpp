@@ -2,14 +2,17 @@
 
 #include <spdlog/spdlog.h>
 
+#include <filesystem>
+
 namespace llamesh {
 
 /// Sets spdlog up for this process: a timestamp, and the rank where it is not 0. Rank 0 logs from
 /// info on, the others from warning on, so that a message common to all ranks appears once.
 void setup_logging();
 
-/// Also appends the log to a file (rank 0 does this for runs/<name>/log.txt).
-void log_to_file(const std::string& path);
+/// Also appends the log to a file (rank 0 does this for runs/<name>/log.txt). A file whose first
+/// line is not that of a log of llamesh is quarantined, with a warning, and a new one begun.
+void log_to_file(const std::filesystem::path& path);
 
 /// A line for that file alone: what the terminal shows in another form. Nothing without a file.
 void log_to_file_only(const std::string& line);

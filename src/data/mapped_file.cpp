@@ -1,8 +1,6 @@
 #include "data/mapped_file.hpp"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,43 +11,14 @@
 #include "core/error.hpp"
 
 namespace llamesh::data {
-namespace {
+MappedFile::MappedFile(const std::string& path) : MappedFile(Descriptor::to_read(path)) {}
 
-/// A file descriptor, closed at the end of its scope.
-class Descriptor {
- public:
-  // O_NONBLOCK: opening a named pipe without a writer would wait for ever.
-  explicit Descriptor(const std::string& path)
-      : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
-
-}  // namespace
-
-MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const Descriptor file(path_);
-  validate(file.value() >= 0,
-           "data file '{}' cannot be opened: {}; check data.train and "
-           "data.validation",
-           path_, std::strerror(errno));
-  struct stat status {};
-  validate(::fstat(file.value(), &status) == 0, "data file '{}' cannot be examined: {}", path_,
+MappedFile::MappedFile(const Descriptor& file) : path_(file.path().string()) {
+  const auto size = static_cast<std::size_t>(file.bytes());
+  validate(size > 0, "'{}' is empty", path_);
+  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0);
+  validate(data != MAP_FAILED, "'{}' ({} bytes) cannot be mapped into memory: {}", path_, size,
            std::strerror(errno));
-  validate(!S_ISDIR(status.st_mode), "data file '{}' is a folder; name the files in it", path_);
-  validate(S_ISREG(status.st_mode), "data file '{}' is not a regular file", path_);
-  validate(status.st_size > 0, "data file '{}' is empty", path_);
-  const auto size = static_cast<std::size_t>(status.st_size);
-  void* data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.value(), 0);
-  validate(data != MAP_FAILED, "data file '{}' ({} bytes) cannot be mapped into memory: {}", path_,
-           size, std::strerror(errno));
   bytes_ = {static_cast<const std::uint8_t*>(data), size};
 }
 

@@ -4,6 +4,8 @@
 #include <span>
 #include <string>
 
+#include "core/file.hpp"
+
 namespace llamesh::data {
 
 /// A whole file mapped read-only into memory; the pages are shared with every other rank of the
@@ -12,7 +14,9 @@ class MappedFile {
  public:
   /// Throws a user error that names the file when it is missing, unreadable, empty or no regular
   /// file.
-  explicit MappedFile(std::string path);
+  explicit MappedFile(const std::string& path);
+  /// Of a file that is open. The mapping does not need it any more.
+  explicit MappedFile(const Descriptor& file);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;

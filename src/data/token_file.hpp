@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/file.hpp"
+
 namespace llamesh::data {
 
 /// Writes a token file with llm.c's header (TokenStream says what that is) under a temporary name
@@ -31,7 +33,9 @@ class TokenFileWriter {
   std::string path_;
   std::string temporary_;
   bool wide_;
-  int file_;
+  Descriptor file_;
+  std::int64_t end_;  ///< where the next bytes go
+  bool complete_ = false;
   std::int64_t tokens_ = 0;
   std::vector<std::uint16_t> narrowed_;
 };

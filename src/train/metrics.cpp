@@ -1,33 +1,79 @@
 #include "train/metrics.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
-
-#include "core/error.hpp"
+#include <string_view>
+#include <utility>
 
 namespace llamesh::train {
 namespace {
 
-bool ends_torn(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  if (!in || in.tellg() == std::streampos(0)) return false;
-  in.seekg(-1, std::ios::end);
-  return in.get() != '\n';
+/// The step that a line of metrics.jsonl is about, found without parsing the line: years of them
+/// are looked at when a run goes on. -1: it says none.
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view key = "\"step\":";
+  const auto at = line.find(key);
+  if (at == line.npos) return -1;
+  line.remove_prefix(std::min(line.size(), line.find_first_not_of(' ', at + key.size())));
+  std::int64_t step = -1;
+  std::from_chars(line.data(), line.data() + line.size(), step);
+  return step;
+}
+
+/// Whether the file is empty or begins as each of our lines does; of a first line that was cut off,
+/// what there is of it counts.
+bool is_own(const Descriptor& file) {
+  std::array<char, 8> begin{};
+  const auto count = file.read_some(0, begin.data(), std::ssize(begin));
+  const std::string_view text(begin.data(), static_cast<std::size_t>(count));
+  return std::string_view("{\"step\":").starts_with(text) ||
+         std::string_view("{\"event\":").starts_with(text);
+}
+
+/// Leaves the lines up to `step`. The old file stands until the new one is on the disk.
+void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
+  std::int64_t dropped = 0;
+  for_each_line(file, [&](std::string_view line, bool ended) {
+    dropped += !ended || step_of(line) > step ? 1 : 0;
+  });
+  if (dropped == 0) return;
+  replace_durably(path, [&](Descriptor& kept) {
+    std::string lines;
+    for_each_line(file, [&](std::string_view line, bool ended) {
+      if (ended && step_of(line) <= step) lines.append(line) += '\n';
+      if (lines.size() > 1 << 20) kept.append(std::exchange(lines, {}));
+    });
+    kept.append(lines);
+  });
+  spdlog::info("{}: {} line{} of a killed start, after step {}, cut", path.filename().string(),
+               dropped, dropped == 1 ? "" : "s", step);
+}
+
+Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
+  const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
+  const auto file = open();
+  if (is_own(file))
+    cut_after(path, file, step);
+  else
+    spdlog::warn("{} is not a file of metrics: it is now {}", path.string(),
+                 quarantine(path, path).filename().string());
+  return open();
 }
 
 }  // namespace
 
-MetricsFile::MetricsFile(const std::filesystem::path& path) : path_(path) {
-  const bool torn = ends_torn(path);
-  out_.open(path, std::ios::app);
-  if (!out_) fail(ExitCode::io_failure, "cannot open {} for writing", path.string());
-  if (torn) append("");
-}
+MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
+    : file_(open_metrics(path, step)) {}
 
+/// In one piece, so that a reader beside us sees whole lines.
 void MetricsFile::append(const std::string& line) {
-  out_ << line << std::endl;  // flushed: what is written is seen, also by a reader beside us
-  if (!out_) fail(ExitCode::io_failure, "cannot write to {}: is the disk full?", path_.string());
+  file_.append(line + '\n');
 }
 
 void MetricsFile::write(const StepRecord& r) {

@@ -2,10 +2,11 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "core/file.hpp"
 
 namespace llamesh::train {
 
@@ -29,9 +30,10 @@ struct StepRecord {
 /// Appends to metrics.jsonl: one JSON object a line, numbers that read back as the same bits.
 class MetricsFile {
  public:
-  /// Opens for appending; a torn last line of a killed run is ended first. An I/O failure throws
-  /// (exit 74).
-  explicit MetricsFile(const std::filesystem::path& path);
+  /// Opens the file of a run that goes on after `step`: its lines of later steps, which a killed
+  /// start has left, and a torn last line are cut, so that each step is there once. A file that is
+  /// not a metrics file is quarantined, with a warning. An I/O failure throws (exit 74).
+  MetricsFile(const std::filesystem::path& path, std::int64_t step);
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
@@ -40,8 +42,7 @@ class MetricsFile {
 
  private:
   void append(const std::string& line);
-  std::filesystem::path path_;
-  std::ofstream out_;
+  Descriptor file_;
 };
 
 /// The record for people, "loss 2.3457", the most important field first.

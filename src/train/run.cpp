@@ -92,8 +92,9 @@ class Run {
 
   /// From here on the run folder is this job's.
   void start() {
+    std::filesystem::path metrics;
     comm::agree(world_, [&] {
-      if (world_.rank() == 0) metrics_ = std::make_unique<MetricsFile>(open_run_folder(folder_));
+      if (world_.rank() == 0) metrics = open_run_folder(folder_);
     });
     spdlog::info("{}", trainer_.describe());
     if (device::kind() == device::Kind::cpu && !setup_.inputs.train.gemm_table.empty())
@@ -109,13 +110,15 @@ class Run {
         .fingerprint = comm::on_rank_0(world_, [&] {
           return data::to_text(setup_.train_tokens->fingerprint(setup_.inputs.train.global_batch));
         })};
-    resume();
+    const auto [event, from] = resume();
     comm::agree(world_, [&] {
       if (world_.rank() != 0) return;
       state_ = start_after(read_run_state(folder_), std::max<std::int64_t>(saved_step_, 0),
                            std::getenv("SLURM_JOB_ID") != nullptr);
       write_run_state(folder_, state_);
       write_config(folder_, config_);
+      metrics_ = std::make_unique<MetricsFile>(metrics, trainer_.step());
+      metrics_->write_event(event, trainer_.step(), from);
     });
     startup_.end_phase("resume");
   }
@@ -168,32 +171,30 @@ class Run {
     spdlog::info("startup: {}", startup_.describe());
   }
 
+  /// An event of metrics.jsonl: its name and detail.
+  using Event = std::pair<std::string, std::string>;
+
   /// With the weights of a Hugging Face folder, or those that the seed makes.
-  void start_afresh() {
+  Event start_afresh() {
     const auto& pretrained = setup_.inputs.pretrained;
-    std::string from = "a fresh start";
-    if (pretrained.load_weights) {
-      const auto begin = Clock::now();
-      checkpoint::load_hf_weights(pretrained.hf, state_now_.fetch(), world_, pretrained.load);
-      send_state();
-      spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
-                   seconds_since(begin));
-      from = "the weights of " + pretrained.hf;
-    }
-    if (metrics_) metrics_->write_event("start", 0, from);
+    if (!pretrained.load_weights) return {"start", "a fresh start"};
+    const auto begin = Clock::now();
+    checkpoint::load_hf_weights(pretrained.hf, state_now_.fetch(), world_, pretrained.load);
+    send_state();
+    spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
+                 seconds_since(begin));
+    return {"start", "the weights of " + pretrained.hf};
   }
 
-  void resume() {
+  /// Says what the run goes on from.
+  Event resume() {
     const auto own = folder_ / "checkpoints";
     const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, own);
     const auto check = [&](const checkpoint::Progress& saved) {
       check_data(saved, data_, mode == "auto" ? own / checkpoint::name_of_step(saved.step) : "");
     };
     const auto found = store_.resume(state_now_.room(), mode, check);
-    if (!found) {
-      start_afresh();
-      return;
-    }
+    if (!found) return start_afresh();
     send_state();
     trainer_.go_on_from(found->step, found->tokens);
     trainer_.keep_bf16_products(found->bf16_products);
@@ -202,7 +203,7 @@ class Run {
     if (changes_ && world_.rank() == 0)
       for (const std::string& change : changes_(found->config, config_))
         spdlog::info("changed since step {}: {}", found->step, change);
-    if (metrics_) metrics_->write_event("resume", found->step, found->mesh);
+    return {"resume", found->mesh};
   }
 
   void send_state() {

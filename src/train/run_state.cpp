@@ -5,9 +5,9 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/file.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::train {
@@ -34,8 +34,11 @@ std::filesystem::path state_file(const std::filesystem::path& run_folder) {
 }
 
 std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) {
-  std::ifstream in(state_file(run_folder));
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto file = state_file(run_folder);
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
+  const auto json =
+      nlohmann::json::parse(read_file(file, 1 << 20), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return {};
   try {
     RunState state;
@@ -66,14 +69,7 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
       {"restarts", environment("SLURM_RESTART_COUNT")},
       {"host", this_process().host},
       {"time", now()}};
-  const auto path = state_file(run_folder);
-  const auto fresh = fmt::format("{}.{}.new", path.string(), this_process().rank);
-  std::ofstream out(fresh);
-  out << json.dump(2) << '\n';
-  out.close();
-  std::error_code error;
-  if (out) std::filesystem::rename(fresh, path, error);
-  if (!out || error) fail(ExitCode::io_failure, "cannot write {}", path.string());
+  write_durably(state_file(run_folder), json.dump(2) + "\n");
 }
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,

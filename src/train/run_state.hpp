@@ -26,7 +26,8 @@ struct RunState {
 /// <run folder>/state.json.
 std::filesystem::path state_file(const std::filesystem::path& run_folder);
 
-/// Nothing when there is no such file, or none that can be read as one.
+/// Nothing when there is no such file, or its text is not that of a state. Throws (exit 78) when it
+/// is not a regular file.
 std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 
 /// Replaces the file at once (a new file, renamed), with the job's id, its restarts, host and time.

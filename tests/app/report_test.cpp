@@ -101,6 +101,22 @@ TEST_F(Report, NeedsNothingFromOutside) {
     EXPECT_EQ(html.find(part), std::string::npos) << part;
 }
 
+TEST_F(Report, LinesThatTheRunHasCutMakeNoDifference) {
+  const std::string kept =
+      event("resume", 0) + step(1, "5") + step(2, "4") + event("checkpoint", 2);
+  const std::string lost = step(3, "3") + event("validation", 3, ",\"loss\":3.5");
+  const std::string again = event("resume", 2) + step(3, "30");
+  const RunMetrics cut = metrics(kept + again);
+  const RunMetrics whole = metrics(kept + lost + again);
+  EXPECT_EQ(cut.steps.size(), 3u);
+  EXPECT_EQ(cut.steps.at(3).loss, 30);
+  EXPECT_EQ(whole.steps.at(3).loss, 30);
+  EXPECT_EQ(cut.steps.size(), whole.steps.size());
+  EXPECT_EQ(cut.validation, whole.validation);
+  EXPECT_EQ(cut.resumes, whole.resumes);
+  EXPECT_EQ(cut.unreadable, 0u);
+}
+
 TEST_F(Report, HostileValuesDrawNoImpossibleCoordinates) {
   const std::string lines[] = {
       step(1, "null"),                                       // NaN, one point, no validation

@@ -3,9 +3,10 @@
 
 #include <fstream>
 
-#include "checkpoint/files.hpp"
+#include "core/file.hpp"
 #include "core/hash.hpp"
 #include "fixture.hpp"
+#include "hostile_files.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -23,7 +24,7 @@ void on_rank_0(const std::function<void()>& work) {
 }
 
 void flip(const fs::path& file, std::int64_t at) {
-  checkpoint::Descriptor bytes(file, O_RDWR);
+  auto bytes = Descriptor::to_write(file, O_RDWR);
   char byte = 0;
   bytes.read(at, &byte, 1);
   byte = static_cast<char>(byte ^ 4);
@@ -80,6 +81,23 @@ TEST(Faults, TruncatedOrMissingFilesFallBack) {
         [&] { fs::resize_file(saved.newest() / name, fs::file_size(saved.newest() / name) - 1); });
     saved.expect_fall_back();
     on_rank_0([&] { fs::remove(saved.newest() / name); });
+    saved.expect_fall_back();
+  }
+}
+
+TEST(Faults, HostileFilesFallBackAtOnce) {
+  for (const char* name : {"state.h5", "manifest.json"}) {
+    Saved saved;
+    const auto path = saved.newest() / name;
+    for (const auto& kind : hostile_kinds()) {
+      SCOPED_TRACE(kind + " as " + name);
+      const TimeLimit limit(30);
+      on_rank_0([&] { put_hostile(kind, path); });
+      EXPECT_FALSE(checkpoint::find_damage(saved.newest()).empty());
+      saved.expect_fall_back();
+    }
+    on_rank_0([&] { put_sparse(path, std::uintmax_t{1} << 40); });
+    EXPECT_FALSE(checkpoint::find_damage(saved.newest()).empty());
     saved.expect_fall_back();
   }
 }

@@ -202,12 +202,13 @@ TEST(HfWeights, BadFolders) {
   EXPECT_NE(load(job, here.path() / "none").find("is not a folder"), std::string::npos);
   EXPECT_NE(result([&] { fs::remove(index); }).find("has neither model.safetensors nor"),
             std::string::npos);
-  EXPECT_NE(result([&] { fs::remove(path / "part-1.safetensors"); }).find("there is no file"),
-            std::string::npos);
+  EXPECT_NE(
+      result([&] { fs::remove(path / "part-1.safetensors"); }).find("cannot be opened: No such"),
+      std::string::npos);
   EXPECT_NE(result([&] {
               fs::remove(path / "part-1.safetensors");
               fs::create_directory(path / "part-1.safetensors");
-            }).find("not a regular file"),
+            }).find("is a folder"),
             std::string::npos);
   EXPECT_NE(result([&] { test::write_file(path / "part-1.safetensors", ""); }).find("is empty"),
             std::string::npos);

@@ -2,7 +2,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "checkpoint/files.hpp"
+#include "core/file.hpp"
 #include "fixture.hpp"
 
 namespace {
@@ -10,7 +10,7 @@ namespace {
 bool rot = false;  ///< change what is in state.h5 as soon as it has been brought to the disk
 
 void flip_a_byte_in_the_middle(const std::filesystem::path& path) {
-  llamesh::checkpoint::Descriptor file(path, O_RDWR);
+  auto file = llamesh::Descriptor::to_write(path, O_RDWR);
   const auto at = file.bytes() / 2;  // of a dataset
   char byte = 0;
   file.read(at, &byte, 1);

@@ -14,8 +14,8 @@ using checkpoint::Hashing;
 /// by another thread; and its numbers.
 struct Sample {
   explicit Sample(std::uint64_t seed) {
-    checkpoint::Descriptor file(folder.path() / fmt::format("state-{}", world().rank()),
-                                O_RDWR | O_CREAT);
+    auto file = Descriptor::to_write(folder.path() / fmt::format("state-{}", world().rank()),
+                                     O_RDWR | O_CREAT);
     for (const std::int64_t count : {3, 400'000, 131'072, 70'000, 1'000'003}) {
       entry.segments.push_back({std::ssize(values), count, 0});
       values.resize(values.size() + static_cast<std::size_t>(count));
@@ -54,7 +54,7 @@ TEST(SegmentReader, ReadsWhatIsThereAndFindsEachFlippedBit) {
   for (const auto hashing : {Hashing::in_turn, Hashing::beside}) {
     const Sample sample(7);
     EXPECT_EQ(sample.read(hashing), sample.values);
-    checkpoint::Descriptor file(sample.path(), O_RDWR);
+    auto file = Descriptor::to_write(sample.path(), O_RDWR);
     for (const auto& s : sample.entry.segments)
       for (const std::int64_t at : {s.begin, s.begin + s.count - 1}) {
         const auto offset = sample.entry.offset + 4 * at;

@@ -110,10 +110,10 @@ TEST(TokenizerRefusals, MalformedFilesAreExplained) {
 TEST(TokenizerRefusals, FilesThatAreNoTokenizer) {
   const TemporaryFolder folder;
   EXPECT_ERROR(open_tokenizer("tokens.txt"), "is not known; give byte");
-  EXPECT_ERROR(open_tokenizer(folder.path("no.json")), "does not exist");
-  EXPECT_ERROR(open_tokenizer(folder.path("no.model")), "does not exist");
+  EXPECT_ERROR(open_tokenizer(folder.path("no.json")), "cannot be opened: No such file");
+  EXPECT_ERROR(open_tokenizer(folder.path("no.model")), "cannot be opened: No such file");
   EXPECT_ERROR(open_tokenizer(folder.path("")), "neither tokenizer.json nor tokenizer.model");
-  EXPECT_ERROR(open_tokenizer(folder.write("empty.json", "")), "has 0 bytes");
+  EXPECT_ERROR(open_tokenizer(folder.write("empty.json", "")), "is empty");
   EXPECT_ERROR(open_tokenizer(folder.write("a.model", "no model")), "is no SentencePiece model");
   EXPECT_ERROR(open_tokenizer(folder.write("b.model", std::string(1000, '\0'))),
                "no SentencePiece");

@@ -1,9 +1,11 @@
 #include "train/metrics.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -55,7 +57,7 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .peak = 223456789012,
                     .traffic = {{"replicate", 5}, {"shard", 6}},
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}}};
-  MetricsFile(path_).write(record);
+  MetricsFile(path_, 0).write(record);
   ASSERT_EQ(lines().size(), 1U);
   const auto j = nlohmann::json::parse(lines()[0]);
   EXPECT_EQ(j.at("step"), 7);
@@ -85,7 +87,7 @@ TEST_F(Metrics, ReadBackAsTheSameBits) {
     const auto number = std::bit_cast<double>(random());
     if (std::isfinite(number)) numbers.push_back(number);
   }
-  MetricsFile file(path_);
+  MetricsFile file(path_, 0);
   for (const double number : numbers) {
     StepRecord record;
     record.loss = number;
@@ -102,37 +104,77 @@ TEST_F(Metrics, ReadBackAsTheSameBits) {
 }
 
 TEST_F(Metrics, AreThereAtOnce) {
-  MetricsFile file(path_);
+  MetricsFile file(path_, 0);
   file.write(record_of(1));
   EXPECT_EQ(lines().size(), 1U) << "before the file is closed";
 }
 
 TEST_F(Metrics, GoOnBehindWholeLines) {
   write_raw("{\"step\": 1}\n");
-  MetricsFile(path_).write(record_of(2));
-  MetricsFile(path_).write(record_of(3));
+  MetricsFile(path_, 1).write(record_of(2));
+  MetricsFile(path_, 2).write(record_of(3));
   ASSERT_EQ(lines().size(), 3U);
   EXPECT_EQ(nlohmann::json::parse(lines()[0]).at("step"), 1);
   EXPECT_EQ(nlohmann::json::parse(lines()[1]).at("step"), 2);
   EXPECT_EQ(nlohmann::json::parse(lines()[2]).at("step"), 3);
 }
 
-TEST_F(Metrics, EndATornLastLine) {
+TEST_F(Metrics, LoseATornLastLine) {
   write_raw("{\"step\": 1}\n{\"step\": 2, \"lo");
-  MetricsFile(path_).write(record_of(2));
-  ASSERT_EQ(lines().size(), 3U);
-  EXPECT_EQ(lines()[1], "{\"step\": 2, \"lo");
-  EXPECT_EQ(nlohmann::json::parse(lines()[2]).at("step"), 2);
+  MetricsFile(path_, 1).write(record_of(2));
+  ASSERT_EQ(lines().size(), 2U);
+  EXPECT_EQ(lines()[0], "{\"step\": 1}");
+  EXPECT_EQ(nlohmann::json::parse(lines()[1]).at("step"), 2);
+}
+
+TEST_F(Metrics, LoseWhatAKilledStartHasLeftBehindTheStepThatTheRunGoesOnAfter) {
+  std::string kept = "{\"event\":\"resume\",\"step\":0,\"detail\":\"\\\"step\\\":9\"}\n";
+  kept += "not ours, but a line\n";
+  std::string all = kept;
+  for (int step = 1; step <= 6; ++step) {
+    const auto line = fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step);
+    all += line;
+    if (step <= 4) kept += line;
+    // An asynchronous save of step 4 has ended after step 5.
+    const std::string saved = "{\"event\":\"checkpoint\",\"step\":4}\n";
+    if (step == 5) all += saved + "{\"event\":\"validation\",\"step\":5,\"loss\":2}\n";
+    if (step == 5) kept += saved;
+  }
+  write_raw(all);
+  const auto text = [&] {
+    std::string joined;
+    for (const auto& line : lines()) joined += line + "\n";
+    return joined;
+  };
+  { const MetricsFile whole(path_, 6); }
+  EXPECT_EQ(text(), all);
+  { const MetricsFile cut(path_, 4); }
+  EXPECT_EQ(text(), kept);
+  { const MetricsFile anew(path_, 0); }
+  EXPECT_EQ(lines().size(), 2U);
+}
+
+TEST_F(Metrics, AreNotAddedToWhatIsNotTheirs) {
+  for (const std::string other : {"my notes\n", "{\"text\": \"a\"}\n", "\n",
+                                  "\x7f"
+                                  "ELF"}) {
+    write_raw(other);
+    MetricsFile(path_, 0).write(record_of(1));
+    EXPECT_EQ(lines().size(), 1U);
+    const auto quarantined = path_.string() + ".quarantined-1";
+    EXPECT_EQ(read_file(quarantined, 100), other);
+    std::filesystem::remove(quarantined);
+  }
 }
 
 TEST_F(Metrics, StartInAnEmptyFile) {
   write_raw("");
-  MetricsFile(path_).write(record_of(1));
+  MetricsFile(path_, 0).write(record_of(1));
   EXPECT_EQ(lines().size(), 1U);
 }
 
 TEST_F(Metrics, TellOfEvents) {
-  MetricsFile file(path_);
+  MetricsFile file(path_, 0);
   file.write_validation(30, 1.0 / 7);
   file.write_event("resumed", 31, "from \"step_31\"\n");
   ASSERT_EQ(lines().size(), 2U);
@@ -159,8 +201,16 @@ void expect_io_failure(Action action, const std::string& part) {
 
 TEST_F(Metrics, FailWhereTheyCannotBeWritten) {
   const auto missing = path_ / "deeper" / "metrics.jsonl";
-  expect_io_failure([&] { MetricsFile file(missing); }, missing.string());
-  expect_io_failure([] { MetricsFile("/dev/full").write(record_of(1)); }, "is the disk full?");
+  expect_io_failure([&] { MetricsFile file(missing, 0); }, missing.string());
+  MetricsFile file(path_, 0);
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small{10, limit.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  expect_io_failure([&] { file.write(record_of(1)); }, "File too large");
+  setrlimit(RLIMIT_FSIZE, &limit);
+  std::signal(SIGXFSZ, before);
 }
 
 TEST(Fields, SayWhatPeopleLookForFirstThingsFirst) {

@@ -24,12 +24,13 @@ class RunFolder : public testing::Test {
   void TearDown() override { setup_logging(); }
   const fs::path& folder() const { return folder_.path(); }
 
-  static void expect_failure(const std::function<void()>& work, const std::string& part) {
+  static void expect_failure(const std::function<void()>& work, const std::string& part,
+                             ExitCode code = ExitCode::io_failure) {
     try {
       work();
       ADD_FAILURE() << "no error was thrown";
     } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::io_failure);
+      EXPECT_EQ(error.code(), code);
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }
   }
@@ -52,19 +53,32 @@ TEST_F(RunFolder, HoldsTheLog) {
 }
 
 TEST_F(RunFolder, MayExist) {
-  std::ofstream(folder() / "log.txt") << "of an earlier start\n";
+  const std::string earlier = "2026-11-22 08:00:00 of an earlier start\n";
+  std::ofstream(folder() / "log.txt") << earlier;
   for (const char* config : {"a: a long one\n", "b: 2\n"}) {
     open_run_folder(folder());
     write_config(folder(), config);
     EXPECT_EQ(contents(folder() / "config.yaml"), config);
   }
-  EXPECT_TRUE(contents(folder() / "log.txt").starts_with("of an earlier start\n"));
+  EXPECT_TRUE(contents(folder() / "log.txt").starts_with(earlier));
+}
+
+TEST_F(RunFolder, LeavesALogThatIsNotItsOwnAlone) {
+  for (const std::string other : {"my notes of 2026\n", "\n", "2026-11-22 later"}) {
+    std::ofstream(folder() / "log.txt") << other;
+    open_run_folder(folder());
+    spdlog::info("the lamps are lit");
+    EXPECT_EQ(contents(folder() / "log.txt.quarantined-1"), other);
+    EXPECT_FALSE(contents(folder() / "log.txt").starts_with(other));
+    setup_logging();
+    fs::remove(folder() / "log.txt.quarantined-1");
+  }
 }
 
 TEST_F(RunFolder, FailsWhereAFileStandsInTheWay) {
   std::ofstream(folder() / "file") << "x";
   const auto run = folder() / "file" / "run";
-  expect_failure([&] { open_run_folder(run); }, run.string());
+  expect_failure([&] { open_run_folder(run); }, (folder() / "file").string());
 }
 
 TEST_F(RunFolder, FailsWhereTheConfigCannotBeWritten) {
@@ -74,7 +88,8 @@ TEST_F(RunFolder, FailsWhereTheConfigCannotBeWritten) {
 
 TEST_F(RunFolder, FailsWhereTheLogCannotBeWritten) {
   fs::create_directories(folder() / "log.txt");
-  expect_failure([&] { open_run_folder(folder()); }, (folder() / "log.txt").string());
+  expect_failure([&] { open_run_folder(folder()); }, (folder() / "log.txt").string(),
+                 ExitCode::bad_input);
 }
 
 }  // namespace

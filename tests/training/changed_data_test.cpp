@@ -3,8 +3,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/files.hpp"
 #include "checkpoint/manifest.hpp"
+#include "core/file.hpp"
 #include "core/hash.hpp"
 #include "error_of.hpp"
 #include "train/resume.hpp"
@@ -24,7 +24,7 @@ void on_rank_0(const std::function<void()>& work) {
 
 /// Rank 0 reads it: a rank that is slow must not find what another one has written since.
 std::string text_of(const fs::path& path) {
-  return world().broadcast(world().rank() == 0 ? checkpoint::read_text(path) : "");
+  return world().broadcast(world().rank() == 0 ? read_file(path, 1 << 20) : "");
 }
 
 void replace(const fs::path& path, const std::string& text) {
@@ -159,7 +159,7 @@ TEST_F(ChangedData, IsNotAskedForByACheckpointThatDoesNotKnow) {
   on_rank_0([&] {
     // As llamesh wrote it before it knew: without the key.
     const auto path = checkpoint_of(in_, "02") + "/manifest.json";
-    auto body = nlohmann::json::parse(checkpoint::read_text(path));
+    auto body = nlohmann::json::parse(read_file(path, 1 << 20));
     body.erase("checksum");
     EXPECT_EQ(body.at("progress").erase("data"), 1U);
     const auto rest = body.dump().substr(1) + "\n";

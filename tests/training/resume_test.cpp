@@ -13,13 +13,15 @@ namespace {
 
 using sharding::Strategy;
 
-/// step -> loss, the last one told for each step.
+/// step -> loss; each step is there once.
 std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
   std::map<std::int64_t, double> losses;
   std::ifstream in(run / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
     const auto entry = nlohmann::json::parse(line);
-    if (!entry.contains("event")) losses[entry.at("step")] = entry.at("loss");
+    if (entry.contains("event")) continue;
+    EXPECT_TRUE(losses.emplace(entry.at("step"), entry.at("loss")).second)
+        << "twice: " << entry.at("step");
   }
   return losses;
 }

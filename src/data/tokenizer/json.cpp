@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "data/tokenizer/object.hpp"
 #include "data/tokenizer/pipeline.hpp"
 
@@ -151,19 +151,8 @@ std::string read_config_beside(const std::string& tokenizer_path) {
 }
 
 std::string read_tokenizer_file(const std::string& path) {
-  constexpr std::uintmax_t most_bytes = 256 << 20;
-  namespace fs = std::filesystem;
-  std::error_code error;
-  validate(fs::is_regular_file(path, error), "tokenizer file '{}' {}", path,
-           fs::exists(path, error) ? "is no file" : "does not exist");
-  const auto bytes = fs::file_size(path, error);
-  validate(!error && bytes > 0 && bytes <= most_bytes,
-           "tokenizer file '{}' has {} bytes; a tokenizer has between 1 and {}", path,
-           error ? 0 : bytes, most_bytes);
-  std::string text(bytes, '\0');
-  std::ifstream in(path, std::ios::binary);
-  validate(in.read(text.data(), static_cast<std::streamsize>(bytes)).good(),
-           "tokenizer file '{}' cannot be read", path);
+  std::string text = read_file(path, 256 << 20);
+  validate(!text.empty(), "tokenizer file '{}' is empty", path);
   return text;
 }
 

@@ -1,9 +1,9 @@
 #include "ops/cuda/gemm/gemm_table.hpp"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "device/device.hpp"
 
 namespace llamesh {
@@ -33,18 +33,12 @@ void write_table(const std::filesystem::path& file, const GemmTable& table) {
     row.update(nlohmann::json(tuned));
     json["products"].push_back(row);
   }
-  std::ofstream out(file);
-  out << json.dump(1) << '\n';
-  out.close();
-  if (!out)
-    fail(ExitCode::io_failure, "cannot write {}: is the folder there, the disk full?",
-         file.string());
+  write_durably(file, json.dump(1) + "\n");
 }
 
 GemmTable read_table(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  validate(in.is_open(), "the table of GEMMs {} cannot be opened", file.string());
-  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(read_file(file, 64 << 20), nullptr,
+                                          /*allow_exceptions=*/false);
   GemmTable table;
   try {
     const auto here = device::description(), gpu = json.at("gpu").get<std::string>();
