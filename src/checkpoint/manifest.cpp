@@ -1,6 +1,7 @@
 #include "checkpoint/manifest.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -12,6 +13,8 @@ namespace llamesh::checkpoint {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::size_t most_digits = 18;  // of a step in a name
 
 /// The first line: opens the object, and seals the rest of the text.
 std::string seal(std::string_view rest) {
@@ -84,6 +87,20 @@ void check_consistency(const Manifest& manifest) {
 }
 
 }  // namespace
+
+std::string name_of_step(std::int64_t step) {
+  return fmt::format("step_{:08}", step);
+}
+
+std::int64_t step_of_name(std::string_view name) {
+  constexpr std::string_view prefix = "step_";
+  if (!name.starts_with(prefix)) return -1;
+  name.remove_prefix(prefix.size());
+  if (name.size() < 8 || name.size() > most_digits) return -1;
+  std::int64_t step = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return end == name.data() + name.size() && name[0] != '-' ? step : -1;
+}
 
 std::int64_t DatasetEntry::numel() const {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());

@@ -2,11 +2,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llamesh::checkpoint {
 
 inline constexpr std::int64_t format_version = 1;
+
+/// "step_00000100": the folder of a checkpoint.
+std::string name_of_step(std::int64_t step);
+/// The step of such a name, at most 18 digits; -1 for any other name.
+std::int64_t step_of_name(std::string_view name);
 
 /// Where a run stands: what is in a checkpoint beside the tensors (attributes of / in state.h5).
 /// Random numbers and the order of the data are functions of seed, step and tokens, so this is all
@@ -58,7 +64,8 @@ struct Manifest {
 std::string to_text(const Manifest& manifest);
 
 /// Throws exit 74 when the text is damaged, exit 78 when its format_version is newer than ours.
-/// What it returns is consistent: segments tile their datasets, datasets lie within the file.
+/// What it returns is consistent: numbers are integers in their range, segments tile their
+/// datasets, datasets lie within the file.
 Manifest parse_manifest(const std::string& text);
 
 }  // namespace llamesh::checkpoint

@@ -143,6 +143,13 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
   });
 }
 
+void verify(const std::filesystem::path& checkpoint, const comm::Communicator& world) {
+  const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
+  Manifest manifest;
+  comm::agree(world, [&] { manifest = parse_manifest(text); });
+  verify_written(checkpoint, manifest, world);
+}
+
 void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
                       const std::function<void(std::int64_t, std::span<const float>)>& visit) {
   const auto file = h5::File::open(checkpoint / "state.h5");

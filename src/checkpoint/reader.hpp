@@ -40,6 +40,9 @@ Progress read_state(const std::filesystem::path& checkpoint, const State& state,
 void verify_written(const std::filesystem::path& checkpoint, const Manifest& manifest,
                     const comm::Communicator& world);
 
+/// The same of a checkpoint whose manifest is not known yet.
+void verify(const std::filesystem::path& checkpoint, const comm::Communicator& world);
+
 /// Everything that is wrong with a checkpoint, one line each; empty when every byte is as written.
 /// Datasets whose names do not begin with `group` are passed over. By one process, without MPI.
 std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,

@@ -17,87 +17,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The step of a committed checkpoint's name, or -1.
-std::int64_t step_of(const fs::path& path) {
-  const auto name = path.filename().string();
-  if (!name.starts_with("step_") || name.size() < 13 || name.size() > 23) return -1;
-  const auto digits = name.substr(5);
-  if (!std::ranges::all_of(digits, [](char c) { return c >= '0' && c <= '9'; })) return -1;
-  return std::stoll(digits);
-}
-
-/// A name beside `path` that is free: path.aside-1, -2, ...
-fs::path aside(const fs::path& path) {
-  std::error_code error;
-  for (int i = 1;; ++i) {
-    auto name = path;
-    name += fmt::format(".aside-{}", i);
-    if (!fs::exists(fs::symlink_status(name, error))) return name;
-  }
-}
-
-/// The step of a checkpoint that was moved aside; -1 for anything else, also for what somebody else
-/// has put in the way.
-std::int64_t step_of_aside(const fs::path& path) {
-  const auto name = path.filename().string();
-  const auto at = name.find(".aside-");
-  std::error_code error;
-  if (at == std::string::npos || !fs::exists(path / "state.h5", error)) return -1;
-  return step_of(name.substr(0, at));
-}
-
-void move_aside(const fs::path& path, const char* why) {
-  const auto to = aside(path);
-  rename_path(path, to);
-  spdlog::warn("{} {}: moved to {}", path.string(), why, to.filename().string());
-}
-
-void remove_quietly(const fs::path& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error) spdlog::warn("cannot remove {}: {}", path.string(), error.message());
-}
-
-std::vector<fs::path> names_in(const fs::path& folder) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    found.push_back(at->path());
-  if (error && error != std::errc::no_such_file_or_directory)
-    fail(ExitCode::io_failure, "cannot list {}: {}", folder.string(), error.message());
-  return found;
-}
-
-/// A half-removed checkpoint must not look like one, so it loses its name first.
-void remove_committed(const fs::path& path) {
-  auto doomed = path;
-  doomed += ".partial-removed";
-  remove_quietly(doomed);
-  rename_path(path, doomed);
-  remove_quietly(doomed);
-}
-
-/// The lease is ours, so every partial checkpoint is a dead job's, or half removed.
-void remove_debris(const fs::path& folder) {
-  for (const auto& path : names_in(folder)) {
-    const auto name = path.filename().string();
-    if (name.starts_with("step_") && name.find(".partial-") != std::string::npos)
-      remove_quietly(path);
-  }
+/// Rank 0's numbers, on every rank.
+std::vector<std::int64_t> broadcast(const comm::Communicator& world,
+                                    const std::vector<std::int64_t>& numbers) {
+  const auto bytes = world.broadcast(std::string(reinterpret_cast<const char*>(numbers.data()),
+                                                 numbers.size() * sizeof(std::int64_t)));
+  std::vector<std::int64_t> all(bytes.size() / sizeof(std::int64_t));
+  if (!bytes.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
 }
 
 }  // namespace
-
-std::string name_of_step(std::int64_t step) {
-  return fmt::format("step_{:08}", step);
-}
-
-std::vector<fs::path> committed_checkpoints(const fs::path& folder) {
-  auto found = names_in(folder);
-  std::erase_if(found, [](const fs::path& path) { return step_of(path) < 0; });
-  std::ranges::sort(found, std::greater<>(), step_of);
-  return found;
-}
 
 Store::Store(fs::path folder, const CheckpointOptions& options, const Groups& groups)
     : folder_(std::move(folder)),
@@ -110,6 +40,8 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const Groups& gr
     if (world_.rank() != 0) return;
     make_folder(folder_);
     lease_ = std::make_unique<Lease>(folder_);
+    // Now, since a save may find no room beside it.
+    for (const auto& debris : debris_in(folder_)) remove_quietly(debris);
   });
 }
 
@@ -185,7 +117,7 @@ void Store::write(const State& state, const Progress& progress) {
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   slowest_save_ = std::max(slowest_save_.load(), seconds.count());
-  retire(manifest);
+  prune(manifest);
 }
 
 /// An empty folder for the new checkpoint, on a disk with room for it.
@@ -213,69 +145,94 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
   const auto target = folder_ / name_of_step(manifest.progress.step);
   std::error_code error;
   if (fs::exists(fs::symlink_status(target, error))) {
-    const auto to = aside(target);
+    spdlog::warn("{} is in the way of a new checkpoint: it is quarantined", target.string());
     if (exchange_paths(partial, target)) {
-      rename_path(partial, to);  // it has the old one
+      quarantine(partial, target);  // it has the old one
     } else {
-      rename_path(target, to);
+      quarantine(target, target);
       rename_path(partial, target);
     }
-    spdlog::warn("{} was there already: the old one is now {}", target.string(),
-                 to.filename().string());
   } else {
     rename_path(partial, target);
   }
   sync_folder(folder_);
 }
 
-/// The checkpoint is committed. Verifies it when older ones are to go, and removes them; what fails
-/// besides the verification does not take the checkpoint back.
-void Store::retire(const Manifest& manifest) const {
-  const auto step = manifest.progress.step;
+/// Removes what need not be kept any more. The checkpoint is committed: what fails here, besides
+/// reading it back, does not take it back.
+void Store::prune(const Manifest& newest) {
+  const auto step = newest.progress.step;
   const auto path = folder_ / name_of_step(step);
-  std::vector<fs::path> old;
-  const auto quietly = [&](const std::function<void()>& work) {
+  std::vector<fs::path> stale;  // of rank 0: checkpoints that have been in quarantine
+  std::vector<std::int64_t> steps;
+  verified_.erase(step);  // that was another one
+  on_rank_0_quietly([&] {
+    quarantine_later_than(folder_, step);
+    stale = stale_in_quarantine(folder_, step);
+    for (const auto& one : committed_checkpoints(folder_)) steps.push_back(step_of(one));
+  });
+  steps = broadcast(world_, steps);
+  if (steps.size() > 1 || world_.max(std::ssize(stale)) > 0) {
     try {
-      if (world_.rank() == 0) work();
-    } catch (const std::exception& failure) {
-      spdlog::warn("after the checkpoint of step {}: {}", step, failure.what());
-    }
-  };
-  quietly([&] { old = superseded_by(step); });
-  if (comm::on_rank_0(world_, [&] { return std::string(old.empty() ? "" : "some"); }) == "some") {
-    try {
-      verify_written(path, manifest, world_);
+      verify_written(path, newest, world_);
+      verified_.insert(step);
     } catch (const std::exception&) {
-      quietly([&] { move_aside(path, "does not read back as it was written"); });
+      on_rank_0_quietly([&] { quarantine_because(path, "does not read back as it was written"); });
       throw;
     }
   }
-  quietly([&] {
+  const auto doomed = beyond_the_kept(steps);
+  on_rank_0_quietly([&] {
     write_durably(folder_ / "LATEST", path.filename().string() + "\n");
-    for (const auto& one : old) remove_committed(one);
-    remove_debris(folder_);
+    for (const auto old : doomed) remove_committed(folder_ / name_of_step(old));
+    for (const auto& old : stale) remove_committed(old);
   });
 }
 
-/// What may go once `newest`, which has just been committed, is known to be good: checkpoints that
-/// need not be kept, and older ones that lie aside. Later steps are of a past from which this run
-/// has branched off (it resumed from an earlier checkpoint, perhaps because they are damaged): they
-/// must not be resumed from, and are moved aside.
-std::vector<fs::path> Store::superseded_by(std::int64_t newest) const {
-  std::vector<fs::path> old;
-  std::int64_t kept = 0;
-  for (const auto& path : committed_checkpoints(folder_)) {
-    const auto step = step_of(path);
-    if (step > newest)
-      move_aside(path, "is of a later step than the newest checkpoint");
-    else if (kept < options_.keep)
-      ++kept;
-    else if (options_.keep_every == 0 || step % options_.keep_every != 0)
-      old.push_back(path);
+/// The steps that may go, of those that there are, newest first. Only good checkpoints count among
+/// the kept ones; a damaged one that is found here is quarantined.
+std::vector<std::int64_t> Store::beyond_the_kept(std::span<const std::int64_t> steps) {
+  const auto keep = static_cast<std::size_t>(options_.keep);
+  const auto may_go = [&](std::int64_t step) {
+    return options_.keep_every == 0 || step % options_.keep_every != 0;
+  };
+  std::vector<std::int64_t> doomed;
+  // When nothing would go anyway, nothing is read.
+  if (steps.size() <= keep || std::ranges::none_of(steps.subspan(keep), may_go)) return doomed;
+  std::size_t kept = 0;
+  for (const auto step : steps) {
+    if (kept < keep)
+      kept += is_good(step) ? 1 : 0;
+    else if (may_go(step))
+      doomed.push_back(step);
   }
-  for (const auto& path : names_in(folder_))
-    if (const auto step = step_of_aside(path); step >= 0 && step < newest) old.push_back(path);
-  return old;
+  return doomed;
+}
+
+/// Whether this start has read all bytes of the checkpoint and found them good: when it saved it,
+/// when it resumed from it, or else now.
+bool Store::is_good(std::int64_t step) {
+  if (verified_.contains(step)) return true;
+  const auto path = folder_ / name_of_step(step);
+  try {
+    verify(path, world_);
+    verified_.insert(step);
+    return true;
+  } catch (const comm::Failed&) {  // another rank logs it
+  } catch (const Error& error) {
+    spdlog::warn("checkpoint {} is damaged: {}", path.string(), error.what());
+  }
+  on_rank_0_quietly([&] { quarantine_because(path, "does not count among those kept"); });
+  return false;
+}
+
+void Store::on_rank_0_quietly(const std::function<void()>& work) const {
+  if (world_.rank() != 0) return;
+  try {
+    work();
+  } catch (const std::exception& failure) {
+    spdlog::warn("after a checkpoint was saved: {}", failure.what());
+  }
 }
 
 std::optional<Progress> Store::resume(const State& state, const std::string& mode,
@@ -298,6 +255,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
     try {
       const auto progress = read_state(path, state, world_, OtherGroups::refuse, accept);
       if (world_.rank() == 0) spdlog::info("resuming from {}", path.string());
+      if (mode == "auto") verified_.insert(progress.step);
       return progress;
     } catch (const comm::Failed& failed) {
       if (failed.code() != ExitCode::io_failure) throw;  // another rank tells

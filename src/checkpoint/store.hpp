@@ -4,8 +4,11 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +17,7 @@
 #include "checkpoint/options.hpp"
 #include "checkpoint/reader.hpp"
 #include "checkpoint/state.hpp"
+#include "checkpoint/store_folder.hpp"
 #include "checkpoint/writer.hpp"
 #include "comm/communicator.hpp"
 #include "device/buffer.hpp"
@@ -26,19 +30,13 @@ struct Groups {
   const comm::Communicator& replicate;
 };
 
-/// "step_00000100": the folder of a checkpoint.
-std::string name_of_step(std::int64_t step);
-
-/// The committed checkpoints of a folder (step_00000100, ...), newest first. Not verified.
-std::vector<std::filesystem::path> committed_checkpoints(const std::filesystem::path& folder);
-
 /// The checkpoints of a run: commits new ones, finds the newest good one, removes old ones. All
 /// calls are collective over the world. A checkpoint exists from one rename on; a process that is
 /// killed at any instant leaves the former ones as they were (docs/checkpoint-format.md).
 class Store {
  public:
-  /// `folder` is <run>/checkpoints; it is made, and a lease taken on it, at once. The groups are
-  /// borrowed until the constructor returns.
+  /// `folder` is <run>/checkpoints; it is made, a lease taken on it, and what killed saves have
+  /// left in it removed, at once. The groups are borrowed until the constructor returns.
   Store(std::filesystem::path folder, const CheckpointOptions& options, const Groups& groups);
   ~Store();  ///< Waits for a save under way; logs its error when nobody asked for it.
   Store(const Store&) = delete;
@@ -46,7 +44,8 @@ class Store {
 
   /// Saves, and returns the checkpoint's folder. With options.async it returns when the shards are
   /// copied, once the save before has ended; errors surface at the next save() or wait().
-  /// Before anything older is removed, the new checkpoint is read back and verified.
+  /// Before anything older is removed, the new checkpoint is read back and verified. Only verified
+  /// ones count as kept; damaged ones are quarantined.
   /// Throws exit 74 when it fails: the former checkpoints stand.
   std::filesystem::path save(const State& state, const Progress& progress);
   /// Waits for the save under way, and throws what went wrong with it.
@@ -67,8 +66,10 @@ class Store {
   void write(const State& state, const Progress& progress);
   std::string prepare(const State& state, const Progress& progress) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
-  void retire(const Manifest& manifest) const;
-  std::vector<std::filesystem::path> superseded_by(std::int64_t newest) const;
+  void prune(const Manifest& newest);
+  std::vector<std::int64_t> beyond_the_kept(std::span<const std::int64_t> steps);
+  bool is_good(std::int64_t step);
+  void on_rank_0_quietly(const std::function<void()>& work) const;
   void reserve(const State& state);
   State copy(const State& state);
 
@@ -77,6 +78,7 @@ class Store {
   comm::Communicator world_;
   Replica replica_;
   std::unique_ptr<Lease> lease_;         // rank 0
+  std::set<std::int64_t> verified_;      // steps whose every byte this start has read
   device::Buffer copy_;                  // of the shards, for an asynchronous save
   std::atomic<double> slowest_save_{0};  // written by the thread, read at any time
   std::thread thread_;

@@ -1,6 +1,8 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
 
 #include "core/file.hpp"
@@ -136,18 +138,26 @@ TEST(Faults, AnotherModelIsRefused) {
       2);
 }
 
-TEST(Faults, ANewerFormatIsRefused) {
-  const Saved saved;
-  auto text = checkpoint::to_text(checkpoint::read_manifest(saved.newest()));
-  const auto at = text.find("\"format_version\":1");
-  ASSERT_NE(at, std::string::npos);
-  text.replace(at, 18, "\"format_version\":9");
+/// A manifest with its first `from` changed, and sealed again.
+std::string changed(std::string text, const std::string& from, const std::string& to) {
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
   const auto rest = text.substr(text.find('\n') + 1);
-  text = fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size())) + rest;
-  EXPECT_EQ(code_of([&] { checkpoint::parse_manifest(text); }), ExitCode::bad_input);
+  return fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size())) + rest;
 }
 
-TEST(Faults, SomethingInTheWayIsMovedAside) {
+TEST(Faults, ANewerFormatIsRefused) {
+  const Saved saved;
+  const auto text = checkpoint::to_text(checkpoint::read_manifest(saved.newest()));
+  EXPECT_EQ(
+      code_of([&] {
+        checkpoint::parse_manifest(changed(text, "\"format_version\":1", "\"format_version\":9"));
+      }),
+      ExitCode::bad_input);
+}
+
+TEST(Faults, SomethingInTheWayIsQuarantined) {
   for (const bool folder_in_the_way : {true, false}) {
     Saved saved;
     const auto path = saved.folder.path() / "step_00000003";
@@ -160,14 +170,14 @@ TEST(Faults, SomethingInTheWayIsMovedAside) {
     saved.run.fill(0);
     EXPECT_EQ(saved.store->resume(saved.run.state(), "auto")->step, 3);
     EXPECT_EQ(saved.run.wrong(3), 0);
-    EXPECT_TRUE(fs::exists(saved.folder.path() / "step_00000003.aside-1"));
+    EXPECT_TRUE(fs::exists(saved.folder.path() / "step_00000003.quarantined-1"));
   }
 }
 
-TEST(Faults, WhatLiesAsideGoesWhenTheRunHasPassedIt) {
+TEST(Faults, WhatIsQuarantinedGoesWhenTheRunHasPassedIt) {
   Saved saved;
   const auto aside = [&](int step) {
-    return fs::exists(saved.folder.path() / fmt::format("step_{:08}.aside-1", step));
+    return fs::exists(saved.folder.path() / fmt::format("step_{:08}.quarantined-1", step));
   };
   saved.store->save(saved.run.state(), progress(1));  // goes back behind step 2
   world().barrier();
@@ -180,12 +190,55 @@ TEST(Faults, WhatLiesAsideGoesWhenTheRunHasPassedIt) {
   EXPECT_FALSE(aside(2));
 }
 
-TEST(Faults, ASecondJobIsRefused) {
-  Saved saved;
-  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }),
-            ExitCode::bad_input);
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& at : fs::directory_iterator(folder)) {
+    const auto name = at.path().filename().string();
+    if (name.starts_with("step_")) names.push_back(name.substr(5));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(Faults, OnlyGoodCheckpointsCountAmongThoseKept) {
+  using Names = std::vector<std::string>;
+  Saved saved;  // steps 1 and 2
   saved.store.reset();
-  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }), ExitCode::done);
+  on_rank_0([&] {
+    const auto h5 = saved.newest() / "state.h5";
+    flip(h5, static_cast<std::int64_t>(fs::file_size(h5)) / 2);  // of a dataset
+  });
+  CheckpointOptions options;
+  options.keep = 2;
+  saved.store.emplace(saved.folder.path(), options, saved.run.comms());  // knows of none of them
+  const auto save = [&](int step) {
+    world().barrier();  // who still looks at the names
+    saved.run.fill(step);
+    saved.store->save(saved.run.state(), progress(step));
+    world().barrier();
+  };
+  save(3);
+  EXPECT_EQ(names_in(saved.folder.path()),
+            (Names{"00000001", "00000002.quarantined-1", "00000003"}))
+      << "step 1 is still needed";
+  save(4);
+  EXPECT_EQ(names_in(saved.folder.path()), (Names{"00000003", "00000004"}));
+}
+
+TEST(Faults, OfTheQuarantinedTheNewestStay) {
+  using Names = std::vector<std::string>;
+  const Folder folder;
+  const Job run(1);
+  CheckpointOptions options;
+  options.keep = 8;
+  Store store(folder.path(), options, run.comms());
+  for (const int step : {2, 3, 4, 5}) store.save(run.state(), progress(step));
+  for (int twice = 0; twice < 2; ++twice) {  // goes back behind them all
+    store.save(run.state(), progress(1));
+    world().barrier();
+  }
+  EXPECT_EQ(names_in(folder.path()),
+            (Names{"00000001", "00000004.quarantined-1", "00000005.quarantined-1"}));
 }
 
 /// A tmpfs smaller than what is to be written, or, without the right to mount, nothing.
@@ -206,6 +259,44 @@ class SmallDisk {
   fs::path path_;
   bool ok_;
 };
+
+TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
+  const Folder folder;
+  const SmallDisk disk(folder.path(), "size=512k");
+  if (!disk.ok()) GTEST_SKIP() << "no right to mount a tmpfs";
+  const Job run(1);
+  run.fill(1);
+  std::optional<Store> store(std::in_place, folder.path(), CheckpointOptions{}, run.comms());
+  store->save(run.state(), progress(1));
+  store.reset();
+  on_rank_0([&] {  // takes all the room that there is
+    for (const auto& name : {"step_00000002.partial-77.0", "step_00000001.partial-removed"}) {
+      fs::create_directory(folder.path() / name);
+      std::ofstream(folder.path() / name / "state.h5") << std::string(40 << 10, 'x');
+    }
+    std::ofstream all(folder.path() / "step_00000002.partial-77.0/more");
+    while (all) all << std::string(4096, 'x') << std::flush;
+    EXPECT_EQ(fs::space(folder.path()).available, 0U);
+  });
+  world().barrier();
+  EXPECT_GE(checkpoint::debris_bytes(folder.path()), 80 << 10);
+  world().barrier();
+  store.emplace(folder.path(), CheckpointOptions{}, run.comms());
+  world().barrier();
+  EXPECT_EQ(checkpoint::debris_bytes(folder.path()), 0);
+  EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"00000001"}));
+  run.fill(0);
+  EXPECT_EQ(store->resume(run.state(), "auto")->step, 1);
+  EXPECT_EQ(run.wrong(1), 0);
+}
+
+TEST(Faults, ASecondJobIsRefused) {
+  Saved saved;
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }),
+            ExitCode::bad_input);
+  saved.store.reset();
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }), ExitCode::done);
+}
 
 TEST(Faults, AFullDiskLeavesTheFormerCheckpoint) {
   const Folder folder;

@@ -58,7 +58,7 @@ TEST(ReadBack, NothingIsRemovedForACheckpointThatIsNotAsWritten) {
     ASSERT_TRUE(got);
     EXPECT_EQ(got->step, 1);
     EXPECT_EQ(run.wrong(1), 0);
-    EXPECT_TRUE(fs::exists(folder.path() / "step_00000002.aside-1"));
+    EXPECT_TRUE(fs::exists(folder.path() / "step_00000002.quarantined-1"));
 
     run.fill(3);
     store.save(run.state(), progress(3));  // a good one takes the place of both
@@ -66,7 +66,7 @@ TEST(ReadBack, NothingIsRemovedForACheckpointThatIsNotAsWritten) {
     run.fill(0);
     EXPECT_EQ(store.resume(run.state(), "auto")->step, 3);
     EXPECT_FALSE(fs::exists(folder.path() / "step_00000001"));
-    EXPECT_FALSE(fs::exists(folder.path() / "step_00000002.aside-1"));
+    EXPECT_FALSE(fs::exists(folder.path() / "step_00000002.quarantined-1"));
     world().barrier();
   }
 }

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "checkpoint/store_folder.hpp"
 #include "train/preflight/checks.hpp"
 
 namespace llamesh::train {
@@ -96,7 +97,9 @@ Finding check_room(const Subject& at, const fs::path& folder) {
   const double needed = checkpoints_to_hold * 12 * static_cast<double>(at.setup.table->numel());
   std::error_code error;
   const auto space = fs::space(folder, error);
-  const auto available = error ? 0.0 : static_cast<double>(space.available);
+  // A run would begin with removing what killed saves have left.
+  const auto freed = static_cast<double>(checkpoint::debris_bytes(folder / "checkpoints"));
+  const auto available = error ? 0.0 : static_cast<double>(space.available) + freed;
   comm::agree(at.world, [&] {
     if (at.world.rank() == 0 && available < needed)
       fail(
