@@ -79,6 +79,19 @@ class MpiInfo {
   MPI_Info info_ = MPI_INFO_NULL;
 };
 
+/// Whether this soft link is that of a tied head: GROUP/lm_head.weight.
+bool is_alias_of_head(hid_t file, std::string_view name, std::size_t target_bytes) {
+  constexpr std::string_view head = "/lm_head.weight";
+  if (!name.ends_with(head)) return false;
+  const auto group = name.substr(0, name.size() - head.size());
+  const auto expected = fmt::format("/{}/model.embed_tokens.weight", group);
+  if (target_bytes != expected.size() + 1) return false;
+  std::string target(target_bytes, '\0');
+  return H5Lget_val(file, std::string(name).c_str(), target.data(), target.size(), H5P_DEFAULT) >=
+             0 &&
+         target.c_str() == expected;
+}
+
 void write_attribute(hid_t file, const std::string& name, const Handle& type, const void* value) {
   const Handle space(H5Screate(H5S_SCALAR), H5Sclose, "make a scalar");
   const Handle attribute(
@@ -116,6 +129,12 @@ void Handle::release() {
 
 Dataset::Dataset(Handle handle, std::string path)
     : handle_(std::move(handle)), path_(std::move(path)) {
+  // The layout first: to tell its shape a virtual dataset opens other files.
+  const Handle plist(H5Dget_create_plist(handle_.id()), H5Pclose, "ask for the layout of " + path_);
+  const Handle type(H5Dget_type(handle_.id()), H5Tclose, "ask for the type of " + path_);
+  if (H5Pget_layout(plist.id()) != H5D_CONTIGUOUS || H5Pget_external_count(plist.id()) != 0 ||
+      H5Tequal(type.id(), H5T_IEEE_F32LE) <= 0)
+    fail(ExitCode::io_failure, "{} is not contiguous little-endian fp32 within its file", path_);
   const Handle space(H5Dget_space(handle_.id()), H5Sclose, "ask for the shape of " + path_);
   const int dims = H5Sget_simple_extent_ndims(space.id());
   check(dims == 1 || dims == 2, "find one or two dims in", path_);
@@ -124,18 +143,16 @@ Dataset::Dataset(Handle handle, std::string path)
         path_);
   for (int d = 0; d < dims; ++d)
     shape_.push_back(static_cast<std::int64_t>(sizes[static_cast<std::size_t>(d)]));
+  const auto numel = H5Sget_simple_extent_npoints(space.id());
+  if (const auto stored = H5Dget_storage_size(handle_.id());
+      stored / sizeof(float) != static_cast<hsize_t>(numel) || stored % sizeof(float) != 0)
+    fail(ExitCode::io_failure, "{} has {} bytes in its file for {} numbers", path_, stored, numel);
 }
 
 std::int64_t Dataset::offset() const {
   const haddr_t at = H5Dget_offset(handle_.id());
   check(at != HADDR_UNDEF, "find the bytes of", path_);
   return static_cast<std::int64_t>(at);
-}
-
-bool Dataset::plain() const {
-  const Handle type(H5Dget_type(handle_.id()), H5Tclose, "ask for the type of " + path_);
-  const Handle plist(H5Dget_create_plist(handle_.id()), H5Pclose, "ask for the layout of " + path_);
-  return H5Tequal(type.id(), H5T_IEEE_F32LE) > 0 && H5Pget_layout(plist.id()) == H5D_CONTIGUOUS;
 }
 
 void Dataset::write(std::int64_t begin, std::span<const float> values) {
@@ -254,6 +271,21 @@ void File::create_attribute(const std::string& name, std::int64_t number) {
 void File::link(const std::string& target, const std::string& path) {
   check(H5Lcreate_soft(target.c_str(), handle_.id(), path.c_str(), H5P_DEFAULT, H5P_DEFAULT) >= 0,
         "make the link", path);
+}
+
+void File::check_links() const {
+  std::string wrong;
+  const auto check_link = [](hid_t group, const char* name, const H5L_info_t* link,
+                             void* found) -> herr_t {
+    if (link->type == H5L_TYPE_HARD) return 0;
+    if (link->type == H5L_TYPE_SOFT && is_alias_of_head(group, name, link->u.val_size)) return 0;
+    *static_cast<std::string*>(found) = name;
+    return 1;  // ends the visit
+  };
+  check(H5Lvisit(handle_.id(), H5_INDEX_NAME, H5_ITER_NATIVE, check_link, &wrong) >= 0,
+        "follow the links of", path_.string());
+  if (!wrong.empty())
+    fail(ExitCode::io_failure, "{} has a link that leads elsewhere: /{}", path_.string(), wrong);
 }
 
 Dataset File::dataset(const std::string& path) const {

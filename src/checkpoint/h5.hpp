@@ -41,13 +41,13 @@ class Handle {
 /// A contiguous fp32 dataset, seen as one row of numbers in row-major order.
 class Dataset {
  public:
+  /// Throws unless it lies in this file, and as we write them: one or two axes of little-endian
+  /// fp32, contiguous, all of its bytes there.
   Dataset(Handle handle, std::string path);
 
   const std::vector<std::int64_t>& shape() const { return shape_; }
   /// Where its bytes start in the file.
   std::int64_t offset() const;
-  /// Whether it lies in the file as we write them: fp32, little-endian, contiguous.
-  bool plain() const;
   /// Elements [begin, begin + values.size()), at most 1 GiB of them. Independent of other ranks.
   void write(std::int64_t begin, std::span<const float> values);
   void read(std::int64_t begin, std::span<float> values) const;
@@ -78,6 +78,9 @@ class File {
   /// files in the folder in between can still make it wait.
   static File open(const std::filesystem::path& path);
 
+  /// Throws when the file has a link that leads elsewhere: an external one, or a soft one other
+  /// than lm_head.weight to its group's model.embed_tokens.weight (link() makes those).
+  void check_links() const;
   /// Space is taken at once and not filled. Missing groups of the path are made.
   Dataset create_dataset(const std::string& path, const std::vector<std::int64_t>& shape);
   void create_attribute(const std::string& name, const std::string& text);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -14,7 +15,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::int64_t longest_axis = std::numeric_limits<std::int32_t>::max();
 constexpr std::size_t most_digits = 18;  // of a step in a name
+constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
 /// The first line: opens the object, and seals the rest of the text.
 std::string seal(std::string_view rest) {
@@ -26,7 +29,25 @@ std::string hex(std::uint64_t number) {
 }
 
 std::uint64_t from_hex(const std::string& text) {
-  return std::stoull(text, nullptr, 16);
+  std::uint64_t number = 0;
+  const auto* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number, 16);
+  if (text.size() != 16 || at != end || error != std::errc())
+    fail(ExitCode::io_failure, "'{}' in manifest.json is no hash", text);
+  return number;
+}
+
+/// An integer of [least, most]; the library would also take 1.5 and true for one.
+std::int64_t integer(const json& from, std::int64_t least,
+                     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
+  const bool ok = from.is_number_integer() &&
+                  (!from.is_number_unsigned() ||
+                   from.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max()) &&
+                  from.get<std::int64_t>() >= least && from.get<std::int64_t>() <= most;
+  if (!ok)
+    fail(ExitCode::io_failure, "manifest.json has {} where an integer of {} to {} belongs",
+         from.dump(), least, most);
+  return from.get<std::int64_t>();
 }
 
 json to_json(const DatasetEntry& entry) {
@@ -41,10 +62,10 @@ json to_json(const DatasetEntry& entry) {
 DatasetEntry dataset_from(const json& from) {
   DatasetEntry entry;
   entry.path = from.at("path");
-  entry.shape = from.at("shape").get<std::vector<std::int64_t>>();
-  entry.offset = from.at("offset");
+  for (const auto& size : from.at("shape")) entry.shape.push_back(integer(size, 1, longest_axis));
+  entry.offset = integer(from.at("offset"), 0);
   for (const auto& s : from.at("segments"))
-    entry.segments.push_back({s.at(0), s.at(1), from_hex(s.at(2))});
+    entry.segments.push_back({integer(s.at(0), 0), integer(s.at(1), 1), from_hex(s.at(2))});
   return entry;
 }
 
@@ -58,8 +79,10 @@ json to_json(const Progress& p) {
 
 Progress progress_from(const json& from) {
   Progress p;
-  p.step = from.at("step");
-  p.tokens = from.at("tokens");
+  p.step = integer(from.at("step"), 0, last_step);
+  p.tokens = integer(from.at("tokens"), 0);
+  if (!from.at("seed").is_number_unsigned())
+    fail(ExitCode::io_failure, "manifest.json has {} as its seed", from.at("seed").dump());
   p.seed = from.at("seed");
   p.mesh = from.at("mesh");
   p.strategy = from.at("strategy");
@@ -75,12 +98,11 @@ void check_consistency(const Manifest& manifest) {
   for (const auto& d : manifest.datasets) {
     std::int64_t at = 0;
     bool ok = !d.shape.empty() && d.shape.size() <= 2;
-    for (const auto size : d.shape) ok = ok && size > 0 && size < (std::int64_t{1} << 31U);
     for (const auto& s : d.segments) {
-      ok = ok && s.begin == at && s.count > 0 && s.count <= d.numel() - at;
+      ok = ok && s.begin == at && s.count <= d.numel() - at;
       at += ok ? s.count : 0;
     }
-    ok = ok && at == d.numel() && d.offset >= 0 && d.offset <= manifest.file_bytes &&
+    ok = ok && at == d.numel() && d.offset <= manifest.file_bytes &&
          at <= (manifest.file_bytes - d.offset) / 4;
     if (!ok) fail(ExitCode::io_failure, "the manifest contradicts itself about {}", d.path);
   }
@@ -132,14 +154,14 @@ Manifest parse_manifest(const std::string& text) {
          text.size());
   try {
     const json body = json::parse(text);
-    const std::int64_t version = body.at("format_version");
+    const auto version = integer(body.at("format_version"), 1);
     validate(
         version <= format_version,
         "the checkpoint has format_version {}, this llamesh reads up to {}; use a newer llamesh",
         version, format_version);
     Manifest manifest;
     manifest.progress = progress_from(body.at("progress"));
-    manifest.file_bytes = body.at("file_bytes");
+    manifest.file_bytes = integer(body.at("file_bytes"), 0);
     manifest.metadata_hash = from_hex(body.at("metadata_hash"));
     for (const auto& d : body.at("datasets")) manifest.datasets.push_back(dataset_from(d));
     check_consistency(manifest);

@@ -104,6 +104,15 @@ TEST(Faults, HostileFilesFallBackAtOnce) {
   }
 }
 
+TEST(Faults, ACheckpointUnderTheNameOfAnotherStepFallsBack) {
+  Saved saved;
+  on_rank_0([&] { fs::rename(saved.newest(), saved.folder.path() / "step_00000007"); });
+  saved.expect_fall_back();
+  on_rank_0(
+      [&] { fs::rename(saved.folder.path() / "step_00000007", saved.folder.path() / "best"); });
+  EXPECT_EQ(saved.store->resume(saved.run.state(), saved.folder.path() / "best")->step, 2);
+}
+
 TEST(Faults, NoGoodCheckpointIsAnErrorNotANewRun) {
   Saved saved;
   on_rank_0([&] {
@@ -155,6 +164,34 @@ TEST(Faults, ANewerFormatIsRefused) {
         checkpoint::parse_manifest(changed(text, "\"format_version\":1", "\"format_version\":9"));
       }),
       ExitCode::bad_input);
+}
+
+TEST(Faults, NumbersThatAreNoneAreDamage) {
+  const Saved saved;
+  const auto manifest = checkpoint::read_manifest(saved.newest());
+  const auto text = checkpoint::to_text(manifest);
+  EXPECT_EQ(code_of([&] { checkpoint::parse_manifest(changed(text, "", "")); }), ExitCode::done);
+  const auto bytes = std::to_string(manifest.file_bytes);
+  const std::string huge = "18446744073709551615";
+  std::vector<std::array<std::string, 3>> changes;  // key, good, bad
+  for (const auto& bad : {"1.5", "true", "null", "\"1\"", "-1", "[]", huge.c_str()}) {
+    changes.push_back({"format_version", "1", bad});
+    changes.push_back({"step", "2", bad});
+    changes.push_back({"tokens", "20", bad});
+    changes.push_back({"file_bytes", bytes, bad});
+  }
+  changes.push_back({"format_version", "1", "0"});
+  changes.push_back({"step", "2", "1000000000000000000"});
+  for (const auto& bad : {"1.5", "-1", "true"}) changes.push_back({"seed", "7", bad});
+  for (const auto& bad : {"[97.0,24]", "[97,-24]", "[97,24,1]", "[]", "[0]", "[2147483648,1]"})
+    changes.push_back({"shape", "[97,24]", bad});
+  for (const auto& [key, good, bad] : changes) {
+    const auto damaged =
+        changed(text, fmt::format("\"{}\":{}", key, good), fmt::format("\"{}\":{}", key, bad));
+    EXPECT_EQ(code_of([&, &damaged = damaged] { checkpoint::parse_manifest(damaged); }),
+              ExitCode::io_failure)
+        << key << " " << bad;
+  }
 }
 
 TEST(Faults, SomethingInTheWayIsQuarantined) {
