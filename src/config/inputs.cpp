@@ -175,7 +175,7 @@ void expand_patterns(data::DataOptions& data, const std::string& name) {
   if (data.format == data::Format::random) return;
   // The resolved inputs must be read again, and parse_tree takes 20,000 values in a MiB.
   constexpr std::size_t most_files = 9'000;
-  constexpr std::size_t most_bytes = std::size_t{800} << 10U;
+  constexpr std::size_t most_name_bytes = std::size_t{800} << 10U;
   std::size_t count = 0, bytes = 0;
   const auto expand = [&](std::vector<std::string>& names, const std::string& key) {
     std::vector<std::string> expanded;
@@ -185,10 +185,10 @@ void expand_patterns(data::DataOptions& data, const std::string& name) {
         expanded.push_back(std::move(file));
       }
     count += expanded.size();
-    validate(count <= most_files && bytes <= most_bytes,
+    validate(count <= most_files && bytes <= most_name_bytes,
              "{}: {}: {} data files with names of {} bytes are too many (at most {} and {}); "
              "`llamesh tokenize` makes one file of many",
-             name, key, count, bytes, most_files, most_bytes);
+             name, key, count, bytes, most_files, most_name_bytes);
     names = std::move(expanded);
   };
   expand(data.train, "data.train");
