@@ -79,8 +79,9 @@ class Work {
     data::encode_jsonl(tokenizer_, marks, text_of(file), file.path(), threads_, take);
   }
 
-  void finish() {
+  void finish(const std::vector<data::MappedFile>& files) {
     encode_waiting();
+    for (const auto& file : files) file.check();
     output_.commit();
     progress_.clear();
     const double seconds = seconds_since(start_);
@@ -151,7 +152,7 @@ int tokenize(const TokenizeArguments& arguments) {
     else
       work.add_text(file);
   }
-  work.finish();
+  work.finish(files);
   return 0;
 }
 

@@ -2,13 +2,16 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
 #include "comm/mpi.hpp"
 #include "core/error.hpp"
+#include "core/mapped_range.hpp"
 #include "device/buffer.hpp"
 
 namespace llamesh::comm {
@@ -24,6 +27,7 @@ const char* backing_folder() {
 
 /// A window larger than its file system would end the process by a bus error at some later write.
 void validate_room(std::int64_t bytes, const char* advice) {
+  check_shared_memory();
   struct statvfs room {};
   if (statvfs(backing_folder(), &room) != 0) return;
   const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
@@ -35,6 +39,14 @@ void validate_room(std::int64_t bytes, const char* advice) {
 }
 
 }  // namespace
+
+void check_shared_memory() {
+  const int error = access(backing_folder(), W_OK) == 0 ? 0 : errno;
+  validate(error == 0,
+           "MPI keeps the memory that the ranks of a node share in {}, which cannot be written: "
+           "{}; mount it for writing",
+           backing_folder(), std::strerror(error));
+}
 
 struct SharedWindow::Handle {
   MPI_Win window = MPI_WIN_NULL;
@@ -63,6 +75,8 @@ SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes, const 
   // Each rank touches a part first, so that the pages spread over the memory of all its cores.
   const std::int64_t share = (bytes / group.size() / page + 1) * page;
   const std::int64_t first = std::min(bytes, group.rank() * share);
+  const MappedRange touched({data_, static_cast<std::size_t>(bytes)},
+                            MappedRange::Kind::shared_memory);
   std::memset(data_ + first, 0, static_cast<std::size_t>(std::min(share, bytes - first)));
   group.barrier();
 }

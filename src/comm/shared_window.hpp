@@ -8,6 +8,10 @@
 
 namespace llamesh::comm {
 
+/// Throws a user error where this node's folder for shared memory (/dev/shm) cannot be written: MPI
+/// needs it for windows and, also of one rank, for files.
+void check_shared_memory();
+
 /// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts
 /// at a page, is zero at first, and lies at another address in every process. Collective to make
 /// and to end; while an exception unwinds, or after MPI has ended, it is left to the end of the

@@ -1,15 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "core/file.hpp"
+#include "core/mapped_range.hpp"
 
 namespace llamesh::data {
 
 /// A whole file mapped read-only into memory; the pages are shared with every other rank of the
-/// machine. The file must not shrink while it is mapped. Move-only.
+/// machine. Where the file is cut off while it is mapped, zeros are read: who has read calls
+/// check(). Move-only.
 class MappedFile {
  public:
   /// Throws a user error that names the file when it is missing, unreadable, empty or no regular
@@ -23,10 +26,18 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
+  /// Throws when some of the bytes read so far were not there: a user error when the file was cut
+  /// off, an I/O failure when its disk cannot be read.
+  void check() const {
+    if (range_->lost_at() >= 0) fail_lost();
+  }
 
  private:
+  [[noreturn]] void fail_lost() const;
+
   std::string path_;
   std::span<const std::uint8_t> bytes_;
+  std::unique_ptr<MappedRange> range_;
 };
 
 /// Asks the system to read these bytes of a mapped file soon. Who touches them without asking may

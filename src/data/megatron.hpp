@@ -33,6 +33,11 @@ class MegatronFile {
   const std::string& path() const { return ids_file_.path(); }
   IdArray ids() const { return ids_; }
   std::span<const std::uint8_t> index_bytes() const { return index_.bytes(); }
+  /// As of MappedFile, for both files.
+  void check() const {
+    index_.check();
+    ids_file_.check();
+  }
   /// The first id at or behind `from` with which a document begins, or ids().size().
   std::int64_t next_document(std::int64_t from) const;
 

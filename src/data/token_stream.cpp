@@ -66,6 +66,11 @@ void TokenStream::open(const std::string& path) {
   files_.push_back(std::move(file));
 }
 
+void TokenStream::File::check() const {
+  if (mapped) mapped->check();
+  if (megatron) megatron->check();
+}
+
 const TokenStream::File& TokenStream::file_of(std::int64_t token) const {
   return *(std::ranges::upper_bound(files_, token, {}, &File::begin) - 1);
 }
@@ -82,6 +87,7 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
         std::min(file.ids.size() - first, static_cast<std::int64_t>(out.size()))));
     // The second test guards ids that do not fit into int32 at all.
     const std::uint32_t largest = file.ids.widen(first, part);
+    file.check();
     if (largest >= vocab_size_ || largest > std::numeric_limits<std::int32_t>::max())
       fail_outside_vocabulary(file, first, static_cast<std::int64_t>(part.size()));
     out = out.subspan(part.size());
@@ -126,6 +132,7 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
     const std::int64_t begin =
         file.begin + (by_eos ? file.ids.find(eos, at - file.begin, end - file.begin)
                              : file.megatron->next_document(at - file.begin));
+    file.check();
     if (begin < end) return begin + shift;
     at = end;
   }
@@ -178,6 +185,7 @@ std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
       add_sample(hash, file.ids.bytes(), piece_bytes);
     if (file.megatron) add_sample(hash, file.megatron->index_bytes(), piece_bytes);
     add_uncounted(hash, file);
+    file.check();
     prints.push_back({file.path, file.ids.size(), hash.value()});
   }
   return prints;

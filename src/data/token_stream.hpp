@@ -73,6 +73,7 @@ class TokenStream {
     std::int64_t begin = 0;                 ///< where the file starts in the stream
     std::optional<MappedFile> mapped = {};  ///< what `ids` lie in, or the next, or tokenized_
     std::optional<MegatronFile> megatron = {};
+    void check() const;  ///< as of MappedFile
   };
   void check_documents_are_known() const;
   void take_tokenized(std::span<const std::string> files);

@@ -99,6 +99,7 @@ TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::st
       add_jsonl(tokens, text_of(mapped), path, tokenizer, marks);
     else
       add_text(tokens, text_of(mapped), tokenizer);
+    mapped.check();
     tokens.file_ends.push_back(tokens.ids.size());
   }
   const Footer end{.id_bytes = tokens.ids.ids().id_bytes(),

@@ -142,5 +142,34 @@ TEST(TokenStream, RefusesMalformedTokenFiles) {
   EXPECT_ERROR(bad(ids, TokenDtype::uint32), "6 bytes, which is no whole number of 4-byte");
 }
 
+/// Somebody cuts a file off while it is read: what is gone must not be taken for tokens.
+TEST(TokenStream, AFileThatIsCutOffIsAnError) {
+  constexpr std::int64_t size = 1 << 20;
+  const TemporaryFolder folder;
+  const auto path = folder.write("text", std::string(size, 'a'));
+  const auto other = folder.write("other", "whole");
+  const TokenStream stream = open({path, other}, Format::text, TokenDtype::from_header, 256);
+  ASSERT_EQ(::truncate(path.c_str(), size / 2), 0);
+  EXPECT_EQ(read(stream, 100, 1).front(), 'a');
+  EXPECT_EQ(read(stream, size, 5).front(), 'w');
+  for (const std::int64_t at : {size / 2 + 5000, size - 1, std::int64_t{100}}) {
+    EXPECT_ERROR(read(stream, at, 1), path);
+    EXPECT_ERROR(read(stream, at, 1), "had 1048576 bytes and has 524288 now");
+  }
+  EXPECT_EQ(read(stream, size, 5).front(), 'w');
+}
+
+/// The pages of one that is gone may come to lie where another's were.
+TEST(TokenStream, AFileThatWasCutOffLeavesNothingToTheNext) {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 3; ++i) {
+    const auto path = folder.write("text", std::string(100'000, 'a'));
+    const TokenStream stream = open({path}, Format::text, TokenDtype::from_header, 256);
+    EXPECT_EQ(read(stream, 99'999, 1).front(), 'a');
+    ASSERT_EQ(::truncate(path.c_str(), 10), 0);
+    EXPECT_ERROR(read(stream, 50'000, 1), "from 49152 on");
+  }
+}
+
 }  // namespace
 }  // namespace llamesh::data

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace llamesh {
+
+/// Mapped memory that may turn out not to be there when it is touched, which the system says by
+/// SIGBUS: the file was cut off, its disk cannot be read, or a file system in memory is full. While
+/// one of these lives, a handler knows what the address belongs to:
+///   - file: zeros are read from there on, and lost_at() says so to who reads, in time to throw;
+///   - shared memory: one line, and the process ends with exit 78;
+///   - anything else: one line, and the process dies by the signal.
+class MappedRange {
+ public:
+  enum class Kind { file, shared_memory };
+  MappedRange(std::span<const std::byte> bytes, Kind kind);
+  ~MappedRange();
+  MappedRange(const MappedRange&) = delete;
+  MappedRange& operator=(const MappedRange&) = delete;
+
+  /// Offset of the first page of a file that was not there when it was read; -1: all were.
+  std::int64_t lost_at() const noexcept;
+
+  struct Entry;
+
+ private:
+  Entry& entry_;
+};
+
+}  // namespace llamesh
