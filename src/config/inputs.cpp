@@ -115,6 +115,13 @@ void complete_data(const Inputs& in, const std::string& name) {
            name, in.evaluate.every_steps);
 }
 
+/// Names go into logs, scripts and messages of one line.
+void validate_printable(const std::string& name, const char* key, const std::string& value) {
+  validate(std::ranges::none_of(value, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
+           "{}: {}: '{}' has a line's end or another control character in it; leave it out", name,
+           key, value);
+}
+
 /// What no single key can say, and what stands for something else.
 void complete(Inputs& in, const std::string& name) {
   const std::string& run = in.run.name;
@@ -123,6 +130,8 @@ void complete(Inputs& in, const std::string& name) {
            "a dot",
            name, run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
+  validate_printable(name, "run.name", run);
+  validate_printable(name, "run.folder", in.run.folder);
   in.model = in.model.resolved();
   validate(
       in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,

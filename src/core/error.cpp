@@ -1,6 +1,7 @@
 #include "core/error.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <new>
 #include <string_view>
@@ -28,14 +29,22 @@ Error as_error(const std::exception& any) {
   if (const auto* path = dynamic_cast<const std::filesystem::filesystem_error*>(&any))
     return {exit_code_of(path->code()),
             fmt::format("{}: {}", path->path1().string(), path->code().message())};
-  // As {fmt} throws it.
-  if (const auto* system = dynamic_cast<const std::system_error*>(&any);
-      system != nullptr && is_of_the_disk(system->code()))
-    return {ExitCode::io_failure, system->what()};
+  if (const auto* system = dynamic_cast<const std::system_error*>(&any)) {
+    if (is_of_the_disk(system->code()))  // as {fmt} throws it
+      return {ExitCode::io_failure, system->what()};
+    if (system->code() == std::errc::resource_unavailable_try_again)
+      return {ExitCode::bad_input,
+              "the system starts no more threads for this process; raise its limit (ulimit -u, or "
+              "pids.max of the cgroup), or lower train.threads or the ranks of this node"};
+  }
   if (dynamic_cast<const std::bad_alloc*>(&any) != nullptr)
     return {ExitCode::bad_input, "the host's memory does not suffice for what was asked"};
   return {ExitCode::internal_error,
           fmt::format("{} (this is a bug, please report it)", any.what())};
+}
+
+void print_error(const std::string& text) noexcept {
+  std::fprintf(stderr, "llamesh: %s\n", text.c_str());
 }
 
 namespace detail {

@@ -33,8 +33,12 @@ class Error : public std::runtime_error {
 
 /// Any exception as an Error: an Error as it is; what the system says of a path as bad input or,
 /// where the disk is at fault, as an I/O failure, as is what it says of writing; too little memory
-/// as bad input; all else as a bug.
+/// and too few threads as bad input; all else as a bug.
 Error as_error(const std::exception& any);
+
+/// Prints "llamesh: <text>" as a line to standard error, also where nobody can read it any more:
+/// who prints this is about to end the process, and must come to it.
+void print_error(const std::string& text) noexcept;
 
 /// A format string that remembers where it was written. Implicit, so that callers write a literal.
 template <class... Args>

@@ -4,6 +4,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <latch>
+#include <thread>
+#include <vector>
 
 #include "core/philox.hpp"
 
@@ -23,6 +26,20 @@ Cores cores_of_this_process() {
   return {std::max(1, CPU_COUNT(&set)), static_cast<std::int64_t>(name_hash(bytes))};
 }
 
+/// Throws where so many more threads cannot run at a time: OpenMP would end the process, with a
+/// text of its own and exit code 1.
+void try_threads(int more) {
+  std::latch all_run(1);
+  std::vector<std::jthread> threads;
+  try {
+    for (int i = 0; i < more; ++i) threads.emplace_back([&] { all_run.wait(); });
+  } catch (...) {
+    all_run.count_down();
+    throw;
+  }
+  all_run.count_down();
+}
+
 }  // namespace
 
 int set_threads(int requested, const comm::Communicator& world) {
@@ -31,6 +48,7 @@ int set_threads(int requested, const comm::Communicator& world) {
   const auto all = machine.all_gather(mine.fingerprint);
   const auto sharers = static_cast<int>(std::count(all.begin(), all.end(), mine.fingerprint));
   const int threads = requested > 0 ? requested : std::max(1, mine.count / sharers);
+  comm::agree(world, [&] { try_threads(threads - 1); });
   omp_set_num_threads(threads);
   return threads;
 }

@@ -171,5 +171,14 @@ TEST(Nearest, FindsOnlyWhatIsNear) {
   EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), Words{});
 }
 
+TEST(InputErrors, NamesOfMoreThanOneLine) {
+  for (const std::string bad : {"a\\nb", "a\\rb", "\\e[2J", "a\\x7fb"})
+    for (const char* key : {"name", "folder"}) {
+      const auto text = error(fmt::format("{}run: {{{}: \"{}\"}}\n", data, key, bad));
+      EXPECT_NE(text.find(fmt::format("run.{}", key)), std::string::npos) << text;
+      EXPECT_NE(text.find("control character"), std::string::npos) << text;
+    }
+}
+
 }  // namespace
 }  // namespace llamesh::config

@@ -98,5 +98,12 @@ TEST(Error, CodesAreThoseThatSchedulersDecideBy) {
   EXPECT_EQ(static_cast<int>(ExitCode::no_progress), 93);
 }
 
+TEST(AsError, TooFewThreadsAreNoBug) {
+  const auto error = as_error(std::system_error(
+      std::make_error_code(std::errc::resource_unavailable_try_again), "std::thread"));
+  EXPECT_EQ(error.code(), ExitCode::bad_input);
+  EXPECT_NE(std::string(error.what()).find("ulimit -u"), std::string::npos) << error.what();
+}
+
 }  // namespace
 }  // namespace llamesh
