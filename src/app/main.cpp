@@ -1,8 +1,10 @@
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <string_view>
 
 #include "app/command_line.hpp"
 #include "app/session.hpp"
@@ -10,6 +12,7 @@
 #include "comm/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/stop_signals.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -44,6 +47,9 @@ int run(const comm::Launch& launch, int argc, char** argv) {
 }  // namespace llamesh::app
 
 int main(int argc, char** argv) {
+  // A file larger than RLIMIT_FSIZE is a failed write then, and told as one.
+  std::signal(SIGXFSZ, SIG_IGN);
+  if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::note_stop_signals();
   const auto launch = llamesh::app::launch();
   try {
     const int code = llamesh::app::run(launch, argc, argv);
@@ -54,7 +60,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(error.code());
   } catch (const std::exception& any) {
     const auto error = llamesh::as_error(any);
-    fmt::print(stderr, "llamesh: {}\n", error.what());
+    llamesh::print_error(error.what());
     if (launch.by_open_mpi()) llamesh::comm::abort_job(error.code());
     return static_cast<int>(error.code());
   }

@@ -75,8 +75,8 @@ void run_or_abort(const std::function<void()>& work) {
     comm::abort_job(error.code());
   } catch (const std::exception& any) {
     const Error error = as_error(any);
-    fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
-               error.what());
+    print_error(
+        fmt::format("rank {} on {}: {}", this_process().rank, this_process().host, error.what()));
     comm::abort_job(error.code());
   }
 }

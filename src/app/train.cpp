@@ -70,6 +70,7 @@ int train(const TrainArguments& arguments) {
   startup.end_phase("MPI_Init");
   setup_logging();
   const auto& world = session.world();
+  comm::Watchdog watchdog = train::watch_over(world);
   use_device(world, arguments.device);
   const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
   const train::Setup setup = train::make_setup(world, inputs);
@@ -82,8 +83,9 @@ int train(const TrainArguments& arguments) {
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {
-    outcome = arguments.check ? train::preflight(world, setup, version_text())
-                              : train::run(world, setup, yaml, std::move(startup), config::changes);
+    outcome = arguments.check
+                  ? train::preflight(world, setup, version_text())
+                  : train::run(world, setup, yaml, std::move(startup), watchdog, config::changes);
   });
   return static_cast<int>(outcome);
 }

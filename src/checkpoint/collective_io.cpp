@@ -37,8 +37,7 @@ class AbortTimer {
   void wait() {
     std::unique_lock lock(mutex_);
     if (wake_.wait_for(lock, patience, [this] { return in_time_; })) return;
-    fmt::print(stderr, "llamesh: rank {} on {}: {}\n", this_process().rank, this_process().host,
-               why_);
+    print_error(fmt::format("rank {} on {}: {}", this_process().rank, this_process().host, why_));
     comm::abort_job(ExitCode::io_failure);
   }
 

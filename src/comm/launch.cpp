@@ -36,7 +36,9 @@ Launch detect_launch(const Environment& environment) {
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
     if (const auto ranks = number(environment, name)) {
       const bool step = environment("SLURM_STEP_NUM_TASKS") != nullptr;
-      const bool pmi = environment("PMIX_RANK") != nullptr || environment("PMI_RANK") != nullptr;
+      // PMI_RANK alone may be left over from another launcher.
+      const bool pmi = environment("PMIX_RANK") != nullptr ||
+                       (environment("PMI_RANK") != nullptr && environment("PMI_FD") != nullptr);
       return {*ranks, name, step ? number(environment, "SLURM_PROCID").value_or(0) : 0,
               pmi || *ranks <= 1};
     }

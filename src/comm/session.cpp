@@ -14,6 +14,7 @@
 #include "comm/launch.hpp"
 #include "comm/mpi.hpp"
 #include "comm/patience.hpp"
+#include "comm/time_limit.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::comm {
@@ -56,7 +57,14 @@ void refuse(const Launch& launch, int world_size) {
 }  // namespace
 
 MpiSession::MpiSession() {
-  const auto launch = detect_launch([](const char* name) { return std::getenv(name); });
+  const auto launch = detect_launch(std::getenv);
+  try {
+    timeout_ = mpi_timeout(std::getenv);
+  } catch (const Error& error) {  // every rank has the same environment, one tells
+    if (launch.rank != 0) throw Failed(error.code());
+    throw;
+  }
+  const TimeLimit limit("MPI_Init", timeout_, launch.rank);
   // Without a PMI MPI_Init would end every task with a page of text of its own.
   if (!launch.wired && launch.variable == "SLURM_STEP_NUM_TASKS") refuse(launch, 1);
   set_mpi_defaults();
@@ -83,6 +91,7 @@ MpiSession::~MpiSession() {
   // and must not change the exit code of the others.
   std::signal(SIGTERM, SIG_IGN);
   if (std::uncaught_exceptions() > 0) return;
+  const TimeLimit limit("MPI_Finalize", timeout_, this_process().rank);
   world_.reset();
   MPI_Finalize();
 }
@@ -97,11 +106,10 @@ void end_process_soon(ExitCode code) {
 void abort_job(ExitCode code) {
   stop_waiting();
   std::fflush(nullptr);
-  if (mpi_runs()) {
-    end_process_soon(code);  // the launcher is asked to end the ranks, and may itself be gone
-    if (!abort_by_pmix(code) && this_process().world_size > 1)
-      MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
-  }
+  end_process_soon(code);  // the launcher is asked to end the ranks, and may itself be gone
+  // Within MPI_Init there is PMIx already.
+  if (!abort_by_pmix(code) && mpi_runs() && this_process().world_size > 1)
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <string>
 
@@ -9,7 +10,8 @@
 namespace llamesh::comm {
 
 /// MPI for the time of its life: initialised (thread multiple, errors returned and checked), the
-/// rank and host written into this_process(). Throws a user error when srun started the ranks one
+/// rank and host written into this_process(). A rank that never comes to MPI_Init or MPI_Finalize
+/// ends the job (comm/time_limit.hpp). Throws a user error when srun started the ranks one
 /// by one (no PMI), seen by SLURM_NTASKS against the size of the world. One per process. While an
 /// exception unwinds it, MPI is left alone: abort_job() has to end the job then.
 class MpiSession {
@@ -23,6 +25,7 @@ class MpiSession {
 
  private:
   std::optional<Communicator> world_;
+  std::chrono::seconds timeout_{};
 };
 
 /// Thrown on ranks that follow another rank's failure: nothing to print, the same exit code.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "comm/mpi.hpp"
+#include "comm/time_limit.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::comm {
@@ -20,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double shortest_limit = 60;
-constexpr double limit_of_the_unknown = 1800;
+constexpr double limit_of_starting = 3600;  // a GiB of text may be tokenized
 constexpr double typical_duration_factor = 5;
 constexpr std::size_t durations_kept = 31;
 
@@ -35,7 +37,9 @@ struct Sign {
 std::string describe(std::int64_t activity, std::int64_t step) {
   switch (static_cast<Activity>(activity)) {
     case Activity::starting:
-      return "starting up";
+      return "reading the inputs and data";
+    case Activity::building:
+      return "building the model";
     case Activity::training:
       return fmt::format("training step {}", step);
     case Activity::evaluating:
@@ -56,8 +60,8 @@ double seconds(Clock::duration duration) {
 
 }  // namespace
 
-double longest_reasonable(std::vector<double> durations) {
-  if (durations.empty()) return limit_of_the_unknown;
+double longest_reasonable(std::vector<double> durations, double of_the_first) {
+  if (durations.empty()) return of_the_first;
   const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
   std::ranges::nth_element(durations, middle);
   return std::max(shortest_limit, typical_duration_factor * *middle);
@@ -100,20 +104,29 @@ struct Watchdog::Watch {
       const auto line = trouble();
       if (line.empty() && last.activity != Sign::alarm) continue;
       pass_on_the_alarm();
-      alarm(line);
+      const auto sound = [&] {
+        const std::lock_guard alarm_lock(mutex);
+        return alarm;
+      }();
+      sound(line);
       return;
     }
   }
 
-  void begin(Activity next, std::int64_t step) {
+  void begin(Activity next, std::int64_t step, double of_the_first) {
     const std::lock_guard lock(mutex);
     const auto now = Clock::now();
     auto& known = durations[doing.activity];
     if (known.size() == durations_kept) known.erase(known.begin());
-    known.push_back(seconds(now - since));
+    known.push_back(seconds(now - begun));
     doing = {static_cast<std::int64_t>(next), step};
-    since = now;
-    limit = longest_reasonable(durations[doing.activity]);
+    begun = since = now;
+    limit = longest_reasonable(durations[doing.activity], of_the_first);
+  }
+
+  void progress() {
+    const std::lock_guard lock(mutex);
+    since = Clock::now();
   }
 
   void start_anew(Clock::time_point now) {
@@ -192,6 +205,7 @@ struct Watchdog::Watch {
     thread.request_stop();
     thread.join();
     if (group.size() == 1) return;
+    const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
     wait(sending, "the last sign of life");
     outgoing = {Sign::farewell, 0};
     check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
@@ -217,10 +231,11 @@ struct Watchdog::Watch {
   MPI_Request hearing = MPI_REQUEST_NULL;
   Clock::time_point heard = Clock::now();
 
-  std::mutex mutex;  ///< over what the rank itself is doing
+  std::mutex mutex;  ///< over the alarm and what the rank itself is doing
   Sign doing{static_cast<std::int64_t>(Activity::starting), 0};
-  Clock::time_point since = Clock::now();
-  double limit = limit_of_the_unknown;
+  Clock::time_point begun = Clock::now();
+  Clock::time_point since = begun;  ///< the last progress
+  double limit = limit_of_starting;
   std::map<std::int64_t, std::vector<double>> durations;  ///< of earlier activities, seconds
 
   std::jthread thread;
@@ -238,8 +253,17 @@ Watchdog::~Watchdog() {
   }
 }
 
-void Watchdog::begin(Activity activity, std::int64_t step) {
-  watch_->begin(activity, step);
+void Watchdog::begin(Activity activity, std::int64_t step, std::chrono::seconds of_the_first) {
+  watch_->begin(activity, step, static_cast<double>(of_the_first.count()));
+}
+
+void Watchdog::progress() {
+  watch_->progress();
+}
+
+void Watchdog::set_alarm(Alarm alarm) {
+  const std::lock_guard lock(watch_->mutex);
+  watch_->alarm = std::move(alarm);
 }
 
 }  // namespace llamesh::comm

@@ -12,11 +12,19 @@
 namespace llamesh::comm {
 
 /// What a rank can be busy with, for the line that tells of a hang.
-enum class Activity : std::int64_t { starting, training, evaluating, saving, resuming, ending };
+enum class Activity : std::int64_t {
+  starting,
+  building,
+  resuming,
+  training,
+  evaluating,
+  saving,
+  ending
+};
 
-/// How long an activity may last before it counts as a hang: five times the median of how long it
-/// took before, at least 60 s; half an hour while nothing is known. `durations` in seconds.
-double longest_reasonable(std::vector<double> durations);
+/// How long an activity may go without progress before it counts as a hang: five times the median
+/// of how long it took before, at least 60 s; `of_the_first` when there was none before. Seconds.
+double longest_reasonable(std::vector<double> durations, double of_the_first);
 
 /// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
 /// waiting for what never comes. A thread of each rank sends a sign of life to the next rank every
@@ -45,8 +53,14 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// From now on this rank is at `activity` of step `step`.
-  void begin(Activity activity, std::int64_t step);
+  /// From now on this rank is at `activity` of step `step`; it begins with `starting`, which has
+  /// an hour. `of_the_first`: how long the first one of its kind may go without progress.
+  void begin(Activity activity, std::int64_t step,
+             std::chrono::seconds of_the_first = std::chrono::minutes(10));
+  /// Part of the activity is done, such as a micro-batch of a step.
+  void progress();
+  /// From now on this is called instead.
+  void set_alarm(Alarm alarm);
 
  private:
   struct Watch;

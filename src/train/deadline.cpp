@@ -1,9 +1,8 @@
 #include "train/deadline.hpp"
 
-#include <atomic>
 #include <csignal>
 
-#include "core/error.hpp"
+#include "core/stop_signals.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -11,20 +10,21 @@ namespace {
 constexpr double slurm_may_be_early = 60;
 constexpr std::chrono::seconds between_looks{1};  // a shared file system is asked no more often
 
-// Written by the handler, read by any thread.
-std::atomic<int> user_signal = 0;
-std::atomic<int> terminate = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
-
-void note(int signal) {
-  (signal == SIGTERM ? terminate : user_signal) = 1;
-}
-
-void handle(int signal, void (*handler)(int)) {
-  struct sigaction action {};
-  action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
-  expects(sigaction(signal, &action, nullptr) == 0, "signal {} cannot be handled", signal);
+Stop asked_by_signal() {
+  switch (noted_stop_signal()) {
+    case SIGTERM:
+      return Stop::terminate;
+    case SIGUSR2:
+      return Stop::user_signal;
+    case SIGINT:
+      return Stop::interrupt;
+    case SIGHUP:
+      return Stop::hangup;
+    case SIGPIPE:
+      return Stop::broken_pipe;
+    default:
+      return Stop::no;
+  }
 }
 
 }  // namespace
@@ -37,6 +37,12 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder) {
       return "the file " + Deadline::halt_file(run_folder).string();
     case Stop::walltime:
       return "the end of the walltime";
+    case Stop::broken_pipe:
+      return "SIGPIPE (nobody reads the output any more)";
+    case Stop::hangup:
+      return "SIGHUP";
+    case Stop::interrupt:
+      return "SIGINT";
     case Stop::user_signal:
       return "SIGUSR2";
     case Stop::terminate:
@@ -55,25 +61,15 @@ std::filesystem::path Deadline::halt_file(const std::filesystem::path& run_folde
 
 Deadline::Deadline(std::filesystem::path run_folder, bool watches)
     : run_folder_(std::move(run_folder)), watches_(watches) {
-  user_signal = 0;
-  terminate = 0;
-  handle(SIGUSR2, note);
-  handle(SIGTERM, note);
   if (watches_) walltime_.emplace();
 }
 
-Deadline::~Deadline() {
-  handle(SIGUSR2, SIG_DFL);
-  handle(SIGTERM, SIG_DFL);
-}
-
 bool Deadline::termination_asked() {
-  return terminate != 0;
+  return noted_stop_signal() == SIGTERM;
 }
 
 Stop Deadline::asked(double save_seconds, double step_seconds) {
-  if (terminate != 0) return Stop::terminate;
-  if (user_signal != 0) return Stop::user_signal;
+  if (const auto signalled = asked_by_signal(); signalled != Stop::no) return signalled;
   const auto left = seconds_left();
   if (left && *left < lead_time(save_seconds, step_seconds)) return Stop::walltime;
   return halt_file_is_there() ? Stop::halt_file : Stop::no;

@@ -11,7 +11,16 @@
 namespace llamesh::train {
 
 /// Why a run ends before its last step; the greater one is told when there are several.
-enum class Stop : std::int64_t { no, halt_file, walltime, user_signal, terminate };
+enum class Stop : std::int64_t {
+  no,
+  halt_file,
+  walltime,
+  broken_pipe,
+  hangup,
+  interrupt,
+  user_signal,
+  terminate
+};
 
 /// "SIGTERM", "the file runs/tiny/halt", ...
 std::string describe(Stop reason, const std::filesystem::path& run_folder);
@@ -20,18 +29,14 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder);
 /// one so far, a step is under way, and Slurm may signal a minute early. Seconds.
 double lead_time(double save_seconds, double step_seconds);
 
-/// Hears what asks the run to end: SIGUSR2 and SIGTERM (to any rank), a file `halt` in the run
-/// folder and the end of the job's walltime (both seen by rank 0). While it lives, these signals do
-/// not kill; SIGKILL does, and then the last checkpoint stands. One at a time in a process.
+/// Knows what asks the run to end: a signal to any rank (core/stop_signals.hpp), a file `halt` in
+/// the run folder and the end of the job's walltime (both seen by rank 0).
 class Deadline {
  public:
   /// `watches`: whether this rank looks at the folder and at the clock.
   Deadline(std::filesystem::path run_folder, bool watches);
-  ~Deadline();
-  Deadline(const Deadline&) = delete;
-  Deadline& operator=(const Deadline&) = delete;
 
-  /// What this rank knows of, at the end of a step. Local: the ranks have to agree on the greatest.
+  /// What this rank knows of. Local: the ranks have to agree on the greatest.
   Stop asked(double save_seconds, double step_seconds);
   /// Seconds until the job is ended, where that is known.
   std::optional<double> seconds_left(std::chrono::milliseconds patience = {});

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "train/preflight/checks.hpp"
+#include "train/shared_folder.hpp"
 
 namespace llamesh::train {
 

@@ -75,8 +75,9 @@ void Progress::show(std::int64_t step, const std::vector<std::string>& fields, d
   const auto total = static_cast<double>(std::max<std::int64_t>(1, total_steps_));
   const double left = seconds / static_cast<double>(std::max<std::int64_t>(1, step - first_step_)) *
                       static_cast<double>(total_steps_ - step);
-  fmt::print(stderr, "\r\033[K{}",
-             bar_line(static_cast<double>(step) / total, fields, left, terminal_columns()));
+  const auto line = fmt::format(
+      "\r\033[K{}", bar_line(static_cast<double>(step) / total, fields, left, terminal_columns()));
+  std::fputs(line.c_str(), stderr);  // a terminal that is gone is no error
   std::fflush(stderr);
   drawn_ = true;
 }

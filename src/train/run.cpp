@@ -13,8 +13,10 @@
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/session.hpp"
+#include "comm/shared_window.hpp"
 #include "comm/watchdog.hpp"
 #include "core/log.hpp"
+#include "core/process.hpp"
 #include "core/version.hpp"
 #include "device/device.hpp"
 #include "train/deadline.hpp"
@@ -24,6 +26,7 @@
 #include "train/resume.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_state.hpp"
+#include "train/shared_folder.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
@@ -44,7 +47,7 @@ struct Next {
 };
 
 /// A hang cannot be unwound: the rank that found it tells, and ends the job. It may be a node's
-/// fault, so the job is worth starting again.
+/// fault, so the job is worth starting again. No folder: no state to leave word in yet.
 comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
   return [run_folder](const std::string& line) {
     comm::end_process_soon(ExitCode::stopped_early);
@@ -52,11 +55,19 @@ comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
       std::this_thread::sleep_for(
           std::chrono::seconds(1));  // another rank tells it in the meantime
     } else {
-      fmt::print(stderr, "llamesh: {}; the job is ended\n", line);
-      record_failure(run_folder, ExitCode::stopped_early, line);
+      print_error(line + "; the job is ended");
+      if (!run_folder.empty()) record_failure(run_folder, ExitCode::stopped_early, line);
     }
     comm::abort_job(ExitCode::stopped_early);
   };
+}
+
+/// How long the first load or save may take: ten minutes, and four seconds for each GB, since a
+/// checkpoint may be read twice and disks are slow. fp32 weights and two moments are 12 bytes.
+std::chrono::seconds time_for_first_checkpoint(const Setup& setup) {
+  constexpr std::int64_t bytes_per_second = 250'000'000;
+  return std::chrono::minutes(10) +
+         std::chrono::seconds(12 * setup.table->numel() / bytes_per_second);
 }
 
 /// What a checkpoint holds of this rank.
@@ -73,7 +84,7 @@ checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
 class Run {
  public:
   Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-      Startup startup, const ConfigChanges& changes)
+      Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes)
       : world_(world),
         setup_(setup),
         config_(config),
@@ -81,7 +92,7 @@ class Run {
         startup_(std::move(startup)),
         folder_(setup.inputs.run.folder),
         deadline_(folder_, world.rank() == 0),
-        watchdog_(world, end_of_the_job(folder_), {.job_ends = Deadline::termination_asked}),
+        watchdog_(watchdog),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
         state_now_(state_of(setup, trainer_)),
@@ -104,7 +115,7 @@ class Run {
       spdlog::info("train.epochs {}: {} steps of {} sequences", in.train.epochs, in.train.steps,
                    in.train.global_batch);
     tell_the_job();
-    watchdog_.begin(Activity::resuming, 0);
+    watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
     data_ = {
         .seed = setup_.inputs.run.seed,
         .fingerprint = comm::on_rank_0(world_, [&] {
@@ -119,12 +130,18 @@ class Run {
       write_config(folder_, config_);
       metrics_ = std::make_unique<MetricsFile>(metrics, trainer_.step());
       metrics_->write_event(event, trainer_.step(), from);
+      warn_of_short_walltime();
     });
     startup_.end_phase("resume");
   }
 
   ExitCode to_the_end() {
     const Inputs& in = setup_.inputs;
+    if (const Stop stop = asked_before_training(); stop != Stop::no) {
+      spdlog::info("{} asks the run to stop: it does so before it trains", describe(stop, folder_));
+      record(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
+      return ExitCode::stopped_early;
+    }
     Progress progress(trainer_.step(), in.train.steps, in.log.every_steps);
     const auto start = Clock::now();
     bool first = true;
@@ -135,7 +152,7 @@ class Run {
           trainer_.step(), in.train.steps, in.train.epochs > 0 ? "epochs" : "steps");
     while (trainer_.step() < in.train.steps) {
       watchdog_.begin(Activity::training, trainer_.step() + 1);
-      const StepRecord record = trainer_.train_step();
+      const StepRecord record = trainer_.train_step([this] { watchdog_.progress(); });
       if (metrics_) metrics_->write(record);
       if (std::exchange(first, false)) tell_the_start(progress);
       progress.show(record.step, fields(record, in.train.steps), seconds_since(start));
@@ -163,6 +180,16 @@ class Run {
       spdlog::info("job {}, restart {}, {}", job, restarts == nullptr ? "0" : restarts,
                    left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
     }
+  }
+
+  /// By what the start before has measured. On rank 0.
+  void warn_of_short_walltime() {
+    const auto left = deadline_.seconds_left();
+    if (left && *left < state_.seconds_needed)
+      spdlog::warn(
+          "{:.0f} s of walltime are left, but two steps and the time to save need {:.0f} s, as the "
+          "start before has found: the run will gain one step at most; give the job more time",
+          *left, state_.seconds_needed);
   }
 
   void tell_the_start(Progress& progress) {
@@ -211,10 +238,16 @@ class Run {
     trainer_.parameters_loaded();
   }
 
+  Stop asked_before_training() {
+    if (trainer_.step() >= setup_.inputs.train.steps) return Stop::no;
+    return static_cast<Stop>(world_.max(static_cast<std::int64_t>(deadline_.asked(0, 0))));
+  }
+
   /// Whether to stop and whether to save, the same on every rank. What rank 0's clock says counts:
   /// clocks of ranks differ.
   Next agree_on_next(double step_seconds) {
     const auto& options = setup_.inputs.checkpoint;
+    step_seconds_ = step_seconds;
     const Stop stop = deadline_.asked(store_.slowest_save(), step_seconds);
     bool save = options.every_steps > 0 && trainer_.step() % options.every_steps == 0;
     if (options.every_minutes > 0 && world_.rank() == 0)
@@ -252,6 +285,8 @@ class Run {
     comm::agree(world_, [&] {
       if (world_.rank() != 0) return;
       state_.phase = phase;
+      if (step_seconds_ > 0)
+        state_.seconds_needed = lead_time(store_.slowest_save(), 2 * step_seconds_);
       state_.exit_code = code;
       state_.reason = reason;
       write_run_state(folder_, state_);
@@ -261,7 +296,7 @@ class Run {
   /// Waits for an asynchronous save; only then is it told that there is a checkpoint.
   void finish_save() {
     if (under_way_.empty()) return;
-    watchdog_.begin(Activity::saving, saved_step_);
+    watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
     store_.wait();
     spdlog::info("saved {}", under_way_.string());
     if (metrics_) metrics_->write_event("checkpoint", saved_step_, under_way_.filename().string());
@@ -273,7 +308,7 @@ class Run {
 
   void save(Progress& progress) {
     finish_save();
-    watchdog_.begin(Activity::saving, trainer_.step());
+    watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
     const auto start = Clock::now();
     const auto path =
         store_.save(state_now_.fetch(),
@@ -299,7 +334,7 @@ class Run {
 
   void evaluate(Progress& progress) {
     watchdog_.begin(Activity::evaluating, trainer_.step());
-    const double loss = trainer_.evaluate();
+    const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
     progress.clear();
     spdlog::info("step {}: validation loss {:.4f} nats a token", trainer_.step(), loss);
     if (metrics_) metrics_->write_validation(trainer_.step(), loss);
@@ -312,7 +347,7 @@ class Run {
   Startup startup_;
   std::filesystem::path folder_;
   Deadline deadline_;
-  comm::Watchdog watchdog_;
+  comm::Watchdog& watchdog_;
   comm::DeviceMesh mesh_;
   Trainer trainer_;
   HostState state_now_;  // of parameters and optimizer
@@ -322,20 +357,32 @@ class Run {
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;  // the checkpoint that is being saved
   std::int64_t saved_step_ = -1;     // the newest step that this run's own store has
+  double step_seconds_ = 0;          // of the newest step
   RunState state_;                   // rank 0: as it is in state.json
 };
 
 }  // namespace
 
+comm::Watchdog watch_over(const comm::Communicator& world) {
+  return {world, end_of_the_job(""), {.job_ends = Deadline::termination_asked}};
+}
+
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-             Startup startup, const ConfigChanges& changes) {
+             Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
   const std::filesystem::path folder = setup.inputs.run.folder;
+  watchdog.begin(Activity::building, 0);
+  std::unique_ptr<BorrowedFolder> made;  // removed again where the run leaves nothing in it
   comm::agree(world, [&] {
+    comm::check_shared_memory();
     const auto halt = Deadline::halt_file(folder);
     validate(world.rank() != 0 || !std::filesystem::exists(halt),
              "{} asks this run to stand still; remove it to go on", halt.string());
+    if (world.rank() == 0) made = std::make_unique<BorrowedFolder>(folder);
   });
-  Run run(world, setup, config, std::move(startup), changes);
+  check_shared_folder(
+      world, setup.topology.local_rank_of[static_cast<std::size_t>(world.rank())] == 0, folder);
+  watchdog.set_alarm(end_of_the_job(folder));
+  Run run(world, setup, config, std::move(startup), watchdog, changes);
   try {
     run.start();
     return run.to_the_end();

@@ -4,11 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "comm/watchdog.hpp"
 #include "core/error.hpp"
 #include "train/setup.hpp"
 #include "train/startup.hpp"
 
 namespace llamesh::train {
+
+/// Watches over a run from MPI_Init on, since a rank may be stopped or lost at any time: a hang
+/// ends the job with exit 75. Collective.
+comm::Watchdog watch_over(const comm::Communicator& world);
 
 /// The differences between two resolved inputs, a text for each key.
 using ConfigChanges =
@@ -18,8 +23,9 @@ using ConfigChanges =
 /// step or until it is asked to stop (deadline.hpp), and on the way evaluates, saves, and tells
 /// people and files about it. `config` is the resolved inputs as YAML, kept in the run folder and
 /// in every checkpoint; where it is not what the checkpoint has, `changes` says how, for the log.
-/// Returns `done`, or `stopped_early` with a checkpoint. Collective.
+/// `watchdog` is that of watch_over(). Returns `done`, or `stopped_early` with a checkpoint.
+/// Collective.
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-             Startup startup, const ConfigChanges& changes = {});
+             Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes = {});
 
 }  // namespace llamesh::train

@@ -49,6 +49,7 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) 
     state.step = json.at("step");
     state.first_step = json.at("first_step");
     state.starts_here = json.at("starts_here");
+    state.seconds_needed = json.value("seconds_needed", 0.0);
     state.exit_code = static_cast<ExitCode>(json.at("exit_code").get<int>());
     state.reason = json.at("reason");
     return state;
@@ -65,6 +66,7 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
       {"reason", state.reason},
       {"first_step", state.first_step},
       {"starts_here", state.starts_here},
+      {"seconds_needed", state.seconds_needed},
       {"job", environment("SLURM_JOB_ID")},
       {"restarts", environment("SLURM_RESTART_COUNT")},
       {"host", this_process().host},
@@ -88,15 +90,17 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {
   RunState state;
   state.step = state.first_step = step;
-  if (before && before->phase != RunPhase::done && before->first_step == step)
+  if (before) state.seconds_needed = before->seconds_needed;
+  const auto gained = before ? step - before->first_step : 0;
+  if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))
     state.starts_here = before->starts_here + 1;
   if (scheduled && state.starts_here > fruitless_starts_allowed)
-    fail(
-        ExitCode::no_progress,
-        "{} starts in a row have begun after step {} and not one saved a later step (the last one: "
-        "{}); mend that, then remove state.json from the run folder to start again",
-        state.starts_here - 1, step,
-        before->reason.empty() ? "it ended without a word" : before->reason);
+    fail(ExitCode::no_progress,
+         "{} starts in a row gained a step at most, the last one from step {} to {} (it ended by: "
+         "{}); mend that (a walltime too short for two steps has to be longer), then remove "
+         "state.json from the run folder to start again",
+         state.starts_here - 1, before->first_step, step,
+         before->reason.empty() ? "no reason known" : before->reason);
   return state;
 }
 

@@ -17,8 +17,11 @@ struct RunState {
   RunPhase phase = RunPhase::running;
   std::int64_t step = 0;        ///< of the newest checkpoint; 0: none
   std::int64_t first_step = 0;  ///< after which this start went on
-  /// How many starts in a row, up to this one, began after the same step.
+  /// How many starts in a row, up to this one, began where the one before had, or a step later.
   std::int64_t starts_here = 1;
+  /// Seconds of walltime that the run needs to make more than one step and still save; 0: not
+  /// known.
+  double seconds_needed = 0;
   ExitCode exit_code = ExitCode::done;  ///< when it has ended
   std::string reason;                   ///< why it stopped or failed, one line
 };
@@ -39,8 +42,9 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
 
-/// The state of a start that goes on after `step`. Throws exit 93 when the two starts before began
-/// there too, under a scheduler: a third one would fare no better.
+/// The state of a start that goes on after `step`. Throws exit 93 under a scheduler when each of
+/// the two starts before gained one step at most, whatever ended them (a fault, or a walltime that
+/// is too short for a second step): a third one would fare no better.
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled);
 
 }  // namespace llamesh::train

@@ -78,7 +78,7 @@ std::string Trainer::describe() const {
                      products.empty() ? "" : ", bf16 products: " + products);
 }
 
-StepRecord Trainer::train_step() {
+StepRecord Trainer::train_step(const OnProgress& on_progress) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
   for (const auto& [name, size] : setup_.mesh)
@@ -94,6 +94,7 @@ StepRecord Trainer::train_step() {
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
     fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
     loss += llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
+    on_progress();
   }
   fsdp_.finish_gradients();
 
@@ -128,7 +129,7 @@ std::int64_t Trainer::load_micro_batches() {
   return valid;
 }
 
-double Trainer::evaluate() {
+double Trainer::evaluate(const OnProgress& on_progress) {
   data::Batch batch(setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length);
   double loss = 0;
   std::int64_t valid = 0;
@@ -137,6 +138,7 @@ double Trainer::evaluate() {
     loss += llama_.evaluate(fsdp_, as_tensors(batch));
     valid += std::count_if(batch.targets.begin(), batch.targets.end(),
                            [](std::int32_t target) { return target >= 0; });
+    on_progress();
   }
   const std::int64_t all_valid = world_.sum(valid);
   comm::agree(world_, [&] {  // all ranks have the same number, one tells it

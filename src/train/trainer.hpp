@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,10 +26,13 @@ class Trainer {
   /// are borrowed.
   Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
 
+  /// Called after each micro-batch.
+  using OnProgress = std::function<void()>;
+
   /// One optimizer step: forward and backward of every micro-batch, then one update.
-  StepRecord train_step();
+  StepRecord train_step(const OnProgress& on_progress = [] {});
   /// The mean loss over the validation data, nats a token. Same on every rank.
-  double evaluate();
+  double evaluate(const OnProgress& on_progress = [] {});
 
   std::int64_t step() const { return step_; }
   std::int64_t tokens() const { return tokens_; }

@@ -5,8 +5,8 @@
 # disturbs, the whole cluster.
 at_first=(startup templates multi_node)
 on_nodes_1_2=(
-  config_error without_pmix rank_killed_in_step rank_killed_in_save
-  signal_usr2 signal_term second_term halt_file preflight
+  config_error own_folders without_pmix rank_killed_in_step rank_killed_in_save
+  never_in_mpi_init signal_usr2 signal_term second_term halt_file preflight
   requeue_template scontrol_requeue cancelled job_chain slurmd_killed
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress)
@@ -122,6 +122,17 @@ config_error() {
   tell "exit code 78, not queued again"
 }
 
+# /tmp is each node's own.
+own_folders() {
+  local host
+  submit multi-node /tmp/own-run
+  ended 40 FAILED 78
+  for host in "/tmp/own-run on node2" "the one on node1"; do has_to_log "$host"; done
+  has_to_log "a file system that all of them mount"
+  cluster on 1 test -e /tmp/own-run/metrics.jsonl && bad "it has trained"
+  tell "$(log_of_job | sed -n 's/^llamesh: .*run.folder: //p' | cut -c 1-60)"
+}
+
 without_pmix() {
   local code=0
   srun "$(other_nodes)" -N2 -n2 --mpi=none llamesh train inputs/tiny.yaml run.folder=lone 2>"$scenario.0.log" >&2 || code=$?
@@ -169,6 +180,21 @@ rank_killed_in_save() {
   nothing_left
   goes_on save-killed
   tell "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
+}
+
+# A rank never comes to MPI_Init. Any of the others may say so, and srun passes on 75 or a signal's code.
+never_in_mpi_init() {
+  mkdir -p late
+  printf '#!/bin/bash\n[[ $SLURM_PROCID != 2 ]] || exec sleep 1000\nexec %q "$@"\n' "$work/bin/llamesh" >late/llamesh
+  chmod +x late/llamesh
+  PATH=$work/late:$PATH LLAMESH_MPI_TIMEOUT=3 submit multi-node never-there --no-requeue
+  ended 40 FAILED 75 137 143
+  nothing_left
+  has_to_log "in MPI_Init for 3 s: another rank has not arrived"
+  local code
+  code=$(exit_code)
+  goes_on never-there
+  tell "exit code $code after 3 s in MPI_Init, submitted again: same weights"
 }
 
 # --- the run is asked to stop

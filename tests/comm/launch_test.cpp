@@ -5,6 +5,9 @@
 #include <map>
 #include <string>
 
+#include "comm/time_limit.hpp"
+#include "error_of.hpp"
+
 namespace llamesh::comm {
 namespace {
 
@@ -37,6 +40,27 @@ TEST(Launch, SrunWithoutPmiIsSeenBeforeMpiStarts) {
   EXPECT_FALSE(srun.wired);
   EXPECT_EQ(srun.rank, 3);
   EXPECT_NE(launch_problem(srun, 1).find("srun --mpi=pmix"), std::string::npos);
+}
+
+TEST(Launch, ARankByItselfIsNoPmi) {
+  const Variables left_over{
+      {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}, {"PMI_RANK", "3"}};
+  EXPECT_FALSE(launch(left_over).wired);
+  auto slurms_pmi2 = left_over;
+  slurms_pmi2["PMI_FD"] = "17";
+  EXPECT_TRUE(launch(slurms_pmi2).wired);
+}
+
+TEST(MpiTimeout, IsFiveMinutesOrWhatTheEnvironmentSays) {
+  const auto timeout = [](const char* text) {
+    return mpi_timeout([&](const char*) { return text; }).count();
+  };
+  EXPECT_EQ(timeout(nullptr), 300);
+  EXPECT_EQ(timeout("1200"), 1200);
+  EXPECT_EQ(timeout("0"), 0);
+  for (const char* text : {"", "5m", "-1", "many"})
+    EXPECT_NE(test::error_of([&] { timeout(text); }).find(fmt::format("'{}'", text)),
+              std::string::npos);
 }
 
 TEST(Launch, MpirunInsideAnAllocationDecidesItself) {

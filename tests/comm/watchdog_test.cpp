@@ -15,9 +15,9 @@ using namespace std::chrono_literals;
 using test::world;
 
 TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
-  EXPECT_EQ(longest_reasonable({}), 1800);
-  EXPECT_EQ(longest_reasonable({0.01}), 60);
-  EXPECT_EQ(longest_reasonable({20, 30, 1000}), 150);
+  EXPECT_EQ(longest_reasonable({}, 600), 600);
+  EXPECT_EQ(longest_reasonable({0.01}, 600), 60);
+  EXPECT_EQ(longest_reasonable({20, 30, 1000}, 600), 150);
 }
 
 TEST(Watchdog, IsSilentWhileAllGoOn) {
@@ -31,6 +31,35 @@ TEST(Watchdog, IsSilentWhileAllGoOn) {
     }
   }
   EXPECT_EQ(told, "");
+}
+
+class LongActivity : public testing::Test {
+ protected:
+  /// Three seconds of the first step, of which one may go by without progress.
+  static std::string told_of_a_first_step(bool progress) {
+    std::promise<std::string> alarm;
+    auto told = alarm.get_future();
+    Watchdog watchdog(world(), [](const std::string&) {}, {10ms, 60s});
+    watchdog.set_alarm([&](const std::string& line) { alarm.set_value(line); });
+    watchdog.begin(Activity::training, 1, 1s);
+    const auto end = std::chrono::steady_clock::now() + 3s;
+    while (std::chrono::steady_clock::now() < end &&
+           told.wait_for(20ms) != std::future_status::ready)
+      if (progress) watchdog.progress();
+    const bool came = told.wait_for(0s) == std::future_status::ready;
+    world().barrier();
+    return came ? told.get() : "nothing";
+  }
+};
+
+TEST_F(LongActivity, WithoutProgressIsAHang) {
+  const auto line = told_of_a_first_step(false);
+  if (world().size() > 1 && line.empty()) return;  // heard from another rank
+  EXPECT_NE(line.find("has been training step 1 for 1 s"), std::string::npos) << line;
+}
+
+TEST_F(LongActivity, WithProgressMayTakeAsLongAsItTakes) {
+  EXPECT_EQ(told_of_a_first_step(true), "nothing");
 }
 
 class SilentRank : public testing::Test {

@@ -9,6 +9,7 @@ trap 'end_processes; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 ln -s "$sources/inputs" inputs
 
+llamesh=$program  # $program may be changed by through
 this_shell=$(readlink "/proc/$$/exe")
 
 # Of a Slurm job around the tests nothing may be seen.
@@ -44,6 +45,13 @@ launch() {
   timeout -k 2 60 "$sources/tests/mpirun.sh" "$ranks" "$program" "$@" >out 2>err </dev/null
   code=$?
   seconds=$((SECONDS - begin))
+}
+
+# through RANK COMMAND: from now on this rank runs the shell command before llamesh starts.
+through() {
+  printf '#!/bin/bash\nif [[ $OMPI_COMM_WORLD_RANK == %s ]]; then %s; fi\nexec %q "$@"\n' "$1" "$2" "$llamesh" >through.sh
+  chmod +x through.sh
+  program=$work/through.sh
 }
 
 # expect_end CODE: the run has ended with this exit code, in time, and without a trace in the system.
@@ -83,7 +91,7 @@ refused() {
 a_rank() {
   local process
   for process in $(processes); do
-    if [[ $(readlink "/proc/$process/exe") == "$program" ]] &&
+    if [[ $(readlink "/proc/$process/exe") == "$llamesh" ]] &&
       { tr '\0' '\n' <"/proc/$process/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; } 2>/dev/null; then
       echo "$process"
     fi

@@ -79,6 +79,20 @@ all_tokens_outside_vocabulary() {
   expect_line "of 'ids.bin'" "id 300" "model.vocab_size is 259"
 }
 
+# Somebody cuts off what a run reads, while it reads it.
+truncated_data() {
+  head -c 4000000 /dev/zero | tr '\0' a >text.txt
+  (launch 3 train $tiny data.train=text.txt train.steps=1000000 log.every_steps=1000000; exit "$code") &
+  local job=$!
+  trains 2
+  truncate -s 1000 text.txt
+  wait $job
+  code=$? seconds=0
+  expect_end 78
+  expect_line "'text.txt' was cut off" "had 4000000 bytes and has 1000 now"
+  expect_state failed 78 "data file 'text.txt' was cut off"
+}
+
 # Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
 changed_data() {
   local ranks steps
@@ -142,6 +156,19 @@ run_folder_in_the_way() {
   launch 3 train $tiny run.folder=occupied/run
   expect_end 74
   expect_line "occupied"
+}
+# A file larger than the user may write is a failed write, and not the end by a signal. The limit is of the rank alone,
+# since MPI makes files, too.
+file_size_limit() {
+  through 0 'ulimit -f 500'
+  LLAMESH_TEST_MPIRUN=1 launch 1 train $tiny train.steps=2
+  expect_end 74
+  expect_line "File too large"
+  expect_state failed 74 ""
+}
+control_characters() {
+  refused 3 "run.name" "control character" -- $tiny $'run.name="a\\nb"'
+  refused 3 "run.folder" "control character" -- $tiny $'run.folder="a\\e[2Jb"'
 }
 run_folder_is_a_file() {
   : >occupied
@@ -259,6 +286,80 @@ train.steps 20 -> auto" ]] || bad "it does not name the keys that have changed"
   launch 2 train runs/tiny/config.yaml run.folder=runs/again checkpoint.resume=none
   [[ $code == 0 && -e runs/again/checkpoints/step_00000025 ]] || bad "config.yaml does not give the same run"
 }
+stopped_by_hup() { stopped_and_resumed SIGHUP eval 'kill -HUP "$(a_rank 2)"'; }
+stopped_by_int() { stopped_and_resumed SIGINT eval 'kill -INT "$(a_rank 1)"'; }
+
+# The reader of the output goes away: the run saves, and says nothing more.
+stopped_by_closed_pipe() {
+  timeout -k 2 60 "$program" train $tiny train.steps=100000 log.every_steps=1 2>&1 </dev/null | head -n 3 >out
+  code=${PIPESTATUS[0]} seconds=0
+  expect_end 75
+  expect_state stopped 75 SIGPIPE
+  [[ -e runs/tiny/checkpoints/$(cat runs/tiny/checkpoints/LATEST)/manifest.json ]] || bad "no checkpoint"
+}
+
+# signals_noted PROCESS: it has a handler for SIGUSR2.
+signals_noted() { ((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status") >> 11 & 1)); }
+
+# A rank is asked to stop while it waits in MPI_Init for another one, which comes late.
+stopped_before_training() {
+  local job first
+  through 1 'until [[ -e late ]]; do sleep 0.05; done'
+  (launch 3 train $tiny; exit "$code") &
+  job=$!
+  for _ in {1..150}; do
+    first=$(a_rank 0)
+    [[ -n $first ]] && signals_noted "$first" && break || sleep 0.1
+  done 2>/dev/null
+  kill -USR2 "$first" || bad "rank 0 is gone"
+  sleep 0.2
+  touch late
+  wait $job
+  code=$? seconds=0
+  expect_end 75
+  expect_state stopped 75 SIGUSR2
+  grep -q "SIGUSR2 asks the run to stop: it does so before it trains" err || bad "it does not say so"
+  [[ -z $(ls runs/tiny/checkpoints) ]] || bad "it has saved something"
+  program=$llamesh
+  launch 3 train $tiny train.steps=2
+  [[ $code == 0 ]] || bad "the run does not go on"
+}
+
+# A rank that never comes to MPI_Init does not make the others wait for ever; the first of them says so.
+never_in_mpi_init() {
+  local rank
+  export LLAMESH_MPI_TIMEOUT=2
+  for rank in 0 2; do
+    through $rank 'exec sleep 1000'
+    launch 3 train $tiny
+    expect_end 75
+    expect_line "rank $((rank == 0)) on $(hostname)" "in MPI_Init for 2 s" "another rank has not arrived" LLAMESH_MPI_TIMEOUT
+    [[ ! -e runs ]] || bad "a run folder was made"
+  done
+}
+
+# A walltime that is too short for anything is not spent again and again.
+short_walltime() {
+  export SLURM_JOB_ID=1 SLURM_JOB_END_TIME
+  SLURM_JOB_END_TIME=$(($(date +%s) + 50))
+  for _ in 1 2; do
+    launch 2 train $tiny
+    expect_end 75
+    expect_state stopped 75 "the end of the walltime"
+  done
+  launch 2 train $tiny
+  expect_end 93
+  expect_line "2 starts in a row gained a step at most" "from step 0 to 0" "the end of the walltime"
+}
+# What the start before has measured says so beforehand.
+walltime_for_one_step() {
+  launch 2 train $tiny train.steps=2
+  [[ $code == 0 ]] || bad "the run failed"
+  sed -i 's/"seconds_needed": [0-9.]*/"seconds_needed": 5000/; s/"state": "done"/"state": "stopped"/' runs/tiny/state.json
+  SLURM_JOB_ID=1 SLURM_JOB_END_TIME=$(($(date +%s) + 4000)) launch 2 train $tiny train.steps=4
+  [[ $code == 0 ]] || bad "the run failed"
+  grep -q "need 5000 s.*give the job more time" err || bad "no warning"
+}
 
 # Under a scheduler a run that gains nothing is not started for ever.
 no_progress() {
@@ -274,7 +375,7 @@ no_progress() {
   done
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row" "after step 0" "state.json"
+  expect_line "2 starts in a row" "from step 0 to 0" "state.json"
   expect_state failed 93 "2 starts in a row"
 }
 

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "core/stop_signals.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::train {
@@ -15,6 +16,7 @@ namespace {
 class DeadlineTest : public testing::Test {
  protected:
   void SetUp() override {
+    note_stop_signals();
     unsetenv("SLURM_JOB_ID");
     unsetenv("SLURM_JOB_END_TIME");
   }
@@ -28,22 +30,22 @@ TEST_F(DeadlineTest, AsksNothingByItself) {
   EXPECT_EQ(deadline.seconds_left(), std::nullopt);
 }
 
-TEST_F(DeadlineTest, HearsSignalsAndTheStrongerOneCounts) {
+TEST_F(DeadlineTest, HearsSignalsAndTheStrongestOneCounts) {
+  std::raise(SIGPIPE);  // also before it is there
   Deadline deadline(folder_, false);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::broken_pipe);
+  std::raise(SIGHUP);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::hangup);
+  std::raise(SIGINT);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::interrupt);
   std::raise(SIGUSR2);
   EXPECT_EQ(deadline.asked(1, 1), Stop::user_signal);
   std::raise(SIGTERM);
   std::raise(SIGTERM);  // a second one does not kill either
+  std::raise(SIGUSR2);
   EXPECT_EQ(deadline.asked(1, 1), Stop::terminate);
   EXPECT_EQ(describe(Stop::terminate, folder_), "SIGTERM");
-}
-
-TEST_F(DeadlineTest, ForgetsTheSignalsOfTheOneBefore) {
-  {
-    Deadline deadline(folder_, false);
-    std::raise(SIGUSR2);
-  }
-  Deadline deadline(folder_, false);
+  note_stop_signals();
   EXPECT_EQ(deadline.asked(1, 1), Stop::no);
 }
 

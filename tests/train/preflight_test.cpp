@@ -2,11 +2,17 @@
 
 #include <gtest/gtest.h>
 
-#include "training/small_run.hpp"
+#include <functional>
+
+#include "comm/session.hpp"
+#include "core/process.hpp"
+#include "train/shared_folder.hpp"
+#include "training/whole_run.hpp"
 
 namespace llamesh::train {
 namespace {
 
+using namespace std::chrono_literals;
 using test::world;
 
 TEST(OddOnesOut, AreThoseThatDifferFromMost) {
@@ -56,6 +62,71 @@ TEST_F(PreflightTest, WantsRoomForTwoAndAHalfCheckpoints) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io_failure);
   }
+}
+
+/// Each rank is a node here.
+class SharedFolderTest : public testing::Test {
+ protected:
+  /// What `check` throws on the rank that tells, on every rank.
+  static std::string told(const std::function<void()>& check) {
+    std::string text;
+    try {
+      check();
+    } catch (const comm::Failed& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+      text = error.what();
+    }
+    std::string all;
+    for (const auto& one : world().all_gather(text)) all += one;
+    return all;
+  }
+  static bool is_empty(const std::filesystem::path& folder) {
+    world().barrier();
+    const bool empty = std::filesystem::is_empty(folder);
+    world().barrier();
+    return empty;
+  }
+};
+
+TEST_F(SharedFolderTest, IsFoundToBeOneAndLeftAsItWas) {
+  const test::SharedFolder shared;
+  EXPECT_EQ(told([&] { check_shared_folder(world(), true, shared.path()); }), "");
+  EXPECT_TRUE(is_empty(shared.path()));
+}
+
+TEST_F(SharedFolderTest, OfEachNodeItsOwnIsRefused) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  const test::TemporaryFolder own;
+  const bool last = world().rank() == world().size() - 1;
+  const test::SharedFolder shared;
+  const auto& folder = last ? own.path() : shared.path();
+  const auto text = told([&] { check_shared_folder(world(), true, folder, 200ms); });
+  const auto host = this_process().host;
+  EXPECT_NE(text.find(fmt::format("on {} is not the one on {}", host, host)), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("name one on a file system that all of them mount"), std::string::npos);
+  EXPECT_TRUE(is_empty(folder));
+  // Of a rank whose node another one speaks for nothing is asked.
+  EXPECT_EQ(told([&] { check_shared_folder(world(), !last, folder); }), "");
+}
+
+TEST_F(SharedFolderTest, IsAskedForBeforeARunLeavesAnything) {
+  if (world().size() != 3) GTEST_SKIP() << "takes 10 s: once is enough";
+  const test::TemporaryFolder own;
+  const test::SharedFolder shared;
+  auto in = test::inputs_in(shared.path());
+  in.mesh.ranks_per_node = 1;
+  in.run.folder = (own.path() / "deep" / "run").string();
+  if (world().rank() != 0) std::filesystem::create_directories(in.run.folder);
+  const auto setup = make_setup(world(), in);
+  const auto text = told([&] {
+    auto watchdog = watch_over(world());
+    run(world(), setup, "run: {}\n", {}, watchdog);
+  });
+  EXPECT_NE(text.find("run.folder: " + in.run.folder.substr(0, 4)), std::string::npos) << text;
+  EXPECT_EQ(std::filesystem::exists(own.path() / "deep"), world().rank() != 0);
 }
 
 }  // namespace

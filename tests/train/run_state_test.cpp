@@ -23,6 +23,7 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .step = 120,
                        .first_step = 100,
                        .starts_here = 2,
+                       .seconds_needed = 91.5,
                        .exit_code = ExitCode::stopped_early,
                        .reason = "SIGTERM, \"twice\""};
   write_run_state(folder_, state);
@@ -32,6 +33,7 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->step, state.step);
   EXPECT_EQ(read->first_step, state.first_step);
   EXPECT_EQ(read->starts_here, state.starts_here);
+  EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
 }
@@ -83,10 +85,33 @@ TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
     EXPECT_EQ(error.code(), ExitCode::no_progress);
     EXPECT_NE(std::string(error.what()).find("step 40"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(start_after(state, 41, true).starts_here, 1);   // it came on
+  EXPECT_EQ(start_after(state, 42, true).starts_here, 1);   // it came on
   EXPECT_EQ(start_after(state, 40, false).starts_here, 3);  // a person at a terminal may
   state.phase = RunPhase::done;
   EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // to train further is a new beginning
+}
+
+// Each job has time for one step: every start begins elsewhere, and gains next to nothing.
+TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
+  auto state = start_after({}, 40, true);
+  state.phase = RunPhase::stopped;
+  state.reason = "the end of the walltime";
+  state.seconds_needed = 500;
+  state = start_after(state, 41, true);
+  EXPECT_EQ(state.starts_here, 2);
+  EXPECT_EQ(state.seconds_needed, 500);  // for the warning
+  EXPECT_EQ(start_after(state, 43, true).starts_here, 1);
+  state.reason = "the end of the walltime";
+  try {
+    start_after(state, 42, true);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::no_progress);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("from step 41 to 42"), std::string::npos) << text;
+    EXPECT_NE(text.find("the end of the walltime"), std::string::npos) << text;
+  }
+  EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody has begun again
 }
 
 }  // namespace

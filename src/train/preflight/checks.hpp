@@ -42,16 +42,4 @@ Finding check_room(const Subject& at, const std::filesystem::path& folder);
 /// That the hosts agree what time it is.
 Finding check_clocks(const Subject& at);
 
-/// The folder and those above it that were not there, made for a while.
-class BorrowedFolder {
- public:
-  explicit BorrowedFolder(const std::filesystem::path& folder);
-  ~BorrowedFolder();
-  BorrowedFolder(const BorrowedFolder&) = delete;
-  BorrowedFolder& operator=(const BorrowedFolder&) = delete;
-
- private:
-  std::vector<std::filesystem::path> made_;
-};
-
 }  // namespace llamesh::train

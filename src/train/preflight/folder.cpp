@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <cstring>
 #include <set>
-#include <thread>
 
 #include "checkpoint/store_folder.hpp"
 #include "train/preflight/checks.hpp"
+#include "train/shared_folder.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -18,7 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double checkpoints_to_hold = 2.5;  // the one before, the new one, and some for the rest
 constexpr std::int64_t probe_bytes = 8 << 20;
-constexpr std::chrono::seconds metadata_delay{10};  // until a shared folder shows a new file
 
 /// A file of 8 MiB written and synced: bytes a second, or what went wrong in `trouble`.
 double durable_write_rate(const fs::path& file, std::string& trouble) {
@@ -38,50 +37,15 @@ double durable_write_rate(const fs::path& file, std::string& trouble) {
   return static_cast<double>(probe_bytes) / seconds_since(start);
 }
 
-bool comes_to_be_seen(const fs::path& file) {
-  std::error_code ignored;
-  for (const auto start = Clock::now(); Clock::now() - start < metadata_delay;
-       std::this_thread::sleep_for(std::chrono::milliseconds(50)))
-    if (fs::exists(file, ignored)) return true;
-  return false;
-}
-
 }  // namespace
-
-BorrowedFolder::BorrowedFolder(const fs::path& folder) {
-  for (auto at = fs::absolute(folder); !fs::exists(at); at = at.parent_path()) made_.push_back(at);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
-    fail(ExitCode::io_failure, "cannot make the folder {}: {}", folder.string(), error.message());
-}
-
-BorrowedFolder::~BorrowedFolder() {
-  std::error_code ignored;
-  for (const auto& folder : made_) fs::remove(folder, ignored);  // only when it is empty
-}
 
 Finding check_folder(const Subject& at, const fs::path& folder) {
   Finding finding{"run folder", "", {}};
-  const auto token = folder / ".preflight";
-  std::string trouble;
-  if (at.world.rank() == 0) durable_write_rate(folder / ".preflight.0", trouble);
-  if (at.world.rank() == 0 && trouble.empty())
-    if (const int made = open(token.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0640); made >= 0)
-      close(made);
-  // Where rank 0 cannot write, nobody is to be blamed for not seeing it.
-  const bool to_be_seen = at.world.broadcast(trouble).empty();
+  auto trouble = trouble_with_shared_folder(at.world, at.first_on_host, folder);
   double rate = 0;
-  if (at.first_on_host && trouble.empty()) {
-    if (!to_be_seen || comes_to_be_seen(token))
-      rate = durable_write_rate(folder / fmt::format(".preflight.{}", at.world.rank()), trouble);
-    else
-      trouble =
-          fmt::format("does not see the {} that rank 0 sees: is the file system mounted there?",
-                      folder.string());
-  }
+  if (at.first_on_host && trouble.empty())
+    rate = durable_write_rate(folder / fmt::format(".preflight.{}", at.world.rank()), trouble);
   collect(finding, at, trouble);
-  if (at.world.rank() == 0) unlink(token.c_str());
   const auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
   const std::set<std::string> hosts(at.hosts.begin(), at.hosts.end());
   std::int64_t slowest = 0;

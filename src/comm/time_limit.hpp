@@ -1,0 +1,38 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "comm/launch.hpp"
+
+namespace llamesh::comm {
+
+/// How long MPI_Init and MPI_Finalize may wait for the other ranks: LLAMESH_MPI_TIMEOUT in seconds,
+/// 0 for ever; 300 s when it is not set. An environment variable, since no input is read yet.
+/// Throws a user error when it is no whole number. Pure.
+std::chrono::seconds mpi_timeout(const Environment& environment);
+
+/// Ends this process with exit 75 when what MPI does without a limit of its own does not return in
+/// time, since a rank that is stopped or lost never arrives. A line says what was being done; rank
+/// 0 prints it, the others only when rank 0 has not ended the job by then.
+class TimeLimit {
+ public:
+  /// `doing`: "MPI_Init". `limit` 0: none. `rank`: by the launcher.
+  TimeLimit(std::string doing, std::chrono::seconds limit, int rank);
+
+ private:
+  void watch(const std::stop_token& stop);
+
+  std::string doing_;
+  std::chrono::seconds limit_;
+  int rank_;
+  std::mutex mutex_;
+  std::condition_variable_any ended_;
+  std::jthread thread_;  ///< last, so that it starts when all else stands
+};
+
+}  // namespace llamesh::comm

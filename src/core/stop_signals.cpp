@@ -1,0 +1,41 @@
+#include "core/stop_signals.hpp"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+
+#include "core/error.hpp"
+
+namespace llamesh {
+namespace {
+
+constexpr std::array stop_signals{SIGTERM, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
+
+std::atomic<unsigned> came = 0;  // bit n: signal n; written by the handler
+static_assert(std::atomic<unsigned>::is_always_lock_free);
+
+void note(int signal) {
+  came.fetch_or(1U << static_cast<unsigned>(signal));
+}
+
+}  // namespace
+
+void note_stop_signals() {
+  came = 0;
+  for (const int signal : stop_signals) {
+    struct sigaction action {};
+    action.sa_handler = note;
+    action.sa_flags = SA_RESTART;
+    if (signal == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
+    expects(sigaction(signal, &action, nullptr) == 0, "signal {} cannot be handled", signal);
+  }
+}
+
+int noted_stop_signal() noexcept {
+  const unsigned all = came.load();
+  for (const int signal : stop_signals)
+    if ((all & (1U << static_cast<unsigned>(signal))) != 0) return signal;
+  return 0;
+}
+
+}  // namespace llamesh

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::train {
+
+/// A folder and those above it that were not there, made for a while: removed in the end where
+/// nothing was put into them. An I/O failure throws (exit 74).
+class BorrowedFolder {
+ public:
+  explicit BorrowedFolder(const std::filesystem::path& folder);
+  ~BorrowedFolder();
+  BorrowedFolder(const BorrowedFolder&) = delete;
+  BorrowedFolder& operator=(const BorrowedFolder&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> made_;
+};
+
+/// Whether the folder, which exists on rank 0, is the same one on every node: rank 0 makes a file
+/// there under a name that nobody has used before, the ranks with `first_on_node` open it and add a
+/// byte each, and rank 0 finds their bytes in it. Returns what is wrong on this rank, which names
+/// both hosts; empty when all is well, and on the ranks that are not first. Waits up to `patience`
+/// for a file that does not appear, since a network file system may remember that the folder was
+/// not there; else it takes the time of a few file operations. Leaves nothing behind. Collective.
+std::string trouble_with_shared_folder(
+    const comm::Communicator& world, bool first_on_node, const std::filesystem::path& folder,
+    std::chrono::milliseconds patience = std::chrono::seconds(10));
+
+/// The same as an error: exit 78 on all ranks when a node has another folder.
+void check_shared_folder(const comm::Communicator& world, bool first_on_node,
+                         const std::filesystem::path& folder,
+                         std::chrono::milliseconds patience = std::chrono::seconds(10));
+
+}  // namespace llamesh::train
