@@ -14,6 +14,7 @@
 #include "sharding/wrap_policy.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
+#include "train/watch.hpp"
 
 namespace llamesh::app {
 

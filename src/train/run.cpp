@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "checkpoint/hf_config.hpp"
@@ -28,6 +27,7 @@
 #include "train/run_state.hpp"
 #include "train/shared_folder.hpp"
 #include "train/trainer.hpp"
+#include "train/watch.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -45,30 +45,6 @@ struct Next {
   Stop stop = Stop::no;
   bool save = false;
 };
-
-/// A hang cannot be unwound: the rank that found it tells, and ends the job. It may be a node's
-/// fault, so the job is worth starting again. No folder: no state to leave word in yet.
-comm::Watchdog::Alarm end_of_the_job(const std::filesystem::path& run_folder) {
-  return [run_folder](const std::string& line) {
-    comm::end_process_soon(ExitCode::stopped_early);
-    if (line.empty()) {
-      std::this_thread::sleep_for(
-          std::chrono::seconds(1));  // another rank tells it in the meantime
-    } else {
-      print_error(line + "; the job is ended");
-      if (!run_folder.empty()) record_failure(run_folder, ExitCode::stopped_early, line);
-    }
-    comm::abort_job(ExitCode::stopped_early);
-  };
-}
-
-/// How long the first load or save may take: ten minutes, and four seconds for each GB, since a
-/// checkpoint may be read twice and disks are slow. fp32 weights and two moments are 12 bytes.
-std::chrono::seconds time_for_first_checkpoint(const Setup& setup) {
-  constexpr std::int64_t bytes_per_second = 250'000'000;
-  return std::chrono::minutes(10) +
-         std::chrono::seconds(12 * setup.table->numel() / bytes_per_second);
-}
 
 /// What a checkpoint holds of this rank.
 checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
@@ -363,10 +339,6 @@ class Run {
 
 }  // namespace
 
-comm::Watchdog watch_over(const comm::Communicator& world) {
-  return {world, end_of_the_job(""), {.job_ends = Deadline::termination_asked}};
-}
-
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
              Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
   const std::filesystem::path folder = setup.inputs.run.folder;
@@ -381,7 +353,7 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
   });
   check_shared_folder(
       world, setup.topology.local_rank_of[static_cast<std::size_t>(world.rank())] == 0, folder);
-  watchdog.set_alarm(end_of_the_job(folder));
+  watchdog.set_alarm(alarm_of_run(folder));
   Run run(world, setup, config, std::move(startup), watchdog, changes);
   try {
     run.start();

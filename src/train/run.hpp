@@ -11,10 +11,6 @@
 
 namespace llamesh::train {
 
-/// Watches over a run from MPI_Init on, since a rank may be stopped or lost at any time: a hang
-/// ends the job with exit 75. Collective.
-comm::Watchdog watch_over(const comm::Communicator& world);
-
 /// The differences between two resolved inputs, a text for each key.
 using ConfigChanges =
     std::function<std::vector<std::string>(const std::string& before, const std::string& now)>;
@@ -23,8 +19,8 @@ using ConfigChanges =
 /// step or until it is asked to stop (deadline.hpp), and on the way evaluates, saves, and tells
 /// people and files about it. `config` is the resolved inputs as YAML, kept in the run folder and
 /// in every checkpoint; where it is not what the checkpoint has, `changes` says how, for the log.
-/// `watchdog` is that of watch_over(). Returns `done`, or `stopped_early` with a checkpoint.
-/// Collective.
+/// `watchdog` is that of watch_over() (watch.hpp). Returns `done`, or `stopped_early` with a
+/// checkpoint. Collective.
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
              Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes = {});
 

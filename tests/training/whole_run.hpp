@@ -6,6 +6,7 @@
 #include <string>
 
 #include "train/run.hpp"
+#include "train/watch.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::test {

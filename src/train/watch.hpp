@@ -1,0 +1,24 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+
+#include "comm/watchdog.hpp"
+#include "train/setup.hpp"
+
+namespace llamesh::train {
+
+/// Watches over a run from MPI_Init on, since a rank may be stopped or lost at any time: a hang
+/// ends the job with exit 75. Collective.
+comm::Watchdog watch_over(const comm::Communicator& world);
+
+/// A hang cannot be unwound: the rank that found it tells, leaves word of it in state.json and ends
+/// the job. It may be a node's fault, so the job is worth starting again. An empty `run_folder`:
+/// there is no state yet.
+comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);
+
+/// How long the first load or save may take: ten minutes, and four seconds for each GB, since a
+/// checkpoint may be read twice and disks are slow.
+std::chrono::seconds time_for_first_checkpoint(const Setup& setup);
+
+}  // namespace llamesh::train
