@@ -90,6 +90,9 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const nlohmann::json::exception& /*error*/) override {
+    refuse_json(position);
+  }
+  [[noreturn]] void refuse_json(std::size_t position) const {
     fail(ExitCode::bad_input, "{}: not valid JSON at byte {} of the {}", where_, position,
          where_.record == 0 ? "line; each line holds one object" : "record");
   }
@@ -204,6 +207,8 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
 
 Document parse_jsonl(std::string_view record, const LineNumber& where) {
   Handler handler(where);
+  // The parser would take a NUL for the end of the text.
+  if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   Fields fields = handler.take();
   if (fields.messages) return chat(std::move(*fields.messages), where);

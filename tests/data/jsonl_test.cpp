@@ -71,6 +71,7 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"text": "a"} {"text": "b"})", "not valid JSON");
   refused("{\"text\": \"\xff\"}", "not valid JSON");
   refused("nonsense", "not valid JSON");
+  refused(std::string("{\"text\": \"a\"}\0 more", 20), "not valid JSON at byte 14");
   for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
     refused(line, "expected one JSON object");
   refused("{}", "has neither 'text', nor 'instruction' and 'output', nor 'messages'");

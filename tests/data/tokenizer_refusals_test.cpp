@@ -87,6 +87,9 @@ TEST(TokenizerRefusals, MalformedFilesAreExplained) {
   for (const char* text : {"", "{", "[]", "7", "{\"a\":1,}", "\xff", "{\"model\":{}}", "null"})
     EXPECT_ERROR(parse_hugging_face("t.json", text, ""), "t.json");
   EXPECT_ERROR(parse_hugging_face("t.json", std::string(100'000, '['), ""), "nested more than 32");
+  const std::string whole = read("gpt2.json").dump();
+  EXPECT_ERROR(parse_hugging_face("t.json", whole + std::string("\0 more", 6), ""),
+               "there is a NUL at byte " + std::to_string(whole.size() + 1));
   refused("gpt2.json", "/model/vocab/the", -1, "-1 is no token id");
   refused("gpt2.json", "/model/vocab/the", 1e10, "instead of a token id");
   refused("gpt2.json", "/model/vocab/the", 4294967296, "4294967296 is no token id");

@@ -35,6 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::string_view record; records.next(record);)
       llamesh::test::expect_an_answer([&] { llamesh::data::parse_jsonl(record, records.where()); });
   });
+  if (text.find('\0') != text.npos) return 0;  // the whole parser takes it for the end
   const json whole = json::parse(text, nullptr, false);
   const auto is_object = [](const json& element) { return element.is_object(); };
   if (whole.is_array() && std::ranges::all_of(whole, is_object)) check_cut(whole, text);

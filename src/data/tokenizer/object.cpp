@@ -16,6 +16,9 @@ json parse_json(const std::string& name, std::string_view text) {
     validate(depth <= deepest, "{}: nested more than {} deep; this is no tokenizer", name, deepest);
     return true;
   };
+  // The parser would take a NUL for the end of the text.
+  const auto nul = text.find('\0');
+  validate(nul == text.npos, "{}: not valid JSON: there is a NUL at byte {}", name, nul + 1);
   try {
     return json::parse(text, check_depth);
   } catch (const json::exception& error) {
