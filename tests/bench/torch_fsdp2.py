@@ -2,10 +2,10 @@
 """A training step of a Llama with PyTorch FSDP2 and torch.compile: what `llamesh bench step` is compared with.
 
     python3 tests/bench/torch_fsdp2.py --model inputs/models/llama3.2-1b.yaml --sequence 4096 --micro-batch 8 \
-        --global-batch 64 [--checkpointing none|full] [--steps 4] [--no-compile] [--device cuda|cpu]
+        --global-batch 64 [--checkpointing none|full] [--steps 4] [--no-compile] [--device cuda|cpu] [--dtype bf16|fp32]
     torchrun --nproc-per-node 8 tests/bench/torch_fsdp2.py ...
 
-Same model, batch and precision: fp32 master weights, gradients and AdamW moments, bf16 computation, gradients
+Same model, batch and precision: fp32 master weights, gradients and AdamW moments, computation in --dtype, gradients
 reduced in fp32, clipping at norm 1, random tokens. Each block and the head are units of FSDP2, compiled one by one
 as is usual; every micro-batch reduces its gradients. Needs torch 2.6 or later and yaml. `tests/bench/gpu_steps.sh`
 runs it beside llamesh.
@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 # B batch, T sequence, D hidden, H heads, K kv heads, E head dim, V vocabulary
 
 
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 DEFAULTS = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "num_attention_heads": 8,
             "num_key_value_heads": "auto", "head_dim": "auto", "vocab_size": 256, "rms_norm_eps": 1e-5,
             "rope_theta": 10000.0, "rope_scaling": None, "tie_word_embeddings": False, "initializer_range": 0.02}
@@ -135,7 +136,7 @@ def make_model(model, options, device):
     with torch.device("meta"):
         llama = Llama(model, options.checkpointing)
     tied = model["tie_word_embeddings"]
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=DTYPES[options.dtype], reduce_dtype=torch.float32)
     for layer in llama.layers:
         if options.compile:
             layer.compile()
@@ -225,6 +226,7 @@ def main():
     parser.add_argument("--checkpointing", choices=["none", "full"], default="none")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     options = parser.parse_args()
     model = read_model(options.model)
 
