@@ -1,6 +1,6 @@
 #include "comm/device_mesh.hpp"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -12,137 +12,115 @@
 namespace llamesh::comm {
 namespace {
 
-std::int64_t ranks_of(const MeshShape& shape) {
-  std::int64_t ranks = 1;
-  for (const auto& axis : shape) ranks *= axis.size;
+/// The groups along some axes, each as the ranks that are in it.
+std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along) {
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < dims.ranks(); ++rank)
+    if (dims.rank_in_group(along, rank) == 0) groups.push_back(dims.group(along, rank));
+  return groups;
+}
+
+/// How many ranks of a group stand on each node.
+std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topology& topology) {
+  std::map<int, std::int64_t> ranks;
+  for (const int rank : group) ++ranks[topology.node_of[static_cast<std::size_t>(rank)]];
   return ranks;
-}
-
-/// How many ranks apart neighbours along `axis` are.
-int stride_of(const MeshShape& shape, std::size_t axis) {
-  int stride = 1;
-  for (std::size_t inner = axis + 1; inner < shape.size(); ++inner) stride *= shape[inner].size;
-  return stride;
-}
-
-void validate_shape(const MeshShape& shape, std::int64_t ranks) {
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    validate(shape[i].size >= 1, "mesh axis {} has size {}; give 1 or more", shape[i].name,
-             shape[i].size);
-    for (std::size_t j = 0; j < i; ++j)
-      validate(shape[i].name != shape[j].name, "mesh axis {} is named twice; rename one",
-               shape[i].name);
-  }
-  validate(ranks_of(shape) == ranks,
-           "the mesh {} needs {} ranks but {} were started; change the sizes of the mesh or the "
-           "number of ranks",
-           to_string(shape), ranks_of(shape), ranks);
 }
 
 }  // namespace
 
-std::string to_string(const MeshShape& shape) {
-  std::vector<std::string> axes;
-  for (const auto& axis : shape) axes.push_back(fmt::format("{}={}", axis.name, axis.size));
-  return fmt::format("{}", fmt::join(axes, " x "));
-}
-
-std::vector<int> coordinates(const MeshShape& shape, int rank) {
-  std::vector<int> result(shape.size());
-  for (std::size_t i = shape.size(); i-- > 0;) {
-    result[i] = rank % shape[i].size;
-    rank /= shape[i].size;
-  }
-  return result;
-}
-
-double share_between_nodes(const MeshShape& shape, std::size_t axis, const Topology& topology,
+double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
                            Route route) {
-  const int size = shape[axis].size;
-  const int stride = stride_of(shape, axis);
+  const std::int64_t size = dims.group_size(along);
   std::int64_t crossing = 0;  // of the sends of one collective in which all ranks take part
   std::int64_t sends = 0;
-  for (int first = 0; first < static_cast<int>(topology.node_of.size()); ++first) {
-    if (coordinates(shape, first)[axis] != 0) continue;
-    std::map<int, std::int64_t> ranks_of_node;
-    for (int i = 0; i < size; ++i)
-      ++ranks_of_node[topology.node_of[static_cast<std::size_t>(first + i * stride)]];
+  for (const auto& group : groups_of(dims, along)) {
+    const auto nodes = by_node(group, topology);
     if (route == Route::pairs) {
-      sends += std::int64_t{size} * (size - 1);
-      for (const auto& [node, ranks] : ranks_of_node) crossing += ranks * (size - ranks);
+      sends += size * (size - 1);
+      for (const auto& [node, ranks] : nodes) crossing += ranks * (size - ranks);
     } else {
       sends += size;
-      if (ranks_of_node.size() > 1) crossing += std::ssize(ranks_of_node);
+      if (nodes.size() > 1) crossing += std::ssize(nodes);
     }
   }
   return sends == 0 ? 0 : static_cast<double>(crossing) / static_cast<double>(sends);
 }
 
-bool axis_within_node(const MeshShape& shape, std::size_t axis, const Topology& topology) {
-  const int stride = stride_of(shape, axis);
-  for (std::size_t rank = 0; rank < topology.node_of.size(); ++rank) {
-    // The first rank of this one's group: the same coordinates but 0 along the axis.
-    const int along = coordinates(shape, static_cast<int>(rank))[axis];
-    const std::size_t first = rank - static_cast<std::size_t>(along * stride);
-    if (topology.node_of[rank] != topology.node_of[first]) return false;
-  }
-  return true;
+bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology) {
+  return std::ranges::all_of(groups_of(dims, along), [&](const std::vector<int>& group) {
+    return by_node(group, topology).size() == 1;
+  });
 }
 
-DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, MeshShape shape)
-    : shape_(std::move(shape)) {
-  validate_shape(shape_, world.size());
+DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims)
+    : world_(world), dims_(std::move(dims)) {
+  validate(dims_.ranks() == world.size(),
+           "the mesh {} needs {} ranks but {} were started; change the sizes of the mesh or the "
+           "number of ranks",
+           to_string(dims_), dims_.ranks(), world.size());
   expects(topology.node_of.size() == static_cast<std::size_t>(world.size()),
           "a topology of {} ranks for a world of {}", topology.node_of.size(), world.size());
   if (device::kind() == device::Kind::cuda) nccl_.emplace(world);
-  const auto mine = coordinates(shape_, world.rank());
-  for (std::size_t i = 0; i < shape_.size(); ++i) {
-    const int first = world.rank() - mine[i] * stride_of(shape_, i);
-    const bool within = axis_within_node(shape_, i, topology);
-    auto group = world.split(first, mine[i]);
+  for (const auto& [name, size] : dims_.axes()) {
+    const auto along = dims_.named({name});
+    const int first = dims_.group(along, world.rank()).front();
+    const int rank = dims_.rank_in_group(along, world.rank());
+    const bool within = within_node(dims_, along, topology);
+    auto group = world.split(first, rank);
     std::unique_ptr<Collectives> collectives;
     if (nccl_)
-      collectives = nccl_->axis(shape_[i].name, group, first);
+      collectives = nccl_->axis(name, group, first);
     else if (within)
       collectives = std::make_unique<NodeCollectives>(group);
     else
       collectives = std::make_unique<MpiCollectives>(group);
     const double between =
-        share_between_nodes(shape_, i, topology, nccl_ ? Route::ring : Route::pairs);
-    axes_.push_back({shape_[i].name, shape_[i].size, mine[i], within, between, std::move(group),
-                     std::move(collectives)});
+        share_between_nodes(dims_, along, topology, nccl_ ? Route::ring : Route::pairs);
+    axes_.push_back({name, size, rank, within, between, std::move(group), std::move(collectives)});
   }
 }
 
-const DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) const {
+DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
   const auto found = std::ranges::find(axes_, name, &Axis::name);
-  expects(found != axes_.end(), "the mesh {} has no axis {}", to_string(shape_), name);
+  expects(found != axes_.end(), "the mesh {} has no axis {}", to_string(dims_), name);
   return *found;
 }
 
-DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
-  return const_cast<Axis&>(std::as_const(*this).axis(name));
+const Communicator& DeviceMesh::group(AxisSet along) {
+  const int size = dims_.group_size(along);
+  if (size == world_.size()) return world_;
+  for (const auto& axis : axes_)
+    if (axis.size == size && along == dims_.named({axis.name})) return axis.group;
+  auto found = groups_.find(along.to_ulong());
+  if (found == groups_.end()) {
+    const int first = dims_.group(along, world_.rank()).front();
+    const int rank = dims_.rank_in_group(along, world_.rank());
+    found = groups_.emplace(along.to_ulong(), world_.split(first, rank)).first;
+  }
+  return found->second;
 }
 
-std::string describe(const MeshShape& shape, const Topology& topology) {
+std::string describe(const ParallelDims& dims, const Topology& topology) {
   const auto ranks = topology.node_of.size();
-  std::string text = fmt::format("mesh {}: {} {} on {} {}\n", to_string(shape), ranks,
+  std::string text = fmt::format("mesh {}: {} {} on {} {}\n", to_string(dims), ranks,
                                  ranks == 1 ? "rank" : "ranks", topology.nodes,
                                  topology.nodes == 1 ? "node" : "nodes");
-  for (std::size_t i = 0; i < shape.size(); ++i)
-    text += fmt::format("  axis {}: {}\n", shape[i].name,
-                        axis_within_node(shape, i, topology) ? "within nodes, through shared memory"
-                                                             : "between nodes, by messages");
+  for (const auto& [name, size] : dims.axes())
+    text += fmt::format("  axis {}: {}\n", name,
+                        within_node(dims, dims.named({name}), topology)
+                            ? "within nodes, through shared memory"
+                            : "between nodes, by messages");
   std::vector<std::vector<std::size_t>> ranks_of(static_cast<std::size_t>(topology.nodes));
   for (std::size_t rank = 0; rank < ranks; ++rank)
     ranks_of[static_cast<std::size_t>(topology.node_of[rank])].push_back(rank);
   for (std::size_t node = 0; node < ranks_of.size(); ++node) {
     text += fmt::format("  node {} ({})\n", node, topology.host_of[ranks_of[node].front()]);
     for (const auto rank : ranks_of[node]) {
-      const auto at = coordinates(shape, static_cast<int>(rank));
+      const auto at = dims.coordinates(static_cast<int>(rank));
       text += fmt::format("    rank {:<4}", rank);
-      for (std::size_t i = 0; i < shape.size(); ++i)
-        text += fmt::format(" {} {}", shape[i].name, at[i]);
+      for (std::size_t i = 0; i < at.size(); ++i)
+        text += fmt::format(" {} {}", dims.axes()[i].name, at[i]);
       text += '\n';
     }
   }

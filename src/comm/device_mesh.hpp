@@ -1,30 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
 #include "comm/nccl.hpp"
+#include "comm/parallel_dims.hpp"
 #include "comm/topology.hpp"
 
 namespace llamesh::comm {
 
-/// One named axis of a mesh; axes are listed outermost first.
-struct MeshAxis {
-  std::string name;
-  int size = 1;
-};
-using MeshShape = std::vector<MeshAxis>;
-
-/// "replicate=2 x shard=4".
-std::string to_string(const MeshShape& shape);
-
-/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
-/// neighbouring ranks. For each axis it holds the group of ranks that differ in that axis only.
+/// The groups of a mesh of ranks: along each axis one for collectives, and along several axes for
+/// host values.
 class DeviceMesh {
  public:
   struct Axis {
@@ -37,28 +30,29 @@ class DeviceMesh {
     std::unique_ptr<Collectives> collectives;
   };
 
-  /// Collective. The sizes of `shape` must multiply to the size of the world.
-  DeviceMesh(const Communicator& world, const Topology& topology, MeshShape shape);
+  /// Collective. The sizes of the axes must multiply to the size of the world, which is borrowed.
+  DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
 
-  const MeshShape& shape() const { return shape_; }
+  const ParallelDims& dims() const { return dims_; }
+  std::vector<Axis>& axes() { return axes_; }
   Axis& axis(std::string_view name);
-  const Axis& axis(std::string_view name) const;
+  /// This rank's group along several axes: the world's, an axis' or one of its own, which is made
+  /// when it is asked for first; then this is collective.
+  const Communicator& group(AxisSet along);
 
  private:
-  MeshShape shape_;
+  const Communicator& world_;
+  ParallelDims dims_;
   std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are cut out of it
   std::vector<Axis> axes_;
+  std::map<unsigned long, Communicator> groups_;  ///< along several axes, by AxisSet::to_ulong()
 };
 
-/// Coordinates of `rank` in `shape`, outermost first. Pure.
-std::vector<int> coordinates(const MeshShape& shape, int rank);
+/// Node by node which rank has which coordinates (--print-mesh). Pure.
+std::string describe(const ParallelDims& dims, const Topology& topology);
 
-/// The group of ranks along each axis, as it stands: node by node which rank has which coordinates
-/// (--print-mesh).
-std::string describe(const MeshShape& shape, const Topology& topology);
-
-/// Whether all ranks that differ only in `axis` stand on one node, for each such group. Pure.
-bool axis_within_node(const MeshShape& shape, std::size_t axis, const Topology& topology);
+/// Whether each group along these axes has all its ranks on one node. Pure.
+bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology);
 
 /// The ways that bytes take between the ranks of an axis.
 enum class Route : std::uint8_t {
@@ -66,9 +60,9 @@ enum class Route : std::uint8_t {
   ring,   ///< each rank sends all to the next one, a node's ranks following each other: NCCL
 };
 
-/// Of the bytes that the ranks send over `axis`, all ranks together, the share that goes from one
-/// node to another: 0 to 1. Pure.
-double share_between_nodes(const MeshShape& shape, std::size_t axis, const Topology& topology,
+/// Of the bytes that the ranks send in their groups along these axes, all ranks together, the share
+/// that goes from one node to another: 0 to 1. Pure.
+double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
                            Route route);
 
 }  // namespace llamesh::comm

@@ -32,8 +32,16 @@ Reshard reshard_of(Strategy strategy) {
              : Reshard::after_backward;
 }
 
-comm::MeshShape mesh_shape(Strategy strategy, const comm::MeshOptions& options,
-                           const comm::Topology& topology) {
+comm::AxisSet sharded_axes(const comm::ParallelDims& dims) {
+  return dims.named({"shard"});
+}
+
+comm::AxisSet replicated_axes(const comm::ParallelDims& dims) {
+  return dims.all() & ~sharded_axes(dims);
+}
+
+comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& options,
+                                 const comm::Topology& topology) {
   const int world = static_cast<int>(topology.node_of.size());
   const int shard =
       options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology);
@@ -53,13 +61,13 @@ comm::MeshShape mesh_shape(Strategy strategy, const comm::MeshOptions& options,
              "{} shards over all ranks, but mesh.axes.replicate is {}; use "
              "hybrid_shard to replicate",
              name_of(strategy), replicate);
-  comm::MeshShape shape = {{"replicate", replicate}, {"shard", shard}};
+  comm::ParallelDims dims({{"replicate", replicate}, {"shard", shard}});
   if (is_hybrid(strategy))
-    validate(comm::axis_within_node(shape, 1, topology),
+    validate(comm::within_node(dims, sharded_axes(dims), topology),
              "{}: a shard axis of {} ranks would cross nodes ({} ranks on {} nodes, {} on the "
              "first); use a size that divides the ranks of a node, or full_shard",
              name_of(strategy), shard, world, topology.nodes, topology.ranks_on(0));
-  return shape;
+  return dims;
 }
 
 }  // namespace llamesh::sharding

@@ -73,7 +73,7 @@ class Run {
         trainer_(world, setup, mesh_),
         state_now_(state_of(setup, trainer_)),
         store_(folder_ / "checkpoints", setup.inputs.checkpoint,
-               {world, mesh_.axis("replicate").group}) {
+               {world, mesh_.group(sharding::replicated_axes(setup.mesh))}) {
     startup_.end_phase("communicators and model");
   }
 

@@ -113,15 +113,16 @@ Setup lay_out(const Inputs& inputs, comm::Topology topology) {
   in.model = in.model.resolved();
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.mesh = sharding::mesh_shape(in.sharding.strategy, in.mesh, setup.topology);
-  setup.micro_batches = micro_batches_of(in.train, std::ssize(setup.topology.node_of));
+  setup.mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, setup.topology);
+  setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.data()));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
   setup.layout = std::make_unique<const sharding::ShardLayout>(
-      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh.back().size);
+      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap),
+      setup.mesh.group_size(sharding::sharded_axes(setup.mesh)));
   if (in.train.epochs == 0) check_schedule(in);
   return setup;
 }

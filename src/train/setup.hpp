@@ -16,7 +16,7 @@ namespace llamesh::train {
 struct Setup {
   Inputs inputs;  ///< with model, global_batch, steps and folder resolved
   comm::Topology topology;
-  comm::MeshShape mesh;
+  comm::ParallelDims mesh;
   std::unique_ptr<const model::ParameterTable> table;  ///< at a fixed address: layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< of each rank in an optimizer step

@@ -29,6 +29,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
+      data_group_(mesh.group(setup.mesh.data())),
       fsdp_(*setup.layout, mesh_, setup.inputs.sharding, setup.inputs.precision),
       optimizer_(setup.inputs.optimizer, fsdp_),
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
@@ -81,11 +82,10 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step(const OnProgress& on_progress) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
-  for (const auto& [name, size] : setup_.mesh)
-    sent_before_[name] = mesh_.axis(name).collectives->bytes_sent();
+  for (const auto& axis : mesh_.axes()) sent_before_[axis.name] = axis.collectives->bytes_sent();
   std::int64_t mine = 0;
   comm::agree(world_, [&] { mine = load_micro_batches(); });  // a bad file is met by several ranks
-  const std::int64_t valid_tokens = world_.sum(mine);
+  const std::int64_t valid_tokens = data_group_.sum(mine);
   // A batch may hold nothing but prompts: then there is nothing to learn, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   const float scale = 1.0F / static_cast<float>(divisor);
@@ -99,7 +99,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
   fsdp_.finish_gradients();
 
   StepRecord record;
-  record.loss = world_.sum(loss) / divisor;
+  record.loss = data_group_.sum(loss) / divisor;
   record.grad_norm = optim::gradient_norm(fsdp_);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
@@ -140,13 +140,13 @@ double Trainer::evaluate(const OnProgress& on_progress) {
                            [](std::int32_t target) { return target >= 0; });
     on_progress();
   }
-  const std::int64_t all_valid = world_.sum(valid);
+  const std::int64_t all_valid = data_group_.sum(valid);
   comm::agree(world_, [&] {  // all ranks have the same number, one tells it
     validate(all_valid > 0,
              "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
              "other data in data.validation");
   });
-  return world_.sum(loss) / static_cast<double>(all_valid);
+  return data_group_.sum(loss) / static_cast<double>(all_valid);
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.
@@ -167,21 +167,21 @@ void Trainer::measure(StepRecord& record, double seconds) {
   record.mfu = peak_->utilization(
       record.tokens_per_second *
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
-  for (const auto& [name, size] : setup_.mesh) {
-    const auto& axis = mesh_.axis(name);
-    const std::int64_t sent = axis.collectives->bytes_sent() - sent_before_[name];
-    record.traffic[name] = sent;
-    record.traffic_between_nodes[name] =
+  for (const auto& axis : mesh_.axes()) {
+    const std::int64_t sent = axis.collectives->bytes_sent() - sent_before_[axis.name];
+    record.traffic[axis.name] = sent;
+    record.traffic_between_nodes[axis.name] =
         std::llround(axis.share_between_nodes * static_cast<double>(sent));
   }
 }
 
 data::Dealing Trainer::dealing() const {
+  const auto data = setup_.mesh.data();
   return {.sequence_length = setup_.inputs.data.sequence_length,
           .micro_batch = setup_.inputs.train.micro_batch,
           .global_batch = setup_.inputs.train.global_batch,
-          .rank = world_.rank(),
-          .ranks = world_.size()};
+          .rank = setup_.mesh.rank_in_group(data, world_.rank()),
+          .ranks = setup_.mesh.group_size(data)};
 }
 
 /// The batch where the model computes. On a GPU all batches use one copy: the model is done with a

@@ -64,6 +64,7 @@ class Trainer {
   const Setup& setup_;
   int threads_;
   comm::DeviceMesh& mesh_;
+  const comm::Communicator& data_group_;  ///< the ranks that read different data
   sharding::Fsdp fsdp_;
   optim::Optimizer optimizer_;
   model::Llama llama_;

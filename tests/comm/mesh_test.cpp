@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "comm/device_mesh.hpp"
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
@@ -38,23 +40,20 @@ TEST(Topology, OnPaperIsThatOfTheSameLaunch) {
   EXPECT_THROW(topology_on_paper(6, 4, 3), Error);
 }
 
-TEST(Mesh, CoordinatesAreRowMajor) {
-  const MeshShape shape{{"replicate", 2}, {"shard", 3}};
-  EXPECT_EQ(coordinates(shape, 0), (std::vector<int>{0, 0}));
-  EXPECT_EQ(coordinates(shape, 4), (std::vector<int>{1, 1}));
-  EXPECT_EQ(to_string(shape), "replicate=2 x shard=3");
-}
-
 TEST(Mesh, AnAxisLiesWithinNodesOnlyWhenAllItsGroupsDo) {
   const std::vector<int> one_machine(4, 0);
   const std::vector<std::string> hosts(4, "a");
   const auto two = make_topology(one_machine, hosts, 2);
-  const MeshShape shape{{"replicate", 2}, {"shard", 2}};
-  EXPECT_FALSE(axis_within_node(shape, 0, two));
-  EXPECT_TRUE(axis_within_node(shape, 1, two));
-  EXPECT_TRUE(axis_within_node(shape, 0, make_topology(one_machine, hosts, 0)));
-  EXPECT_FALSE(axis_within_node(shape, 1, make_topology({0, 0, 0, 1}, hosts, 0)));
-  const auto text = describe(shape, two);
+  const ParallelDims dims({{"replicate", 2}, {"shard", 2}});
+  const auto replicate = dims.named({"replicate"});
+  const auto shard = dims.named({"shard"});
+  EXPECT_FALSE(within_node(dims, replicate, two));
+  EXPECT_TRUE(within_node(dims, shard, two));
+  EXPECT_FALSE(within_node(dims, dims.all(), two));
+  EXPECT_TRUE(within_node(dims, {}, two));
+  EXPECT_TRUE(within_node(dims, replicate, make_topology(one_machine, hosts, 0)));
+  EXPECT_FALSE(within_node(dims, shard, make_topology({0, 0, 0, 1}, hosts, 0)));
+  const auto text = describe(dims, two);
   EXPECT_NE(text.find("4 ranks on 2 nodes"), std::string::npos) << text;
   EXPECT_NE(text.find("replicate 1 shard 0"), std::string::npos) << text;
 }
@@ -64,17 +63,18 @@ TEST(Mesh, TheShareBetweenNodesIsThatOfTheSendsThatCross) {
   const auto nodes_of = [&](std::vector<int> machines) {
     return make_topology(machines, hosts, 0);
   };
-  const auto share = [&](const MeshShape& shape, std::size_t axis, const Topology& topology) {
-    return std::pair(share_between_nodes(shape, axis, topology, Route::pairs),
-                     share_between_nodes(shape, axis, topology, Route::ring));
+  const auto share = [&](const ParallelDims& dims, std::size_t axis, const Topology& topology) {
+    const auto along = dims.named({dims.axes()[axis].name});
+    return std::pair(share_between_nodes(dims, along, topology, Route::pairs),
+                     share_between_nodes(dims, along, topology, Route::ring));
   };
   using Shares = std::pair<double, double>;
   const auto two_of_four = nodes_of({0, 0, 0, 0, 1, 1, 1, 1});
-  const MeshShape hybrid{{"replicate", 2}, {"shard", 4}};
+  const ParallelDims hybrid({{"replicate", 2}, {"shard", 4}});
   EXPECT_EQ(share(hybrid, 0, two_of_four), Shares(1, 1));
   EXPECT_EQ(share(hybrid, 1, two_of_four), Shares(0, 0));
   // One group over both nodes: 4 of a rank's 7 peers are on the other one; a ring crosses twice.
-  const MeshShape full{{"replicate", 1}, {"shard", 8}};
+  const ParallelDims full({{"replicate", 1}, {"shard", 8}});
   EXPECT_EQ(share(full, 0, two_of_four), Shares(0, 0));
   EXPECT_EQ(share(full, 1, two_of_four), Shares(4.0 / 7, 2.0 / 8));
   // Of unequal nodes the mean over the ranks: 6 x 2 and 2 x 6 of 8 x 7 sends.
@@ -88,7 +88,7 @@ TEST(Mesh, ReducesAlongEachAxisAlone) {
   const int inner = size % 2 == 0 ? 2 : 1;
   const auto topology = discover_topology(world(), inner);
   EXPECT_EQ(topology.nodes, size / inner);
-  DeviceMesh mesh(world(), topology, {{"replicate", size / inner}, {"shard", inner}});
+  DeviceMesh mesh(world(), topology, ParallelDims({{"replicate", size / inner}, {"shard", inner}}));
   auto& replicate = mesh.axis("replicate");
   auto& shard = mesh.axis("shard");
   EXPECT_NE(dynamic_cast<NodeCollectives*>(shard.collectives.get()), nullptr);
@@ -112,12 +112,28 @@ TEST(Mesh, ReducesAlongEachAxisAlone) {
   EXPECT_EQ(*b.as<float>(), static_cast<float>(along_replicate));
 }
 
-TEST(Mesh, RefusesShapesThatDoNotFit) {
-  const auto topology = discover_topology(world(), 0);
+TEST(Mesh, GroupsAlongSeveralAxes) {
   const int size = world().size();
-  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", size + 1}}), Error);
-  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", 0}}), Error);
-  EXPECT_THROW(DeviceMesh(world(), topology, {{"shard", size}, {"shard", 1}}), Error);
+  const int inner = size % 2 == 0 ? 2 : 1;
+  const auto topology = discover_topology(world(), 0);
+  const ParallelDims dims({{"a", inner}, {"b", size / inner}, {"c", 1}});
+  DeviceMesh mesh(world(), topology, dims);
+  EXPECT_EQ(&mesh.group(dims.all()), &world());
+  if (size > 1) {
+    EXPECT_EQ(&mesh.group(dims.named({"c"})), &mesh.axis("c").group);
+  }
+  for (const auto& along : {dims.named({"b", "c"}), dims.named({"c", "a"}), AxisSet()}) {
+    const auto& group = mesh.group(along);
+    EXPECT_EQ(&mesh.group(along), &group) << "made twice";
+    EXPECT_EQ(group.rank(), dims.rank_in_group(along, world().rank()));
+    const auto ranks = group.all_gather(world().rank());
+    EXPECT_TRUE(std::ranges::equal(ranks, dims.group(along, world().rank())));
+  }
+}
+
+TEST(Mesh, RefusesSizesThatDoNotFit) {
+  const auto topology = discover_topology(world(), 0);
+  EXPECT_THROW(DeviceMesh(world(), topology, ParallelDims({{"shard", world().size() + 1}})), Error);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class ShardedModel {
       : table_(model::parameter_table(config)),
         layout_(table_, sharding::make_units(table_, {}), mesh.shard),
         mesh_(world(), comm::discover_topology(world(), 0),
-              {{"replicate", mesh.replicate}, {"shard", mesh.shard}}),
+              comm::ParallelDims({{"replicate", mesh.replicate}, {"shard", mesh.shard}})),
         fsdp_(layout_, mesh_, {}, {}) {}
 
   const model::ParameterTable& table() const { return table_; }

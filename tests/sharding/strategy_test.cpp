@@ -23,7 +23,7 @@ comm::Topology machines(const std::vector<int>& per_node) {
 
 std::string shape(Strategy strategy, const std::vector<int>& per_node, int replicate = 0,
                   int shard = 0) {
-  return comm::to_string(mesh_shape(strategy, {replicate, shard, 0}, machines(per_node)));
+  return comm::to_string(parallel_dims(strategy, {replicate, shard, 0}, machines(per_node)));
 }
 
 std::string error(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard) {

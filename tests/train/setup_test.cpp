@@ -52,8 +52,8 @@ TEST_F(SetupTest, FillsInWhatWasLeftOpen) {
   EXPECT_EQ(setup.inputs.train.global_batch, 2 * ranks);
   EXPECT_EQ(setup.micro_batches, 1);
   EXPECT_EQ(setup.inputs.model.head_dim, 6);
-  EXPECT_EQ(setup.mesh.front().size * setup.mesh.back().size, ranks);
-  EXPECT_EQ(setup.layout->shard_size(), setup.mesh.back().size);
+  EXPECT_EQ(setup.mesh.ranks(), ranks);
+  EXPECT_EQ(setup.layout->shard_size(), setup.mesh.axes().back().size);
   EXPECT_TRUE(setup.train_tokens);
   EXPECT_FALSE(setup.validation_tokens);
 }

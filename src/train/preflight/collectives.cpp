@@ -67,18 +67,19 @@ std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
 Finding check_collectives(const Subject& at) {
   Finding finding{"collectives", "", {}};
   comm::DeviceMesh mesh(at.world, at.setup.topology, at.setup.mesh);
-  for (const auto& [name, size] : at.setup.mesh) {
+  for (const auto& axis : mesh.axes()) {
     constexpr std::int64_t n = 1 << 18;
-    const auto wrong = wrong_answers(*mesh.axis(name).collectives, n);
+    const auto wrong = wrong_answers(*axis.collectives, n);
     at.world.barrier();
     const auto start = std::chrono::steady_clock::now();
-    const auto again = wrong_answers(*mesh.axis(name).collectives, n);
+    const auto again = wrong_answers(*axis.collectives, n);
     const auto microseconds = at.world.max(static_cast<std::int64_t>(1e6 * seconds_since(start)));
-    collect(finding, at, wrong.empty() ? again : fmt::format("axis {}: {}", name, wrong));
+    collect(finding, at, wrong.empty() ? again : fmt::format("axis {}: {}", axis.name, wrong));
     finding.text += fmt::format(
-        "{}{}={} {}", finding.text.empty() ? "" : ", ", name, size,
-        size == 1 ? "alone"
-                  : fmt::format("right in {:.1f} ms", 1e-3 * static_cast<double>(microseconds)));
+        "{}{}={} {}", finding.text.empty() ? "" : ", ", axis.name, axis.size,
+        axis.size == 1
+            ? "alone"
+            : fmt::format("right in {:.1f} ms", 1e-3 * static_cast<double>(microseconds)));
   }
   if (!finding.bad.empty()) finding.text = "give wrong answers";
   return finding;

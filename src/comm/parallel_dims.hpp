@@ -1,0 +1,58 @@
+#pragma once
+
+#include <bitset>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llamesh::comm {
+
+/// One named axis of a mesh; axes are listed outermost first.
+struct MeshAxis {
+  std::string name;
+  int size = 1;
+};
+
+/// Some of the axes of one mesh: bit i is its i-th axis.
+using AxisSet = std::bitset<8>;
+
+/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
+/// neighbouring ranks. It answers every question about which rank has which place and which ranks
+/// form a group, for any list of axes; nothing else computes a rank from a rank. Pure arithmetic,
+/// the same on every rank.
+///
+/// A group along some axes are the ranks that differ in these axes only, in rank order. Along no
+/// axis every rank is a group of its own.
+class ParallelDims {
+ public:
+  ParallelDims() = default;  ///< one rank
+  /// Throws a user error when a size is below 1, a name is there twice or there are too many axes.
+  explicit ParallelDims(std::vector<MeshAxis> axes);
+
+  const std::vector<MeshAxis>& axes() const { return axes_; }
+  int ranks() const { return group_size(all()); }
+
+  AxisSet all() const;
+  /// The axes of these names. A mesh that lacks one is as if that axis had size 1.
+  AxisSet named(std::initializer_list<std::string_view> names) const;
+  /// The axes along which the ranks read different data: replicate and shard.
+  AxisSet data() const { return named({"replicate", "shard"}); }
+
+  /// Coordinates of `rank`, outermost first.
+  std::vector<int> coordinates(int rank) const;
+  int group_size(AxisSet along) const;
+  /// The place of `rank` in its group, 0 to group_size() - 1.
+  int rank_in_group(AxisSet along, int rank) const;
+  /// The ranks of the group of `rank`.
+  std::vector<int> group(AxisSet along, int rank) const;
+
+ private:
+  std::vector<MeshAxis> axes_;
+  std::vector<int> strides_;  ///< how many ranks apart neighbours along each axis are
+};
+
+/// "replicate=2 x shard=4".
+std::string to_string(const ParallelDims& dims);
+
+}  // namespace llamesh::comm

@@ -1,0 +1,70 @@
+#include "comm/parallel_dims.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "error_of.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+const ParallelDims dims({{"replicate", 2}, {"shard", 3}, {"tensor", 4}});
+
+TEST(ParallelDims, CoordinatesAreRowMajor) {
+  EXPECT_EQ(dims.ranks(), 24);
+  EXPECT_EQ(dims.coordinates(0), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(dims.coordinates(1), (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(dims.coordinates(23), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(dims.coordinates(17), (std::vector<int>{1, 1, 1}));
+  EXPECT_EQ(to_string(dims), "replicate=2 x shard=3 x tensor=4");
+}
+
+TEST(ParallelDims, AGroupDiffersInItsAxesOnly) {
+  EXPECT_EQ(dims.group(dims.named({"tensor"}), 17), (std::vector<int>{16, 17, 18, 19}));
+  EXPECT_EQ(dims.group(dims.named({"replicate"}), 17), (std::vector<int>{5, 17}));
+  EXPECT_EQ(dims.group(dims.named({"tensor", "replicate"}), 17),
+            (std::vector<int>{4, 5, 6, 7, 16, 17, 18, 19}));
+  EXPECT_EQ(dims.group({}, 17), std::vector<int>{17});
+  EXPECT_EQ(dims.group(dims.named({"expert"}), 17), std::vector<int>{17}) << "an axis not there";
+}
+
+/// Every subset of the axes cuts the ranks into groups: each rank is in one, at its place.
+TEST(ParallelDims, GroupsArePartitions) {
+  for (unsigned long bits = 0; bits < 8; ++bits) {
+    const AxisSet along(bits);
+    for (int rank = 0; rank < dims.ranks(); ++rank) {
+      const auto group = dims.group(along, rank);
+      ASSERT_EQ(std::ssize(group), dims.group_size(along));
+      EXPECT_TRUE(std::ranges::is_sorted(group));
+      EXPECT_EQ(group[static_cast<std::size_t>(dims.rank_in_group(along, rank))], rank);
+      for (const int member : group) EXPECT_EQ(dims.group(along, member), group);
+    }
+  }
+}
+
+TEST(ParallelDims, RanksAlongTensorReadTheSameData) {
+  EXPECT_EQ(dims.group_size(dims.data()), 6);
+  EXPECT_EQ(dims.rank_in_group(dims.data(), 16), 4);
+  EXPECT_EQ(dims.rank_in_group(dims.data(), 19), 4);
+  const ParallelDims without({{"shard", 3}});
+  EXPECT_EQ(without.group_size(without.data()), 3);
+  EXPECT_EQ(ParallelDims().group_size(ParallelDims().data()), 1);
+}
+
+TEST(ParallelDims, RefusesWhatIsNoMesh) {
+  const auto refused = [](std::vector<MeshAxis> axes, const std::string& why) {
+    const auto text = test::error_of([&] { ParallelDims(std::move(axes)); });
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+  };
+  refused({{"shard", 0}}, "axis shard has size 0");
+  refused({{"shard", 2}, {"shard", 1}}, "shard is named twice");
+  refused({{"a", 1 << 20}, {"b", 1 << 20}}, "more ranks than MPI");
+  std::vector<MeshAxis> many;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i"}) many.push_back({name, 1});
+  refused(many, "a mesh of 9 axes");
+}
+
+}  // namespace
+}  // namespace llamesh::comm
