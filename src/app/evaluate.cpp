@@ -169,9 +169,9 @@ int evaluate(const EvaluateArguments& arguments) {
   stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
   comm::agree(world, [&] {
     data.emplace(*stream,
-                 data::Dealing{.sequence_length = arguments.sequence_length,
-                               .rank = world.rank(),
-                               .ranks = world.size()},
+                 data::BatchPartition{.sequence_length = arguments.sequence_length,
+                                      .rank = world.rank(),
+                                      .ranks = world.size()},
                  0);
   });
   Sum sum;

@@ -10,21 +10,21 @@ constexpr std::int64_t ring_size = 4;
 
 }  // namespace
 
-Loader::Loader(const TrainingData& data, const Dealing& dealing, std::uint64_t seed,
+Loader::Loader(const TrainingData& data, const BatchPartition& partition, std::uint64_t seed,
                std::int64_t first_step)
     : data_(data),
-      dealing_(dealing),
+      partition_(partition),
       sampler_(data.sampler(seed)),
-      first_(first_step * dealing.micro_batches()) {
-  expects(data.sequence_length() == dealing.sequence_length, "sequences of {}, dealt as {}",
-          data.sequence_length(), dealing.sequence_length);
-  expects(
-      dealing.global_batch > 0 && dealing.global_batch % (dealing.ranks * dealing.micro_batch) == 0,
-      "a global batch of {} does not divide by {} ranks x {} sequences", dealing.global_batch,
-      dealing.ranks, dealing.micro_batch);
-  expects(dealing.rank >= 0 && dealing.rank < dealing.ranks, "data rank {} of {}", dealing.rank,
-          dealing.ranks);
-  ring_.assign(ring_size, Batch(dealing.micro_batch, dealing.sequence_length));
+      first_(first_step * partition.micro_batches()) {
+  expects(data.sequence_length() == partition.sequence_length, "sequences of {}, divided as {}",
+          data.sequence_length(), partition.sequence_length);
+  expects(partition.global_batch > 0 &&
+              partition.global_batch % (partition.ranks * partition.micro_batch) == 0,
+          "a global batch of {} does not divide by {} ranks x {} sequences", partition.global_batch,
+          partition.ranks, partition.micro_batch);
+  expects(partition.rank >= 0 && partition.rank < partition.ranks, "data rank {} of {}",
+          partition.rank, partition.ranks);
+  ring_.assign(ring_size, Batch(partition.micro_batch, partition.sequence_length));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -73,11 +73,12 @@ void Loader::run() {
 }
 
 void Loader::fill(Batch& batch, std::int64_t number) const {
-  const std::int64_t step = number / dealing_.micro_batches();
-  const std::int64_t micro = number % dealing_.micro_batches();
-  const std::int64_t position = step * dealing_.global_batch +
-                                (micro * dealing_.ranks + dealing_.rank) * dealing_.micro_batch;
-  for (std::int64_t row = 0; row < dealing_.micro_batch; ++row) {
+  const std::int64_t step = number / partition_.micro_batches();
+  const std::int64_t micro = number % partition_.micro_batches();
+  const std::int64_t position =
+      step * partition_.global_batch +
+      (micro * partition_.ranks + partition_.rank) * partition_.micro_batch;
+  for (std::int64_t row = 0; row < partition_.micro_batch; ++row) {
     const Place place = sampler_.place_of(position + row);
     batch.set_row(row, data_.stream(place.source), place.sequence);
   }

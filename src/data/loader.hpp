@@ -13,9 +13,10 @@
 
 namespace llamesh::data {
 
-/// How the sequences of a step are dealt out. Micro-batch a of data rank r takes the positions
-/// step * global_batch + (a * ranks + r) * micro_batch and the micro_batch - 1 that follow.
-struct Dealing {
+/// How the sequences of a step are divided among the data ranks. Micro-batch a of data rank r takes
+/// the positions step * global_batch + (a * ranks + r) * micro_batch and the micro_batch - 1 that
+/// follow.
+struct BatchPartition {
   std::int64_t sequence_length = 512;
   std::int64_t micro_batch = 1;  ///< sequences of one batch of one rank
   std::int64_t global_batch =
@@ -26,13 +27,13 @@ struct Dealing {
   std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }
 };
 
-/// Deals out the training data: batch after batch of one rank, from any step on. Its only state is
+/// Loads the training data: batch after batch of one rank, from any step on. Its only state is
 /// the step, so a resumed run sees exactly what an unbroken one would. A background thread fills a
 /// few batches ahead; the memory is allocated once.
 class Loader {
  public:
   /// Starts reading at the first micro-batch of `first_step`. `data` is borrowed.
-  Loader(const TrainingData& data, const Dealing& dealing, std::uint64_t seed,
+  Loader(const TrainingData& data, const BatchPartition& partition, std::uint64_t seed,
          std::int64_t first_step);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -49,7 +50,7 @@ class Loader {
   void fill(Batch& batch, std::int64_t number) const;
 
   const TrainingData& data_;
-  Dealing dealing_;
+  BatchPartition partition_;
   Sampler sampler_;
   std::int64_t first_;       ///< number of the first micro-batch, counted from step 0
   std::vector<Batch> ring_;  ///< batch k lies in slot k % size

@@ -94,11 +94,11 @@ std::int64_t IdArray::find(std::uint32_t id, std::int64_t from, std::int64_t to)
   });
 }
 
-MadeIds::MadeIds(std::int64_t vocab_size)
+TokenBuffer::TokenBuffer(std::int64_t vocab_size)
     : id_bytes_(vocab_size <= std::int64_t{std::numeric_limits<std::uint16_t>::max()} + 1 ? 2 : 4) {
 }
 
-void MadeIds::append(std::span<const std::int32_t> ids) {
+void TokenBuffer::append(std::span<const std::int32_t> ids) {
   for (const std::int32_t id : ids) {
     // The low bytes come first.
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(&id);

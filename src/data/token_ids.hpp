@@ -39,10 +39,10 @@ class IdArray {
 };
 
 /// Ids that were made here, in as few bytes as the vocabulary allows.
-class MadeIds {
+class TokenBuffer {
  public:
   /// All ids are below `vocab_size`.
-  explicit MadeIds(std::int64_t vocab_size);
+  explicit TokenBuffer(std::int64_t vocab_size);
   void append(std::span<const std::int32_t> ids);
   IdArray ids() const { return {bytes_, id_bytes_}; }
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }

@@ -22,7 +22,7 @@ std::string_view text_of(const MappedFile& mapped) {
 
 /// What the block is made of, while it grows.
 struct Tokens {
-  MadeIds ids;
+  TokenBuffer ids;
   std::vector<std::int64_t> file_ends = {};
   std::vector<std::int64_t> documents = {};
   std::vector<std::int64_t> uncounted = {};
@@ -90,7 +90,7 @@ struct TokenizedText::Footer {
 TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::string> files,
                              std::int64_t vocab_size, const Tokenizer& tokenizer) {
   check_text_size(options, files);
-  Tokens tokens{.ids = MadeIds(vocab_size)};
+  Tokens tokens{.ids = TokenBuffer(vocab_size)};
   DocumentMarks marks;
   if (options.format == Format::jsonl) marks = document_marks(tokenizer, options.tokenizer);
   for (const std::string& path : files) {

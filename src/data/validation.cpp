@@ -13,21 +13,21 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 
 }  // namespace
 
-ValidationData::ValidationData(const TokenStream& stream, const Dealing& dealing,
+ValidationData::ValidationData(const TokenStream& stream, const BatchPartition& partition,
                                std::int64_t limit)
-    : stream_(stream), dealing_(dealing) {
+    : stream_(stream), partition_(partition) {
   validate(stream.size() >= 2,
            "the validation data {} has {} tokens; a prediction needs at least 2", stream.describe(),
            stream.size());
-  const std::int64_t sequences = ceil_div(stream.size() - 1, dealing.sequence_length);
-  batches_ = ceil_div(sequences, dealing.ranks * dealing.micro_batch);
+  const std::int64_t sequences = ceil_div(stream.size() - 1, partition.sequence_length);
+  batches_ = ceil_div(sequences, partition.ranks * partition.micro_batch);
   if (limit > 0) batches_ = std::min(batches_, limit);
 }
 
 void ValidationData::read(std::int64_t k, Batch& batch) const {
   expects(k >= 0 && k < batches_, "validation batch {} of {}", k, batches_);
-  const std::int64_t first = (k * dealing_.ranks + dealing_.rank) * dealing_.micro_batch;
-  for (std::int64_t row = 0; row < dealing_.micro_batch; ++row)
+  const std::int64_t first = (k * partition_.ranks + partition_.rank) * partition_.micro_batch;
+  for (std::int64_t row = 0; row < partition_.micro_batch; ++row)
     batch.set_row(row, stream_, first + row);
 }
 

@@ -13,9 +13,9 @@ namespace llamesh::data {
 /// every rank has the same number of batches.
 class ValidationData {
  public:
-  /// `stream` is borrowed; of `dealing` the global batch is not used. `limit` batches at most, 0:
+  /// `stream` is borrowed; of `partition` the global batch is not used. `limit` batches at most, 0:
   /// no limit. Throws a user error when the stream has fewer than two tokens.
-  ValidationData(const TokenStream& stream, const Dealing& dealing, std::int64_t limit);
+  ValidationData(const TokenStream& stream, const BatchPartition& partition, std::int64_t limit);
 
   /// Batches of each rank.
   std::int64_t batches() const { return batches_; }
@@ -24,7 +24,7 @@ class ValidationData {
 
  private:
   const TokenStream& stream_;
-  Dealing dealing_;
+  BatchPartition partition_;
   std::int64_t batches_;
 };
 

@@ -69,7 +69,7 @@ void Optimizer::step(double lr, double norm, std::int64_t step) {
         ops::sgd(stream, parameter, moment, gradient, sgd);
     }
   }
-  fsdp_.masters_changed();
+  fsdp_.on_master_weights_updated();
 }
 
 }  // namespace llamesh::optim

@@ -109,7 +109,7 @@ void Fsdp::initialize(std::uint64_t seed, float stddev) {
       device::upload(compute_, units_[u].master.slice(piece.offset, piece.count), numbers.data());
     }
   }
-  masters_changed();
+  on_master_weights_updated();
 }
 
 void Fsdp::enter(model::ModuleId module, Pass pass) {
@@ -140,7 +140,7 @@ void Fsdp::gather(std::size_t u) {
   device::Event free;
   if (!masters_are_gathered_) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
-    const auto& slot = gathered_slots_.lend(u, numel);
+    const auto& slot = gathered_slots_.acquire(u, numel);
     unit.whole = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
   }
@@ -169,7 +169,7 @@ void Fsdp::reshard(std::size_t u) {
   if (masters_are_gathered_) return;
   if (poison_ && (shard_.size == 1 || !shard_.collectives->shares_gathered()))
     device::set_bytes(compute_, units_[u].whole, device::nan_bytes);
-  gathered_slots_.give_back(u, compute_.record());
+  gathered_slots_.release(u, compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
@@ -189,7 +189,7 @@ void Fsdp::open_gradients(std::size_t u) {
     return;
   }
   const auto& placed = layout_.units()[u];
-  const auto& slot = gradient_slots_.lend(u, placed.padded_numel);
+  const auto& slot = gradient_slots_.acquire(u, placed.padded_numel);
   compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
   unit.parts = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
   const Tensor padding = unit.parts.slice(placed.numel, placed.padded_numel - placed.numel);
@@ -224,7 +224,7 @@ void Fsdp::reduce(std::size_t u) {
     unit.reduced = shard_.collectives->reduce_scatter(
         unit.gradient, unit.parts, micro_batch_.first ? Accumulate::no : Accumulate::yes,
         unit.reduced);
-    gradient_slots_.give_back(u, unit.reduced);
+    gradient_slots_.release(u, unit.reduced);
   }
   unit.parts = {};
   if (micro_batch_.last && replicate_.size > 1) {
@@ -233,7 +233,7 @@ void Fsdp::reduce(std::size_t u) {
   }
 }
 
-void Fsdp::masters_changed() {
+void Fsdp::on_master_weights_updated() {
   shard_.collectives->stream().wait(compute_.record());
 }
 

@@ -50,7 +50,7 @@ class Fsdp final : public model::Weights {
   void finish_gradients();
   /// Comes after work in the compute stream has changed the masters: units are gathered from them
   /// only when it is done.
-  void masters_changed();
+  void on_master_weights_updated();
 
   // model::Weights
   void enter(model::ModuleId module, model::Pass pass) override;

@@ -11,18 +11,18 @@ SlotPool::SlotPool(std::function<device::Buffer(std::int64_t)> allocate, std::si
 
 std::size_t SlotPool::choose(std::size_t unit, std::int64_t numel) {
   const std::size_t before = slot_of_[unit];
-  if (before != none && entries_[before]->lent_to == none) return before;
+  if (before != none && entries_[before]->owner == none) return before;
   std::size_t oldest = none;
   std::size_t fitting = 0;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    if (entries_[i]->lent_to != none || entries_[i]->slot.numel < numel) continue;
+    if (entries_[i]->owner != none || entries_[i]->slot.numel < numel) continue;
     ++fitting;
     if (oldest == none || entries_[i]->returned < entries_[oldest]->returned) oldest = i;
   }
   return fitting > behind_ ? oldest : none;
 }
 
-SlotPool::Slot& SlotPool::lend(std::size_t unit, std::int64_t numel) {
+SlotPool::Slot& SlotPool::acquire(std::size_t unit, std::int64_t numel) {
   std::size_t at = choose(unit, numel);
   if (at == none) {
     at = entries_.size();
@@ -31,18 +31,18 @@ SlotPool::Slot& SlotPool::lend(std::size_t unit, std::int64_t numel) {
     entries_[at]->slot.buffer.stop_counting();
   }
   Entry& entry = *entries_[at];
-  entry.lent_to = unit;
+  entry.owner = unit;
   entry.claim = device::Claim(entry.slot.buffer.own_bytes() * numel / entry.slot.numel);
   slot_of_[unit] = at;
   return entry.slot;
 }
 
-void SlotPool::give_back(std::size_t unit, device::Event free_after) {
-  expects(slot_of_[unit] != none && entries_[slot_of_[unit]]->lent_to == unit,
+void SlotPool::release(std::size_t unit, device::Event free_after) {
+  expects(slot_of_[unit] != none && entries_[slot_of_[unit]]->owner == unit,
           "unit {} gave back a slot that it did not have", unit);
   Entry& entry = *entries_[slot_of_[unit]];
   entry.slot.free_after = std::move(free_after);
-  entry.lent_to = none;
+  entry.owner = none;
   entry.returned = ++clock_;
   entry.claim.reset();
 }

@@ -17,7 +17,7 @@ namespace llamesh::sharding {
 /// only on the order of calls, so it is the same on every rank and allocate may be collective.
 class SlotPool {
  public:
-  /// `allocate(numel)` makes a buffer for that many elements. `behind`: how many given-back slots
+  /// `allocate(numel)` makes a buffer for that many elements. `behind`: how many released slots
   /// are left alone in favour of a new one, because a collective is still reading them.
   SlotPool(std::function<device::Buffer(std::int64_t)> allocate, std::size_t units,
            std::size_t behind);
@@ -27,17 +27,17 @@ class SlotPool {
     std::int64_t numel;        ///< capacity
     device::Event free_after;  ///< its former contents are in use until then
   };
-  /// A slot for a unit of `numel` elements, counted as in use until it is given back.
-  Slot& lend(std::size_t unit, std::int64_t numel);
+  /// A slot for a unit of `numel` elements, counted as in use until it is released.
+  Slot& acquire(std::size_t unit, std::int64_t numel);
   /// The unit's slot may be used again after the event.
-  void give_back(std::size_t unit, device::Event free_after);
+  void release(std::size_t unit, device::Event free_after);
 
  private:
   static constexpr auto none = std::numeric_limits<std::size_t>::max();
   struct Entry {
     Slot slot;
-    std::size_t lent_to = none;  ///< the unit that has it
-    std::int64_t returned = 0;   ///< when it was given back last, counted in calls
+    std::size_t owner = none;   ///< the unit that has it
+    std::int64_t returned = 0;  ///< when it was released last, counted in calls
     device::Claim claim;
   };
   std::size_t choose(std::size_t unit, std::int64_t numel);

@@ -90,7 +90,7 @@ class Run {
     if (const auto& in = setup_.inputs; in.train.epochs > 0)
       spdlog::info("train.epochs {}: {} steps of {} sequences", in.train.epochs, in.train.steps,
                    in.train.global_batch);
-    tell_the_job();
+    log_job();
     watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
     data_ = {
         .seed = setup_.inputs.run.seed,
@@ -111,7 +111,7 @@ class Run {
     startup_.end_phase("resume");
   }
 
-  ExitCode to_the_end() {
+  ExitCode run_until_done() {
     const Inputs& in = setup_.inputs;
     if (const Stop stop = asked_before_training(); stop != Stop::no) {
       spdlog::info("{} asks the run to stop: it does so before it trains", describe(stop, folder_));
@@ -130,7 +130,7 @@ class Run {
       watchdog_.begin(Activity::training, trainer_.step() + 1);
       const StepRecord record = trainer_.train_step([this] { watchdog_.progress(); });
       if (metrics_) metrics_->write(record);
-      if (std::exchange(first, false)) tell_the_start(progress);
+      if (std::exchange(first, false)) log_startup(progress);
       progress.show(record.step, fields(record, in.train.steps), seconds_since(start));
       const bool last = record.step == in.train.steps;
       if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0))
@@ -149,7 +149,7 @@ class Run {
   }
 
  private:
-  void tell_the_job() {
+  void log_job() {
     if (const char* job = std::getenv("SLURM_JOB_ID")) {
       const char* restarts = std::getenv("SLURM_RESTART_COUNT");
       const auto left = deadline_.seconds_left(std::chrono::seconds(1));
@@ -168,7 +168,7 @@ class Run {
           *left, state_.seconds_needed);
   }
 
-  void tell_the_start(Progress& progress) {
+  void log_startup(Progress& progress) {
     startup_.end_phase("first step");
     progress.clear();
     spdlog::info("startup: {}", startup_.describe());
@@ -178,7 +178,7 @@ class Run {
   using Event = std::pair<std::string, std::string>;
 
   /// With the weights of a Hugging Face folder, or those that the seed makes.
-  Event start_afresh() {
+  Event initialize_weights() {
     const auto& pretrained = setup_.inputs.pretrained;
     if (!pretrained.load_weights) return {"start", "a fresh start"};
     const auto begin = Clock::now();
@@ -197,9 +197,9 @@ class Run {
       check_data(saved, data_, mode == "auto" ? own / checkpoint::name_of_step(saved.step) : "");
     };
     const auto found = store_.resume(state_now_.room(), mode, check);
-    if (!found) return start_afresh();
+    if (!found) return initialize_weights();
     send_state();
-    trainer_.go_on_from(found->step, found->tokens);
+    trainer_.resume_from(found->step, found->tokens);
     trainer_.keep_bf16_products(found->bf16_products);
     if (mode == "auto") saved_step_ = found->step;
     spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
@@ -211,7 +211,7 @@ class Run {
 
   void send_state() {
     state_now_.send();
-    trainer_.parameters_loaded();
+    trainer_.on_master_weights_loaded();
   }
 
   Stop asked_before_training() {
@@ -357,7 +357,7 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
   Run run(world, setup, config, std::move(startup), watchdog, changes);
   try {
     run.start();
-    return run.to_the_end();
+    return run.run_until_done();
   } catch (const comm::Failed&) {
     throw;
   } catch (const std::exception& any) {

@@ -41,8 +41,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
   const Inputs& in = setup.inputs;
   fsdp_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
   if (setup.validation_tokens)
-    validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens, dealing(),
-                                                         in.evaluate.batches);
+    validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
+                                                         batch_partition(), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
   peak_.emplace([&world, dtype = in.precision.parameters, before = false]() mutable {
     // Once a GPU computes its memory may be full.
@@ -50,7 +50,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       return std::vector<double>();
     return measured_gemm_rates(world, dtype);
   });
-  go_on_from(0, 0);
+  resume_from(0, 0);
 }
 
 std::string Trainer::bf16_products() const {
@@ -62,11 +62,11 @@ void Trainer::keep_bf16_products(const std::string& recorded) {
     peak_->measure_again();
 }
 
-void Trainer::go_on_from(std::int64_t step, std::int64_t tokens) {
+void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
   step_ = step;
   tokens_ = tokens;
   const Inputs& in = setup_.inputs;
-  loader_.emplace(*setup_.train_tokens, dealing(), in.run.seed, step);
+  loader_.emplace(*setup_.train_tokens, batch_partition(), in.run.seed, step);
 }
 
 std::string Trainer::describe() const {
@@ -175,7 +175,7 @@ void Trainer::measure(StepRecord& record, double seconds) {
   }
 }
 
-data::Dealing Trainer::dealing() const {
+data::BatchPartition Trainer::batch_partition() const {
   const auto data = setup_.mesh.data();
   return {.sequence_length = setup_.inputs.data.sequence_length,
           .micro_batch = setup_.inputs.train.micro_batch,

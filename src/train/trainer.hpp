@@ -37,7 +37,7 @@ class Trainer {
   std::int64_t step() const { return step_; }
   std::int64_t tokens() const { return tokens_; }
   /// Continues after step `step`, the state having been filled by whoever calls.
-  void go_on_from(std::int64_t step, std::int64_t tokens);
+  void resume_from(std::int64_t step, std::int64_t tokens);
 
   /// One line: model, mesh, strategy, threads and their speed.
   std::string describe() const;
@@ -47,7 +47,7 @@ class Trainer {
   double gemm_rate() const { return peak_->rate(); }
   const sharding::Fsdp& fsdp() const { return fsdp_; }
   /// Comes after the masters were written from outside, by work in the compute stream.
-  void parameters_loaded() { fsdp_.masters_changed(); }
+  void on_master_weights_loaded() { fsdp_.on_master_weights_updated(); }
   /// How bf16 products are computed, as a checkpoint records it (bf16_products.hpp).
   std::string bf16_products() const;
   /// Computes them as the run of a checkpoint did. Collective.
@@ -57,7 +57,7 @@ class Trainer {
  private:
   std::int64_t load_micro_batches();
   void measure(StepRecord& record, double seconds);
-  data::Dealing dealing() const;
+  data::BatchPartition batch_partition() const;
   model::Batch as_tensors(data::Batch& batch);
 
   const comm::Communicator& world_;

@@ -47,9 +47,9 @@ class Cursor : public testing::Test {
                                std::int64_t first, std::int64_t steps) {
     std::vector<Row> result(static_cast<std::size_t>(steps * global_batch));
     for (int rank = 0; rank < ranks; ++rank) {
-      const Dealing dealing{length, micro, global_batch, rank, ranks};
-      Loader loader(data, dealing, 5, first);
-      for (std::int64_t k = 0; k < steps * dealing.micro_batches(); ++k) {
+      const BatchPartition partition{length, micro, global_batch, rank, ranks};
+      Loader loader(data, partition, 5, first);
+      for (std::int64_t k = 0; k < steps * partition.micro_batches(); ++k) {
         const Batch& batch = loader.next();
         const std::int64_t position = (k * ranks + rank) * micro;
         for (std::int64_t i = 0; i < micro; ++i)

@@ -44,7 +44,8 @@ struct Text {
   TokenStream stream;
 };
 
-Dealing deal(std::int64_t length, std::int64_t micro, std::int64_t global, int rank, int ranks) {
+BatchPartition deal(std::int64_t length, std::int64_t micro, std::int64_t global, int rank,
+                    int ranks) {
   return {.sequence_length = length,
           .micro_batch = micro,
           .global_batch = global,
@@ -80,11 +81,11 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
 
 TEST(Loader, ResumesAtAnyStep) {
   const Text text(2000);
-  const Dealing dealing = deal(8, 2, 8, 1, 2);  // two micro-batches a step
+  const BatchPartition partition = deal(8, 2, 8, 1, 2);  // two micro-batches a step
   const TrainingData data = text.data(8, Order::shuffled);
-  Loader whole(data, dealing, 9, 0);
+  Loader whole(data, partition, 9, 0);
   for (std::int64_t step = 0; step < 40; ++step) {
-    Loader resumed(data, dealing, 9, step);
+    Loader resumed(data, partition, 9, step);
     for (int a = 0; a < 2; ++a) {
       const Batch& expected = whole.next();
       const Batch& batch = resumed.next();

@@ -36,65 +36,66 @@ class SlotPoolTest : public testing::Test {
 
 TEST_F(SlotPoolTest, GivesAUnitTheSlotThatItHadBefore) {
   auto slots = pool(2, 0);
-  const auto* first = slots.lend(0, 100).buffer.data();
-  const auto* second = slots.lend(1, 100).buffer.data();
+  const auto* first = slots.acquire(0, 100).buffer.data();
+  const auto* second = slots.acquire(1, 100).buffer.data();
   EXPECT_NE(first, second);
-  slots.give_back(0, {});
-  slots.give_back(1, {});
-  EXPECT_EQ(slots.lend(1, 100).buffer.data(), second) << "not the one that was free the longest";
-  EXPECT_EQ(slots.lend(0, 100).buffer.data(), first);
+  slots.release(0, {});
+  slots.release(1, {});
+  EXPECT_EQ(slots.acquire(1, 100).buffer.data(), second) << "not the one that was free the longest";
+  EXPECT_EQ(slots.acquire(0, 100).buffer.data(), first);
   EXPECT_EQ(allocated_, (std::vector<std::int64_t>{100, 100}));
 }
 
 TEST_F(SlotPoolTest, NeverLendsASlotTwiceAtATime) {
   auto slots = pool(4, 0);
   std::set<const void*> lent;
-  for (std::size_t unit = 0; unit < 4; ++unit) lent.insert(slots.lend(unit, 64).buffer.data());
+  for (std::size_t unit = 0; unit < 4; ++unit) lent.insert(slots.acquire(unit, 64).buffer.data());
   EXPECT_EQ(lent.size(), 4U);
 }
 
 TEST_F(SlotPoolTest, TakesAnotherUnitsSlotThatIsLargeEnough) {
   auto slots = pool(3, 0);
-  const auto* large = slots.lend(0, 100).buffer.data();
-  slots.give_back(0, {});
-  auto& reused = slots.lend(1, 30);
+  const auto* large = slots.acquire(0, 100).buffer.data();
+  slots.release(0, {});
+  auto& reused = slots.acquire(1, 30);
   EXPECT_EQ(reused.buffer.data(), large);
   EXPECT_EQ(reused.numel, 100);
-  slots.give_back(1, {});
-  EXPECT_NE(slots.lend(2, 101).buffer.data(), large);
+  slots.release(1, {});
+  EXPECT_NE(slots.acquire(2, 101).buffer.data(), large);
   EXPECT_EQ(allocated_, (std::vector<std::int64_t>{100, 101}));
 }
 
 TEST_F(SlotPoolTest, TakesTheSlotThatWasGivenBackFirst) {
   auto slots = pool(5, 0);
   std::vector<const void*> lent;
-  for (std::size_t unit = 0; unit < 3; ++unit) lent.push_back(slots.lend(unit, 64).buffer.data());
-  for (const std::size_t unit : {1U, 2U, 0U}) slots.give_back(unit, {});
-  EXPECT_EQ(slots.lend(3, 64).buffer.data(), lent[1]);
-  EXPECT_EQ(slots.lend(4, 64).buffer.data(), lent[2]);
+  for (std::size_t unit = 0; unit < 3; ++unit)
+    lent.push_back(slots.acquire(unit, 64).buffer.data());
+  for (const std::size_t unit : {1U, 2U, 0U}) slots.release(unit, {});
+  EXPECT_EQ(slots.acquire(3, 64).buffer.data(), lent[1]);
+  EXPECT_EQ(slots.acquire(4, 64).buffer.data(), lent[2]);
 }
 
 TEST_F(SlotPoolTest, LeavesSlotsAloneThatACollectiveStillReads) {
   auto slots = pool(4, 1);
-  const auto* first = slots.lend(0, 64).buffer.data();
-  slots.give_back(0, {});
-  const auto* second = slots.lend(1, 64).buffer.data();
+  const auto* first = slots.acquire(0, 64).buffer.data();
+  slots.release(0, {});
+  const auto* second = slots.acquire(1, 64).buffer.data();
   EXPECT_NE(second, first) << "the slot of unit 0 is the one behind";
-  slots.give_back(1, {});
-  EXPECT_EQ(slots.lend(2, 64).buffer.data(), first) << "the slot of unit 1 is the one behind";
-  slots.give_back(2, {});
-  EXPECT_EQ(slots.lend(3, 64).buffer.data(), second);
+  slots.release(1, {});
+  EXPECT_EQ(slots.acquire(2, 64).buffer.data(), first) << "the slot of unit 1 is the one behind";
+  slots.release(2, {});
+  EXPECT_EQ(slots.acquire(3, 64).buffer.data(), second);
   EXPECT_EQ(allocated_.size(), 2U);
 }
 
 TEST_F(SlotPoolTest, HandsOnTheEventThatFreesTheSlot) {
   auto slots = pool(1, 0);
-  EXPECT_TRUE(slots.lend(0, 64).free_after.ready());
+  EXPECT_TRUE(slots.acquire(0, 64).free_after.ready());
   auto stream = device::Stream::worker();
   std::atomic<bool> go{false};
   stream.run([&] { go.wait(false); });
-  slots.give_back(0, stream.record());
-  const auto& slot = slots.lend(0, 64);
+  slots.release(0, stream.record());
+  const auto& slot = slots.acquire(0, 64);
   EXPECT_FALSE(slot.free_after.ready());
   go = true;
   go.notify_all();
@@ -104,18 +105,18 @@ TEST_F(SlotPoolTest, HandsOnTheEventThatFreesTheSlot) {
 TEST_F(SlotPoolTest, CountsWhatIsLentAndNoMore) {
   {
     auto slots = pool(3, 0);
-    slots.lend(0, 100);
+    slots.acquire(0, 100);
     EXPECT_EQ(in_use(), 400);
-    slots.lend(1, 60);
+    slots.acquire(1, 60);
     EXPECT_EQ(in_use(), 640);
-    slots.give_back(0, {});
+    slots.release(0, {});
     EXPECT_EQ(in_use(), 240);
-    slots.lend(2, 25);  // a quarter of the slot of unit 0
+    slots.acquire(2, 25);  // a quarter of the slot of unit 0
     EXPECT_EQ(in_use(), 340);
-    slots.give_back(1, {});
-    slots.give_back(2, {});
+    slots.release(1, {});
+    slots.release(2, {});
     EXPECT_EQ(in_use(), 0);
-    slots.lend(0, 100);
+    slots.acquire(0, 100);
   }
   EXPECT_EQ(in_use(), 0) << "a pool takes its claims along";
 }
@@ -124,18 +125,18 @@ TEST_F(SlotPoolTest, CountsItsShareOfSharedMemory) {
   auto memory = std::make_shared<std::vector<std::byte>>(400);
   SlotPool slots([&](std::int64_t) { return device::Buffer(memory, memory->data(), 400, 100); }, 2,
                  0);
-  slots.lend(0, 100);
+  slots.acquire(0, 100);
   EXPECT_EQ(in_use(), 100);
-  slots.give_back(0, {});
-  slots.lend(1, 50);
+  slots.release(0, {});
+  slots.acquire(1, 50);
   EXPECT_EQ(in_use(), 50);
 }
 
 TEST_F(SlotPoolTest, RefusesASlotThatWasNotLent) {
   auto slots = pool(1, 0);
-  slots.lend(0, 64);
-  slots.give_back(0, {});
-  EXPECT_THROW(slots.give_back(0, {}), Error);
+  slots.acquire(0, 64);
+  slots.release(0, {});
+  EXPECT_THROW(slots.release(0, {}), Error);
 }
 
 /// The calls of one step of sharding::Fsdp: a unit is gathered with the next one ahead, and given
@@ -145,13 +146,13 @@ void step_of_gathers(SlotPool& pool, const std::vector<std::int64_t>& sizes, boo
   const auto gather = [&](std::size_t u) {
     if (u >= sizes.size() || gathered[u]) return;
     gathered[u] = true;
-    pool.lend(u, sizes[u]);
+    pool.acquire(u, sizes[u]);
   };
   const auto visit = [&](std::size_t u, std::size_t next) {
     gather(u);
     if (prefetch) gather(next);
     gathered[u] = false;
-    pool.give_back(u, {});
+    pool.release(u, {});
   };
   for (std::size_t u = 0; u < sizes.size(); ++u) visit(u, u + 1);
   for (std::size_t u = sizes.size(); u-- > 0;) visit(u, u - 1);
