@@ -13,6 +13,7 @@
 #include "app/bench_checkpoint_raw.hpp"
 #include "app/bench_checkpoint_state.hpp"
 #include "app/bench_checkpoint_timings.hpp"
+#include "checkpoint/format.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/session.hpp"
 #include "core/file.hpp"
@@ -118,7 +119,7 @@ class Bench {
     };
     if (rank == 0) {
       drop_from_cache(raw);
-      drop_from_cache(saved / "state.h5");
+      drop_from_cache(saved / checkpoint::state_name);
     }
     const auto nothing = [] {};
     in_turns(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}}, [&] { come_to_rest(); });

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "checkpoint/format.hpp"
 #include "core/philox.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/wrap_policy.hpp"
 
 namespace llamesh::app {
@@ -41,7 +43,9 @@ RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes
   buffer_ = device::Buffer(12 * numel);
   fill();
   std::int64_t at = 0;
-  for (const char* path : {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"}) {
+  using namespace checkpoint;
+  for (const auto& path : {std::string(model_group), moment_group(optim::adamw_moments[0]),
+                           moment_group(optim::adamw_moments[1])}) {
     groups_.push_back({path, {}});
     for (const auto& unit : layout_.units()) {
       groups_.back().shards.push_back(buffer_.tensor(DType::f32, {unit.shard_numel}, at));

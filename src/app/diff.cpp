@@ -13,12 +13,11 @@
 
 #include "app/json_output.hpp"
 #include "app/tensor_source.hpp"
+#include "checkpoint/format.hpp"
 #include "checkpoint/location.hpp"
 
 namespace llamesh::app {
 namespace {
-
-constexpr std::string_view model_group = "/model/";
 
 /// The tensors of a source under the names by which they are compared: beside a Hugging Face folder
 /// a checkpoint is only its model.
@@ -26,11 +25,11 @@ std::map<std::string, const TensorSource::Entry*> by_name(const TensorSource& so
                                                           bool model_only) {
   std::map<std::string, const TensorSource::Entry*> entries;
   for (const auto& entry : source.entries()) {
-    const bool model = entry.name.starts_with(model_group);
+    const auto parameter = checkpoint::model_parameter(entry.name);
     if (!model_only || !source.has_groups())
       entries[entry.name] = &entry;
-    else if (model)
-      entries[entry.name.substr(model_group.size())] = &entry;
+    else if (!parameter.empty())
+      entries[std::string(parameter)] = &entry;
   }
   return entries;
 }

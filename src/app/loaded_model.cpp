@@ -7,6 +7,7 @@
 
 #include "app/origin.hpp"
 #include "app/tensor_source.hpp"
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
@@ -19,14 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* model_group = "/model/";
-
 }  // namespace
 
 std::string model_path(const std::string& name) {
   const auto location = checkpoint::locate(name);
   if (location.kind == checkpoint::PathKind::hf_folder) return location.path.string();
-  return checkpoint::newest_good(location, model_group).string();
+  return checkpoint::newest_good(location, checkpoint::model_group).string();
 }
 
 std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
@@ -74,8 +73,9 @@ void LoadedModel::load(const std::string& path) {
   device::Staging staging;
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto& parameter = table.parameters[i];
-    const auto found =
-        entries.find(source->has_groups() ? model_group + parameter.name : parameter.name);
+    const auto found = entries.find(
+        source->has_groups() ? checkpoint::dataset_path(checkpoint::model_group, parameter.name)
+                             : parameter.name);
     validate(found != entries.end(), "{} has no tensor {}", path, parameter.name);
     validate(found->second->shape == parameter.shape, "{}: {} is ({}), but the model needs ({})",
              path, parameter.name, fmt::join(found->second->shape, ", "),

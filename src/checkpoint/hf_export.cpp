@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_json.hpp"
 #include "checkpoint/hf_new_folder.hpp"
@@ -17,8 +18,6 @@ namespace llamesh::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view model_group = "/model/";
 
 /// What a Hugging Face folder may hold of its tokenizer: the vocabulary, and what is said about it.
 constexpr std::array vocabulary_files = {"tokenizer.json", "tokenizer.model", "vocab.json",
@@ -33,8 +32,8 @@ std::string torch_name(StoredType type) {
 std::vector<StoredTensor> tensors_of(const Manifest& manifest) {
   std::vector<StoredTensor> tensors;
   for (const auto& d : manifest.datasets)
-    if (d.path.starts_with(model_group))
-      tensors.push_back({d.path.substr(model_group.size()), "", d.shape, 0, 0});
+    if (const auto parameter = model_parameter(d.path); !parameter.empty())
+      tensors.push_back({std::string(parameter), "", d.shape, 0, 0});
   return tensors;
 }
 
@@ -83,7 +82,7 @@ void write_my_tensors(const fs::path& checkpoint, const Manifest& manifest, cons
       const auto least = std::ranges::min_element(load);
       *least += tensor.bytes;
       if (least - load.begin() != world.rank()) continue;
-      write_tensor(checkpoint, *manifest.find(std::string(model_group) + tensor.name), out, tensor,
+      write_tensor(checkpoint, *manifest.find(dataset_path(model_group, tensor.name)), out, tensor,
                    type);
       wrote = true;
     }

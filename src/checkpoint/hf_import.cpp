@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_export.hpp"
 #include "checkpoint/hf_new_folder.hpp"
@@ -12,6 +13,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "device/buffer.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
 
@@ -55,7 +57,9 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const Zeros zeros(largest * size_of(DType::f32));
   State state{layout,
               world.rank(),
-              {{"/model", {}}, {"/optimizer/exp_avg", {}}, {"/optimizer/exp_avg_sq", {}}}};
+              {{std::string(model_group), {}},
+               {moment_group(optim::adamw_moments[0]), {}},
+               {moment_group(optim::adamw_moments[1]), {}}}};
   std::int64_t at = 0;
   for (const auto& unit : layout.units()) {
     state.groups[0].shards.push_back(masters.tensor(DType::f32, {unit.shard_numel}, at));
@@ -76,9 +80,9 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
       .model_config = model_config,
       .llamesh_version = version};
   const auto manifest =
-      write_state(checkpoint.path() / "state.h5", state, progress, world, {0, 1}, {});
+      write_state(checkpoint.path() / state_name, state, progress, world, {0, 1}, {});
   comm::agree(world, [&] {
-    if (world.rank() == 0) write_durably(checkpoint.path() / "manifest.json", to_text(manifest));
+    if (world.rank() == 0) write_durably(checkpoint.path() / manifest_name, to_text(manifest));
   });
   checkpoint.commit();
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "core/error.hpp"
 
@@ -11,7 +12,7 @@ namespace {
 constexpr std::int64_t message_bytes = std::int64_t{32} << 20U;
 
 std::vector<Transfer> transfers_of_model(const State& state) {
-  expects(!state.groups.empty() && state.groups[0].path == "/model",
+  expects(!state.groups.empty() && state.groups[0].path == model_group,
           "the weights are not the first group of the state");
   return transfers_of({state.layout, state.shard_rank, {state.groups[0]}});
 }

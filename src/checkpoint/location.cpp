@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
@@ -63,7 +64,7 @@ Location locate(const std::string& name) {
     return {PathKind::hf_folder, path};
   }
   if (!fs::is_directory(path)) return {kind_of_file(path), path};
-  if (has_any(path, {"manifest.json", "state.h5"})) return {PathKind::checkpoint, path, {path}};
+  if (has_any(path, {manifest_name, state_name})) return {PathKind::checkpoint, path, {path}};
   if (is_hf_folder(path)) return {PathKind::hf_folder, path};
   if (fs::is_directory(path / "checkpoints"))
     return {PathKind::run, path, committed_checkpoints(path / "checkpoints")};

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string_view>
 
+#include "checkpoint/format.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 

@@ -7,8 +7,6 @@
 
 namespace llamesh::checkpoint {
 
-inline constexpr std::int64_t format_version = 1;
-
 /// "step_00000100": the folder of a checkpoint.
 std::string name_of_step(std::int64_t step);
 /// The step of such a name, at most 18 digits; -1 for any other name.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/segment_reader.hpp"
 #include "checkpoint/writer.hpp"
@@ -81,13 +82,13 @@ void check_name(const std::filesystem::path& checkpoint, const Manifest& manifes
 }
 
 std::string read_manifest_text(const std::filesystem::path& checkpoint) {
-  return read_file(checkpoint / "manifest.json", longest_manifest, ExitCode::io_failure);
+  return read_file(checkpoint / manifest_name, longest_manifest, ExitCode::io_failure);
 }
 
 /// The manifest, whose text is at hand; all of what it says about state.h5 outside the datasets is
 /// checked.
 Manifest check_manifest(const std::filesystem::path& checkpoint, const std::string& text) {
-  const auto path = checkpoint / "state.h5";
+  const auto path = checkpoint / state_name;
   auto manifest = parse_manifest(text);
   check_name(checkpoint, manifest);
   const auto bytes = Descriptor::to_read(path, ExitCode::io_failure).bytes();
@@ -136,7 +137,7 @@ Progress read_state(const std::filesystem::path& checkpoint, const State& state,
     check_fits(manifest, state, others);
     if (accept && world.rank() == 0) accept(manifest.progress);
   });
-  comm::agree(world, [&] { read_transfers(checkpoint / "state.h5", manifest, state, hashing); });
+  comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, state, hashing); });
   return manifest.progress;
 }
 
@@ -149,7 +150,7 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
       world.rank() + 1 == world.size() ? total : total / world.size() * (world.rank() + 1);
   comm::agree(world, [&] {
     if (world.rank() == 0) read_manifest(checkpoint);
-    SegmentReader reader(checkpoint / "state.h5", Hashing::in_turn);
+    SegmentReader reader(checkpoint / state_name, Hashing::in_turn);
     std::vector<float> values;
     std::int64_t at = 0;  // of the dataset in the row of all datasets
     for (const auto& entry : manifest.datasets) {
@@ -172,7 +173,7 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
 
 void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
                       const std::function<void(std::int64_t, std::span<const float>)>& visit) {
-  const auto file = h5::File::open(checkpoint / "state.h5");
+  const auto file = h5::File::open(checkpoint / state_name);
   const auto dataset = open_dataset(file, entry);
   std::vector<float> values;
   for (const auto& s : entry.segments) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/format.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::checkpoint {
@@ -10,7 +11,7 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
   std::vector<DatasetEntry> datasets;
   for (const auto& group : state.groups)
     for (const auto& parameter : state.layout.table().parameters)
-      datasets.push_back({group.path + "/" + parameter.name, parameter.shape, 0, {}});
+      datasets.push_back({dataset_path(group.path, parameter.name), parameter.shape, 0, {}});
   return datasets;
 }
 

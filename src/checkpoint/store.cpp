@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ranges>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/location.hpp"
 #include "comm/session.hpp"
@@ -107,7 +108,7 @@ void Store::write(const State& state, const Progress& progress) {
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   Manifest manifest;
   try {
-    manifest = write_state(partial / "state.h5", state, progress, world_, replica_, options_);
+    manifest = write_state(partial / state_name, state, progress, world_, replica_, options_);
     comm::agree(world_, [&] {
       if (world_.rank() == 0) commit(partial, manifest);
     });
@@ -141,7 +142,7 @@ std::string Store::prepare(const State& state, const Progress& progress) const {
 }
 
 void Store::commit(const fs::path& partial, const Manifest& manifest) const {
-  write_durably(partial / "manifest.json", to_text(manifest));
+  write_durably(partial / manifest_name, to_text(manifest));
   const auto target = folder_ / name_of_step(manifest.progress.step);
   std::error_code error;
   if (fs::exists(fs::symlink_status(target, error))) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/manifest.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -33,7 +34,7 @@ std::int64_t step_of_quarantined(const fs::path& path) {
   const auto name = path.filename().string();
   const auto at = name.find(".quarantined-");
   std::error_code error;
-  if (at == std::string::npos || !fs::exists(path / "state.h5", error)) return -1;
+  if (at == std::string::npos || !fs::exists(path / state_name, error)) return -1;
   return step_of_name(std::string_view(name).substr(0, at));
 }
 

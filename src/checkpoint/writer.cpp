@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "checkpoint/collective_io.hpp"
+#include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"

@@ -16,10 +16,9 @@ double gradient_norm(const sharding::Fsdp& fsdp) {
 Optimizer::Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp)
     : options_(options), fsdp_(fsdp) {
   if (options.name == OptimizerName::adamw) {
-    add_moment("exp_avg");
-    add_moment("exp_avg_sq");
+    for (const char* moment : adamw_moments) add_moment(moment);
   } else {
-    add_moment("momentum");
+    add_moment(sgd_moment);
   }
 }
 

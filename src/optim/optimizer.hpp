@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "sharding/fsdp.hpp"
 
 namespace llamesh::optim {
+
+/// The names of the moments, PyTorch's, as checkpoints hold them too.
+inline constexpr std::array<const char*, 2> adamw_moments = {"exp_avg", "exp_avg_sq"};
+inline constexpr const char* sgd_moment = "momentum";
 
 /// The norm of the whole gradient: the square root of the fp32 shards' sum of squares over the
 /// shard axis. The replicas hold the same sums and are not counted again; padding is zero. Every
@@ -28,8 +33,7 @@ class Optimizer {
   /// 1 and enters the bias correction.
   void step(double lr, double norm, std::int64_t step);
 
-  /// A moment by its name in checkpoints ("exp_avg", "exp_avg_sq"; SGD: "momentum"), and this
-  /// rank's shard of it for each unit: (shard_numel) fp32.
+  /// A moment by its name, and this rank's shard of it for each unit: (shard_numel) fp32.
   struct Moment {
     std::string name;
     std::vector<Tensor> shards;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/store.hpp"
@@ -49,11 +50,12 @@ struct Next {
 /// What a checkpoint holds of this rank.
 checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
   checkpoint::State state{*setup.layout, trainer.fsdp().shard_rank(), {}};
-  auto& masters = state.groups.emplace_back(checkpoint::StateGroup{"/model", {}});
+  auto& masters =
+      state.groups.emplace_back(checkpoint::StateGroup{std::string(checkpoint::model_group), {}});
   for (std::size_t u = 0; u < setup.layout->units().size(); ++u)
     masters.shards.push_back(trainer.fsdp().master(u));
   for (const auto& moment : trainer.optimizer().moments())
-    state.groups.push_back({"/optimizer/" + moment.name, moment.shards});
+    state.groups.push_back({checkpoint::moment_group(moment.name), moment.shards});
   return state;
 }
 
