@@ -2,9 +2,9 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
+#include "core/json.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -56,9 +56,19 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
   }
 }
 
-/// False when the line is no JSON object with a step. Events of unknown kinds are fine.
-bool take_line(std::string_view text, RunMetrics& run) {
-  const json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+/// A null where it is no JSON.
+json parsed(std::string_view line) {
+  try {
+    return parse_json(line, "metrics.jsonl");
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+bool add_line(std::string_view text, RunMetrics& run) {
+  const json line = parsed(text);
   if (!line.is_object()) return false;
   for (const char* part : {"memory", "traffic", "traffic_between_nodes"})
     if (line.contains(part) && !line[part].is_object()) return false;
@@ -75,8 +85,6 @@ bool take_line(std::string_view text, RunMetrics& run) {
   return true;
 }
 
-}  // namespace
-
 RunMetrics read_metrics(const std::filesystem::path& file) {
   std::error_code ignored;
   validate(std::filesystem::exists(file, ignored),
@@ -85,7 +93,7 @@ RunMetrics read_metrics(const std::filesystem::path& file) {
   RunMetrics run;
   // A line that has not ended is that of a run that was killed, or is writing now.
   for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
-    if (!line.empty() && !take_line(line, run) && ended) ++run.unreadable;
+    if (!line.empty() && !add_line(line, run) && ended) ++run.unreadable;
   });
   validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llamesh::app {
@@ -28,6 +29,10 @@ struct RunMetrics {
   std::size_t checkpoints = 0;                ///< times that a checkpoint was written
   std::size_t unreadable = 0;                 ///< lines left out; a torn last line is not counted
 };
+
+/// Adds a line of metrics.jsonl. False, and nothing added, when it is no JSON object with a step,
+/// or an event. Events of unknown kinds are fine.
+bool add_line(std::string_view line, RunMetrics& run);
 
 /// Reads a run's metrics.jsonl; a missing file, or one without a step, is a user error (exit 78).
 RunMetrics read_metrics(const std::filesystem::path& file);

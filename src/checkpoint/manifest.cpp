@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
 
 #include "checkpoint/format.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
+#include "core/json.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -25,35 +25,13 @@ std::string seal(std::string_view rest) {
   return fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size()));
 }
 
-std::string hex(std::uint64_t number) {
-  return fmt::format("{:016x}", number);
-}
-
-std::uint64_t from_hex(const std::string& text) {
-  std::uint64_t number = 0;
-  const auto* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, number, 16);
-  if (text.size() != 16 || at != end || error != std::errc())
-    fail(ExitCode::io_failure, "'{}' in manifest.json is no hash", text);
-  return number;
-}
-
-/// An integer of [least, most]; the library would also take 1.5 and true for one.
-std::int64_t integer(const json& from, std::int64_t least,
-                     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
-  const bool ok = from.is_number_integer() &&
-                  (!from.is_number_unsigned() ||
-                   from.get<std::uint64_t>() <= std::numeric_limits<std::int64_t>::max()) &&
-                  from.get<std::int64_t>() >= least && from.get<std::int64_t>() <= most;
-  if (!ok)
-    fail(ExitCode::io_failure, "manifest.json has {} where an integer of {} to {} belongs",
-         from.dump(), least, most);
-  return from.get<std::int64_t>();
+std::uint64_t hash_from(const json& from) {
+  return from_hex(from.get_ref<const std::string&>());
 }
 
 json to_json(const DatasetEntry& entry) {
   json segments = json::array();
-  for (const auto& s : entry.segments) segments.push_back({s.begin, s.count, hex(s.hash)});
+  for (const auto& s : entry.segments) segments.push_back({s.begin, s.count, to_hex(s.hash)});
   return {{"path", entry.path},
           {"shape", entry.shape},
           {"offset", entry.offset},
@@ -63,10 +41,11 @@ json to_json(const DatasetEntry& entry) {
 DatasetEntry dataset_from(const json& from) {
   DatasetEntry entry;
   entry.path = from.at("path");
-  for (const auto& size : from.at("shape")) entry.shape.push_back(integer(size, 1, longest_axis));
-  entry.offset = integer(from.at("offset"), 0);
+  for (const auto& size : from.at("shape"))
+    entry.shape.push_back(to_integer(size, 1, longest_axis));
+  entry.offset = to_integer(from.at("offset"), 0);
   for (const auto& s : from.at("segments"))
-    entry.segments.push_back({integer(s.at(0), 0), integer(s.at(1), 1), from_hex(s.at(2))});
+    entry.segments.push_back({to_integer(s.at(0), 0), to_integer(s.at(1), 1), hash_from(s.at(2))});
   return entry;
 }
 
@@ -80,10 +59,9 @@ json to_json(const Progress& p) {
 
 Progress progress_from(const json& from) {
   Progress p;
-  p.step = integer(from.at("step"), 0, last_step);
-  p.tokens = integer(from.at("tokens"), 0);
-  if (!from.at("seed").is_number_unsigned())
-    fail(ExitCode::io_failure, "manifest.json has {} as its seed", from.at("seed").dump());
+  p.step = to_integer(from.at("step"), 0, last_step);
+  p.tokens = to_integer(from.at("tokens"), 0);
+  validate(from.at("seed").is_number_unsigned(), "the seed is {}", from.at("seed").dump());
   p.seed = from.at("seed");
   p.mesh = from.at("mesh");
   p.strategy = from.at("strategy");
@@ -105,8 +83,18 @@ void check_consistency(const Manifest& manifest) {
     }
     ok = ok && at == d.numel() && d.offset <= manifest.file_bytes &&
          at <= (manifest.file_bytes - d.offset) / 4;
-    if (!ok) fail(ExitCode::io_failure, "the manifest contradicts itself about {}", d.path);
+    validate(ok, "it contradicts itself about {}", d.path);
   }
+}
+
+Manifest manifest_from(const json& body) {
+  Manifest manifest;
+  manifest.progress = progress_from(body.at("progress"));
+  manifest.file_bytes = to_integer(body.at("file_bytes"), 0);
+  manifest.metadata_hash = hash_from(body.at("metadata_hash"));
+  for (const auto& d : body.at("datasets")) manifest.datasets.push_back(dataset_from(d));
+  check_consistency(manifest);
+  return manifest;
 }
 
 }  // namespace
@@ -140,7 +128,7 @@ std::string to_text(const Manifest& manifest) {
   const json body = {{"format_version", format_version},
                      {"progress", to_json(manifest.progress)},
                      {"file_bytes", manifest.file_bytes},
-                     {"metadata_hash", hex(manifest.metadata_hash)},
+                     {"metadata_hash", to_hex(manifest.metadata_hash)},
                      {"hash", "XXH3-64"},
                      {"datasets", std::move(datasets)}};
   const std::string rest = body.dump().substr(1) + "\n";  // the seal opens the object
@@ -153,25 +141,17 @@ Manifest parse_manifest(const std::string& text) {
   if (!text.starts_with(seal(rest)))
     fail(ExitCode::io_failure, "manifest.json is damaged: its checksum does not fit its {} bytes",
          text.size());
+  std::int64_t version = 0;
   try {
-    const json body = json::parse(text);
-    const auto version = integer(body.at("format_version"), 1);
-    validate(
-        version <= format_version,
-        "the checkpoint has format_version {}, this llamesh reads up to {}; use a newer llamesh",
-        version, format_version);
-    Manifest manifest;
-    manifest.progress = progress_from(body.at("progress"));
-    manifest.file_bytes = integer(body.at("file_bytes"), 0);
-    manifest.metadata_hash = from_hex(body.at("metadata_hash"));
-    for (const auto& d : body.at("datasets")) manifest.datasets.push_back(dataset_from(d));
-    check_consistency(manifest);
-    return manifest;
-  } catch (const Error&) {
-    throw;
+    const json body = parse_json(text, "its text");
+    version = to_integer(body.at("format_version"), 1);
+    if (version <= format_version) return manifest_from(body);
   } catch (const std::exception& error) {
     fail(ExitCode::io_failure, "manifest.json cannot be understood: {}", error.what());
   }
+  fail(ExitCode::bad_input,
+       "the checkpoint has format_version {}, this llamesh reads up to {}; use a newer llamesh",
+       version, format_version);
 }
 
 }  // namespace llamesh::checkpoint

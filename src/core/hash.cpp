@@ -5,6 +5,10 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <charconv>
+
+#include "core/error.hpp"
+
 namespace llamesh {
 
 struct RunningHash::State {
@@ -26,6 +30,18 @@ void RunningHash::add(const void* data, std::size_t bytes) {
 
 std::uint64_t RunningHash::value() const {
   return XXH3_64bits_digest(&state_->xxh3);
+}
+
+std::string to_hex(std::uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
+
+std::uint64_t from_hex(std::string_view text) {
+  std::uint64_t hash = 0;
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, hash, 16);
+  validate(text.size() == 16 && at == end && error == std::errc(), "'{}' is no hash", text);
+  return hash;
 }
 
 }  // namespace llamesh

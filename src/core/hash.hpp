@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 
 namespace llamesh {
 
@@ -23,5 +25,10 @@ class RunningHash {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// A hash as files hold it: 16 hexadecimal digits.
+std::string to_hex(std::uint64_t hash);
+/// Throws a user error where the text is no such hash.
+std::uint64_t from_hex(std::string_view text);
 
 }  // namespace llamesh

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <limits>
 
+#include "core/json.hpp"
 #include "data/mapped_file.hpp"
 
 namespace llamesh::data {
@@ -15,24 +16,20 @@ using nlohmann::json;
 constexpr std::int64_t text_version = 1;  // counts what is hashed, and how
 constexpr std::size_t pieces = 8;
 
-std::string hex(std::uint64_t number) {
-  return fmt::format("{:016x}", number);
-}
-
-std::uint64_t from_hex(const std::string& text) {
-  return std::stoull(text, nullptr, 16);
-}
-
 std::vector<FilePrint> source_from(const json& from) {
   std::vector<FilePrint> files;
-  for (const auto& file : from)
-    files.push_back({file.at("path"), file.at("tokens"), from_hex(file.at("hash"))});
+  auto left = std::numeric_limits<std::int64_t>::max();  // so that their sum is a number
+  for (const auto& file : from) {
+    files.push_back({file.at("path"), to_integer(file.at("tokens"), 0, left),
+                     from_hex(file.at("hash").get<std::string>())});
+    left -= files.back().tokens;
+  }
   return files;
 }
 
 Arrangement arrangement_from(const json& from) {
-  return {from.at("sequence_length"), from.at("global_batch"), from.at("order"),
-          from.at("weights").get<std::vector<double>>()};
+  return {to_integer(from.at("sequence_length"), 1), to_integer(from.at("global_batch"), 1),
+          from.at("order"), from.at("weights").get<std::vector<double>>()};
 }
 
 std::int64_t tokens_of(const std::vector<FilePrint>& files) {
@@ -49,8 +46,8 @@ std::string difference(std::size_t source, const std::vector<FilePrint>& then,
   for (std::size_t i = 0; i < now.size(); ++i)
     if (then[i].tokens != now[i].tokens || then[i].hash != now[i].hash)
       return fmt::format("'{}' has {} tokens (hash {}), where '{}' had {} (hash {})", now[i].path,
-                         now[i].tokens, hex(now[i].hash), then[i].path, then[i].tokens,
-                         hex(then[i].hash));
+                         now[i].tokens, to_hex(now[i].hash), then[i].path, then[i].tokens,
+                         to_hex(then[i].hash));
   return "";
 }
 
@@ -95,11 +92,11 @@ std::string to_text(const Fingerprint& fingerprint) {
   for (const auto& files : fingerprint.sources) {
     auto& source = sources.emplace_back(json::array());
     for (const auto& file : files)
-      source.push_back({{"path", file.path}, {"tokens", file.tokens}, {"hash", hex(file.hash)}});
+      source.push_back({{"path", file.path}, {"tokens", file.tokens}, {"hash", to_hex(file.hash)}});
   }
   json text = {{"version", text_version},
                {"tokenizer", fingerprint.tokenizer},
-               {"vocabulary", hex(fingerprint.vocabulary)},
+               {"vocabulary", to_hex(fingerprint.vocabulary)},
                {"sources", std::move(sources)}};
   if (const auto& a = fingerprint.arrangement)
     text["arrangement"] = {{"sequence_length", a->sequence_length},
@@ -112,9 +109,10 @@ std::string to_text(const Fingerprint& fingerprint) {
 
 std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
   try {
-    const json from = json::parse(text);
+    const json from = parse_json(text, "the data's fingerprint");
     if (from.at("version") != text_version) return std::nullopt;
-    Fingerprint fingerprint{from.at("tokenizer"), from_hex(from.at("vocabulary")), {}, {}};
+    Fingerprint fingerprint{
+        from.at("tokenizer"), from_hex(from.at("vocabulary").get<std::string>()), {}, {}};
     for (const auto& source : from.at("sources"))
       fingerprint.sources.push_back(source_from(source));
     if (const auto kept = from.find("arrangement"); kept != from.end())
@@ -130,7 +128,8 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
   const bool comparable = !then.tokenizer.empty() && !now.tokenizer.empty();
   if (comparable && then.vocabulary != now.vocabulary)
     return fmt::format("the tokenizer '{}' has other tokens (hash {}) than '{}' had (hash {})",
-                       now.tokenizer, hex(now.vocabulary), then.tokenizer, hex(then.vocabulary));
+                       now.tokenizer, to_hex(now.vocabulary), then.tokenizer,
+                       to_hex(then.vocabulary));
   if (then.sources.size() != now.sources.size())
     return fmt::format("data.train has {} sources, where there were {}", now.sources.size(),
                        then.sources.size());

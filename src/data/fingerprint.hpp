@@ -49,7 +49,8 @@ std::size_t piece_bytes_for(std::size_t files);
 /// JSON of one line.
 std::string to_text(const Fingerprint& fingerprint);
 
-/// Nothing when `text` is not to_text() of this version of llamesh.
+/// Nothing when `text` is not to_text() of this version of llamesh. Numbers are in their range,
+/// also the sum of a source's tokens.
 std::optional<Fingerprint> parse_fingerprint(const std::string& text);
 
 /// What is not as it was `then`, in words for a user: the first difference. Empty when there is

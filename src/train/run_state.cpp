@@ -5,15 +5,16 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
 #include "core/file.hpp"
+#include "core/json.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {
 
 constexpr std::int64_t fruitless_starts_allowed = 2;
+constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more is a number
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
 const char* environment(const char* name) {
@@ -33,32 +34,7 @@ std::filesystem::path state_file(const std::filesystem::path& run_folder) {
   return run_folder / "state.json";
 }
 
-std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) {
-  const auto file = state_file(run_folder);
-  std::error_code ignored;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
-  const auto json =
-      nlohmann::json::parse(read_file(file, 1 << 20), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {};
-  try {
-    RunState state;
-    const auto name = json.at("state").get<std::string>();
-    const auto* const phase = std::ranges::find(phase_names, name);
-    if (phase == phase_names.end()) return {};
-    state.phase = static_cast<RunPhase>(phase - phase_names.begin());
-    state.step = json.at("step");
-    state.first_step = json.at("first_step");
-    state.starts_here = json.at("starts_here");
-    state.seconds_needed = json.value("seconds_needed", 0.0);
-    state.exit_code = static_cast<ExitCode>(json.at("exit_code").get<int>());
-    state.reason = json.at("reason");
-    return state;
-  } catch (const nlohmann::json::exception&) {
-    return {};
-  }
-}
-
-void write_run_state(const std::filesystem::path& run_folder, const RunState& state) {
+std::string to_text(const RunState& state) {
   const nlohmann::ordered_json json = {
       {"state", phase_names[static_cast<std::size_t>(state.phase)]},
       {"step", state.step},
@@ -71,7 +47,39 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
       {"restarts", environment("SLURM_RESTART_COUNT")},
       {"host", this_process().host},
       {"time", now()}};
-  write_durably(state_file(run_folder), json.dump(2) + "\n");
+  // A reason may name a file, and a file's name need not be UTF-8.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::optional<RunState> parse_run_state(std::string_view text) {
+  try {
+    const auto json = parse_json(text, "state.json");
+    const auto name = json.at("state").get<std::string>();
+    const auto* const phase = std::ranges::find(phase_names, name);
+    if (phase == phase_names.end()) return {};
+    RunState state;
+    state.phase = static_cast<RunPhase>(phase - phase_names.begin());
+    state.step = to_integer(json.at("step"), 0, most_steps);
+    state.first_step = to_integer(json.at("first_step"), 0, most_steps);
+    state.starts_here = to_integer(json.at("starts_here"), 1, most_steps);
+    state.seconds_needed = json.value("seconds_needed", 0.0);
+    state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
+    state.reason = json.at("reason");
+    return state;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) {
+  const auto file = state_file(run_folder);
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
+  return parse_run_state(read_file(file, 1 << 20));
+}
+
+void write_run_state(const std::filesystem::path& run_folder, const RunState& state) {
+  write_durably(state_file(run_folder), to_text(state));
 }
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/error.hpp"
 
@@ -24,17 +25,24 @@ struct RunState {
   double seconds_needed = 0;
   ExitCode exit_code = ExitCode::done;  ///< when it has ended
   std::string reason;                   ///< why it stopped or failed, one line
+
+  bool operator==(const RunState&) const = default;
 };
+
+/// The text of state.json, with the job's id, its restarts, host and time.
+std::string to_text(const RunState& state);
+
+/// Nothing when `text` is not that of a state, or numbers are out of their range.
+std::optional<RunState> parse_run_state(std::string_view text);
 
 /// <run folder>/state.json.
 std::filesystem::path state_file(const std::filesystem::path& run_folder);
 
-/// Nothing when there is no such file, or its text is not that of a state. Throws (exit 78) when it
+/// Nothing when there is no such file, or none of to_text(). Throws (exit 78) when it
 /// is not a regular file.
 std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 
-/// Replaces the file at once (a new file, renamed), with the job's id, its restarts, host and time.
-/// An I/O failure throws (exit 74).
+/// Replaces the file at once (a new file, renamed). An I/O failure throws (exit 74).
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
 /// Leaves word of how a start ended badly: the state that is there, with these changes. Any rank;

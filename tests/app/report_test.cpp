@@ -79,6 +79,15 @@ TEST_F(Report, BadLinesAreLeftOutAndCountedButATornLastOneIsNot) {
   EXPECT_EQ(run.unreadable, 5u);
 }
 
+TEST_F(Report, DeeplyNestedValuesAreLeftOut) {
+  const std::string deep(400'000, '[');
+  const std::string line =
+      "{\"step\":2,\"traffic\":{\"shard\":" + deep + std::string(deep.size(), ']') + "}}\n";
+  const RunMetrics run = metrics(step(1, "5") + line);
+  EXPECT_EQ(run.steps.size(), 1u);
+  EXPECT_EQ(run.unreadable, 1u);
+}
+
 TEST_F(Report, ShowsHeadlinesChartsAndConfig) {
   write("config.yaml",
         "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2,\n"

@@ -220,9 +220,24 @@ TEST(Fingerprint, OfRandomTokensSaysTheirSeedAndVocabulary) {
 TEST(Fingerprint, WhatIsNoneIsNotRead) {
   for (const char* text : {"", "{", "[]", "{}", R"({"version":2,"tokenizer":"","sources":[]})",
                            R"({"version":1,"tokenizer":"","vocabulary":"x","sources":[]})",
-                           R"({"version":1,"tokenizer":"","vocabulary":"0","sources":[[1]]})"})
+                           R"({"version":1,"tokenizer":"","vocabulary":"0","sources":[]})"})
     EXPECT_FALSE(parse_fingerprint(text).has_value()) << text;
-  EXPECT_TRUE(parse_fingerprint(R"({"version":1,"tokenizer":"","vocabulary":"0","sources":[]})"));
+  const auto of_sources = [](const std::string& sources) {
+    return parse_fingerprint(R"({"version":1,"tokenizer":"","vocabulary":"0123456789abcdef",)"
+                             R"("sources":)" +
+                             sources + "}");
+  };
+  const auto file_of = [](const std::string& tokens) {
+    return R"({"path":"a","hash":"0123456789abcdef","tokens":)" + tokens + "}";
+  };
+  const std::string most = "9223372036854775807";
+  EXPECT_TRUE(of_sources("[]"));
+  EXPECT_TRUE(of_sources("[[" + file_of(most) + "]]"));
+  EXPECT_FALSE(of_sources("[[" + file_of(most) + "," + file_of("1") + "]]")) << "their sum";
+  for (const char* tokens : {"-1", "1.5", "1e30", "true", "9223372036854775808"})
+    EXPECT_FALSE(of_sources("[[" + file_of(tokens) + "]]")) << tokens;
+  EXPECT_FALSE(of_sources("[[1]]"));
+  EXPECT_FALSE(of_sources(std::string("[]}\0", 4)));
   Fingerprint odd{"", 0, {{{"a\xff", 1, 2}}}, {}};
   EXPECT_TRUE(parse_fingerprint(to_text(odd)));
 }

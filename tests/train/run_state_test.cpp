@@ -64,6 +64,28 @@ TEST_F(RunStateTest, TakesAnythingElseAsNoState) {
   }
 }
 
+TEST_F(RunStateTest, TakesNumbersOutOfRangeAsNoState) {
+  const auto text = to_text(RunState{});
+  ASSERT_TRUE(parse_run_state(text));
+  const auto with = [&](const std::string& key, const std::string& value) {
+    auto changed = text;
+    const auto at = changed.find("\"" + key + "\": ") + key.size() + 4;
+    return changed.replace(at, changed.find(',', at) - at, value);
+  };
+  EXPECT_TRUE(parse_run_state(with("step", "4")));
+  for (const char* key : {"step", "first_step", "starts_here", "exit_code"})
+    for (const char* value : {"-1", "9223372036854775807", "1e300", "1.5", "true"})
+      EXPECT_FALSE(parse_run_state(with(key, value))) << key << ' ' << value;
+}
+
+TEST_F(RunStateTest, NamesAFileWhoseNameIsNotUtf8) {
+  record_failure(folder_, ExitCode::bad_input, "'data/\xff.bin' is empty");
+  const auto state = read_run_state(folder_);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->reason, "'data/\ufffd.bin' is empty");
+  EXPECT_EQ(state->exit_code, ExitCode::bad_input);
+}
+
 TEST_F(RunStateTest, CannotBeWrittenWhereThereIsNoFolder) {
   try {
     write_run_state(folder_ / "absent", {});

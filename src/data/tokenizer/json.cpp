@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/json.hpp"
 #include "data/tokenizer/object.hpp"
 #include "data/tokenizer/pipeline.hpp"
 
@@ -121,7 +122,7 @@ std::optional<std::string> token_text(const JsonObject& config, std::string_view
 }  // namespace
 
 TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text) {
-  const json parsed = parse_json(name, text);
+  const json parsed = parse_json(text, name);
   const JsonObject root(name, parsed);
   // truncation and padding are about batches: whoever makes the batches decides, here as elsewhere.
   root.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -137,7 +138,7 @@ TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view tex
 
 TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view text) {
   if (text.empty()) return {};
-  const json parsed = parse_json(name, text);
+  const json parsed = parse_json(text, name);
   const JsonObject config(name, parsed);
   TokenizerConfig result{token_text(config, "bos_token"), token_text(config, "eos_token"), {}};
   if (config.find("add_bos_token") != nullptr) result.add_bos = config.flag("add_bos_token");

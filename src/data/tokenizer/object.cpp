@@ -10,22 +10,6 @@ namespace llamesh::data {
 
 using nlohmann::json;
 
-json parse_json(const std::string& name, std::string_view text) {
-  constexpr int deepest = 32;
-  const auto check_depth = [&](int depth, json::parse_event_t, json&) {
-    validate(depth <= deepest, "{}: nested more than {} deep; this is no tokenizer", name, deepest);
-    return true;
-  };
-  // The parser would take a NUL for the end of the text.
-  const auto nul = text.find('\0');
-  validate(nul == text.npos, "{}: not valid JSON: there is a NUL at byte {}", name, nul + 1);
-  try {
-    return json::parse(text, check_depth);
-  } catch (const json::exception& error) {
-    fail(ExitCode::bad_input, "{}: not valid JSON: {}", name, shown(error.what()));
-  }
-}
-
 std::string shown(std::string_view text) {
   constexpr std::size_t longest = 200;
   const bool cut = text.size() > longest;

@@ -7,9 +7,6 @@
 
 namespace llamesh::data {
 
-/// Parses JSON; what is malformed or nested more than 32 deep is a user error.
-nlohmann::json parse_json(const std::string& name, std::string_view text);
-
 /// An object of a JSON file with its place for messages, e.g. "t.json: pre_tokenizer". Borrowed.
 class JsonObject {
  public:
