@@ -8,8 +8,10 @@
 #include <memory>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "device/buffer.hpp"
 #include "device/cuda/runtime.hpp"
+#include "device/device.hpp"
 #include "ops/cuda/gemm/gemm_plan.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
 #include "ops/cuda/kernels.hpp"
@@ -22,6 +24,12 @@ namespace {
 GemmTable& table() {
   static GemmTable table;
   return table;
+}
+
+GemmLibrary library_here() {
+  const auto number = cublasLtGetVersion();
+  return {device::description(),
+          fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100)};
 }
 
 /// The library's handle and the plans of all shapes so far. One workspace: GEMMs are put into the
@@ -131,11 +139,11 @@ void tune_gemms() {
 }
 
 void use_gemm_table(const std::filesystem::path& file) {
-  table() = read_table(file);
+  table() = parse_table(read_file(file, 64 << 20), file.string(), library_here());
 }
 
 std::string write_gemm_table(const std::filesystem::path& file) {
-  write_table(file, table());
+  write_durably(file, to_text(table(), library_here()));
   double first = 0, best = 0;
   int others = 0;
   for (const auto& [problem, tuned] : table()) {

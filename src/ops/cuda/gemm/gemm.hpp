@@ -42,7 +42,6 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
           Accumulate accumulate);
 
 /// See ops/gemm_algorithms.hpp.
-inline constexpr int gemm_candidates = 8;
 void use_gemm_candidate(int candidate);
 void tune_gemms();
 std::string write_gemm_table(const std::filesystem::path& file);

@@ -2,34 +2,18 @@
 
 #include <cublasLt.h>
 
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "core/accumulate.hpp"
-#include "core/dtype.hpp"
 #include "ops/cuda/gemm/gemm.hpp"
+#include "ops/cuda/gemm/gemm_table.hpp"
 
 namespace llamesh::ops::cuda {
 
 /// Throws an internal error that names what failed in cuBLASLt.
 void check(cublasStatus_t status, const char* what);
-
-/// What cuBLASLt's choice of an algorithm for c = a b depends on: m x k times k x n; strides in
-/// elements; alignments in bytes, as powers of two.
-struct GemmProblem {
-  GemmProblem() = default;
-  GemmProblem(const Matrix& c, const Matrix& a, const Matrix& b);
-
-  std::int64_t m = 0, n = 0, k = 0;
-  DType inputs = DType::f32, output = DType::f32;
-  bool a_transposed = false, b_transposed = false;
-  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
-  unsigned a_alignment = 0, b_alignment = 0, c_alignment = 0;
-
-  auto operator<=>(const GemmProblem&) const = default;
-};
 
 /// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
 class GemmPlan {
