@@ -106,7 +106,8 @@ void describe_hf_folder(const checkpoint::Location& location, Description& to) {
 
 void describe_token_file(const checkpoint::Location& location, Description& to) {
   const data::MappedFile file(location.path.string());
-  const auto ids = data::ids_of_token_file(file, data::TokenDtype::from_header);
+  const auto ids =
+      data::ids_of_token_file(file.bytes(), file.path(), data::TokenDtype::from_header);
   const auto dtype = fmt::format("uint{}", ids.id_bytes() * 8);
   to.line("token file {}: {} tokens of {}", location.path.string(), ids.size(), dtype);
   to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});

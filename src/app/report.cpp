@@ -87,7 +87,7 @@ std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
 }
 
-/// What config.yaml says, as far as it can be read: a report of an older run must not fail for it.
+/// What config.yaml says, as far as it can be read.
 struct Described {
   std::string name = {}, model = {}, mesh = {}, strategy = {}, precision = {}, text = {};
 };
@@ -125,11 +125,8 @@ std::string describe_mesh(const YAML::Node& mesh) {
   return text;
 }
 
-Described read_config(const std::filesystem::path& folder) {
-  Described about{.name = folder.filename().string()};
-  std::error_code ignored;
-  if (const auto file = folder / "config.yaml"; std::filesystem::exists(file, ignored))
-    about.text = read_file(file, 16 << 20);
+Described describe(const std::string& name, const std::string& text) {
+  Described about{.name = name, .text = text};
   const auto attempt = [](std::string& into, const std::function<std::string()>& get) {
     try {
       into = get();
@@ -310,11 +307,18 @@ std::string page(const Described& about, const RunMetrics& run) {
 
 }  // namespace
 
+std::string report_page(const RunMetrics& run, const std::string& name, const std::string& config) {
+  return page(describe(name, config), run);
+}
+
 void write_report(const std::filesystem::path& run_folder) {
   const std::filesystem::path folder =
       std::filesystem::weakly_canonical(run_folder / "metrics.jsonl").parent_path();
   const RunMetrics run = read_metrics(run_folder / "metrics.jsonl");
-  const std::string html = page(read_config(folder), run);
+  std::error_code ignored;
+  const auto config = folder / "config.yaml";
+  const auto text = std::filesystem::exists(config, ignored) ? read_file(config, 16 << 20) : "";
+  const std::string html = report_page(run, folder.filename().string(), text);
   const std::filesystem::path file = folder / "report.html";
   write_durably(file, html);
 }

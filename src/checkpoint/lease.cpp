@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -35,18 +36,11 @@ std::string job_id() {
 /// that is full: its block is there.
 constexpr std::string_view released = "released";
 
-/// Who holds a lease: job, host and process, as written in the file.
-struct Holder {
-  std::string job, host, pid;
-
-  static Holder read(const Descriptor& file) {
-    std::string text(4096, '\0');
-    text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
-    Holder holder;
-    std::istringstream(text) >> holder.job >> holder.host >> holder.pid;
-    return holder.job == released ? Holder{} : holder;
-  }
-};
+LeaseHolder read_holder(const Descriptor& file) {
+  std::string text(4096, '\0');
+  text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
+  return parse_lease(text);
+}
 
 std::int64_t touched(const Descriptor& file) {
   struct stat status {};
@@ -55,14 +49,27 @@ std::int64_t touched(const Descriptor& file) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& folder, const Holder& holder) {
+[[noreturn]] void refuse(const std::filesystem::path& folder, const LeaseHolder& holder) {
   fail(ExitCode::bad_input,
        "job {} (host {}, process {}) is writing into {}; wait for it to end, or choose another "
        "run.folder",
-       holder.job, holder.host, holder.pid, folder.string());
+       holder.job, holder.host, holder.process, folder.string());
 }
 
 }  // namespace
+
+std::string to_text(const LeaseHolder& holder) {
+  return fmt::format("{} {} {}\n", holder.job, holder.host, holder.process);
+}
+
+LeaseHolder parse_lease(std::string_view text) {
+  std::string printable(text);
+  std::ranges::replace_if(
+      printable, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  LeaseHolder holder;
+  std::istringstream(printable) >> holder.job >> holder.host >> holder.process;
+  return holder.job == released ? LeaseHolder{} : holder;
+}
 
 std::string job_name() {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
@@ -73,11 +80,11 @@ struct Lease::Heartbeat {
   explicit Heartbeat(const std::filesystem::path& folder)
       : file(Descriptor::to_write(folder / ".lease", O_RDWR | O_CREAT)) {
     const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
-    const auto holder = Holder::read(file);
+    const auto holder = read_holder(file);
     // Other errors than this one mean that the file system has no locks: the touches decide.
     if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
     if (!holder.job.empty()) take_over(folder, holder, locked);
-    say(fmt::format("{} {} {}\n", job_id(), this_process().host, getpid()));
+    say(to_text({job_id(), this_process().host, std::to_string(getpid())}));
     thread = std::thread([this] { beat(); });
   }
 
@@ -100,7 +107,8 @@ struct Lease::Heartbeat {
     file.resize(std::ssize(text));
   }
 
-  void take_over(const std::filesystem::path& folder, const Holder& holder, bool locked) const {
+  void take_over(const std::filesystem::path& folder, const LeaseHolder& holder,
+                 bool locked) const {
     const bool died_here = locked && holder.host == this_process().host;
     if (!died_here && holder.job != job_id()) {
       spdlog::warn("job {} on {} left a lease on {}; waiting {} s to see whether it lives",
@@ -110,7 +118,7 @@ struct Lease::Heartbeat {
       if (touched(file) != before) refuse(folder, holder);
     }
     spdlog::warn("taking over {} from job {} (host {}, process {}), which ended without a word",
-                 folder.string(), holder.job, holder.host, holder.pid);
+                 folder.string(), holder.job, holder.host, holder.process);
   }
 
   void beat() {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace llamesh::checkpoint {
 
@@ -22,6 +23,15 @@ class Lease {
   struct Heartbeat;
   std::unique_ptr<Heartbeat> heartbeat_;
 };
+
+/// Who holds a lease, as its file says: words of printable characters. Empty: nobody.
+struct LeaseHolder {
+  std::string job, host, process;
+
+  bool operator==(const LeaseHolder&) const = default;
+};
+std::string to_text(const LeaseHolder& holder);
+LeaseHolder parse_lease(std::string_view text);
 
 /// Names this run of the program: "<job id>.<restarts>" under Slurm, else "<host>-<pid>.0".
 std::string job_name();

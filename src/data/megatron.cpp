@@ -36,10 +36,8 @@ std::string megatron_stem(const std::string& name) {
   return name;
 }
 
-MegatronFile::MegatronFile(const std::string& name)
-    : index_(megatron_stem(name) + ".idx"), ids_file_(megatron_stem(name) + ".bin") {
-  const std::string& path = index_.path();
-  const auto bytes = index_.bytes();
+MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path,
+                             const IdsFile& ids) {
   const std::uint8_t* at = bytes.data();
   validate(bytes.size() >= header_bytes,
            "'{}' is cut off: {} bytes, but the header of a Megatron index alone has {}", path,
@@ -49,7 +47,8 @@ MegatronFile::MegatronFile(const std::string& name)
   const auto version = load<std::uint64_t>(at + 9);
   validate(version == 1, "'{}' has version {} of Megatron's index; version 1 is known", path,
            version);
-  ids_ = IdArray(ids_file_.bytes(), id_bytes_of(path, at[17]));
+  id_bytes_ = id_bytes_of(path, at[17]);
+  ids_ = ids.bytes / id_bytes_;
   const auto sequences = load<std::uint64_t>(at + 18);
   const auto documents = load<std::uint64_t>(at + 26);
   const std::uint64_t rest = bytes.size() - header_bytes;
@@ -64,13 +63,12 @@ MegatronFile::MegatronFile(const std::string& name)
   lengths_ = at + header_bytes;
   pointers_ = lengths_ + sequences_ * 4;
   firsts_ = pointers_ + sequences_ * 8;
-  check_sequences();
-  check_documents();
+  check_sequences(path, ids);
+  check_documents(path);
 }
 
 /// That the sequences lie one after another and fill the .bin, as Megatron writes them.
-void MegatronFile::check_sequences() const {
-  const auto size = static_cast<std::int64_t>(ids_file_.bytes().size());
+void MegatronIndex::check_sequences(const std::string& path, const IdsFile& ids) const {
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < sequences_; ++i) {
     const auto pointer = load<std::int64_t>(pointers_, i);
@@ -78,37 +76,37 @@ void MegatronFile::check_sequences() const {
     validate(pointer == end,
              "'{}': sequence {} begins at byte {}, but those before it end at {}; write the pair "
              "again",
-             index_.path(), i, pointer, end);
-    end += length * ids_.id_bytes();
-    validate(length >= 0 && end <= size,
+             path, i, pointer, end);
+    end += length * id_bytes_;
+    validate(length >= 0 && end <= ids.bytes,
              "'{}': sequence {} of {} ids does not lie in '{}' of {} bytes; it is cut off, or not "
              "of this pair",
-             index_.path(), i, length, path(), size);
+             path, i, length, ids.path, ids.bytes);
   }
-  validate(end == size, "'{}' describes {} bytes of '{}', which has {}; they are not one pair",
-           index_.path(), end, path(), size);
+  validate(end == ids.bytes, "'{}' describes {} bytes of '{}', which has {}; they are not one pair",
+           path, end, ids.path, ids.bytes);
 }
 
-void MegatronFile::check_documents() const {
+void MegatronIndex::check_documents(const std::string& path) const {
   std::int64_t before = 0;
   for (std::int64_t i = 0; i < documents_; ++i) {
     const auto first = load<std::int64_t>(firsts_, i);
     validate(first >= before && first <= sequences_ && (i > 0 || first == 0),
              "'{}': document {} begins with sequence {} of {}, behind one that begins with {}; "
              "write the pair again",
-             index_.path(), i, first, sequences_, before);
+             path, i, first, sequences_, before);
     before = first;
   }
-  validate(before == sequences_, "'{}': the documents end with sequence {}, but there are {}",
-           index_.path(), before, sequences_);
+  validate(before == sequences_, "'{}': the documents end with sequence {}, but there are {}", path,
+           before, sequences_);
 }
 
-std::int64_t MegatronFile::begin_of(std::int64_t document) const {
+std::int64_t MegatronIndex::begin_of(std::int64_t document) const {
   const auto first = load<std::int64_t>(firsts_, document);
-  return first == sequences_ ? ids_.size() : load<std::int64_t>(pointers_, first) / ids_.id_bytes();
+  return first == sequences_ ? ids_ : load<std::int64_t>(pointers_, first) / id_bytes_;
 }
 
-std::int64_t MegatronFile::next_document(std::int64_t from) const {
+std::int64_t MegatronIndex::next_document(std::int64_t from) const {
   std::int64_t low = 0;
   std::int64_t high = documents_ - 1;  // the last one is the end
   while (low < high) {
@@ -120,5 +118,11 @@ std::int64_t MegatronFile::next_document(std::int64_t from) const {
   }
   return begin_of(low);
 }
+
+MegatronFile::MegatronFile(const std::string& name)
+    : index_file_(megatron_stem(name) + ".idx"),
+      ids_file_(megatron_stem(name) + ".bin"),
+      index_(index_file_.bytes(), index_file_.path(),
+             {ids_file_.path(), static_cast<std::int64_t>(ids_file_.bytes().size())}) {}
 
 }  // namespace llamesh::data

@@ -12,8 +12,9 @@ namespace llamesh::data {
 /// NAME of NAME, NAME.bin or NAME.idx.
 std::string megatron_stem(const std::string& name);
 
-/// Megatron-LM's pair of files (megatron/core/datasets/indexed_dataset.py there): NAME.bin holds
-/// the ids of all sequences one after another, NAME.idx says where documents begin:
+/// A view of the index of Megatron-LM's pair of files (megatron/core/datasets/indexed_dataset.py
+/// there): NAME.bin holds the ids of all sequences one after another, NAME.idx says where documents
+/// begin:
 ///
 ///     9 bytes  "MMIDIDX\0\0"        8  version, 1           1  type of the ids
 ///     8  sequences n                8  m, one more than there are documents
@@ -23,37 +24,56 @@ std::string megatron_stem(const std::string& name);
 ///
 /// All little-endian. Megatron's "sequences" are pieces of documents (sentences, or the whole), not
 /// those that a model is trained on.
-class MegatronFile {
+class MegatronIndex {
  public:
-  /// Opens the pair by its name, or the name of either file. Throws a user error that names the
-  /// file when one is missing, or when the index does not describe the .bin to the last byte; types
-  /// other than uint8, uint16 and int32 are refused.
-  explicit MegatronFile(const std::string& name);
+  /// A .bin, as far as its index has to know it.
+  struct IdsFile {
+    std::string path;  ///< for messages
+    std::int64_t bytes;
+  };
+  /// Throws a user error that names `path` when the bytes are no index, or do not describe `ids` to
+  /// the last byte; types other than uint8, uint16 and int32 are refused.
+  MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path, const IdsFile& ids);
 
-  const std::string& path() const { return ids_file_.path(); }
-  IdArray ids() const { return ids_; }
-  std::span<const std::uint8_t> index_bytes() const { return index_.bytes(); }
-  /// As of MappedFile, for both files.
-  void check() const {
-    index_.check();
-    ids_file_.check();
-  }
-  /// The first id at or behind `from` with which a document begins, or ids().size().
+  std::int64_t id_bytes() const { return id_bytes_; }
+  /// The first id at or behind `from` with which a document begins, or how many ids there are.
   std::int64_t next_document(std::int64_t from) const;
 
  private:
-  void check_sequences() const;
-  void check_documents() const;
+  void check_sequences(const std::string& path, const IdsFile& ids) const;
+  void check_documents(const std::string& path) const;
   std::int64_t begin_of(std::int64_t document) const;
 
-  MappedFile index_;
-  MappedFile ids_file_;
-  IdArray ids_;
+  std::int64_t id_bytes_ = 0;
+  std::int64_t ids_ = 0;
   std::int64_t sequences_ = 0;
   std::int64_t documents_ = 0;             ///< m
-  const std::uint8_t* lengths_ = nullptr;  ///< in index_, not aligned, as are those that follow
+  const std::uint8_t* lengths_ = nullptr;  ///< not aligned, as are those that follow
   const std::uint8_t* pointers_ = nullptr;
   const std::uint8_t* firsts_ = nullptr;
+};
+
+/// A pair of files, mapped.
+class MegatronFile {
+ public:
+  /// Opens the pair by its name, or the name of either file. Throws a user error that names the
+  /// file when one is missing, or as MegatronIndex does.
+  explicit MegatronFile(const std::string& name);
+
+  const std::string& path() const { return ids_file_.path(); }
+  IdArray ids() const { return {ids_file_.bytes(), index_.id_bytes()}; }
+  std::span<const std::uint8_t> index_bytes() const { return index_file_.bytes(); }
+  /// As of MappedFile, for both files.
+  void check() const {
+    index_file_.check();
+    ids_file_.check();
+  }
+  std::int64_t next_document(std::int64_t from) const { return index_.next_document(from); }
+
+ private:
+  MappedFile index_file_;
+  MappedFile ids_file_;
+  MegatronIndex index_;
 };
 
 }  // namespace llamesh::data

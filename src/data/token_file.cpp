@@ -3,18 +3,16 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <array>
 #include <limits>
 #include <utility>
 
 #include "core/error.hpp"
+#include "data/token_ids.hpp"
 
 namespace llamesh::data {
 namespace {
 
 constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();  // by the header
-
-constexpr std::int64_t header_words = 256;
 
 }  // namespace
 
@@ -23,7 +21,7 @@ TokenFileWriter::TokenFileWriter(std::string path, std::int64_t vocab_size)
       temporary_(fmt::format("{}.{}.tmp", path_, ::getpid())),
       wide_(vocab_size > std::numeric_limits<std::uint16_t>::max() + 1),
       file_(Descriptor::to_write(temporary_, O_WRONLY | O_CREAT | O_EXCL)),
-      end_(4 * header_words) {}
+      end_(sizeof(token_header(2, 0))) {}
 
 TokenFileWriter::~TokenFileWriter() {
   if (!complete_) ::unlink(temporary_.c_str());
@@ -47,8 +45,7 @@ void TokenFileWriter::append(std::span<const std::int32_t> ids) {
 
 void TokenFileWriter::commit() {
   validate(tokens_ > 0, "the input holds no text, so there are no tokens to write to '{}'", path_);
-  const std::array<std::int32_t, header_words> header = {wide_ ? 20240801 : 20240520, wide_ ? 7 : 1,
-                                                         static_cast<std::int32_t>(tokens_)};
+  const auto header = token_header(wide_ ? 4 : 2, tokens_);
   file_.write(0, header.data(), sizeof(header));
   file_.sync();
   rename_path(temporary_, path_);

@@ -110,9 +110,8 @@ bool has_token_header(std::span<const std::uint8_t> file) {
   return find_header(file) != nullptr;
 }
 
-IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated) {
-  const std::string& path = file.path();
-  const auto bytes = file.bytes();
+IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string& path,
+                          TokenDtype stated) {
   const std::int64_t stated_bytes = stated == TokenDtype::uint32 ? 4 : 2;
   if (const Header* header = find_header(bytes)) {
     check_header(path, bytes, *header);
@@ -132,6 +131,12 @@ IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated) {
       "data.token_dtype is wrong",
       path, bytes.size(), stated_bytes);
   return {bytes, stated_bytes};
+}
+
+std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count) {
+  const auto* const header = std::ranges::find(known_headers, id_bytes, &Header::id_bytes);
+  expects(header != std::end(known_headers), "no token file has ids of {} bytes", id_bytes);
+  return {header->magic, header->version, static_cast<std::int32_t>(count)};
 }
 
 }  // namespace llamesh::data

@@ -1,11 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "data/mapped_file.hpp"
 #include "data/options.hpp"
 
 namespace llamesh::data {
@@ -60,6 +61,10 @@ bool has_token_header(std::span<const std::uint8_t> file);
 /// of 256 int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7,
 /// count, then uint32 ids. Without a header the ids begin at once, as `stated`. Throws a user error
 /// that names the file when it is neither, cut off, or not as `stated`.
-IdArray ids_of_token_file(const MappedFile& file, TokenDtype stated);
+IdArray ids_of_token_file(std::span<const std::uint8_t> file, const std::string& path,
+                          TokenDtype stated);
+
+/// That header, of a file of `count` ids of 2 or 4 bytes each.
+std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count);
 
 }  // namespace llamesh::data

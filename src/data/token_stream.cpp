@@ -58,8 +58,9 @@ void TokenStream::open(const std::string& path) {
     file.ids = file.megatron->ids();
   } else {
     MappedFile mapped(path);
-    file.ids = options_.format == Format::tokens ? ids_of_token_file(mapped, options_.token_dtype)
-                                                 : IdArray(mapped.bytes(), 1);
+    file.ids = options_.format == Format::tokens
+                   ? ids_of_token_file(mapped.bytes(), path, options_.token_dtype)
+                   : IdArray(mapped.bytes(), 1);
     file.mapped = std::move(mapped);
   }
   size_ += file.ids.size();
