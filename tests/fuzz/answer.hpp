@@ -8,14 +8,14 @@
 
 namespace llamesh::test {
 
-/// Runs `action`, which must return or throw a user error on one line (exit 78); anything else is
-/// the end of the program, which is what a fuzzer looks for.
+/// Runs `action`, which must return or throw an error on one line, of bad input (exit 78) or with
+/// the code `other`; anything else is the end of the program, which is what a fuzzer looks for.
 template <class Action>
-void expect_an_answer(const Action& action) {
+void expect_an_answer(const Action& action, ExitCode other = ExitCode::bad_input) {
   try {
     action();
   } catch (const Error& error) {
-    const bool sound = error.code() == ExitCode::bad_input;
+    const bool sound = error.code() == ExitCode::bad_input || error.code() == other;
     if (sound && std::strchr(error.what(), '\n') == nullptr) return;
     std::fprintf(stderr, "%s\n", error.what());
     std::abort();

@@ -1,0 +1,47 @@
+// Whatever stands in a manifest.json, the answer is datasets that lie in their file, or an error.
+// An input is taken twice: as it is, and behind a first line that seals it, so that the fuzzer need
+// not guess a checksum.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "answer.hpp"
+#include "checkpoint/manifest.hpp"
+#include "core/hash.hpp"
+
+namespace {
+
+using llamesh::ExitCode;
+using llamesh::test::expect;
+namespace checkpoint = llamesh::checkpoint;
+
+void check_dataset(const checkpoint::DatasetEntry& entry, std::int64_t file_bytes) {
+  expect(entry.offset >= 0 && entry.offset <= file_bytes &&
+             entry.numel() <= (file_bytes - entry.offset) / 4,
+         "a dataset lies outside the file");
+  std::int64_t end = 0;
+  for (const auto& segment : entry.segments) {
+    expect(segment.begin == end && segment.count > 0, "the segments do not tile their dataset");
+    end += segment.count;
+  }
+  expect(end == entry.numel(), "the segments are not the whole dataset");
+}
+
+void read(const std::string& text) {
+  const auto manifest = checkpoint::parse_manifest(text);
+  for (const auto& entry : manifest.datasets) check_dataset(entry, manifest.file_bytes);
+  const auto written = checkpoint::to_text(manifest);
+  const auto again = checkpoint::parse_manifest(written);
+  expect(checkpoint::to_text(again) == written && again.progress == manifest.progress,
+         "the manifest does not survive being written");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  const auto seal = llamesh::to_hex(llamesh::hash_of(text.data(), text.size()));
+  for (const auto& manifest : {text, "{\"checksum\": \"" + seal + "\",\n" + text})
+    llamesh::test::expect_an_answer([&] { read(manifest); }, ExitCode::io_failure);
+  return 0;
+}

@@ -1,0 +1,122 @@
+// Whatever stands in the small files of a run folder, in what a checkpoint says of its data, or in
+// a table of GEMMs, the answer is a value that can be written and read again, or none. The first
+// byte of an input chooses the file.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "answer.hpp"
+#include "app/origin.hpp"
+#include "app/report.hpp"
+#include "checkpoint/lease.hpp"
+#include "data/fingerprint.hpp"
+#include "ops/cuda/gemm/gemm_table.hpp"
+#include "train/run_state.hpp"
+
+namespace {
+
+using llamesh::ExitCode;
+using llamesh::test::expect;
+using llamesh::test::expect_an_answer;
+namespace app = llamesh::app;
+namespace checkpoint = llamesh::checkpoint;
+namespace cuda = llamesh::ops::cuda;
+namespace data = llamesh::data;
+namespace train = llamesh::train;
+
+void read_state(const std::string& text) {
+  const auto state = train::parse_run_state(text);
+  if (!state) return;
+  expect(train::parse_run_state(to_text(*state)) == state, "the state does not survive writing");
+  for (const bool scheduled : {false, true})
+    expect_an_answer([&] { train::start_after(state, 40, scheduled); }, ExitCode::no_progress);
+}
+
+void read_fingerprint(const std::string& text) {
+  const auto fingerprint = data::parse_fingerprint(text);
+  if (!fingerprint) return;
+  const auto written = to_text(*fingerprint);
+  const auto again = data::parse_fingerprint(written);
+  expect(again && to_text(*again) == written, "the fingerprint does not survive being written");
+  expect(difference(*fingerprint, *again).empty(), "a fingerprint differs from itself");
+  difference({}, *fingerprint);
+}
+
+/// A page that a browser can show.
+void check_page(const std::string& html) {
+  expect(html.ends_with("</html>\n"), "the report has no end");
+  for (auto at = html.find("<svg"); at != html.npos; at = html.find("<svg", at + 1)) {
+    const auto svg = html.substr(at, html.find("</svg>", at) - at);
+    expect(svg.find("nan") == svg.npos && svg.find("inf") == svg.npos, "a point lies nowhere");
+  }
+}
+
+void read_metrics(std::string_view text) {
+  app::RunMetrics run;
+  std::size_t lines = 0;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    run.unreadable += app::add_line(text.substr(0, end), run) ? 0 : 1;
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++lines;
+  }
+  expect(run.steps.size() + run.validation.size() + run.unreadable <= lines, "lines count twice");
+  for (const auto& [step, metrics] : run.steps) expect(step >= 0, "a step is negative");
+  if (!run.steps.empty()) check_page(app::report_page(run, "fuzzed", ""));
+}
+
+void read_config(const std::string& text) {
+  expect_an_answer([&] { app::tokenizer_of(app::origin_of(text)); });
+  app::RunMetrics run;
+  app::add_line(R"({"step": 1, "loss": 2})", run);
+  check_page(app::report_page(run, "fuzzed", text));
+}
+
+void read_lease(std::string_view text) {
+  const auto holder = checkpoint::parse_lease(text);
+  for (const auto& word : {holder.job, holder.host, holder.process})
+    expect(std::ranges::none_of(word, [](unsigned char c) { return c <= ' ' || c == 0x7f; }),
+           "a holder's name is not printable");
+  expect(checkpoint::parse_lease(to_text(holder)) == holder, "the lease does not survive writing");
+}
+
+void read_table(const std::string& text) {
+  const cuda::GemmLibrary here{"GPU", "13.1.0"};
+  expect_an_answer([&] {
+    const auto table = cuda::parse_table(text, "fuzzed", here);
+    expect(cuda::parse_table(to_text(table, here), "written", here) == table,
+           "the table does not survive being written");
+  });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0]) {
+    case 's':
+      read_state(text);
+      break;
+    case 'f':
+      read_fingerprint(text);
+      break;
+    case 'm':
+      read_metrics(text);
+      break;
+    case 'c':
+      read_config(text);
+      break;
+    case 'l':
+      read_lease(text);
+      break;
+    case 'g':
+      read_table(text);
+      break;
+    default:
+      break;
+  }
+  return 0;
+}
