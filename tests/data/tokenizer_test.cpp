@@ -1,7 +1,9 @@
 #include "data/tokenizer.hpp"
 
 #include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <random>
 
 #include "data/token_stream.hpp"
@@ -91,6 +93,40 @@ TEST(Tokenizer, ThreadsChangeNothing) {
       for (const auto& part : {tokenizer->opening(), tokenizer->encode(text), tokenizer->closing()})
         expected.insert(expected.end(), part.begin(), part.end());
     EXPECT_EQ(one, expected) << file;
+  }
+}
+
+/// Without a space or a line's end, so that SentencePiece has no place where it is cut for certain.
+std::string text_in_one_word(std::size_t bytes) {
+  std::mt19937 random(5);
+  const std::vector<std::string> parts = {"the", "heaven", "and", "1611", "\u4f60\u597d", "A.B."};
+  std::string text;
+  while (text.size() < bytes) text += parts[random() % parts.size()];
+  return text;
+}
+
+TEST(Tokenizer, LongTextWithoutASpaceHasNearlyTheIdsOfTheWholeText) {
+  const std::string text = text_in_one_word(200'000);
+  for (const auto& file : {"bpe.model", "unigram.model"}) {
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(golden(file)).ok());
+    const auto tokenizer = open_tokenizer(golden(file));
+    Ids whole, ids;
+    ASSERT_TRUE(library.Encode(text, &whole).ok());
+    tokenizer->encode_piece(text, Piece::first, ids);
+    // In four parts: the same tokens from the beginning, to the end, and nearly as many.
+    const auto [a, b] = std::mismatch(ids.begin(), ids.end(), whole.begin(), whole.end());
+    EXPECT_GT(a - ids.begin(), std::ssize(ids) / 4) << file;
+    const auto [c, d] = std::mismatch(ids.rbegin(), ids.rend(), whole.rbegin(), whole.rend());
+    EXPECT_GT(c - ids.rbegin(), 1000) << file;
+    EXPECT_LE(std::abs(std::ssize(ids) - std::ssize(whole)), 3 * 3) << file;
+    EXPECT_EQ(tokenizer->decode(ids), tokenizer->decode(whole)) << file << ": no space is added";
+    EXPECT_EQ(encode_in_parallel(*tokenizer, {text + " " + text}, 3),
+              encode_in_parallel(*tokenizer, {text + " " + text}, 1))
+        << file;
+    const std::string part = text.substr(0, text.rfind("heaven", 65'530));
+    ASSERT_TRUE(library.Encode(part, &whole).ok());
+    EXPECT_EQ(tokenizer->encode(part), whole) << file;
   }
 }
 

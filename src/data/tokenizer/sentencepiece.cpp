@@ -9,6 +9,7 @@
 #include "data/tokenizer/object.hpp"
 #include "data/tokenizer/pool.hpp"
 #include "data/tokenizer/spelling.hpp"
+#include "data/tokenizer/utf8.hpp"
 #include "data/tokenizer/words.hpp"
 
 namespace llamesh::data {
@@ -81,6 +82,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       : Tokenizer(make_vocabulary(*processor, config)),
         processor_(std::move(processor)),
         bpe_(bpe) {
+    find_guard();
     if (!pieces_keep_to_words()) return;
     if (drops_separator(' ')) space_ = Cut::drops;
     if (drops_separator('\n'))
@@ -97,7 +99,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     const std::size_t least = bpe_ ? 1 : 4096;
     while (!text.empty()) {
       const std::size_t cut = next_cut(text, std::min(least, text.size()));
-      encode_part(text.substr(0, cut), piece, *words, ids);
+      encode_run(text.substr(0, cut), piece, *words, ids);
       text.remove_prefix(cut);
       piece = Piece::further;
     }
@@ -117,6 +119,39 @@ class SentencePieceTokenizer final : public Tokenizer {
     drops,  ///< the separator becomes the space that the library adds to the next piece
     keeps,  ///< the next piece begins with it; what the library adds before it is taken away
   };
+
+  /// A run without a place to cut it. Of a long one, parts: tokens that would reach over their
+  /// edges become others. The library takes 224 bytes a byte, and BPE time by the square of the
+  /// length.
+  void encode_run(std::string_view run, Piece piece, WordCache& words,
+                  std::vector<std::int32_t>& ids) const {
+    const std::size_t end = part_end(run);
+    encode_part(run.substr(0, end), piece, words, ids);
+    for (run.remove_prefix(end); !run.empty(); run.remove_prefix(part_end(run))) {
+      const auto found = ids_of(*processor_, guard_ + std::string(run.substr(0, part_end(run))));
+      const auto kept = std::span(found).subspan(std::min(ids_of_guard_, found.size()));
+      ids.insert(ids.end(), kept.begin(), kept.end());
+    }
+  }
+
+  /// Where the next part of a run ends: before a character that the vocabulary has, so that none is
+  /// taken together with the guard for one unknown one; else at least between characters.
+  std::size_t part_end(std::string_view run) const {
+    constexpr std::size_t longest_part = 64 << 10;
+    if (run.size() <= longest_part) return run.size();
+    validate(!guard_.empty(),
+             "{} bytes of text without a space are too many for this SentencePiece model (at most "
+             "{}); put spaces or line ends into the text",
+             run.size(), longest_part);
+    std::size_t between = longest_part;
+    for (std::size_t at = longest_part; at > longest_part / 2; --at) {
+      const std::size_t bytes = utf8_length(run.substr(at));
+      if (bytes == 0) continue;
+      if (between == longest_part) between = at;
+      if (is_piece(run.substr(at, bytes))) return at;
+    }
+    return between;
+  }
 
   void encode_part(std::string_view text, Piece piece, WordCache& words,
                    std::vector<std::int32_t>& ids) const {
@@ -189,12 +224,48 @@ class SentencePieceTokenizer final : public Tokenizer {
     });
   }
 
+  bool is_piece(std::string_view text) const {
+    return !processor_->IsUnknown(processor_->PieceToId(text));
+  }
+
+  /// Whether this text in front of another takes what the library adds there, and leaves the other
+  /// as it is within a text. The other begins with a character that the vocabulary has.
+  bool stands_apart(const std::string& guard) const {
+    for (int id = 0; id < processor_->GetPieceSize(); ++id)
+      if (processor_->IdToPiece(id).find(guard) != std::string::npos) return false;
+    const auto alone = ids_of(*processor_, guard);
+    if (alone.empty()) return false;
+    for (const char* left : {"a", "Z.", "word"})
+      for (const std::string right : {"b", "Q", "word"}) {
+        if (!is_piece(right.substr(0, 1))) continue;
+        auto ids = ids_of(*processor_, left + guard);
+        const auto behind = ids_of(*processor_, guard + right);
+        if (ids == ids_of(*processor_, left) || behind.size() <= alone.size() ||
+            !std::equal(alone.begin(), alone.end(), behind.begin()))
+          return false;
+        ids.insert(ids.end(), behind.begin() + std::ssize(alone), behind.end());
+        if (ids_of(*processor_, left + guard + right) != ids) return false;
+      }
+    return true;
+  }
+
+  void find_guard() {
+    for (const char* guard : {"\n", "\ue000"})  // a private character, which vocabularies lack
+      if (stands_apart(guard)) {
+        guard_ = guard;
+        ids_of_guard_ = ids_of(*processor_, guard).size();
+        return;
+      }
+  }
+
   std::unique_ptr<Processor> processor_;
   bool bpe_;
   mutable Pool<WordCache> words_;
   Cut space_ = Cut::none;
   Cut newline_ = Cut::none;
   std::size_t ids_before_newline_ = 0;
+  std::string guard_;  ///< before what goes on with a run; empty: nothing is fit for it
+  std::size_t ids_of_guard_ = 0;
 };
 
 }  // namespace
