@@ -20,17 +20,28 @@ std::optional<int> number(const Environment& environment, const char* name) {
   return value;
 }
 
+/// srun --mpi=pmi2 sets what Hydra sets, but for its own tasks: under Hydra a task is a proxy that
+/// starts the ranks of a node.
+bool is_pmi2_of_srun(const Environment& environment) {
+  const auto same = [&](const char* pmi, const char* slurm) {
+    const auto value = number(environment, pmi);
+    return value && value == number(environment, slurm);
+  };
+  return same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && same("PMI_RANK", "SLURM_PROCID");
+}
+
 }  // namespace
 
 Launch detect_launch(const Environment& environment) {
   struct Source {
     const char* ranks;
     const char* rank;
+    bool its_own;
   };
   // Open MPI's mpirun, Hydra's mpiexec.
-  for (const Source& source :
-       {Source{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}, Source{"PMI_SIZE", "PMI_RANK"}})
-    if (const auto ranks = number(environment, source.ranks))
+  for (const Source& source : {Source{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", true},
+                               Source{"PMI_SIZE", "PMI_RANK", !is_pmi2_of_srun(environment)}})
+    if (const auto ranks = number(environment, source.ranks); ranks && source.its_own)
       return {*ranks, source.ranks, number(environment, source.rank).value_or(0), true};
   // srun sets the first for its tasks; the second alone is a shell inside an allocation.
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})

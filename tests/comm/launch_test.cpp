@@ -51,6 +51,24 @@ TEST(Launch, ARankByItselfIsNoPmi) {
   EXPECT_TRUE(launch(slurms_pmi2).wired);
 }
 
+TEST(Launch, SrunWithPmi2OfAnMpiThatHasNone) {
+  Variables pmi2{{"SLURM_STEP_NUM_TASKS", "4"},
+                 {"SLURM_NTASKS", "4"},
+                 {"SLURM_PROCID", "2"},
+                 {"PMI_SIZE", "4"},
+                 {"PMI_RANK", "2"},
+                 {"PMI_FD", "17"}};
+  EXPECT_EQ(problem(pmi2, 4), "");
+  EXPECT_NE(problem(pmi2, 1).find("srun --mpi=pmix"), std::string::npos) << problem(pmi2, 1);
+  EXPECT_EQ(launch(pmi2).rank, 2);
+  EXPECT_TRUE(launch(pmi2).wired) << "another MPI may have it";
+  // Hydra's mpiexec within a job: srun has started its proxies, one a node.
+  pmi2["SLURM_STEP_NUM_TASKS"] = "2";
+  pmi2["SLURM_PROCID"] = "1";
+  EXPECT_EQ(launch(pmi2).variable, "PMI_SIZE");
+  EXPECT_EQ(problem(pmi2, 4), "");
+}
+
 TEST(MpiTimeout, IsFiveMinutesOrWhatTheEnvironmentSays) {
   const auto timeout = [](const char* text) {
     return mpi_timeout([&](const char*) { return text; }).count();
