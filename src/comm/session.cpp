@@ -4,12 +4,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <thread>
 
 #include "comm/launch.hpp"
 #include "comm/mpi.hpp"
@@ -97,10 +96,11 @@ MpiSession::~MpiSession() {
 }
 
 void end_process_soon(ExitCode code) {
-  std::thread([code] {
-    std::this_thread::sleep_for(std::chrono::seconds(5));
-    std::_Exit(static_cast<int>(code));
-  }).detach();
+  // Not by a thread: that the system starts no more of them may be why the process ends.
+  static std::atomic<int> exit_code;
+  exit_code = static_cast<int>(code);
+  std::signal(SIGALRM, [](int) { _exit(exit_code); });
+  alarm(5);
 }
 
 void abort_job(ExitCode code) {

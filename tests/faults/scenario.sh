@@ -93,6 +93,20 @@ truncated_data() {
   expect_state failed 78 "data file 'text.txt' was cut off"
 }
 
+# The system starts no more threads for one rank. OpenMP would end it with exit code 1.
+no_more_threads() {
+  through 1 "export LD_PRELOAD=$FEW_THREADS"
+  refused 2 "rank 1 on" "the system starts no more threads for this process; raise its limit (ulimit -u" -- \
+    $tiny train.threads=64
+}
+
+# The folder of the memory that ranks share is not there, as it may be in a container.
+no_shared_memory() {
+  OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
+  expect_end 78
+  expect_line "MPI keeps the memory that the ranks of a node share in $work/absent, which cannot be written"
+}
+
 # Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
 changed_data() {
   local ranks steps
