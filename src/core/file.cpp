@@ -195,6 +195,7 @@ void make_folder(const fs::path& folder) {
   if (!fs::is_directory(folder, error))
     fail(ExitCode::io_failure, "cannot make the folder {}: a file has that name; move it away",
          folder.string());
+  sync_folder(parent.empty() ? "." : parent);
 }
 
 void replace_durably(const fs::path& path, const std::function<void(Descriptor&)>& write) {
