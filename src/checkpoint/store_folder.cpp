@@ -21,8 +21,11 @@ constexpr std::ptrdiff_t most_quarantined = 2;
 std::vector<fs::path> names_in(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
-    found.push_back(at->path());
+  do {
+    found.clear();
+    for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+      found.push_back(at->path());
+  } while (error == std::errc::interrupted);
   if (error && error != std::errc::no_such_file_or_directory)
     fail(ExitCode::io_failure, "cannot list {}: {}", folder.string(), error.message());
   return found;

@@ -1,6 +1,7 @@
 #include "checkpoint/writer.hpp"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cstring>
@@ -61,28 +62,32 @@ void lay_out(const std::filesystem::path& path, const State& state, const Manife
   }
 }
 
-/// Asks the system to start writing what lies in the file so far; a hint, so its failure is none.
-class WriteBack {
+/// The same file without HDF5 and MPI-IO.
+class PlainFile {
  public:
-  WriteBack(const std::filesystem::path& path, bool wanted)
-      : file_(Descriptor::to_write(path, O_WRONLY)), wanted_(wanted) {}
-  void start(std::int64_t offset, std::int64_t bytes) const {
-    if (wanted_) ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+  PlainFile(const std::filesystem::path& path, bool early_write_back)
+      : file_(Descriptor::to_write(path, O_WRONLY)), early_write_back_(early_write_back) {}
+  /// Asks the system to start writing what lies in this range; a hint, so its failure is none.
+  void start_write_back(std::int64_t offset, std::int64_t bytes) const {
+    if (early_write_back_) ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
   }
-  /// After a failure of MPI-IO, which keeps the system's reason to itself: tries the same write
-  /// without it, and throws that reason if there is one.
-  void try_again(std::int64_t offset, std::span<const float> values) {
+  /// After a failure of MPI-IO, which keeps the system's reason to itself, and gives up where a
+  /// write has been interrupted or has taken a part of the bytes: writes the same. Throws the
+  /// reason if there still is one.
+  void write_after(const Error& failure, std::int64_t offset, std::span<const float> values) {
     file_.write(offset, values.data(), static_cast<std::int64_t>(values.size_bytes()));
+    spdlog::warn("{}: {} bytes were written without MPI-IO, after: {}", file_.path().string(),
+                 values.size_bytes(), failure.what());
   }
 
  private:
   Descriptor file_;
-  bool wanted_;
+  bool early_write_back_;
 };
 
 std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
                                      const std::vector<DatasetEntry>& entries,
-                                     const std::vector<Transfer>& transfers, WriteBack write_back) {
+                                     const std::vector<Transfer>& transfers, PlainFile& plain) {
   std::vector<Written> written;
   for (const auto& t : transfers) {
     for (std::int64_t at = 0; at < std::ssize(t.values); at += segment_numel) {
@@ -94,11 +99,10 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
       const auto offset = entries[t.dataset].offset + 4 * begin;
       try {
         datasets[t.dataset].write(begin, values);
-      } catch (const Error&) {
-        write_back.try_again(offset, values);
-        throw;
+      } catch (const Error& failure) {
+        plain.write_after(failure, offset, values);
       }
-      write_back.start(offset, 4 * count);
+      plain.start_write_back(offset, 4 * count);
     }
   }
   return written;
@@ -127,6 +131,9 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
   comm::agree(world, [&] {
     if (world.rank() == 0) lay_out(path, state, manifest);
   });
+  // First of all, since a rank whose open fails within MPI-IO waits there for the others.
+  std::optional<PlainFile> plain;
+  comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
   agree_or_abort(world, [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
@@ -140,8 +147,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     });
     comm::agree(world, [&] {
       written = write_transfers(datasets, manifest.datasets,
-                                part_of(transfers_of(state), replica.rank, replica.size),
-                                WriteBack(path, options.early_write_back));
+                                part_of(transfers_of(state), replica.rank, replica.size), *plain);
     });
     agree_or_abort(world, [&] {
       datasets.clear();

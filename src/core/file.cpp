@@ -23,9 +23,18 @@ constexpr std::int64_t longest_line = 1 << 20;
   fail(ExitCode::io_failure, "cannot {} {}: {}", doing, path.string(), std::strerror(errno));
 }
 
+/// The result of the call, made again when a signal has interrupted it (network file systems).
+template <class Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
 /// Opens without waiting for the other end of a FIFO. No terminal becomes the controlling one.
 int open_at_once(const fs::path& path, int flags) {
-  return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0640);
+  flags |= O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  return uninterrupted([&] { return ::open(path.c_str(), flags, 0640); });
 }
 
 }  // namespace
@@ -103,9 +112,10 @@ std::int64_t Descriptor::bytes() const {
 std::int64_t Descriptor::read_some(std::int64_t offset, void* data, std::int64_t count) const {
   std::int64_t done = 0;
   while (done < count) {
-    const auto got = ::pread(fd_, static_cast<char*>(data) + done,
-                             static_cast<std::size_t>(count - done), offset + done);
-    if (got < 0 && errno == EINTR) continue;
+    const auto got = uninterrupted([&] {
+      return ::pread(fd_, static_cast<char*>(data) + done, static_cast<std::size_t>(count - done),
+                     offset + done);
+    });
     if (got < 0) give_up("read", path_);
     if (got == 0) break;
     done += got;
@@ -122,8 +132,8 @@ void Descriptor::read(std::int64_t offset, void* data, std::int64_t count) const
 void Descriptor::write(std::int64_t offset, const void* data, std::int64_t count) {
   const auto* from = static_cast<const char*>(data);
   while (count > 0) {
-    const auto put = ::pwrite(fd_, from, static_cast<std::size_t>(count), offset);
-    if (put < 0 && errno == EINTR) continue;
+    const auto put =
+        uninterrupted([&] { return ::pwrite(fd_, from, static_cast<std::size_t>(count), offset); });
     if (put < 0) give_up("write", path_);
     offset += put;
     from += put;
@@ -133,19 +143,19 @@ void Descriptor::write(std::int64_t offset, const void* data, std::int64_t count
 
 void Descriptor::append(std::string_view text) {
   while (!text.empty()) {
-    const auto put = ::write(fd_, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
+    const auto put = uninterrupted([&] { return ::write(fd_, text.data(), text.size()); });
     if (put < 0) give_up("write", path_);
     text.remove_prefix(static_cast<std::size_t>(put));
   }
 }
 
 void Descriptor::resize(std::int64_t bytes) {
-  if (::ftruncate(fd_, bytes) != 0) give_up("change the size of", path_);
+  if (uninterrupted([&] { return ::ftruncate(fd_, bytes); }) != 0)
+    give_up("change the size of", path_);
 }
 
 void Descriptor::sync() {
-  if (::fsync(fd_) != 0) give_up("bring to the disk", path_);
+  if (uninterrupted([&] { return ::fsync(fd_); }) != 0) give_up("bring to the disk", path_);
 }
 
 std::string read_file(const fs::path& path, std::int64_t most_bytes, ExitCode wrong_file) {
@@ -195,6 +205,7 @@ void make_folder(const fs::path& folder) {
   if (!fs::is_directory(folder, error))
     fail(ExitCode::io_failure, "cannot make the folder {}: a file has that name; move it away",
          folder.string());
+  sync_folder(parent.empty() ? "." : parent);
 }
 
 void replace_durably(const fs::path& path, const std::function<void(Descriptor&)>& write) {

@@ -70,7 +70,7 @@ void for_each_line(const Descriptor& file,
 /// fsync of a folder: the names in it are on the disk.
 void sync_folder(const std::filesystem::path& folder);
 
-/// A folder 0750 within the user's umask, with its parents.
+/// A folder 0750 within the user's umask, with its parents. Those that are made are on the disk.
 void make_folder(const std::filesystem::path& folder);
 
 /// Replaces `path` by what `write` puts into a new file: temporary name, fsync, rename, fsync of

@@ -36,17 +36,23 @@ bool is_own(const Descriptor& file) {
          std::string_view("{\"event\":").starts_with(text);
 }
 
-/// Leaves the lines up to `step`. The old file stands until the new one is on the disk.
+/// Whether it is all there. Where power was lost, what had not come to the disk may read as zeros,
+/// with other lines behind them.
+bool is_whole(std::string_view line, bool ended) {
+  return ended && line.find('\0') == line.npos;
+}
+
+/// Leaves the whole lines up to `step`. The old file stands until the new one is on the disk.
 void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
   std::int64_t dropped = 0;
   for_each_line(file, [&](std::string_view line, bool ended) {
-    dropped += !ended || step_of(line) > step ? 1 : 0;
+    dropped += !is_whole(line, ended) || step_of(line) > step ? 1 : 0;
   });
   if (dropped == 0) return;
   replace_durably(path, [&](Descriptor& kept) {
     std::string lines;
     for_each_line(file, [&](std::string_view line, bool ended) {
-      if (ended && step_of(line) <= step) lines.append(line) += '\n';
+      if (is_whole(line, ended) && step_of(line) <= step) lines.append(line) += '\n';
       if (lines.size() > 1 << 20) kept.append(std::exchange(lines, {}));
     });
     kept.append(lines);

@@ -31,7 +31,7 @@ struct StepRecord {
 class MetricsFile {
  public:
   /// Opens the file of a run that goes on after `step`: its lines of later steps, which a killed
-  /// start has left, and a torn last line are cut, so that each step is there once. A file that is
+  /// start has left, and torn lines are cut, so that each step is there once. A file that is
   /// not a metrics file is quarantined, with a warning. An I/O failure throws (exit 74).
   MetricsFile(const std::filesystem::path& path, std::int64_t step);
   void write(const StepRecord& record);

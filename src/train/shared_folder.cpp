@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::train {
@@ -69,9 +70,7 @@ BorrowedFolder::BorrowedFolder(const fs::path& folder) {
   for (auto at = fs::absolute(folder); !fs::exists(at, error) && at.has_relative_path();
        at = at.parent_path())
     made_.push_back(at);
-  fs::create_directories(folder, error);
-  if (error)
-    fail(ExitCode::io_failure, "cannot make the folder {}: {}", folder.string(), error.message());
+  make_folder(folder);
 }
 
 BorrowedFolder::~BorrowedFolder() {

@@ -127,6 +127,13 @@ TEST_F(Metrics, LoseATornLastLine) {
   EXPECT_EQ(nlohmann::json::parse(lines()[1]).at("step"), 2);
 }
 
+TEST_F(Metrics, LoseLinesWithZerosWherePowerWasLost) {
+  using namespace std::string_literals;
+  write_raw("{\"step\":1}\n{\"step\":\0\0\0\0{\"step\":1}\n{\"step\":2}\n"s);
+  { const MetricsFile file(path_, 2); }
+  EXPECT_EQ(lines(), (std::vector<std::string>{"{\"step\":1}", "{\"step\":2}"}));
+}
+
 TEST_F(Metrics, LoseWhatAKilledStartHasLeftBehindTheStepThatTheRunGoesOnAfter) {
   std::string kept = "{\"event\":\"resume\",\"step\":0,\"detail\":\"\\\"step\\\":9\"}\n";
   kept += "not ours, but a line\n";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 
 namespace llamesh::ops::cpu {
 
@@ -19,11 +20,21 @@ void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
   for (std::int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
 }
 
-/// body(i) for tasks of uneven cost, each given to the next free thread. The body must not throw.
+/// body(i) for tasks of uneven cost, each given to the next free thread. Throws what a body has
+/// thrown (it may find no memory for its scratch) when all have ended.
 template <class Body>
 void for_each_task(std::int64_t count, const Body& body) {
+  std::exception_ptr error;  // no exception may leave the parallel region
 #pragma omp parallel for schedule(dynamic) if (count > 1 && may_open_team())
-  for (std::int64_t i = 0; i < count; ++i) body(i);
+  for (std::int64_t i = 0; i < count; ++i) {
+    try {
+      body(i);
+    } catch (...) {
+#pragma omp critical(llamesh_error_of_task)
+      error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 /// Rows per block so that a block touches about `elements` numbers.
