@@ -52,6 +52,11 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) 
     state.seconds_needed = json.value("seconds_needed", 0.0);
     state.exit_code = static_cast<ExitCode>(json.at("exit_code").get<int>());
     state.reason = json.at("reason");
+    state.doing = json.value("doing", "");
+    state.culprit_ranks = json.value("culprit_ranks", std::vector<int>());
+    state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
+    state.job = json.value("job", "");
+    state.time = json.value("time", "");
     return state;
   } catch (const nlohmann::json::exception&) {
     return {};
@@ -64,6 +69,9 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
       {"step", state.step},
       {"exit_code", static_cast<int>(state.exit_code)},
       {"reason", state.reason},
+      {"doing", state.doing},
+      {"culprit_ranks", state.culprit_ranks},
+      {"culprit_hosts", state.culprit_hosts},
       {"first_step", state.first_step},
       {"starts_here", state.starts_here},
       {"seconds_needed", state.seconds_needed},
@@ -76,11 +84,19 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
+  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+}
+
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
     state.phase = RunPhase::failed;
     state.exit_code = code;
-    state.reason = reason;
+    state.reason = verdict.line;
+    state.doing = verdict.doing;
+    state.culprit_ranks = verdict.ranks;
+    state.culprit_hosts = verdict.hosts;
     write_run_state(run_folder, state);
   } catch (const std::exception&) {
     return;

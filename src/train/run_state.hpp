@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/watchdog.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::train {
@@ -24,6 +26,13 @@ struct RunState {
   double seconds_needed = 0;
   ExitCode exit_code = ExitCode::done;  ///< when it has ended
   std::string reason;                   ///< why it stopped or failed, one line
+  // Where ranks hung or were lost:
+  std::string doing = {};  ///< what they did at that time
+  std::vector<int> culprit_ranks = {};
+  std::vector<std::string> culprit_hosts = {};
+  // As found in the file:
+  std::string job = {};   ///< Slurm's id, or empty
+  std::string time = {};  ///< when it was written, UTC
 };
 
 /// <run folder>/state.json.
@@ -41,6 +50,9 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// an I/O failure is passed over, since there is something worse to tell.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
+/// The same of ranks that hang or are lost.
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) noexcept;
 
 /// The state of a start that goes on after `step`. Throws exit 93 under a scheduler when each of
 /// the two starts before gained one step at most, whatever ended them (a fault, or a walltime that

@@ -25,7 +25,10 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .starts_here = 2,
                        .seconds_needed = 91.5,
                        .exit_code = ExitCode::stopped_early,
-                       .reason = "SIGTERM, \"twice\""};
+                       .reason = "SIGTERM, \"twice\"",
+                       .doing = "training step 121",
+                       .culprit_ranks = {1, 3},
+                       .culprit_hosts = {"node2", "node4"}};
   write_run_state(folder_, state);
   const auto read = read_run_state(folder_);
   ASSERT_TRUE(read);
@@ -36,6 +39,9 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
+  EXPECT_EQ(read->doing, state.doing);
+  EXPECT_EQ(read->culprit_ranks, state.culprit_ranks);
+  EXPECT_EQ(read->culprit_hosts, state.culprit_hosts);
 }
 
 TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
