@@ -223,7 +223,7 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
       before += rank == culprit ? 0 : 1;
     }
   }
-  return 2 * before * limits_.interval;
+  return before * limits_.answer / 2;
 }
 
 std::string RollCall::name_of(int rank) const {

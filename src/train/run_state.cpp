@@ -13,6 +13,7 @@
 namespace llamesh::train {
 namespace {
 
+constexpr const char* state_name = "state.json";
 constexpr std::int64_t fruitless_starts_allowed = 2;
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
@@ -27,10 +28,16 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
+/// Ranks that cannot reach each other may all tell; the first verdict comes closest.
+bool just_written(const std::filesystem::path& run_folder) {
+  const auto written = std::filesystem::last_write_time(run_folder / state_name);
+  return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
+}
+
 }  // namespace
 
 std::filesystem::path state_file(const std::filesystem::path& run_folder) {
-  return run_folder / "state.json";
+  return run_folder / state_name;
 }
 
 std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) {
@@ -91,6 +98,8 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
+    if (!verdict.ranks.empty() && state.phase == RunPhase::failed && just_written(run_folder))
+      return;
     state.phase = RunPhase::failed;
     state.exit_code = code;
     state.reason = verdict.line;

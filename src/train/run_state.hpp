@@ -25,7 +25,7 @@ struct RunState {
   /// known.
   double seconds_needed = 0;
   ExitCode exit_code = ExitCode::done;  ///< when it has ended
-  std::string reason;                   ///< why it stopped or failed, one line
+  std::string reason = {};              ///< why it stopped or failed, one line
   // Where ranks hung or were lost:
   std::string doing = {};  ///< what they did at that time
   std::vector<int> culprit_ranks = {};
@@ -50,7 +50,7 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// an I/O failure is passed over, since there is something worse to tell.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
-/// The same of ranks that hang or are lost.
+/// The same of ranks that hang or are lost; the first verdict stands where several ranks tell.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept;
 

@@ -70,6 +70,22 @@ TEST_F(RunStateTest, TakesAnythingElseAsNoState) {
   }
 }
 
+TEST_F(RunStateTest, KeepsTheFirstVerdict) {
+  write_run_state(folder_, {.step = 7});
+  const comm::Verdict first{"1 and 3", {1, 3}, {"node2", "node4"}, "training step 8"};
+  record_failure(folder_, ExitCode::stopped_early, first);
+  record_failure(folder_, ExitCode::stopped_early, comm::Verdict{"2", {2}, {"node3"}, ""});
+  const auto state = read_run_state(folder_);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->phase, RunPhase::failed);
+  EXPECT_EQ(state->step, 7);
+  EXPECT_EQ(state->exit_code, ExitCode::stopped_early);
+  EXPECT_EQ(state->reason, first.line);
+  EXPECT_EQ(state->doing, first.doing);
+  EXPECT_EQ(state->culprit_ranks, first.ranks);
+  EXPECT_EQ(state->culprit_hosts, first.hosts);
+}
+
 TEST_F(RunStateTest, CannotBeWrittenWhereThereIsNoFolder) {
   try {
     write_run_state(folder_ / "absent", {});
