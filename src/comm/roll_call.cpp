@@ -199,19 +199,24 @@ bool RollCall::waits_for_another() const {
 
 std::optional<Verdict> RollCall::verdict() {
   for (Roll& roll : rolls_) {
-    for (const int rank : roll.collective.members->ranks) {
-      const bool link = cut_off(roll, rank);
-      if (!link && !to_blame(roll, rank)) continue;
-      if (!roll.found) roll.found = now_;
-      if (now_ - *roll.found < turn(roll, rank, link)) break;
-      return link ? link_is_cut(roll, rank) : has_not_come(roll, rank);
+    const auto& ranks = roll.collective.members->ranks;
+    const auto culprit = std::ranges::find_if(
+        ranks, [&](int rank) { return cut_off(roll, rank) || to_blame(roll, rank); });
+    if (culprit == ranks.end()) {
+      roll.found.reset();
+      continue;
     }
+    if (!roll.found) roll.found = now_;
+    const bool link = cut_off(roll, *culprit);
+    if (now_ - *roll.found < turn(roll, *culprit, link)) continue;
+    return link ? link_is_cut(roll, *culprit) : has_not_come(roll, *culprit);
   }
   return {};
 }
 
-/// How long others are given to tell: of a cut link the lower rank, and the first on its host; of a
-/// late rank the first of those that wait for it.
+/// How long it has to stay so before this rank tells: an answer may just be under way, and others
+/// are to tell first. Of a cut link that is the lower rank, and the first on its host; of a late
+/// rank the first of those that wait for it.
 RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool link) const {
   const int own = group_.rank();
   std::int64_t before = 0;
@@ -223,7 +228,7 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
       before += rank == culprit ? 0 : 1;
     }
   }
-  return before * limits_.answer / 2;
+  return (1 + 4 * before) * limits_.answer / 10;
 }
 
 std::string RollCall::name_of(int rank) const {
