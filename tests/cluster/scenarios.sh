@@ -347,6 +347,7 @@ no_progress() {
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
+  has_to_log "the start before (job $job) was killed, or lost its node"
   tell "exit code 93 in restart $(field Restarts), not queued again"
 }
 
