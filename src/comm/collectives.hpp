@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
+#include "comm/communicator.hpp"
+#include "comm/in_collective.hpp"
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
@@ -64,19 +67,27 @@ class Collectives {
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
  protected:
-  Collectives(int rank, int size)
-      : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
+  explicit Collectives(const Communicator& group)
+      : members_(group.members()),
+        rank_(group.rank()),
+        size_(group.size()),
+        stream_(device::Stream::communication()) {}
   const char* subject() const { return subject_; }
-  /// Puts `work` into the stream, behind `after`, and counts what it will send.
+  /// Puts the collective `work` into the stream, behind `after`, and counts what it will send.
   template <class Work>
-  device::Event submit(const device::Event& after, std::int64_t bytes, Work&& work) {
+  device::Event submit(const char* kind, const device::Event& after, std::int64_t bytes,
+                       Work&& work) {
     bytes_sent_ += bytes;
     stream_.wait(after);
-    stream_.run(std::forward<Work>(work));
+    stream_.run([this, kind, subject = subject_, work = std::forward<Work>(work)] {
+      const InCollective in(members_, kind, subject);
+      work();
+    });
     return stream_.record();
   }
 
  private:
+  std::shared_ptr<const Members> members_;
   int rank_;
   int size_;
   const char* subject_ = "";

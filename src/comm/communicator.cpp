@@ -3,39 +3,69 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <exception>
 #include <numeric>
 #include <optional>
 
+#include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
 #include "comm/session.hpp"
+#include "core/hash.hpp"
 
 namespace llamesh::comm {
 namespace {
 
 /// One call of a nonblocking MPI collective, completed politely.
 template <class Start>
-void complete(std::string_view doing, Start&& start) {
+void complete(const Communicator& group, const char* kind, const char* purpose, Start&& start) {
+  const InCollective in(group.members(), kind, purpose);
   MPI_Request request = MPI_REQUEST_NULL;
-  check(start(&request), doing);
-  wait(request, doing);
+  check(start(&request), kind);
+  wait(request, kind);
 }
 
 template <class T>
-std::vector<T> gather_values(const Communicator& group, T value, MPI_Datatype type) {
+std::vector<T> gather_values(const Communicator& group, T value, MPI_Datatype type,
+                             const char* kind, const char* purpose) {
   std::vector<T> all(static_cast<std::size_t>(group.size()));
-  complete("the gathering of values", [&](MPI_Request* request) {
+  complete(group, kind, purpose, [&](MPI_Request* request) {
     return MPI_Iallgather(&value, 1, type, all.data(), 1, type, native(group), request);
   });
   return all;
 }
 
+std::vector<int> ranks_in_world(MPI_Comm comm, int size) {
+  MPI_Group group = MPI_GROUP_NULL;
+  MPI_Group world = MPI_GROUP_NULL;
+  check(MPI_Comm_group(comm, &group), "MPI_Comm_group");
+  check(MPI_Comm_group(MPI_COMM_WORLD, &world), "MPI_Comm_group");
+  std::vector<int> own(static_cast<std::size_t>(size));
+  std::iota(own.begin(), own.end(), 0);
+  std::vector<int> ranks(own.size());
+  check(MPI_Group_translate_ranks(group, size, own.data(), world, ranks.data()),
+        "MPI_Group_translate_ranks");
+  check(MPI_Group_free(&group), "MPI_Group_free");
+  check(MPI_Group_free(&world), "MPI_Group_free");
+  return ranks;
+}
+
 }  // namespace
 
-Communicator::Handle::Handle(MPI_Comm owned) : comm(owned) {
+Communicator::Handle::Handle(MPI_Comm owned, Handle* parent, const std::string& name)
+    : comm(owned) {
   check(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(comm, &size), "MPI_Comm_size");
+  Members made{name, 0, ranks_in_world(comm, size)};
+  if (parent != nullptr) {
+    if (name.empty()) made.name = parent->members->name;
+    // All ranks make the same communicators out of one, so they know the same of each.
+    const std::array origin{parent->members->id, ++parent->children,
+                            static_cast<std::uint64_t>(made.ranks.front())};
+    made.id = hash_of(origin.data(), sizeof(origin));
+  }
+  members = std::make_shared<const Members>(std::move(made));
 }
 
 Communicator::Handle::~Handle() {
@@ -54,19 +84,22 @@ int Communicator::rank() const {
 int Communicator::size() const {
   return handle_->size;
 }
+const std::shared_ptr<const Members>& Communicator::members() const {
+  return handle_->members;
+}
 
 Communicator Communicator::duplicate() const {
   MPI_Comm copy = MPI_COMM_NULL;
-  complete("the duplication of a communicator",
+  complete(*this, "duplication", "",
            [&](MPI_Request* request) { return MPI_Comm_idup(handle_->comm, &copy, request); });
-  return Communicator(std::make_unique<Handle>(copy));
+  return Communicator(std::make_unique<Handle>(copy, handle_.get(), ""));
 }
 
-Communicator Communicator::split(int color, int key) const {
+Communicator Communicator::split(int color, int key, const std::string& name) const {
   barrier();  // MPI_Comm_split has no polite form; after a barrier it is short
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split(handle_->comm, color, key, &part), "MPI_Comm_split");
-  return Communicator(std::make_unique<Handle>(part));
+  return Communicator(std::make_unique<Handle>(part, handle_.get(), name));
 }
 
 Communicator Communicator::split_shared_memory() const {
@@ -74,33 +107,34 @@ Communicator Communicator::split_shared_memory() const {
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split_type(handle_->comm, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &part),
         "MPI_Comm_split_type");
-  return Communicator(std::make_unique<Handle>(part));
+  return Communicator(std::make_unique<Handle>(part, handle_.get(), ""));
 }
 
-void Communicator::barrier() const {
-  complete("a barrier", [&](MPI_Request* request) { return MPI_Ibarrier(handle_->comm, request); });
+void Communicator::barrier(const char* purpose) const {
+  complete(*this, "barrier", purpose,
+           [&](MPI_Request* request) { return MPI_Ibarrier(handle_->comm, request); });
 }
 
-double Communicator::sum(double value) const {
-  const auto all = gather_values(*this, value, MPI_DOUBLE);
+double Communicator::sum(double value, const char* purpose) const {
+  const auto all = gather_values(*this, value, MPI_DOUBLE, "all-reduce", purpose);
   return std::accumulate(all.begin(), all.end(), 0.0);
 }
 
-std::int64_t Communicator::sum(std::int64_t value) const {
-  const auto all = all_gather(value);
+std::int64_t Communicator::sum(std::int64_t value, const char* purpose) const {
+  const auto all = gather_values(*this, value, MPI_INT64_T, "all-reduce", purpose);
   return std::accumulate(all.begin(), all.end(), std::int64_t{0});
 }
 
-std::int64_t Communicator::max(std::int64_t value) const {
-  return std::ranges::max(all_gather(value));
+std::int64_t Communicator::max(std::int64_t value, const char* purpose) const {
+  return std::ranges::max(gather_values(*this, value, MPI_INT64_T, "all-reduce", purpose));
 }
 
-std::int64_t Communicator::min(std::int64_t value) const {
-  return std::ranges::min(all_gather(value));
+std::int64_t Communicator::min(std::int64_t value, const char* purpose) const {
+  return std::ranges::min(gather_values(*this, value, MPI_INT64_T, "all-reduce", purpose));
 }
 
-std::vector<std::int64_t> Communicator::all_gather(std::int64_t value) const {
-  return gather_values(*this, value, MPI_INT64_T);
+std::vector<std::int64_t> Communicator::all_gather(std::int64_t value, const char* purpose) const {
+  return gather_values(*this, value, MPI_INT64_T, "all-gather", purpose);
 }
 
 std::vector<std::string> Communicator::all_gather(std::string_view text) const {
@@ -116,7 +150,7 @@ std::vector<std::string> Communicator::all_gather(std::string_view text) const {
     total += length;
   }
   std::string joined(static_cast<std::size_t>(total), '\0');
-  complete("the gathering of texts", [&](MPI_Request* request) {
+  complete(*this, "all-gather", "texts", [&](MPI_Request* request) {
     return MPI_Iallgatherv(text.data(), static_cast<int>(text.size()), MPI_CHAR, joined.data(),
                            counts.data(), offsets.data(), MPI_CHAR, handle_->comm, request);
   });
@@ -129,12 +163,12 @@ std::vector<std::string> Communicator::all_gather(std::string_view text) const {
 
 std::string Communicator::broadcast(std::string text, int root) const {
   auto length = static_cast<std::int64_t>(text.size());
-  complete("a broadcast", [&](MPI_Request* request) {
+  complete(*this, "broadcast", "a text", [&](MPI_Request* request) {
     return MPI_Ibcast(&length, 1, MPI_INT64_T, root, handle_->comm, request);
   });
   expects(length <= INT_MAX, "a text of {} bytes is too long to be broadcast", length);
   text.resize(static_cast<std::size_t>(length));
-  complete("a broadcast", [&](MPI_Request* request) {
+  complete(*this, "broadcast", "a text", [&](MPI_Request* request) {
     return MPI_Ibcast(text.data(), static_cast<int>(length), MPI_CHAR, root, handle_->comm,
                       request);
   });
@@ -159,7 +193,7 @@ struct Outcome {
 
 }  // namespace
 
-void agree(const Communicator& group, const std::function<void()>& phase) {
+void agree(const Communicator& group, const std::function<void()>& phase, const char* purpose) {
   Outcome mine;
   std::exception_ptr error;
   try {
@@ -178,7 +212,7 @@ void agree(const Communicator& group, const std::function<void()>& phase) {
   // The rank that tells is the lowest with an error of its own; a Failed has nothing to say.
   int teller = -1;
   Outcome told;
-  const auto outcomes = group.all_gather(mine.encode());
+  const auto outcomes = group.all_gather(mine.encode(), purpose);
   for (int r = 0; r < group.size(); ++r) {
     const auto outcome = Outcome::decode(outcomes[static_cast<std::size_t>(r)]);
     if (!outcome.code) continue;

@@ -67,7 +67,7 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
     const int first = dims_.group(along, world.rank()).front();
     const int rank = dims_.rank_in_group(along, world.rank());
     const bool within = within_node(dims_, along, topology);
-    auto group = world.split(first, rank);
+    auto group = world.split(first, rank, name);
     std::unique_ptr<Collectives> collectives;
     if (nccl_)
       collectives = nccl_->axis(name, group, first);

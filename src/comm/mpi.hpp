@@ -33,8 +33,8 @@ bool may_free();
 
 /// The MPI communicator inside a Communicator, with what is asked of it most.
 struct Communicator::Handle {
-  /// Takes the ownership of `owned`.
-  explicit Handle(MPI_Comm owned);
+  /// Takes the ownership of `owned`, which was made out of `parent` (none: the world).
+  Handle(MPI_Comm owned, Handle* parent, const std::string& name);
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
@@ -42,6 +42,9 @@ struct Communicator::Handle {
   MPI_Comm comm;
   int rank = 0;
   int size = 1;
+  std::shared_ptr<const Members> members;
+  std::uint64_t children =
+      0;  ///< communicators made out of this one, in the same order on all ranks
 };
 
 }  // namespace llamesh::comm

@@ -4,8 +4,7 @@
 
 namespace llamesh::comm {
 
-MpiCollectives::MpiCollectives(const Communicator& group)
-    : Collectives(group.rank(), group.size()), exchange_(group) {}
+MpiCollectives::MpiCollectives(const Communicator& group) : Collectives(group), exchange_(group) {}
 
 MpiCollectives::~MpiCollectives() {
   finish(stream());
@@ -21,27 +20,27 @@ device::Buffer MpiCollectives::allocate_symmetric(std::int64_t bytes) {
 
 device::Event MpiCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  return submit(after, all_gather_bytes(whole, size()),
+  return submit("all-gather", after, all_gather_bytes(whole, size()),
                 [this, whole, mine] { exchange_.all_gather(whole, mine); });
 }
 
 device::Event MpiCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                              device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit(after, reduce_scatter_bytes(parts, size()), [this, mine, parts, accumulate] {
-    exchange_.reduce_scatter(mine, parts, accumulate);
-  });
+  return submit(
+      "reduce-scatter", after, reduce_scatter_bytes(parts, size()),
+      [this, mine, parts, accumulate] { exchange_.reduce_scatter(mine, parts, accumulate); });
 }
 
 device::Event MpiCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit(after, all_reduce_bytes(data, size()),
+  return submit("all-reduce", after, all_reduce_bytes(data, size()),
                 [this, data] { exchange_.all_reduce(data); });
 }
 
 device::Event MpiCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit(after, broadcast_bytes(*this, data, root),
+  return submit("broadcast", after, broadcast_bytes(*this, data, root),
                 [this, data, root] { exchange_.broadcast(data, root); });
 }
 

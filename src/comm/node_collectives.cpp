@@ -49,7 +49,7 @@ struct NodeCollectives::Control {
 };
 
 NodeCollectives::NodeCollectives(const Communicator& group)
-    : Collectives(group.rank(), group.size()),
+    : Collectives(group),
       group_(group.duplicate()),
       messages_(group),
       control_window_(group_, Control::bytes(group.size())),
@@ -132,7 +132,7 @@ device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Eve
   Place place = place_of(whole);
   place.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
                   mine.dtype() == whole.dtype();
-  return submit(after, all_gather_bytes(whole, size()),
+  return submit("all-gather", after, all_gather_bytes(whole, size()),
                 [this, whole, mine, place] { gather_now(whole, mine, place); });
 }
 
@@ -162,7 +162,7 @@ void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine, const 
 device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit(after, reduce_scatter_bytes(parts, size()),
+  return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()),
                 [this, mine, parts, accumulate, place = place_of(parts)] {
                   reduce_scatter_now(mine, parts, accumulate, place);
                 });
@@ -182,7 +182,7 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
 
 device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit(after, all_reduce_bytes(data, size()),
+  return submit("all-reduce", after, all_reduce_bytes(data, size()),
                 [this, data, place = place_of(data)] { all_reduce_now(data, place); });
 }
 
@@ -209,7 +209,7 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
 
 device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit(after, broadcast_bytes(*this, data, root),
+  return submit("broadcast", after, broadcast_bytes(*this, data, root),
                 [this, data, root, place = place_of(data)] { broadcast_now(data, root, place); });
 }
 

@@ -82,7 +82,7 @@ MpiSession::MpiSession() {
       granted, MPI_THREAD_MULTIPLE);
   MPI_Comm world = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
-  world_.emplace(std::make_unique<Communicator::Handle>(world));
+  world_.emplace(std::make_unique<Communicator::Handle>(world, nullptr, "world"));
 }
 
 MpiSession::~MpiSession() {

@@ -9,10 +9,12 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <thread>
 
 #include "comm/mpi.hpp"
+#include "comm/roll_call.hpp"
 #include "comm/time_limit.hpp"
 #include "core/process.hpp"
 
@@ -74,7 +76,8 @@ struct Watchdog::Watch {
         limits(given),
         hosts(world.all_gather(this_process().host)),
         before((group.rank() + group.size() - 1) % group.size()),
-        after((group.rank() + 1) % group.size()) {
+        after((group.rank() + 1) % group.size()),
+        roll_call(group, hosts, limits) {
     listen();
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -101,14 +104,16 @@ struct Watchdog::Watch {
       last_round = now;
       send_sign();
       hear_signs();
-      const auto line = trouble();
-      if (line.empty() && last.activity != Sign::alarm) continue;
+      roll_call.round(place());
+      const auto verdict = trouble();
+      if (!verdict && last.activity != Sign::alarm) continue;
       pass_on_the_alarm();
       const auto sound = [&] {
         const std::lock_guard alarm_lock(mutex);
         return alarm;
       }();
-      sound(line);
+      sounded = true;
+      sound(verdict.value_or(Verdict{}));
       return;
     }
   }
@@ -131,6 +136,7 @@ struct Watchdog::Watch {
 
   void start_anew(Clock::time_point now) {
     heard = now;
+    roll_call.start_anew();
     const std::lock_guard lock(mutex);
     since = now;
   }
@@ -138,6 +144,13 @@ struct Watchdog::Watch {
   Sign now_doing() {
     const std::lock_guard lock(mutex);
     return doing;
+  }
+
+  RollCall::Place place() {
+    const auto now = Clock::now();
+    const std::lock_guard lock(mutex);
+    return {describe(doing.activity, doing.step), seconds(now - since), limit,
+            seconds(now - heard)};
   }
 
   void send_sign() {
@@ -179,26 +192,40 @@ struct Watchdog::Watch {
       if (done == 0) return;
       last = incoming;
       heard = Clock::now();
-      if (last.activity >= 0) listen();
+      if (last.activity != Sign::farewell) listen();
+      if (last.activity == Sign::alarm) return;
     }
   }
 
-  /// One line when something hangs, else empty.
-  std::string trouble() {
-    const auto now = Clock::now();
+  /// Who is to blame when something hangs.
+  std::optional<Verdict> trouble() {
     const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
-    if (hearing != MPI_REQUEST_NULL && now - heard > silence)
-      return fmt::format(
-          "rank {} on {} has given no sign of life for {:.0f} s; when last heard of it was {}",
-          before, hosts[static_cast<std::size_t>(before)], seconds(now - heard),
-          describe(last.activity, last.step));
-    const std::lock_guard lock(mutex);
-    if (seconds(now - since) > limit)
-      return fmt::format("rank {} on {} has been {} for {:.0f} s and does not go on", group.rank(),
-                         hosts[static_cast<std::size_t>(group.rank())],
-                         describe(doing.activity, doing.step), seconds(now - since));
-    return {};
+    const auto silent_for = Clock::now() - heard;
+    if (hearing != MPI_REQUEST_NULL && silent_for > silence) {
+      const auto doing_last = describe(last.activity, last.step);
+      return Verdict{fmt::format("{} has given no sign of life for {:.0f} s; when last heard of it "
+                                 "was {}",
+                                 name_of(before), seconds(silent_for), doing_last),
+                     {before},
+                     {host_of(before)},
+                     doing_last};
+    }
+    if (auto verdict = roll_call.verdict()) return verdict;
+    // Those that wait for this rank know in which collective: they are to tell first.
+    const auto mine = place();
+    const double later = group.size() > 1 ? 6 * seconds(limits.interval) : 0;
+    if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
+    const auto open = open_collectives();
+    const auto in = open.empty() ? "" : ", in the " + open.front().what;
+    return Verdict{fmt::format("{} has been {}{} for {:.0f} s and does not go on",
+                               name_of(group.rank()), mine.doing, in, mine.stalled),
+                   {group.rank()},
+                   {host_of(group.rank())},
+                   mine.doing + in};
   }
+
+  const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
+  std::string name_of(int rank) const { return fmt::format("rank {} on {}", rank, host_of(rank)); }
 
   /// The two neighbours say that nothing more will come. After it no message is under way.
   void take_leave() {
@@ -206,13 +233,14 @@ struct Watchdog::Watch {
     thread.join();
     if (group.size() == 1) return;
     const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
+    roll_call.take_leave(sounded);
     wait(sending, "the last sign of life");
     outgoing = {Sign::farewell, 0};
     check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
           "the last sign of life");
     while (hearing != MPI_REQUEST_NULL) {
       wait(hearing, "the last sign of life");
-      if (incoming.activity >= 0) listen();
+      if (incoming.activity != Sign::farewell) listen();
     }
     wait(sending, "the last sign of life");
   }
@@ -223,6 +251,8 @@ struct Watchdog::Watch {
   std::vector<std::string> hosts;
   int before;
   int after;
+  RollCall roll_call;
+  bool sounded = false;  ///< the alarm
 
   Sign outgoing;
   Sign incoming;

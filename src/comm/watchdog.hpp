@@ -26,16 +26,25 @@ enum class Activity : std::int64_t {
 /// of how long it took before, at least 60 s; `of_the_first` when there was none before. Seconds.
 double longest_reasonable(std::vector<double> durations, double of_the_first);
 
+/// What a watchdog has found: one line that names ranks, their hosts and what they were doing, and
+/// the same in parts. Nothing at all: another rank tells.
+struct Verdict {
+  std::string line;
+  std::vector<int> ranks;  ///< to blame: one, or the two that cannot reach each other
+  std::vector<std::string> hosts;
+  std::string doing;  ///< "training step 14, in the all-gather of layers.3 along shard"
+};
+
 /// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
 /// waiting for what never comes. A thread of each rank sends a sign of life to the next rank every
 /// second (16 bytes, whatever the number of ranks) and listens to the one before; and it
-/// looks how long its own rank has been at what it is doing. An alarm goes on from rank to rank,
-/// for ranks that the launcher cannot reach any more; the first one is the last.
+/// looks how long its own rank has been at what it is doing. When it does not get out of a
+/// collective the other ranks are asked where they are (comm/roll_call.hpp). An alarm goes on from
+/// rank to rank, for ranks that the launcher cannot reach any more; the first one is the last.
 class Watchdog {
  public:
-  /// Called on the watchdog's own thread with one line that names the rank, its host and what it
-  /// was doing. It is expected to end the job.
-  using Alarm = std::function<void(const std::string& line)>;
+  /// Called on the watchdog's own thread. It is expected to end the job.
+  using Alarm = std::function<void(const Verdict& verdict)>;
 
   struct Limits {
     std::chrono::milliseconds interval{1000};  ///< between two signs of life
@@ -44,6 +53,8 @@ class Watchdog {
     /// likely to be dead already, and the others wait for it in vain.
     std::chrono::milliseconds silence_at_the_end{4000};
     std::function<bool()> job_ends = [] { return false; };
+    std::chrono::milliseconds in_a_collective{15000};  ///< until the others are asked
+    std::chrono::milliseconds answer{10000};           ///< of a rank that was asked
   };
 
   /// Collective. `world` is borrowed until it returns. `job_ends` is asked on another thread.

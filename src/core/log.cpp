@@ -1,6 +1,7 @@
 #include "core/log.hpp"
 
 #include <fcntl.h>
+#include <fmt/chrono.h>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -8,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <ctime>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -84,6 +86,11 @@ void log_to_file(const std::filesystem::path& path) {
   file_logger() = std::make_shared<spdlog::logger>("file", sink);
   file_logger()->flush_on(spdlog::level::info);
   places()->add_sink(std::move(sink));
+}
+
+void append_to_log(const std::filesystem::path& path, const std::string& line) {
+  Descriptor::to_write(path, O_RDWR | O_APPEND)
+      .append(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(std::time(nullptr)), line));
 }
 
 void log_to_file_only(const std::string& line) {

@@ -14,6 +14,9 @@ void setup_logging();
 /// line is not that of a log of llamesh is quarantined, with a warning, and a new one begun.
 void log_to_file(const std::filesystem::path& path);
 
+/// Appends a line to such a file, which another process may have open.
+void append_to_log(const std::filesystem::path& path, const std::string& line);
+
 /// A line for that file alone: what the terminal shows in another form. Nothing without a file.
 void log_to_file_only(const std::string& line);
 

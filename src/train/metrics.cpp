@@ -74,6 +74,16 @@ Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
 
 }  // namespace
 
+std::int64_t last_step_of(const std::filesystem::path& path) {
+  std::int64_t last = -1;
+  const auto file = Descriptor::to_read(path);
+  if (!is_own(file)) return last;
+  for_each_line(file, [&](std::string_view line, bool ended) {
+    if (ended) last = std::max(last, step_of(line));
+  });
+  return last;
+}
+
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
     : file_(open_metrics(path, step)) {}
 

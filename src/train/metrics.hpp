@@ -27,6 +27,9 @@ struct StepRecord {
   std::map<std::string, std::int64_t> traffic_between_nodes;
 };
 
+/// The newest step that metrics.jsonl tells of; -1: none.
+std::int64_t last_step_of(const std::filesystem::path& path);
+
 /// Appends to metrics.jsonl: one JSON object a line, numbers that read back as the same bits.
 class MetricsFile {
  public:

@@ -102,7 +102,9 @@ class Run {
     const auto [event, from] = resume();
     comm::agree(world_, [&] {
       if (world_.rank() != 0) return;
-      state_ = start_after(read_run_state(folder_), std::max<std::int64_t>(saved_step_, 0),
+      const auto before = read_run_state(folder_);
+      warn_of_sudden_end(before, metrics);
+      state_ = start_after(before, std::max<std::int64_t>(saved_step_, 0),
                            std::getenv("SLURM_JOB_ID") != nullptr);
       write_run_state(folder_, state_);
       write_config(folder_, config_);
@@ -158,6 +160,19 @@ class Run {
       spdlog::info("job {}, restart {}, {}", job, restarts == nullptr ? "0" : restarts,
                    left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
     }
+  }
+
+  /// Of a start that was killed, so that nobody could record why. On rank 0.
+  static void warn_of_sudden_end(const std::optional<RunState>& before,
+                                 const std::filesystem::path& metrics) {
+    if (!before || before->phase != RunPhase::running) return;
+    std::error_code ignored;
+    const auto last = std::filesystem::exists(metrics, ignored) ? last_step_of(metrics) : 0;
+    spdlog::warn(
+        "the start before{} was killed, or lost its node: its state.json of {} still says that it "
+        "runs; the last step that it did is {}, its newest checkpoint is of step {}",
+        before->job.empty() ? "" : " (job " + before->job + ")", before->time,
+        std::max({last, before->step, std::int64_t{0}}), before->step);
   }
 
   /// By what the start before has measured. On rank 0.
@@ -231,7 +246,8 @@ class Run {
     if (options.every_minutes > 0 && world_.rank() == 0)
       save |= seconds_since(last_save_) >= 60 * options.every_minutes;
     // As one number; who stops saves anyway.
-    const auto agreed = world_.max(2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0));
+    const auto agreed =
+        world_.max(2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0), "whether to stop or save");
     return {static_cast<Stop>(agreed / 2), agreed % 2 != 0};
   }
 
@@ -239,7 +255,7 @@ class Run {
   bool save_fits() {
     const auto left = deadline_.seconds_left();
     const bool fits = !left || store_.slowest_save() < *left;
-    return world_.min(std::int64_t{fits}) != 0;
+    return world_.min(std::int64_t{fits}, "whether a save fits") != 0;
   }
 
   ExitCode stop_early(Stop stop, Progress& progress) {

@@ -5,9 +5,13 @@
 
 namespace llamesh::train {
 
+std::filesystem::path log_file(const std::filesystem::path& folder) {
+  return folder / "log.txt";
+}
+
 std::filesystem::path open_run_folder(const std::filesystem::path& folder) {
   make_folder(folder);
-  log_to_file(folder / "log.txt");
+  log_to_file(log_file(folder));
   return folder / "metrics.jsonl";
 }
 

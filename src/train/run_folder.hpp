@@ -5,6 +5,9 @@
 
 namespace llamesh::train {
 
+/// <run folder>/log.txt.
+std::filesystem::path log_file(const std::filesystem::path& folder);
+
 /// Makes the run folder and starts log.txt there. Returns the path of metrics.jsonl. Rank 0 only.
 /// An I/O failure throws (exit 74).
 std::filesystem::path open_run_folder(const std::filesystem::path& folder);

@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <limits>
 
 #include "core/file.hpp"
 #include "core/json.hpp"
@@ -13,8 +14,10 @@
 namespace llamesh::train {
 namespace {
 
+constexpr const char* state_name = "state.json";
 constexpr std::int64_t fruitless_starts_allowed = 2;
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more is a number
+constexpr std::int64_t most_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
 const char* environment(const char* name) {
@@ -28,10 +31,16 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
+/// Ranks that cannot reach each other may all tell; the first verdict comes closest.
+bool just_written(const std::filesystem::path& run_folder) {
+  const auto written = std::filesystem::last_write_time(run_folder / state_name);
+  return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
+}
+
 }  // namespace
 
 std::filesystem::path state_file(const std::filesystem::path& run_folder) {
-  return run_folder / "state.json";
+  return run_folder / state_name;
 }
 
 std::string to_text(const RunState& state) {
@@ -40,6 +49,9 @@ std::string to_text(const RunState& state) {
       {"step", state.step},
       {"exit_code", static_cast<int>(state.exit_code)},
       {"reason", state.reason},
+      {"doing", state.doing},
+      {"culprit_ranks", state.culprit_ranks},
+      {"culprit_hosts", state.culprit_hosts},
       {"first_step", state.first_step},
       {"starts_here", state.starts_here},
       {"seconds_needed", state.seconds_needed},
@@ -65,6 +77,12 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.seconds_needed = json.value("seconds_needed", 0.0);
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
+    state.doing = json.value("doing", "");
+    for (const auto& rank : json.value("culprit_ranks", nlohmann::json::array()))
+      state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, most_ranks)));
+    state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
+    state.job = json.value("job", "");
+    state.time = json.value("time", "");
     return state;
   } catch (const std::exception&) {
     return {};
@@ -84,11 +102,21 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
+  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+}
+
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
+    if (!verdict.ranks.empty() && state.phase == RunPhase::failed && just_written(run_folder))
+      return;
     state.phase = RunPhase::failed;
     state.exit_code = code;
-    state.reason = reason;
+    state.reason = verdict.line;
+    state.doing = verdict.doing;
+    state.culprit_ranks = verdict.ranks;
+    state.culprit_hosts = verdict.hosts;
     write_run_state(run_folder, state);
   } catch (const std::exception&) {
     return;

@@ -5,7 +5,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "comm/watchdog.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::train {
@@ -24,7 +26,14 @@ struct RunState {
   /// known.
   double seconds_needed = 0;
   ExitCode exit_code = ExitCode::done;  ///< when it has ended
-  std::string reason;                   ///< why it stopped or failed, one line
+  std::string reason = {};              ///< why it stopped or failed, one line
+  // Where ranks hung or were lost:
+  std::string doing = {};  ///< what they did at that time
+  std::vector<int> culprit_ranks = {};
+  std::vector<std::string> culprit_hosts = {};
+  // As found in the file:
+  std::string job = {};   ///< Slurm's id, or empty
+  std::string time = {};  ///< when it was written, UTC
 
   bool operator==(const RunState&) const = default;
 };
@@ -49,6 +58,9 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// an I/O failure is passed over, since there is something worse to tell.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
+/// The same of ranks that hang or are lost; the first verdict stands where several ranks tell.
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) noexcept;
 
 /// The state of a start that goes on after `step`. Throws exit 93 under a scheduler when each of
 /// the two starts before gained one step at most, whatever ended them (a fault, or a walltime that

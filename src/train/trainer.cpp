@@ -84,8 +84,10 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
   device::MemoryMeter::instance().start_interval();
   for (const auto& axis : mesh_.axes()) sent_before_[axis.name] = axis.collectives->bytes_sent();
   std::int64_t mine = 0;
-  comm::agree(world_, [&] { mine = load_micro_batches(); });  // a bad file is met by several ranks
-  const std::int64_t valid_tokens = data_group_.sum(mine);
+  // A bad file is met by several ranks.
+  comm::agree(
+      world_, [&] { mine = load_micro_batches(); }, "whether the data was read");
+  const std::int64_t valid_tokens = data_group_.sum(mine, "the number of tokens");
   // A batch may hold nothing but prompts: then there is nothing to learn, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   const float scale = 1.0F / static_cast<float>(divisor);
@@ -99,7 +101,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
   fsdp_.finish_gradients();
 
   StepRecord record;
-  record.loss = data_group_.sum(loss) / divisor;
+  record.loss = data_group_.sum(loss, "the loss") / divisor;
   record.grad_norm = optim::gradient_norm(fsdp_);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
@@ -134,27 +136,31 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   double loss = 0;
   std::int64_t valid = 0;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
-    comm::agree(world_, [&] { validation_->read(k, batch); });  // a bad file is met by several
+    // A bad file is met by several.
+    comm::agree(
+        world_, [&] { validation_->read(k, batch); }, "whether the data was read");
     loss += llama_.evaluate(fsdp_, as_tensors(batch));
     valid += std::count_if(batch.targets.begin(), batch.targets.end(),
                            [](std::int32_t target) { return target >= 0; });
     on_progress();
   }
-  const std::int64_t all_valid = data_group_.sum(valid);
+  const std::int64_t all_valid = data_group_.sum(valid, "the number of tokens");
   comm::agree(world_, [&] {  // all ranks have the same number, one tells it
     validate(all_valid > 0,
              "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
              "other data in data.validation");
   });
-  return data_group_.sum(loss) / static_cast<double>(all_valid);
+  return data_group_.sum(loss, "the loss") / static_cast<double>(all_valid);
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.
 void Trainer::measure(StepRecord& record, double seconds) {
   const auto& meter = device::MemoryMeter::instance();
-  record.valley = world_.max(meter.in_use());
-  record.peak = world_.max(meter.peak());
-  record.seconds = static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9))) / 1e9;
+  record.valley = world_.max(meter.in_use(), "the memory in use");
+  record.peak = world_.max(meter.peak(), "the memory in use");
+  record.seconds = static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9),
+                                                  "the time of the step")) /
+                   1e9;
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;

@@ -1,11 +1,21 @@
 #include "train/watch.hpp"
 
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <exception>
 #include <string>
 #include <thread>
 
 #include "comm/session.hpp"
 #include "core/error.hpp"
+#include "core/log.hpp"
 #include "train/deadline.hpp"
+#include "train/run_folder.hpp"
 #include "train/run_state.hpp"
 
 namespace llamesh::train {
@@ -14,15 +24,51 @@ comm::Watchdog watch_over(const comm::Communicator& world) {
   return {world, alarm_of_run(""), {.job_ends = Deadline::termination_asked}};
 }
 
+namespace {
+
+/// Rank 0 has the file open; who tells may be another rank.
+void write_to_log(const std::filesystem::path& run_folder, const std::string& line) {
+  try {
+    append_to_log(log_file(run_folder), line);
+  } catch (const std::exception&) {
+    return;  // it has been printed
+  }
+}
+
+/// Slurm shows it in `squeue -o %k` and `scontrol show job`. Takes 2 s at most; without Slurm, or
+/// where it does not answer, there is no comment.
+void comment_job(const std::string& text) {
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) return;
+  std::array<std::string, 8> words{
+      "timeout",        "-k", "0.5", "2", "scontrol", "update", std::string("JobId=") + job,
+      "Comment=" + text};
+  std::array<char*, words.size() + 1> arguments{};
+  for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
+  posix_spawn_file_actions_t silent;
+  posix_spawn_file_actions_init(&silent);
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO})
+    posix_spawn_file_actions_addopen(&silent, output, "/dev/null", O_WRONLY, 0);
+  pid_t child = 0;
+  if (posix_spawnp(&child, "timeout", &silent, nullptr, arguments.data(), environ) == 0)
+    waitpid(child, nullptr, 0);
+  posix_spawn_file_actions_destroy(&silent);
+}
+
+}  // namespace
+
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
-  return [run_folder](const std::string& line) {
+  return [run_folder](const comm::Verdict& verdict) {
     comm::end_process_soon(ExitCode::stopped_early);
-    if (line.empty()) {
-      std::this_thread::sleep_for(
-          std::chrono::seconds(1));  // another rank tells it in the meantime
+    if (verdict.line.empty()) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank tells in the meantime
     } else {
-      print_error(line + "; the job is ended");
-      if (!run_folder.empty()) record_failure(run_folder, ExitCode::stopped_early, line);
+      print_error(verdict.line + "; the job is ended");
+      if (!run_folder.empty()) {
+        write_to_log(run_folder, verdict.line + "; the job is ended");
+        record_failure(run_folder, ExitCode::stopped_early, verdict);
+      }
+      comment_job(verdict.line);
     }
     comm::abort_job(ExitCode::stopped_early);
   };

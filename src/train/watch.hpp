@@ -12,9 +12,9 @@ namespace llamesh::train {
 /// ends the job with exit 75. Collective.
 comm::Watchdog watch_over(const comm::Communicator& world);
 
-/// A hang cannot be unwound: the rank that found it tells, leaves word of it in state.json and ends
-/// the job. It may be a node's fault, so the job is worth starting again. An empty `run_folder`:
-/// there is no state yet.
+/// A hang cannot be unwound: the rank that found it prints the verdict, leaves it in log.txt,
+/// state.json and the comment of a Slurm job, and ends the job. It may be a node's fault, so the
+/// job is worth starting again. An empty `run_folder`: there is no state yet.
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);
 
 /// How long the first load or save may take: ten minutes, and four seconds for each GB, since a

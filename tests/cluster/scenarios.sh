@@ -13,7 +13,7 @@ on_nodes_3_4=(link_cut rank_stopped no_progress)
 on_node_5=(walltime single_node sweep)
 then_on_nodes_1_2=(documentation)
 then_on_nodes_3_4_5=(node_killed)
-at_last=(site_requeues slurmctld_stopped preflight_bad_node traffic)
+at_last=(pair_cut site_requeues slurmctld_stopped preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -154,9 +154,12 @@ goes_on() {
 rank_killed_in_step() {
   submit multi-node rank-killed
   trains_past rank-killed 25
+  local node
+  node=$(node_of 3 rank-killed)
   kill -KILL "$(rank 3 rank-killed)"
   ended 15 FAILED 75 137  # of the ranks that noticed, or of SIGKILL
   nothing_left
+  verdict_is rank-killed "rank 3 on node$node has given no sign of life" 3 "\"node$node\""
   local code
   code=$(exit_code)
   goes_on rank-killed
@@ -344,6 +347,7 @@ no_progress() {
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
+  has_to_log "the start before (job $job) was killed, or lost its node"
   tell "exit code 93 in restart $(field Restarts), not queued again"
 }
 
@@ -411,14 +415,46 @@ link_cut() {
   tell "$first; submitted again: resumed after step $(resumed link-cut), same weights"
 }
 
+# verdict_is RUN TEXT RANKS HOSTS: one line on stderr, in log.txt, in the job's comment and in state.json.
+verdict_is() {
+  local state
+  state=$(tr -d ' \n' <"$1/state.json")
+  has_to_log "^llamesh: $2"
+  grep -q "$2" "$1/log.txt" || bad "log.txt does not say '$2'"
+  [[ $(state_of "$1" reason) == "$2"* ]] || bad "state.json has the reason '$(state_of "$1" reason)'"
+  [[ $state == *"\"culprit_ranks\":[$3],\"culprit_hosts\":[$4],"* ]] || bad "other culprits in state.json: $state"
+  scontrol show job "$job" | grep -q "Comment=$2" || bad "the job's comment is not '$2'"
+}
+
+# The ring of signs of life does not pass between ranks 1 and 3.
+pair_cut() {
+  submit multi-node pair-cut --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000
+  trains_past pair-cut 12
+  local one other begin=$SECONDS ended
+  one=$(node_of 1 pair-cut) other=$(node_of 3 pair-cut)
+  cluster pair "$one" "$other" down
+  within 40 no_ranks pair-cut
+  ended=$?
+  cluster pair "$one" "$other" up
+  [[ $ended == 0 ]] || bad "ranks still hang after 40 s: $(ranks pair-cut)"
+  tell "ended after $((SECONDS - begin)) s: $(state_of pair-cut doing), $(state_of pair-cut reason | cut -c 1-70)"
+  within 20 no_jobs || bad "the job has not ended"
+  nothing_left
+  verdict_is pair-cut "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
+  grep -q '"doing": "training step [0-9]*, in the [a-z-]* of .* along ' pair-cut/state.json || bad "state.json does not name the collective"
+}
+
 rank_stopped() {
   submit multi-node rank-stopped --no-requeue
   trains_past rank-stopped 12
+  local stopped
+  stopped=$(node_of 2 rank-stopped)
   kill -STOP "$(rank 2 rank-stopped)"
   ends_by_itself rank-stopped
   within 20 no_jobs || bad "the job has not ended"
   ended 1 FAILED 70 75
   nothing_left
+  verdict_is rank-stopped "rank 2 on node$stopped has given no sign of life" 2 "\"node$stopped\""
   local first
   first="$(told) with $(exit_code)"
   goes_on rank-stopped

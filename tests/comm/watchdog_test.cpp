@@ -1,10 +1,16 @@
 #include "comm/watchdog.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <future>
+#include <optional>
 #include <thread>
 
+#include "comm/in_collective.hpp"
+#include "comm/mpi.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
 
@@ -23,7 +29,8 @@ TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
 TEST(Watchdog, IsSilentWhileAllGoOn) {
   std::string told;
   {
-    Watchdog watchdog(world(), [&](const std::string& line) { told = line; }, {10ms, 5000ms});
+    Watchdog watchdog(world(), [&](const Verdict& verdict) { told = verdict.line; },
+                      {10ms, 5000ms});
     for (int step = 1; step <= 5; ++step) {
       watchdog.begin(Activity::training, step);
       std::this_thread::sleep_for(30ms);
@@ -39,8 +46,8 @@ class LongActivity : public testing::Test {
   static std::string told_of_a_first_step(bool progress) {
     std::promise<std::string> alarm;
     auto told = alarm.get_future();
-    Watchdog watchdog(world(), [](const std::string&) {}, {10ms, 60s});
-    watchdog.set_alarm([&](const std::string& line) { alarm.set_value(line); });
+    Watchdog watchdog(world(), [](const Verdict&) {}, {10ms, 60s});
+    watchdog.set_alarm([&](const Verdict& verdict) { alarm.set_value(verdict.line); });
     watchdog.begin(Activity::training, 1, 1s);
     const auto end = std::chrono::steady_clock::now() + 3s;
     while (std::chrono::steady_clock::now() < end &&
@@ -73,7 +80,7 @@ class SilentRank : public testing::Test {
     auto told = alarm.get_future();
     {
       Watchdog watchdog(
-          world(), [&](const std::string& line) { alarm.set_value(line); },
+          world(), [&](const Verdict& verdict) { alarm.set_value(verdict.line); },
           silent ? Watchdog::Limits{3600s, 3600s} : limits);
       watchdog.begin(Activity::training, 7);
       if (!silent) {
@@ -97,6 +104,133 @@ TEST_F(SilentRank, IsNamedByTheRankAfterIt) {
 
 TEST_F(SilentRank, IsFoundSoonerWhenTheJobIsBeingEnded) {
   expect_alarm({20ms, 3600s, 300ms, [] { return true; }});
+}
+
+TEST_F(SilentRank, IsNotTakenForACutLink) {
+  const InCollective in(world().members(), "all-gather", "layers.3");
+  expect_alarm({.interval = 20ms, .silence = 2500ms, .in_a_collective = 100ms, .answer = 500ms});
+}
+
+TEST(OpenCollectives, SayOfWhatTheyAreInTheirOrder) {
+  const auto before = collectives_entered(world().members()->id);
+  const InCollective first(world().members(), "all-gather", "layers.3");
+  {
+    const InCollective second(world().members(), "barrier", "");
+    const auto open = open_collectives();
+    ASSERT_EQ(open.size(), 2U);
+    EXPECT_EQ(open[0].what, "all-gather of layers.3 along world");
+    EXPECT_EQ(open[0].number, before + 1);
+    EXPECT_EQ(open[1].what, "barrier along world");
+    EXPECT_EQ(open[1].number, before + 2);
+  }
+  EXPECT_EQ(open_collectives().size(), 1U);
+  EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
+}
+
+/// All ranks but one are in a collective, for which they wait.
+class RollCallTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  }
+
+  inline static const Watchdog::Limits limits{
+      .interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms};
+  static int other() { return world().size() / 2; }
+
+  /// Lives, sends its signs, and answers no question: what a rank is to one that it cannot reach.
+  /// Until it hears the alarm.
+  static void live_without_answers() {
+    constexpr std::int64_t farewell = -1;
+    constexpr std::int64_t alarm = -2;
+    const auto group = world().duplicate();
+    world().all_gather(this_process().host);
+    const auto send = [&](std::int64_t activity) {
+      std::array<std::int64_t, 2> sign{activity, 0};
+      MPI_Send(sign.data(), 2, MPI_INT64_T, (group.rank() + 1) % group.size(), 0, native(group));
+    };
+    const auto hear = [&] {
+      std::array<std::int64_t, 2> sign{};
+      MPI_Recv(sign.data(), 2, MPI_INT64_T, (group.rank() + group.size() - 1) % group.size(), 0,
+               native(group), MPI_STATUS_IGNORE);
+      return sign[0];
+    };
+    do send(0);
+    while (hear() != alarm);
+    send(alarm);
+    group.barrier();
+    send(farewell);
+    while (hear() != farewell) continue;
+  }
+};
+
+TEST_F(RollCallTest, NamesBothEndsOfACutLink) {
+  const InCollective in(world().members(), "all-gather", "layers.3");
+  if (world().rank() == other()) return live_without_answers();
+  std::promise<Verdict> alarm;
+  auto told = alarm.get_future();
+  Watchdog watchdog(
+      world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, limits);
+  watchdog.begin(Activity::training, 14);
+  ASSERT_EQ(told.wait_for(20s), std::future_status::ready);
+  const auto verdict = told.get();
+  if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
+  EXPECT_EQ(verdict.ranks,
+            (std::vector{std::min(world().rank(), other()), std::max(world().rank(), other())}));
+  EXPECT_EQ(verdict.hosts, std::vector(2, this_process().host));
+  EXPECT_EQ(verdict.doing, "training step 14, in the all-gather of layers.3 along world");
+  EXPECT_NE(verdict.line.find("cannot reach each other"), std::string::npos) << verdict.line;
+}
+
+class LateRank : public RollCallTest {
+ protected:
+  /// What the rank that waits, or the late one, tells within 4 s, when a second without progress is
+  /// the limit of those that wait, and `limit` that of the late one.
+  static std::optional<Verdict> told(std::chrono::seconds limit, bool progress) {
+    const bool late = world().rank() == other();
+    std::promise<Verdict> alarm;
+    auto told = alarm.get_future();
+    auto own_limits = limits;
+    if (late) own_limits.interval = 300ms;  // it leaves it to the others to tell
+    Watchdog watchdog(
+        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, own_limits);
+    std::optional<InCollective> in;
+    if (!late) in.emplace(world().members(), "all-gather", "layers.3");
+    if (late)
+      watchdog.begin(Activity::saving, 20, limit);
+    else
+      watchdog.begin(Activity::training, 21, 1s);
+    const auto end = std::chrono::steady_clock::now() + 4s;
+    while (std::chrono::steady_clock::now() < end &&
+           told.wait_for(20ms) != std::future_status::ready)
+      if (late && progress) watchdog.progress();
+    const bool came = told.wait_for(0s) == std::future_status::ready;
+    if (late) in.emplace(world().members(), "all-gather", "layers.3");
+    world().barrier();
+    return came ? std::optional(told.get()) : std::nullopt;
+  }
+};
+
+TEST_F(LateRank, IsNamedByThoseThatWait) {
+  const auto verdict = told(2s, /*progress=*/false);
+  ASSERT_TRUE(verdict);
+  if (world().rank() != 0 && verdict->line.empty()) return;
+  EXPECT_EQ(verdict->ranks, std::vector{other()});
+  EXPECT_EQ(verdict->doing, "saving step 20");
+  const auto begin = fmt::format(
+      "rank {} on {} has not come to the all-gather of layers.3 along "
+      "world for ",
+      other(), this_process().host);
+  EXPECT_TRUE(verdict->line.starts_with(begin)) << verdict->line;
+  EXPECT_TRUE(verdict->line.ends_with(" s: it is saving step 20")) << verdict->line;
+}
+
+TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {
+  EXPECT_FALSE(told(600s, /*progress=*/false));
+}
+
+TEST_F(LateRank, IsNotNamedWhileItMakesProgress) {
+  EXPECT_FALSE(told(1s, /*progress=*/true));
 }
 
 }  // namespace

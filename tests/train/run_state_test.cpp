@@ -25,7 +25,10 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .starts_here = 2,
                        .seconds_needed = 91.5,
                        .exit_code = ExitCode::stopped_early,
-                       .reason = "SIGTERM, \"twice\""};
+                       .reason = "SIGTERM, \"twice\"",
+                       .doing = "training step 121",
+                       .culprit_ranks = {1, 3},
+                       .culprit_hosts = {"node2", "node4"}};
   write_run_state(folder_, state);
   const auto read = read_run_state(folder_);
   ASSERT_TRUE(read);
@@ -36,6 +39,9 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
+  EXPECT_EQ(read->doing, state.doing);
+  EXPECT_EQ(read->culprit_ranks, state.culprit_ranks);
+  EXPECT_EQ(read->culprit_hosts, state.culprit_hosts);
 }
 
 TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
@@ -84,6 +90,22 @@ TEST_F(RunStateTest, NamesAFileWhoseNameIsNotUtf8) {
   ASSERT_TRUE(state);
   EXPECT_EQ(state->reason, "'data/\ufffd.bin' is empty");
   EXPECT_EQ(state->exit_code, ExitCode::bad_input);
+}
+
+TEST_F(RunStateTest, KeepsTheFirstVerdict) {
+  write_run_state(folder_, {.step = 7});
+  const comm::Verdict first{"1 and 3", {1, 3}, {"node2", "node4"}, "training step 8"};
+  record_failure(folder_, ExitCode::stopped_early, first);
+  record_failure(folder_, ExitCode::stopped_early, comm::Verdict{"2", {2}, {"node3"}, ""});
+  const auto state = read_run_state(folder_);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->phase, RunPhase::failed);
+  EXPECT_EQ(state->step, 7);
+  EXPECT_EQ(state->exit_code, ExitCode::stopped_early);
+  EXPECT_EQ(state->reason, first.line);
+  EXPECT_EQ(state->doing, first.doing);
+  EXPECT_EQ(state->culprit_ranks, first.ranks);
+  EXPECT_EQ(state->culprit_hosts, first.hosts);
 }
 
 TEST_F(RunStateTest, CannotBeWrittenWhereThereIsNoFolder) {

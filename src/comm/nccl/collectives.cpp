@@ -50,8 +50,9 @@ ncclConfig_t non_blocking() {
 
 }  // namespace
 
-NcclCollectives::NcclCollectives(int rank, int size, std::shared_ptr<Nccl::Connection> connection)
-    : Collectives(rank, size), connection_(std::move(connection)) {}
+NcclCollectives::NcclCollectives(const Communicator& group,
+                                 std::shared_ptr<Nccl::Connection> connection)
+    : Collectives(group), connection_(std::move(connection)) {}
 
 NcclCollectives::~NcclCollectives() {
   finish(stream());
@@ -73,7 +74,7 @@ void NcclCollectives::call(const char* name, const Call& call) {
 
 device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  return submit(after, all_gather_bytes(whole, size()), [&] {
+  return submit("all-gather", after, all_gather_bytes(whole, size()), [&] {
     const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
     nccl::convert(native(stream()), own, mine);
     call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
@@ -85,7 +86,7 @@ device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Eve
 device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit(after, reduce_scatter_bytes(parts, size()), [&] {
+  return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()), [&] {
     // In place: both ends then lie in the window of `parts`, as NCCL's fastest kernels want, and
     // there is no scratch.
     const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
@@ -102,7 +103,7 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
 
 device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit(after, all_reduce_bytes(data, size()), [&] {
+  return submit("all-reduce", after, all_reduce_bytes(data, size()), [&] {
     call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
                            cuda);
@@ -112,7 +113,7 @@ device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
 
 device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit(after, broadcast_bytes(*this, data, root), [&] {
+  return submit("broadcast", after, broadcast_bytes(*this, data, root), [&] {
     call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), root, comm,
                            cuda);
@@ -145,7 +146,7 @@ Nccl& Nccl::operator=(Nccl&&) noexcept = default;
 
 std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
                                         int color) const {
-  if (!world_) return std::make_unique<NcclCollectives>(0, 1, nullptr);
+  if (!world_) return std::make_unique<NcclCollectives>(group, nullptr);
   const bool alone = group.size() == 1;
   ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
@@ -154,7 +155,7 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
     return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
   });
   auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis);
-  return std::make_unique<NcclCollectives>(group.rank(), group.size(), std::move(connection));
+  return std::make_unique<NcclCollectives>(group, std::move(connection));
 }
 
 std::string nccl_version() {

@@ -14,7 +14,7 @@ namespace llamesh::comm {
 class NcclCollectives final : public Collectives {
  public:
   /// `connection` is null for an axis of one rank.
-  NcclCollectives(int rank, int size, std::shared_ptr<Nccl::Connection> connection);
+  NcclCollectives(const Communicator& group, std::shared_ptr<Nccl::Connection> connection);
   ~NcclCollectives() override;
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;

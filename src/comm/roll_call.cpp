@@ -1,0 +1,277 @@
+#include "comm/roll_call.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/patience.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+constexpr int question_tag = 1;  // 0: signs of life
+constexpr int answer_tag = 2;
+
+double seconds(RollCall::Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+/// Calls take(source) for each message that has come.
+template <class Take>
+void take_all(const Communicator& group, int tag, const Take& take) {
+  for (;;) {
+    int come = 0;
+    MPI_Status status;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, tag, native(group), &come, &status), "a roll call");
+    if (come == 0) return;
+    take(status.MPI_SOURCE);
+  }
+}
+
+template <class T>
+T receive(const Communicator& group, int source, int tag) {
+  T message;
+  check(MPI_Recv(&message, sizeof(T), MPI_BYTE, source, tag, native(group), MPI_STATUS_IGNORE),
+        "a roll call");
+  return message;
+}
+
+}  // namespace
+
+RollCall::RollCall(const Communicator& group, const std::vector<std::string>& hosts,
+                   const Watchdog::Limits& limits)
+    : group_(group), hosts_(hosts), limits_(limits) {}
+
+void RollCall::round(const Place& mine) {
+  now_ = Clock::now();
+  mine_ = mine;
+  answer_questions();
+  hear_answers();
+  forget_what_was_sent();
+  call_rolls();
+}
+
+void RollCall::answer_questions() {
+  take_all(group_, question_tag, [&](int source) {
+    const auto question = receive<Question>(group_, source, question_tag);
+    const auto open = open_collectives();
+    auto& message = sending_.emplace_back();
+    message.answer = {.number = question.number,
+                      .has_come = collectives_entered(question.members) >= question.collective,
+                      .in_collective = !open.empty(),
+                      .stalled = mine_.stalled,
+                      .limit = mine_.limit,
+                      .silence = mine_.silence};
+    const auto doing = mine_.doing + (open.empty() ? "" : ", in the " + open.front().what);
+    doing.copy(message.answer.doing.data(), text_bytes - 1);
+    check(MPI_Isend(&message.answer, sizeof(Answer), MPI_BYTE, source, answer_tag, native(group_),
+                    &message.request),
+          "a roll call");
+  });
+}
+
+void RollCall::hear_answers() {
+  take_all(group_, answer_tag, [&](int source) {
+    const auto answer = receive<Answer>(group_, source, answer_tag);
+    unanswered_.erase(answer.number);
+    for (Roll& roll : rolls_) {
+      const auto found = roll.asked.find(source);
+      if (found == roll.asked.end() || found->second.number != answer.number) continue;
+      found->second.waiting = false;
+      found->second.answer = answer;
+    }
+  });
+}
+
+void RollCall::forget_what_was_sent() {
+  std::erase_if(sending_, [](Sending& message) {
+    int done = 0;
+    check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE), "a roll call");
+    return done != 0;
+  });
+}
+
+/// One roll for each collective that this rank does not get out of.
+void RollCall::call_rolls() {
+  std::vector<Roll> rolls;
+  for (auto& open : open_collectives()) {
+    if (open.members->ranks.size() == 1 || now_ - open.since < limits_.in_a_collective) continue;
+    const auto known = std::ranges::find_if(rolls_, [&](const Roll& roll) {
+      return roll.collective.members->id == open.members->id &&
+             roll.collective.number == open.number;
+    });
+    rolls.push_back(known == rolls_.end() ? Roll{std::move(open), {}, {}} : std::move(*known));
+    call(rolls.back());
+  }
+  rolls_ = std::move(rolls);
+}
+
+/// Asks each member once, the late ones again, and about those that do not answer the witnesses.
+void RollCall::call(Roll& roll) {
+  for (const int rank : roll.collective.members->ranks) {
+    if (rank == group_.rank()) continue;
+    Asked& member = roll.asked[rank];
+    if (member.number == 0) {
+      ask(roll, member, rank);
+    } else if (!member.waiting) {
+      // At its limit is the time at which it may be told from one that is slow.
+      const auto& answer = *member.answer;
+      const bool at_limit = answer.stalled <= answer.limit &&
+                            answer.stalled + seconds(now_ - member.at) > answer.limit;
+      if (answer.has_come == 0 && (at_limit || now_ - member.at > limits_.answer))
+        ask(roll, member, rank);
+    } else if (now_ - member.at > limits_.answer / 2) {
+      for (const int witness : witnesses_of(rank)) {
+        if (witness == group_.rank()) continue;
+        Asked& asked = roll.asked[witness];
+        // What it said before is too old by now.
+        if (!asked.waiting && now_ - asked.at > limits_.answer / 2) ask(roll, asked, witness);
+      }
+    }
+  }
+}
+
+void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
+  asked.number = ++numbers_;
+  asked.at = now_;
+  asked.waiting = true;
+  unanswered_.insert(asked.number);
+  auto& message = sending_.emplace_back();
+  message.question = {asked.number, roll.collective.members->id, roll.collective.number};
+  check(MPI_Isend(&message.question, sizeof(Question), MPI_BYTE, rank, question_tag, native(group_),
+                  &message.request),
+        "a roll call");
+}
+
+/// Who hears the rank's signs of life, and who hears those of the last rank on its host.
+std::array<int, 2> RollCall::witnesses_of(int rank) const {
+  const int next = (rank + 1) % group_.size();
+  int beyond = next;
+  while (beyond != rank && host_of(beyond) == host_of(rank)) beyond = (beyond + 1) % group_.size();
+  return {next, beyond};
+}
+
+/// Whether a rank that does not answer lives: it has been heard since it was asked or, where its
+/// whole host cannot be reached from here, the host's last rank has. One that is not heard is left
+/// to the rank that listens to it.
+bool RollCall::cut_off(const Roll& roll, int rank) const {
+  const auto found = roll.asked.find(rank);
+  if (found == roll.asked.end()) return false;
+  const Asked& suspect = found->second;
+  if (!suspect.waiting || now_ - suspect.at <= limits_.answer) return false;
+  const auto heard_since_then = [&](double silence, Clock::time_point at) {
+    return silence + seconds(2 * limits_.interval) < seconds(at - suspect.at);
+  };
+  for (const int witness : witnesses_of(rank)) {
+    if (witness == group_.rank()) return heard_since_then(mine_.silence, now_);
+    const auto asked = roll.asked.find(witness);
+    if (asked == roll.asked.end()) return false;
+    const auto& [number, at, waiting, answer] = asked->second;
+    if (!waiting) return heard_since_then(answer->silence, at);
+    if (now_ - at <= limits_.answer / 2) return false;  // it may still answer
+  }
+  return mine_.stalled > mine_.limit;
+}
+
+bool RollCall::late(const Roll& roll, int rank) const {
+  const auto found = roll.asked.find(rank);
+  if (found == roll.asked.end() || !found->second.answer) return false;
+  const auto& [number, at, waiting, answer] = found->second;
+  return answer->has_come == 0 && !(waiting && now_ - at > limits_.answer);
+}
+
+/// Whether a late rank has no right to be. One that is in another collective may itself wait for
+/// the one that is to blame: that is told first.
+bool RollCall::to_blame(const Roll& roll, int rank) const {
+  if (!late(roll, rank)) return false;
+  const auto& answer = *roll.asked.at(rank).answer;
+  const double more = answer.in_collective != 0 ? seconds(limits_.answer) : 0;
+  return answer.stalled > answer.limit + more;
+}
+
+bool RollCall::waits_for_another() const {
+  return std::ranges::any_of(rolls_, [&](const Roll& roll) {
+    return std::ranges::any_of(roll.collective.members->ranks,
+                               [&](int rank) { return late(roll, rank); });
+  });
+}
+
+std::optional<Verdict> RollCall::verdict() {
+  for (Roll& roll : rolls_) {
+    const auto& ranks = roll.collective.members->ranks;
+    const auto culprit = std::ranges::find_if(
+        ranks, [&](int rank) { return cut_off(roll, rank) || to_blame(roll, rank); });
+    if (culprit == ranks.end()) {
+      roll.found.reset();
+      continue;
+    }
+    if (!roll.found) roll.found = now_;
+    const bool link = cut_off(roll, *culprit);
+    if (now_ - *roll.found < turn(roll, *culprit, link)) continue;
+    return link ? link_is_cut(roll, *culprit) : has_not_come(roll, *culprit);
+  }
+  return {};
+}
+
+/// How long it has to stay so before this rank tells: an answer may just be under way, and others
+/// are to tell first. Of a cut link that is the lower rank, and the first on its host; of a late
+/// rank the first of those that wait for it.
+RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool link) const {
+  const int own = group_.rank();
+  std::int64_t before = 0;
+  if (link) {
+    before = (own > culprit ? 1 : 0) + (own > 0 && host_of(own - 1) == host_of(own) ? 1 : 0);
+  } else {
+    for (const int rank : roll.collective.members->ranks) {
+      if (rank == own || before == 2) break;
+      before += rank == culprit ? 0 : 1;
+    }
+  }
+  return (1 + 4 * before) * limits_.answer / 10;
+}
+
+std::string RollCall::name_of(int rank) const {
+  return fmt::format("rank {} on {}", rank, host_of(rank));
+}
+
+Verdict RollCall::link_is_cut(const Roll& roll, int other) const {
+  const int own = group_.rank();
+  const auto [first, second] = std::minmax(own, other);
+  const auto doing = mine_.doing + ", in the " + roll.collective.what;
+  return {
+      fmt::format("{} and {} cannot reach each other: rank {} has been {} for {:.0f} s, and rank "
+                  "{} is alive but does not answer it",
+                  name_of(first), name_of(second), own, doing,
+                  seconds(now_ - roll.collective.since), other),
+      {first, second},
+      {host_of(first), host_of(second)},
+      doing};
+}
+
+Verdict RollCall::has_not_come(const Roll& roll, int other) const {
+  const std::string doing = roll.asked.at(other).answer->doing.data();
+  return {fmt::format("{} has not come to the {} for {:.0f} s: it is {}", name_of(other),
+                      roll.collective.what, seconds(now_ - roll.collective.since), doing),
+          {other},
+          {host_of(other)},
+          doing};
+}
+
+void RollCall::take_leave(bool gave_verdict) {
+  Patience patience;
+  const auto serve = [&] {
+    answer_questions();
+    hear_answers();
+    forget_what_was_sent();
+    patience.pause();
+  };
+  while (!unanswered_.empty() && !gave_verdict) serve();
+  MPI_Request all_are_here = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(native(group_), &all_are_here), "the end of the run");
+  for (int here = 0; here == 0; serve())
+    check(MPI_Test(&all_are_here, &here, MPI_STATUS_IGNORE), "the end of the run");
+  while (!sending_.empty()) serve();
+}
+
+}  // namespace llamesh::comm
