@@ -78,7 +78,7 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
-    state.phase = RunPhase::failed;
+    state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
     state.exit_code = code;
     state.reason = reason;
     write_run_state(run_folder, state);
