@@ -7,6 +7,7 @@
 #   cluster.sh on I COMMAND...       runs COMMAND on node I
 #   cluster.sh node I off|on         cuts the power: every process of the node dies; boots it again
 #   cluster.sh link I down|up        unplugs the node's network, plugs it in again
+#   cluster.sh pair I J cut|join     two nodes do not reach each other, and reach all others
 #   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
 #   cluster.sh slurmctld stop|start  the daemon of the head (stopped, it saves its state as on any site)
 #
@@ -193,6 +194,11 @@ the_head() {
 
 # --- the commands on the head
 
+# to_nowhere I J: what node I sends to node J goes to an address that no machine has.
+to_nowhere() {
+  inside "$1" ip neigh replace "$network.$((10 + $2))" lladdr 02:00:00:00:00:01 nud permanent dev eth0
+}
+
 inside() { nsenter -t "$(cat "$folder/node/$1")" --net --uts --mount --ipc --pid --wd="$PWD" -- "${@:2}"; }
 
 case ${1:-} in
@@ -200,7 +206,7 @@ case ${1:-} in
   possible) possible; exit ;;
   the-head) the_head "${@:2}"; exit ;;
   the-node) the_node "$2"; exit ;;
-  on | node | link | slurmd | slurmctld) [[ -n $folder ]] || die "no cluster here: cluster.sh run N COMMAND..." ;;
+  on | node | link | pair | slurmd | slurmctld) [[ -n $folder ]] || die "no cluster here: cluster.sh run N COMMAND..." ;;
 esac
 case "${1:-} ${3:-}" in
   on\ *) inside "$2" "${@:3}" ;;
@@ -216,7 +222,14 @@ case "${1:-} ${3:-}" in
         kill -TERM "$daemon"
         for ((i = 0; i < 200; ++i)); do kill -0 "$daemon" 2>/dev/null || break; sleep 0.05; done ;;
       "slurmctld start") start_slurmctld ;;
-      *) sed -n '2,20s/^# \{0,1\}//p' "$self"; exit 2 ;;
+      pair\ *)
+        case ${4:-} in
+          cut) to_nowhere "$2" "$3" && to_nowhere "$3" "$2" ;;
+          join)
+            inside "$2" ip neigh del "$network.$((10 + $3))" dev eth0
+            inside "$3" ip neigh del "$network.$((10 + $2))" dev eth0 ;;
+        esac ;;
+      *) sed -n '2,21s/^# \{0,1\}//p' "$self"; exit 2 ;;
     esac
     ;;
 esac

@@ -186,7 +186,6 @@ rank_killed_in_step() {
   tell "exit code $code, submitted again: resumed after step $(resumed rank-killed), same weights"
 }
 
-saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 rank_killed_in_save() {
   local try victim
   for try in 1 2 3 4 5 6; do
@@ -450,10 +449,7 @@ slurmstepd_killed() {
   submit requeue stepd-killed
   trains_past stepd-killed 25
   node=$(node_of 2 stepd-killed)
-  for process in $(grep -ls "^slurmstepd: \[$job\.0\]" /proc/[0-9]*/cmdline); do
-    process=${process//[!0-9]/}
-    [[ $(nsenter -t "$process" -u hostname) == "node$node" ]] && kill -KILL "$process"
-  done
+  for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done
   ended_after_restarts stepd-killed 1
   has_to_log "has not started .* it is tried once more"
 }
@@ -465,7 +461,6 @@ ends_by_itself() {
   past "$1" $steps && bad "it was over before anything went wrong"
   tell "the run ended after $((SECONDS - begin)) s"
 }
-no_ranks() { [[ -z $(ranks "$1") ]]; }
 
 link_cut() {
   submit multi-node link-cut --no-requeue
