@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]: N runs (20) on a real Slurm, each hit by one fault. A seed
-# draws the mesh, the fault, whom it hits and when, from the start of the program to the end of the run. Whatever it was,
-# the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted again where
-# the exit code asks for that (75, 137), and nothing that was committed may be lost. A line for each seed (of those from S
-# on, 1), what is not clean with its logs, and a table of the faults. After LIMIT seconds no seed is started any more. Ends
-# with 1 when a run was lost or hung, or ended with other weights or another code, and with 77 where no cluster can be made.
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]: N runs (20) on a real Slurm, each hit by one fault. A
+# seed draws the mesh, the fault, whom it hits and when, from the start of the program to the end of the run. Whatever
+# it was, the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted
+# again where the exit code asks for that (75, 137), and nothing that was committed may be lost. A line for each seed
+# (of those from S on, 1), what is not clean with its logs, and a table of the faults. After LIMIT seconds no seed is
+# started any more. Ends with 1 when a run was lost or hung, or ended with other weights or another code, and with 77
+# where no cluster can be made.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
@@ -41,8 +42,8 @@ draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
 
 # A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends when the fault is due.
 mkdir -p late
-printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' "$work/bin/llamesh" \
-  >late/llamesh
+printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
+  "$work/bin/llamesh" >late/llamesh
 chmod +x late/llamesh
 
 # start RUN [SBATCH-OPTION...]: a job of the requeue template on the seed's mesh.
@@ -66,7 +67,7 @@ reference() {
     begin=$(now)
     within 120 no_ranks "$unbroken"
     begin=$(($(now) - begin))
-    ended 30 COMPLETED 0
+    ended 120 COMPLETED 0  # another seed may have stopped slurmctld
     echo "$begin" >"$unbroken.ms"
   ) 8>"$unbroken.lock" || exit 1
 }
@@ -93,8 +94,8 @@ strike() {
     stop-slurmctld) cluster slurmctld stop ;;
     cut-pair*) cluster pair "$node" "$peer" cut; culprit="rank [0-9]* on ($host|node$peer) " ;;
     cut-node) cluster link "$node" down; culprit="rank [0-9]* on $host |Node failure on $host" ;;
-    SIGUSR2 | SIGTERM) within 30 scancel --signal="${fault#SIG}" "$job" ;;
-    requeue) within 30 scontrol requeue "$job" ;;
+    SIGUSR2 | SIGTERM) within 30 controller_answers; scancel --signal="${fault#SIG}" "$job" ;;
+    requeue) within 30 controller_answers; scontrol requeue "$job" ;;
     walltime) ;;  # comes by itself
   esac 2>/dev/null
 }
@@ -124,8 +125,8 @@ lasts() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
-# follow: until the run has ended, started again where its exit code asks for that. Sets outcome, and verdict, the seconds
-# until the start that was hit had ended.
+# follow: until the run has ended, started again where its exit code asks for that. Sets outcome, and verdict, the
+# seconds until the start that was hit had ended.
 follow() {
   local struck=$1 state mended=no code resubmitted=0
   outcome='' verdict=''
@@ -133,7 +134,9 @@ follow() {
     sleep 0.2
     state=$(field JobState 2>/dev/null)
     if [[ -z $verdict ]] && ! alive; then verdict=$(in_seconds $(($(now) - struck))); fi
-    if [[ $mended == no ]] && { (($(now) - struck > 1000 * $(lasts))) || [[ -n $state && $state != RUNNING ]]; }; then mend; fi
+    if [[ $mended == no ]] && { [[ -n $state && $state != RUNNING ]] || (($(now) - struck > 1000 * $(lasts))); }; then
+      mend
+    fi
     if (($(now) - struck > 1000 * limit)); then outcome=HUNG; fi
     case $state in
       COMPLETED) outcome=ended ;;
@@ -147,8 +150,8 @@ follow() {
   if [[ $mended == no ]]; then mend; fi
 }
 
-# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt only grows), and all that
-# are there are good.
+# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt only grows), and all
+# that are there are good.
 kept() {
   awk '/ saved .*step_[0-9]+$/ { sub(/.*step_0*/, ""); saved = $0 + 0; next }
     / resumed after step / { sub(/.*resumed after step /, ""); if ($0 + 0 < saved) lost = 1; resumed = 1 }
@@ -166,8 +169,10 @@ judge() {
   llamesh diff "$(last_of "$unbroken")" "$(last_of "$run")" || outcome="OTHER WEIGHTS"
 }
 
+# named: whether the logs name whom the fault hit; of a run that was over by then, or went on regardless, they need not.
 named() {
-  if [[ -z $culprit || $phase == end ]]; then echo -; return; fi
+  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more"; }
+  then echo -; return; fi
   grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
 }
 
@@ -200,9 +205,9 @@ try_seed() {
   strike
   follow "$struck"
   judge
-  printf '%s\t' "$seed" "${size}x$per_node $strategy" "$fault" "$(in_seconds "$delay")" "$phase" "$outcome" "${verdict:--}" \
-    "$(in_seconds $(($(now) - begin)))" "$(named)" "${codes# }" | sed 's/\t$//' >"$scenario.result"
-  echo >>"$scenario.result"
+  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
+    "$(in_seconds "$delay")" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
+    "${codes# }" >"$scenario.result"
   [[ $outcome == "same weights" ]]
 }
 
@@ -224,7 +229,9 @@ work_on() {
     {
       flock 9
       print_result "$scenario.result"
-      if ! grep -q "same weights" "$scenario.result"; then
+      if grep -q "not named" "$scenario.result"; then
+        grep -hE '^(llamesh|srun|slurmstepd)' "$scenario".*.log | sed 's/^/    /'
+      elif ! grep -q "same weights" "$scenario.result"; then
         for log in "$scenario.out" "$scenario".*.log "run-$seed/log.txt" "run-$seed/state.json"; do
           [[ -e $log ]] && echo "    --- $log" && sed 's/^/    /' "$log"
         done
@@ -246,7 +253,8 @@ cat seed-*.result | awk -F'\t' '
   $9 != "-" { ++culprits[$3] }
   $7 + 0 > worst[$3] { worst[$3] = $7 + 0 }
   END {
-    printf "\n%-16s %5s %12s %5s %5s %10s %9s %13s\n", "fault", "runs", "same weights", "lost", "hung", "wrong code", "named", "worst, s"
+    printf "\n%-16s %5s %12s %5s %5s %10s %9s %13s\n",
+      "fault", "runs", "same weights", "lost", "hung", "wrong code", "named", "worst, s"
     for (f in seen) {
       printf "%-16s %5d %12d %5d %5d %10d %9s %13.1f\n", f, n[f], good[f], lost[f], hung[f], wrong[f],
         culprits[f] ? named[f] + 0 "/" culprits[f] : "-", worst[f] | "sort"
