@@ -2,10 +2,10 @@
 # campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]: N runs (20) on a real Slurm, each hit by one fault. A
 # seed draws the mesh, the fault, whom it hits and when, from the start of the program to the end of the run. Whatever
 # it was, the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted
-# again where the exit code asks for that (75, 137), and nothing that was committed may be lost. A line for each seed
-# (of those from S on, 1), what is not clean with its logs, and a table of the faults. After LIMIT seconds no seed is
-# started any more. Ends with 1 when a run was lost or hung, or ended with other weights or another code, and with 77
-# where no cluster can be made.
+# again where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that was
+# committed may be lost. A line for each seed (of those from S on, 1), what is not clean with its logs, and a table of
+# the faults. After LIMIT seconds no seed is started any more. Ends with 1 when a run was lost or hung, or ended with
+# other weights or another code, and with 77 where no cluster can be made.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
@@ -143,7 +143,7 @@ follow() {
       FAILED | TIMEOUT | NODE_FAIL | CANCELLED)
         code=$(exit_code)
         codes+=" $state:$code"
-        if [[ $state == FAILED && $code != 75 && $code != 137 ]] || ((++resubmitted > 2)); then outcome="WRONG CODE"; fi
+        if [[ $state == FAILED && " 1 75 137 " != *" $code "* ]] || ((++resubmitted > 2)); then outcome="WRONG CODE"; fi
         if [[ -z $outcome ]]; then within 20 no_process; start "$run"; fi ;;
     esac
   done
