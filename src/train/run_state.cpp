@@ -109,9 +109,8 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
-    if (!verdict.ranks.empty() && state.phase == RunPhase::failed && just_written(run_folder))
-      return;
-    state.phase = RunPhase::failed;
+    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder)) return;
+    state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
     state.exit_code = code;
     state.reason = verdict.line;
     state.doing = verdict.doing;

@@ -54,8 +54,9 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 /// Replaces the file at once (a new file, renamed). An I/O failure throws (exit 74).
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
-/// Leaves word of how a start ended badly: the state that is there, with these changes. Any rank;
-/// an I/O failure is passed over, since there is something worse to tell.
+/// Leaves word of how a start ended badly: the state that is there, with these changes, `stopped`
+/// where the code asks for another start. Any rank; an I/O failure is passed over, since there is
+/// something worse to tell.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
 /// The same of ranks that hang or are lost; the first verdict stands where several ranks tell.

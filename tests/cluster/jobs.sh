@@ -1,9 +1,30 @@
 # shellcheck shell=bash disable=SC2154,SC2013,SC2015,SC2119,SC2120
-# Sourced by run.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the llamesh under test,
-# $sources the repository, $work the current folder, which all nodes share; $scenario is the one that runs, on the nodes
-# whose numbers are in $nodes.
+# Sourced by run.sh and campaign.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the
+# llamesh under test, $sources the repository, $work the current folder, which all nodes share; $scenario is the one that
+# runs, on the nodes whose numbers are in $nodes.
+sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
 cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
+
+# on_cluster N SCRIPT LLAMESH ARGUMENT...: starts SCRIPT again on the head of a cluster of N nodes, made for it. There it
+# makes $work the current folder.
+on_cluster() {
+  machines=$1
+  program=$(readlink -f "$3") || exit 2
+  if [[ -z ${LLAMESH_CLUSTER:-} ]]; then
+    local reason variable
+    reason=$(cluster possible) || { printf 'cluster: Skipped\n%s\n' "$reason"; exit 77; }
+    # Of a Slurm around the tests nothing may be seen.
+    for variable in $(compgen -e SLURM_) $(compgen -e SBATCH_); do unset "$variable"; done
+    LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$sources/tests/cluster/cluster.sh" run "$@"
+  fi
+  work=$LLAMESH_CLUSTER/work
+  mkdir -p "$work/bin"
+  ln -sfn "$sources/inputs" "$work/inputs"
+  ln -sfn "$program" "$work/bin/llamesh"
+  export PATH=$work/bin:$PATH
+  cd "$work" || exit 1
+}
 
 # tell TEXT: what the table says beside the scenario's name.
 tell() { echo "$*" >"$work/$scenario.told"; }
@@ -39,7 +60,7 @@ same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=10 l
 # other_nodes: the option with which a job stays on the nodes of the scenario.
 other_nodes() {
   local node others=()
-  for node in 1 2 3 4 5; do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
+  for ((node = 1; node <= machines; ++node)); do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
   echo "--exclude=$(IFS=,; echo "${others[*]}")"
 }
 
@@ -117,6 +138,8 @@ ranks() {
   done 2>/dev/null
 }
 
+no_ranks() { [[ -z $(ranks "$1") ]]; }
+
 # rank N RUN: the process id of one rank.
 rank() {
   local process
@@ -128,6 +151,15 @@ rank() {
 # node_of N RUN: the number of the node that rank N is on.
 node_of() { tr '\0' '\n' <"/proc/$(rank "$1" "$2")/environ" | sed -n 's/^SLURMD_NODENAME=node//p'; }
 
+# slurmstepds NODE STEP: Slurm's process of the job's step there.
+slurmstepds() {
+  local process
+  for process in $(grep -ls "^slurmstepd: \[$job\.$2\]" /proc/[0-9]*/cmdline); do
+    process=${process//[!0-9]/}
+    [[ $(nsenter -t "$process" -u hostname) == "node$1" ]] && echo "$process"
+  done
+}
+
 # processes_here: the ranks on the nodes of the scenario, and Slurm's processes of its jobs.
 processes_here() {
   local process job node
@@ -137,6 +169,9 @@ processes_here() {
   for job in $(cat "$scenario.jobs" 2>/dev/null); do grep -ls "^slurmstepd: \[$job\." /proc/[0-9]*/cmdline; done
 }
 no_process() { [[ -z $(processes_here) ]]; }
+
+# saving RUN: a save is under way, or was cut off.
+saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 
 # nothing_left: no process of any job is on any node, soon.
 nothing_left() { within 15 no_process || bad "processes are left: $(processes_here)"; }

@@ -2,26 +2,12 @@
 # run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of five nodes (cluster.sh), a line for each scenario;
 # all of scenarios.sh, or those that are named. Ends with 1 when one has failed, and with 77 where no cluster can be
 # made. Within `cluster.sh run 5 bash` it takes that cluster.
-# shellcheck disable=SC2034,SC2154  # jobs.sh and scenarios.sh use and make them
+# shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh and scenarios.sh use and make them
 set -uo pipefail
-program=$(readlink -f "$1") || exit 2
 here=$(cd "$(dirname "$0")" && pwd -P)
-sources=$(cd "$here/../.." && pwd -P)
-if [[ -z ${LLAMESH_CLUSTER:-} ]]; then
-  reason=$("$here/cluster.sh" possible) || { printf 'cluster: Skipped\n%s\n' "$reason"; exit 77; }
-  # Of a Slurm around the tests nothing may be seen.
-  for variable in $(compgen -e SLURM_) $(compgen -e SBATCH_); do unset "$variable"; done
-  LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$here/cluster.sh" run 5 "$0" "$@"
-fi
 source "$here/jobs.sh"
 source "$here/scenarios.sh"
-
-work=$LLAMESH_CLUSTER/work
-mkdir -p "$work/bin"
-ln -sfn "$sources/inputs" "$work/inputs"
-ln -sfn "$program" "$work/bin/llamesh"
-export PATH=$work/bin:$PATH
-cd "$work" || exit 1
+on_cluster 5 "$0" "$@"
 begin=$SECONDS
 
 # run_scenarios NODES SCENARIO...: one after the other, on these nodes.

@@ -5,14 +5,14 @@
 # disturbs, the whole cluster.
 at_first=(startup templates multi_node)
 on_nodes_1_2=(
-  config_error own_folders without_pmix rank_killed_in_step rank_killed_in_save
+  config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
   never_in_mpi_init signal_usr2 signal_term second_term halt_file preflight
   requeue_template scontrol_requeue cancelled job_chain slurmd_killed
 )
-on_nodes_3_4=(link_cut rank_stopped no_progress)
+on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
 then_on_nodes_1_2=(documentation)
-then_on_nodes_3_4_5=(node_killed)
+then_on_nodes_3_4_5=(node_killed node_range bad_node)
 at_last=(pair_cut site_requeues slurmctld_stopped preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
@@ -142,6 +142,29 @@ without_pmix() {
   tell "$(sed -n 's/^llamesh: //p' "$scenario.0.log" | cut -c 1-80)"
 }
 
+# Neither on the PATH nor from a module, whatever the template.
+no_program() {
+  local template
+  for template in single-node multi-node requeue chain sweep preflight; do
+    PATH=${PATH#"$work/bin:"} submit $template no-program --job-name=lost $([[ $template != sweep ]] || echo --array=0)
+    ended 20 FAILED 78
+    [[ $(field Restarts) == 0 ]] || bad "$template: it was queued again"
+    [[ $(tail -n 1 "$scenario.$job"*.log) == "llamesh is not found:"* ]] || bad "$template: the last line does not say why"
+  done
+  tell "exit code 78 of 6 templates, not queued again"
+}
+
+# Nothing is launched where a halt file lies.
+halted_before() {
+  mkdir -p halted-before
+  touch halted-before/halt
+  submit requeue halted-before
+  ended 20 FAILED 78
+  [[ $(log_of_job) == "halted-before/halt is there: "* && $(log_of_job | wc -l) == 1 ]] || bad "not one line that says why"
+  [[ ! -e halted-before/state.json ]] || bad "it was launched"
+  tell "78: $(log_of_job)"
+}
+
 # --- a rank dies
 
 # goes_on RUN: the run, submitted again, ends as if nothing had been.
@@ -166,7 +189,6 @@ rank_killed_in_step() {
   tell "exit code $code, submitted again: resumed after step $(resumed rank-killed), same weights"
 }
 
-saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 rank_killed_in_save() {
   local try victim
   for try in 1 2 3 4 5 6; do
@@ -246,10 +268,11 @@ second_term() {
 }
 
 halt_file() {
-  submit multi-node halted --no-requeue
+  submit requeue halted
   trains_past halted 12
   touch halted/halt
   within 30 no_jobs || bad "the run does not stop"
+  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
   rm -f halted/halt
   stopped_early halted
 }
@@ -341,8 +364,7 @@ no_progress() {
     within 40 starts_are $start no-progress || bad "start $start has not come"
     # shellcheck disable=SC2046
     kill -KILL $(ranks no-progress)
-    within 15 state_is FAILED || bad "the job does not end"
-    scontrol requeue "$job"
+    within 15 restarts_are $start || bad "the job is not queued again"
   done
   within 40 state_is FAILED
   ended 1 FAILED 93
@@ -388,6 +410,54 @@ node_killed() {
   cluster node "$node" on
 }
 
+# A node fails, and no other is free: the user lets the job go on with the nodes that are left. A job that is submitted
+# then starts on these at once.
+node_range() {
+  local node nodes="3 4 5"
+  submit requeue node-range --nodes=2-3
+  trains_past node-range 25
+  [[ $(field NumNodes) == 3 ]] || bad "it runs on $(field NumNodes) nodes, not 3"
+  node=$(node_of 5 node-range)
+  cluster node "$node" off
+  within 60 state_is PENDING || bad "it is not queued again"
+  within 20 scontrol update JobId="$job" NumNodes=2-2 NumTasks=4 || bad "scontrol update refuses"
+  ended 60 COMPLETED 0
+  on_two_nodes
+  llamesh verify "$(last_of node-range)" || bad "its last checkpoint is not good"
+  submit multi-node node-range-again --nodes=2-3 -- train.steps=5
+  ended 40 COMPLETED 0
+  on_two_nodes
+  cluster node "$node" on
+  tell "3 nodes, then 2 after scontrol update: resumed after step $(resumed node-range)"
+}
+on_two_nodes() { has_to_log "mesh replicate=2 x shard=2"; }
+
+# Slurm takes a node for good, but every launch there fails: something lies where PMIx wants to bind its socket.
+bad_node() {
+  local step socket nodes="3 4 5"
+  submit requeue bad-node --hold
+  socket=$LLAMESH_CLUSTER/spool/node4/stepd.slurm.pmix.$job
+  for step in {0..9}; do mkdir "$socket.$step"; done
+  scontrol release "$job"
+  ended 60 COMPLETED 0
+  rmdir "$socket".*
+  has_to_log "has not started twice .* is queued again without node4$"
+  [[ $(field ExcNodeList) == 'node[1-2],node4' ]] || bad "excluded are $(field ExcNodeList), not node[1-2],node4"
+  same_weights bad-node
+  tell "tried twice, then queued again without node4: same weights"
+}
+
+# Its PMIx socket stays behind and is in the way of the step of that number when the job is started again on that node.
+slurmstepd_killed() {
+  local node process
+  submit requeue stepd-killed
+  trains_past stepd-killed 25
+  node=$(node_of 2 stepd-killed)
+  for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done
+  ended_after_restarts stepd-killed 1
+  has_to_log "has not started .* it is tried once more"
+}
+
 # ends_by_itself RUN: a run that hangs has to end within 60 s, on all nodes.
 ends_by_itself() {
   local begin=$SECONDS
@@ -395,7 +465,6 @@ ends_by_itself() {
   past "$1" $steps && bad "it was over before anything went wrong"
   tell "the run ended after $((SECONDS - begin)) s"
 }
-no_ranks() { [[ -z $(ranks "$1") ]]; }
 
 link_cut() {
   submit multi-node link-cut --no-requeue

@@ -407,7 +407,7 @@ frozen_rank() {
   seconds=0
   expect_line "rank 2 on $(hostname)" "no sign of life" "training step"
   expect_end 75
-  expect_state failed 75 "rank 2 on $(hostname)"
+  expect_state stopped 75 "rank 2 on $(hostname)"
 }
 
 if [[ $(type -t "$2") != function ]]; then echo "scenario.sh: no scenario named $2" >&2; exit 2; fi

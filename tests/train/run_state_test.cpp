@@ -62,6 +62,14 @@ TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
   EXPECT_EQ(json["restarts"], "3");
 }
 
+// The next job of a chain goes on where state is "stopped".
+TEST_F(RunStateTest, SaysOfAFailureWhetherToStartAgain) {
+  record_failure(folder_, ExitCode::stopped_early, "rank 2 on node1 is lost");
+  EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::stopped);
+  record_failure(folder_, ExitCode::io_failure, "the disk is full");
+  EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::failed);
+}
+
 TEST_F(RunStateTest, TakesAnythingElseAsNoState) {
   for (const char* text : {"", "{", "[]", "{}", R"({"state": "asleep"})", R"({"state": 3})",
                            R"({"state": "done", "step": "x"})"}) {
@@ -99,7 +107,7 @@ TEST_F(RunStateTest, KeepsTheFirstVerdict) {
   record_failure(folder_, ExitCode::stopped_early, comm::Verdict{"2", {2}, {"node3"}, ""});
   const auto state = read_run_state(folder_);
   ASSERT_TRUE(state);
-  EXPECT_EQ(state->phase, RunPhase::failed);
+  EXPECT_EQ(state->phase, RunPhase::stopped);
   EXPECT_EQ(state->step, 7);
   EXPECT_EQ(state->exit_code, ExitCode::stopped_early);
   EXPECT_EQ(state->reason, first.line);

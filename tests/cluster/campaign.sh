@@ -1,0 +1,266 @@
+#!/usr/bin/env bash
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]: N runs (20) on a real Slurm, each hit by one fault. A
+# seed draws the mesh, the fault, whom it hits and when, from the start of the program to the end of the run. Whatever
+# it was, the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted
+# again where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that was
+# committed may be lost. A line for each seed (of those from S on, 1), what is not clean with its logs, and a table of
+# the faults. After LIMIT seconds no seed is started any more. Ends with 1 when a run was lost or hung, or ended with
+# other weights or another code, and with 77 where no cluster can be made.
+# shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
+set -uo pipefail
+source "$(dirname "$0")/jobs.sh"
+groups=3  # of 4 nodes each; their runs go side by side
+on_cluster $((4 * groups)) "$0" "$@"
+
+seeds=20 first=1 seconds=1000000
+shift
+while [[ $# -gt 1 ]]; do
+  case $1 in
+    --seeds | --first | --seconds) declare "${1#--}=$2" ;;
+    *) break ;;
+  esac
+  shift 2
+done
+[[ $# == 0 ]] || { sed -n '2s/^# //p' "$0"; exit 2; }
+
+steps=100
+same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=5 log.every_steps=5)
+limit=180                      # seconds from the fault to the end of the run
+export LLAMESH_MPI_TIMEOUT=30  # of MPI_Init, for a fault that comes then; 300 s as a rule
+meshes=(
+  "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
+)
+faults=(
+  kill-rank stop-rank power-off kill-slurmd kill-slurmstepd stop-slurmctld cut-pair-2s cut-pair-45s cut-pair cut-node
+  SIGUSR2 SIGTERM requeue walltime
+)
+
+now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }                        # ms
+in_seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); }
+# draw WHAT N: a number below N, the same for a seed on every machine.
+draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
+
+# A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends when the fault is due.
+mkdir -p late
+printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
+  "$work/bin/llamesh" >late/llamesh
+chmod +x late/llamesh
+
+# start RUN [SBATCH-OPTION...]: a job of the requeue template on the seed's mesh.
+start() {
+  within 30 controller_answers
+  PATH=$work/late:$PATH submit requeue "$1" --nodes="$size" --ntasks-per-node="$per_node" --cpus-per-task=1 \
+    --overcommit "${@:2}" -- sharding.strategy="$strategy"
+}
+controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
+has_ended() { state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL; }
+runs_here() { [[ -n $(ranks "$1") ]]; }
+
+# reference: the unbroken run of the mesh, which also measures how long it takes, in ms.
+reference() {
+  unbroken=unbroken-${mesh// /-}
+  (
+    flock 8
+    [[ -e $unbroken.ms ]] && exit
+    start "$unbroken"
+    within 30 runs_here "$unbroken" || bad "the unbroken run of mesh $mesh does not start"
+    begin=$(now)
+    within 120 no_ranks "$unbroken"
+    begin=$(($(now) - begin))
+    ended 120 COMPLETED 0  # another seed may have stopped slurmctld
+    echo "$begin" >"$unbroken.ms"
+  ) 8>"$unbroken.lock" || exit 1
+}
+
+# phase: what the run is doing, and after which step.
+phase() {
+  local step
+  step=$(step_of "$run")
+  if has_ended || ((${step:-0} >= steps)); then echo end
+  elif [[ -z $step ]]; then echo start-up
+  elif saving "$run"; then echo "save $step"
+  else echo "step $step"; fi
+}
+
+# strike: the fault. culprit: what a line of the log that names it has to match.
+strike() {
+  local process other
+  case $fault in
+    kill-rank) kill -KILL "$(rank "$victim" "$run")"; culprit="rank $victim on $host |$host: task $victim: Killed" ;;
+    stop-rank) kill -STOP "$(rank "$victim" "$run")"; culprit="rank $victim on $host " ;;
+    power-off) cluster node "$node" off; culprit="rank [0-9]* on $host |Node failure on $host" ;;
+    kill-slurmd) cluster slurmd "$node" kill ;;
+    kill-slurmstepd) for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done ;;
+    stop-slurmctld) cluster slurmctld stop ;;
+    cut-pair*) cluster pair "$node" "$peer" down; culprit="rank [0-9]* on ($host|node$peer) " ;;
+    cut-node) cluster link "$node" down; culprit="rank [0-9]* on $host |Node failure on $host" ;;
+    SIGUSR2 | SIGTERM) within 30 controller_answers; scancel --signal="${fault#SIG}" "$job" ;;
+    requeue) within 30 controller_answers; scontrol requeue "$job" ;;
+    walltime) ;;  # comes by itself
+  esac 2>/dev/null
+}
+
+# mend: takes back what the fault has left, once.
+mend() {
+  case $fault in
+    power-off) cluster node "$node" on ;;
+    kill-slurmd) cluster slurmd "$node" start ;;
+    stop-slurmctld) cluster slurmctld start ;;
+    cut-pair*) cluster pair "$node" "$peer" up ;;
+    cut-node) cluster link "$node" up ;;
+  esac
+  mended=yes
+}
+
+# lasts: for how many seconds the fault stays at most; most stay until the job has left its nodes.
+lasts() {
+  case $fault in
+    cut-pair-2s) echo 2 ;;
+    cut-pair-45s) echo 45 ;;
+    stop-slurmctld) echo 10 ;;
+    *) echo "$limit" ;;
+  esac
+}
+
+# shellcheck disable=SC2086  # several process ids
+alive() { kill -0 $hit 2>/dev/null; }
+
+# follow: until the run has ended, started again where its exit code asks for that. Sets outcome, and verdict, the
+# seconds until the start that was hit had ended.
+follow() {
+  local struck=$1 state mended=no code resubmitted=0
+  outcome='' verdict=''
+  until [[ -n $outcome ]]; do
+    sleep 0.2
+    state=$(field JobState 2>/dev/null)
+    if [[ -z $verdict ]] && ! alive; then verdict=$(in_seconds $(($(now) - struck))); fi
+    if [[ $mended == no ]] && { [[ -n $state && $state != RUNNING ]] || (($(now) - struck > 1000 * $(lasts))); }; then
+      mend
+    fi
+    if (($(now) - struck > 1000 * limit)); then outcome=HUNG; fi
+    case $state in
+      COMPLETED) outcome=ended ;;
+      FAILED | TIMEOUT | NODE_FAIL | CANCELLED)
+        code=$(exit_code)
+        codes+=" $state:$code"
+        if [[ $state == FAILED && " 1 75 137 " != *" $code "* ]] || ((++resubmitted > 2)); then outcome="WRONG CODE"; fi
+        if [[ -z $outcome ]]; then within 20 no_process; start "$run"; fi ;;
+    esac
+  done
+  if [[ $mended == no ]]; then mend; fi
+}
+
+# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt only grows), and all
+# that are there are good.
+kept() {
+  awk '/ saved .*step_[0-9]+$/ { sub(/.*step_0*/, ""); saved = $0 + 0; next }
+    / resumed after step / { sub(/.*resumed after step /, ""); if ($0 + 0 < saved) lost = 1; resumed = 1 }
+    / job [0-9]+, restart / { resumed = 0 }
+    / startup: / { if (saved && !resumed) lost = 1 }
+    END { exit lost }' "$1/log.txt" || return
+  local checkpoint
+  for checkpoint in "$1"/checkpoints/step_????????; do llamesh verify "$checkpoint" || return; done
+}
+
+judge() {
+  if [[ $outcome != ended ]]; then return; fi
+  outcome="same weights"
+  kept "$run" || outcome=LOST
+  llamesh diff "$(last_of "$unbroken")" "$(last_of "$run")" || outcome="OTHER WEIGHTS"
+}
+
+# named: whether the logs name whom the fault hit; of a run that was over by then, or went on regardless, they need not.
+named() {
+  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more"; }
+  then echo -; return; fi
+  grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
+}
+
+# seed: one run, one fault.
+try_seed() {
+  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit=''
+  local hit delay struck phase outcome verdict begin options=()
+  begin=$(now)
+  mesh=${meshes[$(draw mesh ${#meshes[@]})]}
+  read -r size per_node strategy <<<"$mesh"
+  fault=${faults[$(draw fault ${#faults[@]})]}
+  victim=$(draw victim $((size * per_node)))
+  reference
+  delay=$(($(cat "$unbroken.ms") * $(draw time 1000) / 1000))
+  if [[ $fault == walltime ]]; then
+    export LATE=$(((58000 - delay) / 1000))
+    options=(--time=2 --signal=CONT@1)
+  fi
+  start "$run" "${options[@]}"
+  within 90 runs_here "$run" || bad "the run does not start"
+  struck=$(($(now) + delay))
+  node=${nodes%% *}
+  node=$((node + victim / per_node))
+  peer=$((${nodes%% *} + (victim / per_node + 1 + $(draw peer $((size - 1)))) % size))
+  host=node$node
+  sleep "$(in_seconds "$delay")"
+  hit=$(ranks "$run" | paste -sd' ')
+  phase=$(phase)
+  struck=$(now)
+  strike
+  follow "$struck"
+  judge
+  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
+    "$(in_seconds "$delay")" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
+    "${codes# }" >"$scenario.result"
+  [[ $outcome == "same weights" ]]
+}
+
+print_result() {
+  awk -F'\t' '{ printf "%5d  %-24s %-15s at %4.1f s  %-9s %-13s ended after %5.1f s, all %5.1f s  %-9s %s\n",
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 }' "$1"
+}
+
+# work_on GROUP: every so many seeds, on nodes of its own.
+work_on() {
+  local group=$1 node=$((4 * ($1 - 1) + 1)) nodes seed scenario log
+  nodes="$node $((node + 1)) $((node + 2)) $((node + 3))"
+  for ((seed = first + group - 1; seed < first + seeds && SECONDS < seconds; seed += groups)); do
+    scenario=seed-$seed
+    if ! (try_seed) >"$scenario.out" 2>&1; then
+      [[ -s $scenario.result ]] || printf '%s\t-\t-\t0\t-\tFAILED\t-\t0\t-\t\n' "$seed" >"$scenario.result"
+    fi
+    clean_up >>"$scenario.out"
+    {
+      flock 9
+      print_result "$scenario.result"
+      if grep -q "not named" "$scenario.result"; then
+        grep -hE '^(llamesh|srun|slurmstepd)' "$scenario".*.log | sed 's/^/    /'
+      elif ! grep -q "same weights" "$scenario.result"; then
+        for log in "$scenario.out" "$scenario".*.log "run-$seed/log.txt" "run-$seed/state.json"; do
+          [[ -e $log ]] && echo "    --- $log" && sed 's/^/    /' "$log"
+        done
+      fi
+    } 9>print.lock
+    rm -rf "run-$seed"
+  done
+}
+
+for ((group = 1; group <= groups; ++group)); do work_on "$group" & done
+wait
+cat seed-*.result | awk -F'\t' '
+  { ++n[$3]; ++all; seen[$3] }
+  $6 == "same weights" { ++good[$3] }
+  $6 == "LOST" || $6 == "OTHER WEIGHTS" { ++lost[$3] }
+  $6 == "HUNG" { ++hung[$3] }
+  $6 == "WRONG CODE" || $6 == "FAILED" { ++wrong[$3] }
+  $9 == "named" { ++named[$3] }
+  $9 != "-" { ++culprits[$3] }
+  $7 + 0 > worst[$3] { worst[$3] = $7 + 0 }
+  END {
+    printf "\n%-16s %5s %12s %5s %5s %10s %9s %13s\n",
+      "fault", "runs", "same weights", "lost", "hung", "wrong code", "named", "worst, s"
+    for (f in seen) {
+      printf "%-16s %5d %12d %5d %5d %10d %9s %13.1f\n", f, n[f], good[f], lost[f], hung[f], wrong[f],
+        culprits[f] ? named[f] + 0 "/" culprits[f] : "-", worst[f] | "sort"
+      ok += good[f]
+    }
+    close("sort")
+    printf "%d of %d runs ended with the weights of the unbroken run\n", ok, all
+    exit ok != all
+  }'
