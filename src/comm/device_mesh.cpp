@@ -1,6 +1,6 @@
 #include "comm/device_mesh.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -96,7 +96,11 @@ const Communicator& DeviceMesh::group(AxisSet along) {
   if (found == groups_.end()) {
     const int first = dims_.group(along, world_.rank()).front();
     const int rank = dims_.rank_in_group(along, world_.rank());
-    found = groups_.emplace(along.to_ulong(), world_.split(first, rank)).first;
+    std::vector<std::string_view> names;
+    for (std::size_t i = 0; i < dims_.axes().size(); ++i)
+      if (along[i]) names.push_back(dims_.axes()[i].name);
+    const auto name = fmt::format("{}", fmt::join(names, " x "));
+    found = groups_.emplace(along.to_ulong(), world_.split(first, rank, name)).first;
   }
   return found->second;
 }
