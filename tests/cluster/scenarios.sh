@@ -439,7 +439,7 @@ bad_node() {
   socket=$LLAMESH_CLUSTER/spool/node4/stepd.slurm.pmix.$job
   for step in {0..9}; do mkdir "$socket.$step"; done
   scontrol release "$job"
-  ended 60 COMPLETED 0
+  ended 120 COMPLETED 0
   rmdir "$socket".*
   has_to_log "has not started twice .* is queued again without node4$"
   [[ $(field ExcNodeList) == 'node[1-2],node4' ]] || bad "excluded are $(field ExcNodeList), not node[1-2],node4"
