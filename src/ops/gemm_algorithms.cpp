@@ -3,6 +3,7 @@
 #ifdef LLAMESH_HAS_CUDA
 #include "device/device.hpp"
 #include "ops/cuda/gemm/gemm.hpp"
+#include "ops/cuda/gemm/gemm_table.hpp"
 
 namespace llamesh::ops {
 namespace {
