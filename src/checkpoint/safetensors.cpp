@@ -12,7 +12,7 @@ namespace {
 
 /// Tells the system that a mapped range has been read: it is not of this process's memory any more
 /// and stays in the page cache.
-void give_back(const std::uint8_t* begin, std::int64_t bytes) {
+void drop_pages(const std::uint8_t* begin, std::int64_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
   const auto last = reinterpret_cast<std::uintptr_t>(begin) + static_cast<std::uintptr_t>(bytes);
@@ -26,7 +26,7 @@ void convert(StoredType type, const std::uint8_t* from, std::span<float> values)
     const auto part = values.subspan(at, std::min(at_a_time, values.size() - at));
     const auto* const begin = from + static_cast<std::int64_t>(at) * size_of(type);
     to_floats(type, begin, part);
-    give_back(begin, std::ssize(part) * size_of(type));
+    drop_pages(begin, std::ssize(part) * size_of(type));
   }
 }
 

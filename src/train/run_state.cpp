@@ -14,7 +14,6 @@
 namespace llamesh::train {
 namespace {
 
-constexpr const char* state_name = "state.json";
 constexpr std::int64_t fruitless_starts_allowed = 2;
 constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more is a number
 constexpr std::int64_t most_ranks = std::numeric_limits<int>::max();
@@ -33,14 +32,14 @@ std::string now() {
 
 /// Ranks that cannot reach each other may all tell; the first verdict comes closest.
 bool just_written(const std::filesystem::path& run_folder) {
-  const auto written = std::filesystem::last_write_time(run_folder / state_name);
+  const auto written = std::filesystem::last_write_time(state_file(run_folder));
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
 }
 
 }  // namespace
 
 std::filesystem::path state_file(const std::filesystem::path& run_folder) {
-  return run_folder / state_name;
+  return run_folder / "state.json";
 }
 
 std::string to_text(const RunState& state) {

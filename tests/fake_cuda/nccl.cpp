@@ -30,7 +30,7 @@ struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::atomic<int> polls_until_done{0};
-  std::function<void()> give_back;  // what a call puts somewhere when it is done
+  std::function<void()> deliver;  // what a call puts somewhere when it is done
   std::atomic<int> windows{0};
   std::atomic<std::int64_t> collectives{0};
   std::atomic<bool> broken{false}, aborted{false};
@@ -168,7 +168,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     child->mpi = group;
     MPI_Comm_rank(group, &child->rank);
     MPI_Comm_size(group, &child->size);
-    comm->give_back = [made, child] { *made = child; };
+    comm->deliver = [made, child] { *made = child; };
   }
   begun(comm);
   return ncclSuccess;
@@ -179,7 +179,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
     return ncclSuccess;
   }
   const bool done = comm->polls_until_done <= 0 || --comm->polls_until_done <= 0;
-  if (done && comm->give_back) std::exchange(comm->give_back, nullptr)();
+  if (done && comm->deliver) std::exchange(comm->deliver, nullptr)();
   *state = done ? ncclSuccess : ncclInProgress;
   return ncclSuccess;
 }
@@ -213,7 +213,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* /*data*/, std::size_t
   if (windows && std::string_view(windows) == "0") return ncclSuccess;
   if (!ready(comm)) return ncclInvalidArgument;
   ++comm->windows;
-  comm->give_back = [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); };
+  comm->deliver = [comm, window] { *window = reinterpret_cast<ncclWindow_t>(comm); };
   begun(comm);
   return ncclSuccess;
 }
