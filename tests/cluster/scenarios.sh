@@ -13,7 +13,7 @@ on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
 then_on_nodes_1_2=(documentation)
 then_on_nodes_3_4_5=(node_killed node_range bad_node)
-at_last=(pair_cut site_requeues slurmctld_stopped preflight_bad_node traffic)
+at_last=(pair_cut site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -386,6 +386,20 @@ slurmctld_stopped() {
   ended 40 COMPLETED 0
   same_weights headless
   tell "the run went on, same weights"
+}
+
+# The ranks end with 75 while nobody can queue the job again: the script waits for the controller.
+slurmctld_away_at_the_end() {
+  submit requeue away
+  trains_past away 12
+  cluster slurmctld stop
+  # shellcheck disable=SC2046  # several process ids
+  kill -USR2 $(ranks away)
+  within 30 no_ranks away || bad "the ranks have not ended"
+  cluster slurmctld start
+  ended 60 COMPLETED 0
+  same_weights away
+  tell "the run was queued again by a script that had waited for slurmctld, same weights"
 }
 
 slurmd_killed() {
