@@ -34,7 +34,6 @@ class Bench {
  public:
   Bench(const comm::Communicator& world, std::int64_t mebibytes)
       : world_(world),
-        lone_(world.split(world.rank(), 0)),
         state_(world, mebibytes),
         folder_(comm::on_rank_0(world, [] {
           const auto path = fs::current_path() / ("bench-checkpoint." + checkpoint::job_name());
@@ -80,8 +79,6 @@ class Bench {
     for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
   }
 
-  checkpoint::Groups groups() const { return {world_, lone_}; }
-
   /// Does each of the works in turn and keeps its time; the first one of this round is the last one
   /// of the next, so that what else the machine does, and the order, meet all alike.
   void in_turns(int round, std::vector<std::pair<Timings*, std::function<void()>>> works,
@@ -105,7 +102,7 @@ class Bench {
   void save_and_load(int round) {
     const auto raw = folder_ / "raw";
     const auto early = folder_ / "raw-early";
-    checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, groups());
+    checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, world_);
     fs::path saved;
     const int rank = world_.rank();
     in_turns(round,
@@ -142,7 +139,7 @@ class Bench {
   void asynchronous() {
     std::array<double, 2> stall{};
     const auto extra = rise_in_mib(world_, [&] {
-      checkpoint::Store store(folder_ / "checkpoints", {.keep = 1, .async = true}, groups());
+      checkpoint::Store store(folder_ / "checkpoints", {.keep = 1, .async = true}, world_);
       for (std::size_t i = 0; i < stall.size(); ++i) {
         stall[i] = seconds_of(world_, [&] {
           store.save(state_.state(), at_step(rounds + static_cast<std::int64_t>(i)));
@@ -158,7 +155,6 @@ class Bench {
   }
 
   const comm::Communicator& world_;
-  comm::Communicator lone_;  // no replicas
   RandomState state_;
   fs::path folder_;
   Timings raw_write_{"raw pwrite, fsync", {}};

@@ -37,7 +37,8 @@ model::LlamaConfig config_of(std::int64_t mebibytes) {
 RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes)
     : rank_(world.rank()),
       table_(model::parameter_table(config_of(mebibytes))),
-      layout_(table_, sharding::make_units(table_, {sharding::Wrap::layer, 1}), world.size()) {
+      layout_(table_, sharding::make_units(table_, {sharding::Wrap::layer, 1}),
+              comm::ParallelDims({{"shard", world.size()}})) {
   std::int64_t numel = 0;
   for (const auto& unit : layout_.units()) numel += unit.shard_numel;
   buffer_ = device::Buffer(12 * numel);

@@ -23,7 +23,7 @@ class Checkpoint final : public TensorSource {
   std::vector<float> load(const Entry& entry) const override {
     const auto& dataset = *manifest_.find(entry.name);
     std::vector<float> all(static_cast<std::size_t>(dataset.numel()));
-    checkpoint::for_each_segment(path_, dataset,
+    checkpoint::for_each_range(path_, dataset,
                                  [&](std::int64_t begin, std::span<const float> values) {
                                    std::ranges::copy(values, all.begin() + begin);
                                  });

@@ -8,7 +8,8 @@ namespace llamesh::checkpoint {
 
 // The names of a checkpoint (docs/checkpoint-format.md). They are written here and nowhere else.
 
-inline constexpr std::int64_t format_version = 1;
+/// The newest that this program reads. It writes 1 unless a dataset was cut into parts.
+inline constexpr std::int64_t format_version = 2;
 
 /// The files of a checkpoint's folder.
 inline constexpr const char* state_name = "state.h5";

@@ -11,6 +11,7 @@
 #include "comm/mpi.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/tensor.hpp"
 
 namespace llamesh::checkpoint::h5 {
 namespace {
@@ -137,12 +138,11 @@ Dataset::Dataset(Handle handle, std::string path)
     fail(ExitCode::io_failure, "{} is not contiguous little-endian fp32 within its file", path_);
   const Handle space(H5Dget_space(handle_.id()), H5Sclose, "ask for the shape of " + path_);
   const int dims = H5Sget_simple_extent_ndims(space.id());
-  check(dims == 1 || dims == 2, "find one or two dims in", path_);
-  std::array<hsize_t, 2> sizes{};
+  check(dims >= 1 && dims <= Tensor::max_dims, "find one to four dims in", path_);
+  std::vector<hsize_t> sizes(static_cast<std::size_t>(dims));
   check(H5Sget_simple_extent_dims(space.id(), sizes.data(), nullptr) == dims, "read the shape of",
         path_);
-  for (int d = 0; d < dims; ++d)
-    shape_.push_back(static_cast<std::int64_t>(sizes[static_cast<std::size_t>(d)]));
+  for (const auto size : sizes) shape_.push_back(static_cast<std::int64_t>(size));
   const auto numel = H5Sget_simple_extent_npoints(space.id());
   if (const auto stored = H5Dget_storage_size(handle_.id());
       stored / sizeof(float) != static_cast<hsize_t>(numel) || stored % sizeof(float) != 0)
@@ -155,39 +155,28 @@ std::int64_t Dataset::offset() const {
   return static_cast<std::int64_t>(at);
 }
 
-void Dataset::write(std::int64_t begin, std::span<const float> values) {
+void Dataset::write(const Box& box, std::int64_t begin, std::span<const float> values) {
   // HDF5 only reads through the pointer when it writes the file.
-  transfer(begin, std::ssize(values), const_cast<float*>(values.data()), Direction::write);
+  transfer({box, begin, std::ssize(values)}, const_cast<float*>(values.data()), Direction::write);
 }
 
-void Dataset::read(std::int64_t begin, std::span<float> values) const {
-  transfer(begin, std::ssize(values), values.data(), Direction::read);
+void Dataset::read(const Box& box, std::int64_t begin, std::span<float> values) const {
+  transfer({box, begin, std::ssize(values)}, values.data(), Direction::read);
 }
 
-/// A range of elements of a matrix is at most three boxes: the rest of a row, whole rows, the
-/// beginning of a row. Each box is contiguous in the file, so HDF5 moves it in one piece.
-void Dataset::transfer(std::int64_t begin, std::int64_t count, float* data,
-                       Direction direction) const {
-  expects(count <= max_transfer, "a transfer of {} elements, at most {}", count, max_transfer);
-  const std::int64_t cols = shape_.size() == 2 ? shape_[1] : 1;
-  while (count > 0) {
-    const std::int64_t row = begin / cols;
-    const std::int64_t col = begin % cols;
-    const bool whole_rows = col == 0 && count >= cols;
-    const std::int64_t rows = whole_rows ? count / cols : 1;
-    const std::int64_t width = whole_rows ? cols : std::min(count, cols - col);
-    transfer_box(row, rows, col, width, data, direction);
-    begin += rows * width;
-    data += rows * width;
-    count -= rows * width;
-  }
+/// Box by box, since a range of elements is no hyperslab: that of a whole dataset is contiguous in
+/// the file, so HDF5 moves each in one piece.
+void Dataset::transfer(const BoxRange& range, float* data, Direction direction) const {
+  expects(range.count <= max_transfer, "a transfer of {} elements, at most {}", range.count,
+          max_transfer);
+  for_each_box(range,
+               [&](const Box& box, std::int64_t at) { transfer_box(box, data + at, direction); });
 }
 
-void Dataset::transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
-                           float* data, Direction direction) const {
-  const std::array<hsize_t, 2> start{static_cast<hsize_t>(row), static_cast<hsize_t>(col)};
-  const std::array<hsize_t, 2> size{static_cast<hsize_t>(rows), static_cast<hsize_t>(cols)};
-  const hsize_t numel = size[0] * size[1];
+void Dataset::transfer_box(const Box& box, float* data, Direction direction) const {
+  const auto start = extents(box.begin);
+  const auto size = extents(box.shape);
+  const auto numel = static_cast<hsize_t>(box.numel());
   const Handle file_space(H5Dget_space(handle_.id()), H5Sclose, "ask for the shape of " + path_);
   check(H5Sselect_hyperslab(file_space.id(), H5S_SELECT_SET, start.data(), nullptr, size.data(),
                             nullptr) >= 0,
@@ -239,7 +228,7 @@ File File::open(const std::filesystem::path& path) {
       path};
 }
 
-Dataset File::create_dataset(const std::string& path, const std::vector<std::int64_t>& shape) {
+Dataset File::create_dataset(const std::string& path, const Shape& shape) {
   const Handle link = properties(H5P_LINK_CREATE);
   H5Pset_create_intermediate_group(link.id(), 1);
   const Handle creation = properties(H5P_DATASET_CREATE);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "core/box.hpp"
 
 /// The door to HDF5. Every failure is thrown (exit 74) with HDF5's own error stack. The library is
 /// not thread-safe: one thread of a process at a time may be in here.
@@ -38,29 +39,29 @@ class Handle {
   Close close_ = nullptr;
 };
 
-/// A contiguous fp32 dataset, seen as one row of numbers in row-major order.
+/// A contiguous fp32 dataset, its elements in row-major order.
 class Dataset {
  public:
-  /// Throws unless it lies in this file, and as we write them: one or two axes of little-endian
-  /// fp32, contiguous, all of its bytes there.
+  /// Throws unless it lies in this file, and as we write them: one to Tensor::max_dims dims of
+  /// little-endian fp32, contiguous, all of its bytes there.
   Dataset(Handle handle, std::string path);
 
-  const std::vector<std::int64_t>& shape() const { return shape_; }
+  const Shape& shape() const { return shape_; }
   /// Where its bytes start in the file.
   std::int64_t offset() const;
-  /// Elements [begin, begin + values.size()), at most 1 GiB of them. Independent of other ranks.
-  void write(std::int64_t begin, std::span<const float> values);
-  void read(std::int64_t begin, std::span<float> values) const;
+  /// As many elements of a box as there are values, from its element `begin` on, at most 1 GiB of
+  /// them. Independent of other ranks.
+  void write(const Box& box, std::int64_t begin, std::span<const float> values);
+  void read(const Box& box, std::int64_t begin, std::span<float> values) const;
 
  private:
   enum class Direction : bool { read, write };
-  void transfer(std::int64_t begin, std::int64_t count, float* data, Direction direction) const;
-  void transfer_box(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols,
-                    float* data, Direction direction) const;
+  void transfer(const BoxRange& range, float* data, Direction direction) const;
+  void transfer_box(const Box& box, float* data, Direction direction) const;
 
   Handle handle_;
   std::string path_;
-  std::vector<std::int64_t> shape_;
+  Shape shape_;
 };
 
 /// A file. One process lays it out or reads it on its own (POSIX; so no rank can wait for another
@@ -82,7 +83,7 @@ class File {
   /// than lm_head.weight to its group's model.embed_tokens.weight (link() makes those).
   void check_links() const;
   /// Space is taken at once and not filled. Missing groups of the path are made.
-  Dataset create_dataset(const std::string& path, const std::vector<std::int64_t>& shape);
+  Dataset create_dataset(const std::string& path, const Shape& shape);
   void create_attribute(const std::string& name, const std::string& text);
   void create_attribute(const std::string& name, std::int64_t number);
   /// Makes `path` another name of `target`.

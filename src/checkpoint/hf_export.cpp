@@ -61,7 +61,7 @@ void check_room(const fs::path& folder, const std::vector<ExportFile>& files) {
 void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descriptor& file,
                   const StoredTensor& tensor, StoredType type) {
   std::vector<std::uint8_t> bytes;
-  for_each_segment(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
+  for_each_range(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
     bytes.resize(values.size() * static_cast<std::size_t>(size_of(type)));
     const auto lost = from_floats(type, values, bytes.data());
     validate(lost == 0, "{} numbers of {} are too large for {}; export with --dtype {}", lost,

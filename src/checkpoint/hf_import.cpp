@@ -49,7 +49,8 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const auto model_config =
       comm::on_rank_0(world, [&] { return to_config_json(read_hf_config(folder)); });
   const auto table = model::parameter_table(parse_config_json(model_config, "config.json"));
-  const sharding::ShardLayout layout(table, sharding::make_units(table, {}), world.size());
+  const comm::ParallelDims mesh({{"shard", world.size()}});
+  const sharding::ShardLayout layout(table, sharding::make_units(table, {}), mesh);
 
   const device::Buffer masters(layout.shard_numel() * size_of(DType::f32));
   std::int64_t largest = 0;
@@ -74,13 +75,12 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
       .step = 0,
       .tokens = 0,
       .seed = 0,
-      .mesh = fmt::format("shard={}", world.size()),
+      .mesh = comm::to_string(mesh),
       .strategy = std::string(sharding::name_of(sharding::Strategy::full_shard)),
       .config = config,
       .model_config = model_config,
       .llamesh_version = version};
-  const auto manifest =
-      write_state(checkpoint.path() / state_name, state, progress, world, {0, 1}, {});
+  const auto manifest = write_state(checkpoint.path() / state_name, state, progress, world, {});
   comm::agree(world, [&] {
     if (world.rank() == 0) write_durably(checkpoint.path() / manifest_name, to_text(manifest));
   });

@@ -4,6 +4,7 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "core/error.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -14,7 +15,7 @@ constexpr std::int64_t message_bytes = std::int64_t{32} << 20U;
 std::vector<Transfer> transfers_of_model(const State& state) {
   expects(!state.groups.empty() && state.groups[0].path == model_group,
           "the weights are not the first group of the state");
-  return transfers_of({state.layout, state.shard_rank, {state.groups[0]}});
+  return transfers_of({state.layout, state.rank, {state.groups[0]}});
 }
 
 /// Where a tied model's head is written out although it is the embedding, it must be the embedding:
@@ -36,19 +37,58 @@ void check_tied_head(const HfWeights& weights, const model::ParameterTable& tabl
            head, name);
 }
 
-/// What of `transfers` lies in elements [begin, begin + count) of a dataset.
-void take(std::vector<Transfer>& transfers, std::size_t dataset, StoredType type,
-          std::int64_t begin, const std::string& bytes) {
-  const auto end = begin + std::ssize(bytes) / size_of(type);
-  for (auto& t : transfers) {
-    const auto from = std::max(begin, t.begin);
-    const auto to = std::min(end, t.begin + std::ssize(t.values));
-    if (t.dataset != dataset || from >= to) continue;
-    to_floats(type,
-              reinterpret_cast<const std::uint8_t*>(bytes.data()) + (from - begin) * size_of(type),
-              t.values.subspan(static_cast<std::size_t>(from - t.begin),
-                               static_cast<std::size_t>(to - from)));
+/// A transfer of the model as elements of its parameter.
+BoxRange range_of(const Transfer& transfer, const State& state) {
+  const auto parts = state.layout.parts(static_cast<model::ParameterId>(transfer.dataset));
+  return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
+}
+
+/// Fills elements [at, at + count) of a transfer with what `make` writes: in place where the host
+/// can, else part by part through `spare`. make(done, values): of these, those from `done` on.
+template <class Make>
+void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
+          const Make& make) {
+  if (device::host_accessible(transfer.memory))
+    return make(0, transfer.values.slice(at, count).span<float>());
+  for (std::int64_t done = 0; done < count; done += segment_numel) {
+    spare.resize(static_cast<std::size_t>(std::min(segment_numel, count - done)));
+    make(done, std::span(spare));
+    device::upload(device::compute_stream(), transfer.values.slice(at + done, std::ssize(spare)),
+                   spare.data());
   }
+}
+
+/// Fills what of `transfers` lies in elements [begin, ...) of a parameter, whose bytes are at hand.
+void take(const std::vector<Transfer>& transfers, const State& state, std::size_t parameter,
+          StoredType type, std::int64_t begin, const std::string& bytes) {
+  const auto count = std::ssize(bytes) / size_of(type);
+  const auto* stored = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  std::vector<float> spare;
+  const auto& shape = state.layout.table().parameters[parameter].shape;
+  for (const auto& t : transfers) {
+    if (t.dataset != parameter) continue;
+    for_each_shared({Box::whole(shape), begin, count}, range_of(t, state),
+                    [&](std::int64_t from, std::int64_t to, std::int64_t shared) {
+                      fill(t, to, shared, spare, [&](std::int64_t done, std::span<float> values) {
+                        to_floats(type, stored + (from + done) * size_of(type), values);
+                      });
+                    });
+  }
+}
+
+/// Fills a transfer from a folder, in runs of its elements that are contiguous there.
+void read(const HfWeights& weights, const State& state, const Transfer& transfer,
+          std::vector<float>& spare) {
+  const auto& table = state.layout.table();
+  const auto& parameter = table.parameters[transfer.dataset];
+  const bool may_be_tied_head = transfer.dataset == model::index(table.lm_head.weight);
+  const auto range = range_of(transfer, state);
+  for_each_run(parameter.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+    fill(transfer, at, run, spare, [&](std::int64_t done, std::span<float> values) {
+      weights.read(parameter.name, begin + done, values);
+    });
+    if (may_be_tied_head) check_tied_head(weights, table, begin, run);
+  });
 }
 
 /// Rank 0 sends parameter by parameter, in the type in which it is stored.
@@ -62,7 +102,7 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
           static_cast<char>('a' + static_cast<int>(*stored_type(weights->tensor(p.name).dtype)));
     return letters;
   });
-  auto transfers = transfers_of_model(state);
+  const auto transfers = transfers_of_model(state);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto type = static_cast<StoredType>(types[p] - 'a');
     const auto total = parameters[p].numel() * size_of(type);
@@ -76,7 +116,7 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
         bytes.assign(part.begin(), part.end());
       }
       bytes = world.broadcast(std::move(bytes));
-      take(transfers, p, type, at / size_of(type), bytes);
+      take(transfers, state, p, type, at / size_of(type), bytes);
     }
   }
 }
@@ -97,11 +137,8 @@ void load_hf_weights(const std::filesystem::path& folder, const State& state,
   if (by == ReadBy::rank0) return broadcast(weights, state, world);
   comm::agree(world, [&] {
     if (!weights) weights.emplace(folder);
-    for (const auto& transfer : transfers_of_model(state)) {
-      weights->read(table.parameters[transfer.dataset].name, transfer.begin, transfer.values);
-      if (transfer.dataset == model::index(table.lm_head.weight))
-        check_tied_head(*weights, table, transfer.begin, std::ssize(transfer.values));
-    }
+    std::vector<float> spare;
+    for (const auto& transfer : transfers_of_model(state)) read(*weights, state, transfer, spare);
   });
 }
 

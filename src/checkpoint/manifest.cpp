@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <numeric>
 #include <string_view>
 
 #include "checkpoint/format.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 #include "core/json.hpp"
+#include "core/tensor.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t longest_axis = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t most_axes = Tensor::max_dims;
+constexpr std::int64_t most_parts = 4096;
 constexpr std::size_t most_digits = 18;  // of a step in a name
 constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
@@ -31,21 +33,41 @@ std::uint64_t hash_from(const json& from) {
 
 json to_json(const DatasetEntry& entry) {
   json segments = json::array();
-  for (const auto& s : entry.segments) segments.push_back({s.begin, s.count, to_hex(s.hash)});
-  return {{"path", entry.path},
-          {"shape", entry.shape},
-          {"offset", entry.offset},
-          {"segments", std::move(segments)}};
+  for (const auto& s : entry.segments) {
+    segments.push_back({s.begin, s.count, to_hex(s.hash)});
+    if (entry.is_cut()) segments.back().push_back(s.part);
+  }
+  json to = {{"path", entry.path},
+             {"shape", entry.shape},
+             {"offset", entry.offset},
+             {"segments", std::move(segments)}};
+  if (entry.is_cut())
+    for (const auto& part : entry.parts) to["parts"].push_back({part.begin, part.shape});
+  return to;
+}
+
+Shape shape_from(const json& from, std::int64_t least) {
+  Shape shape;
+  for (const auto& size : from) shape.push_back(to_integer(size, least, longest_axis));
+  return shape;
 }
 
 DatasetEntry dataset_from(const json& from) {
   DatasetEntry entry;
   entry.path = from.at("path");
-  for (const auto& size : from.at("shape"))
-    entry.shape.push_back(to_integer(size, 1, longest_axis));
+  entry.shape = shape_from(from.at("shape"), 1);
   entry.offset = to_integer(from.at("offset"), 0);
-  for (const auto& s : from.at("segments"))
+  if (from.contains("parts")) {
+    for (const auto& part : from.at("parts"))
+      entry.parts.push_back({shape_from(part.at(0), 0), shape_from(part.at(1), 1)});
+  } else {
+    entry.parts = {Box::whole(entry.shape)};
+  }
+  for (const auto& s : from.at("segments")) {
     entry.segments.push_back({to_integer(s.at(0), 0), to_integer(s.at(1), 1), hash_from(s.at(2))});
+    if (entry.is_cut())
+      entry.segments.back().part = static_cast<int>(to_integer(s.at(3), 0, most_parts));
+  }
   return entry;
 }
 
@@ -73,18 +95,52 @@ Progress progress_from(const json& from) {
   return p;
 }
 
-void check_consistency(const Manifest& manifest) {
-  for (const auto& d : manifest.datasets) {
-    std::int64_t at = 0;
-    bool ok = !d.shape.empty() && d.shape.size() <= 2;
-    for (const auto& s : d.segments) {
-      ok = ok && s.begin == at && s.count <= d.numel() - at;
-      at += ok ? s.count : 0;
-    }
-    ok = ok && at == d.numel() && d.offset <= manifest.file_bytes &&
-         at <= (manifest.file_bytes - d.offset) / 4;
-    validate(ok, "it contradicts itself about {}", d.path);
+/// Whether the parts lie in the dataset, apart from one another, and are together all of it.
+bool parts_tile(const DatasetEntry& d) {
+  if (d.parts.empty() || std::ssize(d.parts) > most_parts) return false;
+  std::int64_t left = d.numel();
+  for (std::size_t i = 0; i < d.parts.size(); ++i) {
+    const auto& part = d.parts[i];
+    if (part.begin.size() != d.shape.size() || part.shape.size() != d.shape.size()) return false;
+    for (std::size_t axis = 0; axis < d.shape.size(); ++axis)
+      if (part.begin[axis] > d.shape[axis] - part.shape[axis]) return false;
+    for (std::size_t j = 0; j < i; ++j)
+      if (overlap(part, d.parts[j])) return false;
+    left -= part.numel();
   }
+  return left == 0;
+}
+
+/// Whether the segments of each part follow one another from its begin to its end.
+bool segments_tile(const DatasetEntry& d) {
+  std::size_t part = 0;
+  std::int64_t at = 0;  // in it
+  for (const auto& s : d.segments) {
+    if (at == d.parts[part].numel()) {
+      if (++part == d.parts.size()) return false;
+      at = 0;
+    }
+    if (static_cast<std::size_t>(s.part) != part || s.begin != at ||
+        s.count > d.parts[part].numel() - at)
+      return false;
+    at += s.count;
+  }
+  return part + 1 == d.parts.size() && at == d.parts[part].numel();
+}
+
+/// That the number of elements is one: the sizes are below 2^31 each.
+bool is_countable(const Shape& shape) {
+  std::int64_t left = std::numeric_limits<std::int64_t>::max() / 4;
+  for (const auto size : shape) left /= size;
+  return left > 0;
+}
+
+void check_consistency(const Manifest& manifest) {
+  for (const auto& d : manifest.datasets)
+    validate(!d.shape.empty() && std::ssize(d.shape) <= most_axes && is_countable(d.shape) &&
+                 parts_tile(d) && segments_tile(d) && d.offset <= manifest.file_bytes &&
+                 d.numel() <= (manifest.file_bytes - d.offset) / 4,
+             "it contradicts itself about {}", d.path);
 }
 
 Manifest manifest_from(const json& body) {
@@ -113,19 +169,19 @@ std::int64_t step_of_name(std::string_view name) {
   return end == name.data() + name.size() && name[0] != '-' ? step : -1;
 }
 
-std::int64_t DatasetEntry::numel() const {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 const DatasetEntry* Manifest::find(const std::string& path) const {
   const auto found = std::ranges::find(datasets, path, &DatasetEntry::path);
   return found == datasets.end() ? nullptr : &*found;
 }
 
+std::int64_t version_of(const std::vector<DatasetEntry>& datasets) {
+  return std::ranges::any_of(datasets, &DatasetEntry::is_cut) ? format_version : 1;
+}
+
 std::string to_text(const Manifest& manifest) {
   json datasets = json::array();
   for (const auto& entry : manifest.datasets) datasets.push_back(to_json(entry));
-  const json body = {{"format_version", format_version},
+  const json body = {{"format_version", version_of(manifest.datasets)},
                      {"progress", to_json(manifest.progress)},
                      {"file_bytes", manifest.file_bytes},
                      {"metadata_hash", to_hex(manifest.metadata_hash)},

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/box.hpp"
+
 namespace llamesh::checkpoint {
 
 /// "step_00000100": the folder of a checkpoint.
@@ -31,21 +33,27 @@ struct Progress {
   bool operator==(const Progress&) const = default;
 };
 
-/// Elements [begin, begin + count) of a dataset as one rank wrote them, and the XXH3-64 of their
-/// bytes.
+/// Elements [begin, begin + count) of a part of a dataset as one rank wrote them, and the XXH3-64
+/// of their bytes.
 struct Segment {
   std::int64_t begin;
   std::int64_t count;
   std::uint64_t hash;
+  int part = 0;
 };
 
 struct DatasetEntry {
-  std::string path;                 ///< e.g. /model/model.norm.weight
-  std::vector<std::int64_t> shape;  ///< global
-  std::int64_t offset = 0;          ///< of its first byte in state.h5
-  std::vector<Segment> segments;    ///< in order; together exactly the dataset
+  std::string path;               ///< e.g. /model/model.norm.weight
+  Shape shape;                    ///< global
+  std::int64_t offset = 0;        ///< of its first byte in state.h5
+  std::vector<Box> parts;         ///< that it was cut into; together exactly the dataset
+  std::vector<Segment> segments;  ///< by part, in order; together exactly each part
 
-  std::int64_t numel() const;
+  std::int64_t numel() const { return llamesh::numel(shape); }
+  bool is_cut() const { return parts.size() > 1; }
+  BoxRange range(const Segment& segment) const {
+    return {parts[static_cast<std::size_t>(segment.part)], segment.begin, segment.count};
+  }
 };
 
 /// manifest.json: what state.h5 must be, to the byte. A checkpoint is one when this is there.
@@ -57,6 +65,9 @@ struct Manifest {
 
   const DatasetEntry* find(const std::string& path) const;
 };
+
+/// The oldest format that can say what these datasets are.
+std::int64_t version_of(const std::vector<DatasetEntry>& datasets);
 
 /// The text of manifest.json: JSON whose first line is the checksum of all that follows it.
 std::string to_text(const Manifest& manifest);

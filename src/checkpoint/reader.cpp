@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/segment_reader.hpp"
 #include "checkpoint/writer.hpp"
 #include "core/file.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -27,25 +29,28 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   return dataset;
 }
 
-/// Segments that lie within the range are read in place; one that sticks out goes through `spare`.
-void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const Transfer& transfer,
-                   std::vector<float>& spare) {
-  const std::int64_t begin = transfer.begin;
-  const std::int64_t end = begin + std::ssize(transfer.values);
-  auto s = std::ranges::upper_bound(entry.segments, begin, {}, &Segment::begin);
-  for (--s; s != entry.segments.end() && s->begin < end; ++s) {
-    if (s->begin >= begin && s->begin + s->count <= end) {
-      reader.read_ahead(entry, *s,
-                        transfer.values.subspan(static_cast<std::size_t>(s->begin - begin),
-                                                static_cast<std::size_t>(s->count)));
+/// A segment that lies within the transfer is read in place, where the host can; any other goes
+/// through `spare`.
+void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
+                   const Transfer& transfer, std::vector<float>& spare) {
+  const bool in_host = device::host_accessible(transfer.memory);
+  for (const auto& s : entry.segments) {
+    const auto stored = entry.range(s);
+    if (!shares_rows(stored, wanted)) continue;
+    const std::int64_t at = s.begin - wanted.begin;
+    if (in_host && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
+      reader.read_ahead(entry, s, transfer.values.slice(at, s.count).span<float>());
       continue;
     }
-    spare.resize(static_cast<std::size_t>(s->count));
-    reader.read(entry, *s, spare);
-    const std::int64_t from = std::max(begin, s->begin);
-    const std::int64_t to = std::min(end, s->begin + s->count);
-    std::copy_n(spare.begin() + (from - s->begin), to - from,
-                transfer.values.begin() + (from - begin));
+    bool is_read = false;
+    for_each_shared(stored, wanted, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      if (!std::exchange(is_read, true)) {
+        spare.resize(static_cast<std::size_t>(s.count));
+        reader.read(entry, s, spare);
+      }
+      device::upload(device::compute_stream(), transfer.values.slice(to, count),
+                     spare.data() + from);
+    });
   }
 }
 
@@ -58,8 +63,12 @@ void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
   for (const auto& d : manifest.datasets) by_path[d.path] = &d;
   SegmentReader reader(path, hashing);
   std::vector<float> spare;
-  for (const auto& transfer : transfers_of(state))
-    read_transfer(reader, *by_path.at(wanted[transfer.dataset].path), transfer, spare);
+  for (const auto& transfer : transfers_of(state)) {
+    const auto& dataset = wanted[transfer.dataset];
+    const auto& box = dataset.parts[static_cast<std::size_t>(transfer.part)];
+    read_transfer(reader, *by_path.at(dataset.path), {box, transfer.begin, transfer.count()},
+                  transfer, spare);
+  }
   reader.finish();
 }
 
@@ -150,16 +159,17 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
       world.rank() + 1 == world.size() ? total : total / world.size() * (world.rank() + 1);
   comm::agree(world, [&] {
     if (world.rank() == 0) read_manifest(checkpoint);
-    SegmentReader reader(checkpoint / state_name, Hashing::in_turn);
+    SegmentReader reader(checkpoint / state_name, Hashing::synchronous);
     std::vector<float> values;
-    std::int64_t at = 0;  // of the dataset in the row of all datasets
+    std::int64_t at = 0;  // of the segment in the row of all
     for (const auto& entry : manifest.datasets) {
       for (const auto& s : entry.segments) {
-        if (at + s.begin < first || at + s.begin >= last) continue;
-        values.resize(static_cast<std::size_t>(s.count));
-        reader.read(entry, s, values);
+        if (at >= first && at < last) {
+          values.resize(static_cast<std::size_t>(s.count));
+          reader.read(entry, s, values);
+        }
+        at += s.count;
       }
-      at += entry.numel();
     }
   });
 }
@@ -171,16 +181,20 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
   verify_written(checkpoint, manifest, world);
 }
 
-void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
-                      const std::function<void(std::int64_t, std::span<const float>)>& visit) {
+void for_each_range(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
+                    const std::function<void(std::int64_t, std::span<const float>)>& visit) {
   const auto file = h5::File::open(checkpoint / state_name);
   const auto dataset = open_dataset(file, entry);
   std::vector<float> values;
   for (const auto& s : entry.segments) {
+    const auto range = entry.range(s);
     values.resize(static_cast<std::size_t>(s.count));
-    dataset.read(s.begin, values);
+    dataset.read(range.box, range.begin, values);
     check_segment(entry, s, values);
-    visit(s.begin, values);
+    for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+      visit(begin, std::span(values).subspan(static_cast<std::size_t>(at),
+                                             static_cast<std::size_t>(count)));
+    });
   }
 }
 
@@ -192,7 +206,7 @@ std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
     for (const auto& entry : manifest.datasets) {
       if (!entry.path.starts_with(group)) continue;
       try {
-        for_each_segment(checkpoint, entry, [](auto, auto) {});
+        for_each_range(checkpoint, entry, [](auto, auto) {});
       } catch (const Error& error) {
         damage.emplace_back(error.what());
       }

@@ -48,8 +48,9 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
 std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
                                      std::string_view group = "");
 
-/// One whole dataset, its hashes checked, segment by segment: visit(begin, values).
-void for_each_segment(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
-                      const std::function<void(std::int64_t, std::span<const float>)>& visit);
+/// One whole dataset, its hashes checked: visit(begin, values) for ranges of its elements, each of
+/// them once, in order unless it was cut into parts.
+void for_each_range(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
+                    const std::function<void(std::int64_t, std::span<const float>)>& visit);
 
 }  // namespace llamesh::checkpoint

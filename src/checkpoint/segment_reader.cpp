@@ -18,10 +18,10 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Read and hashed in turn: a piece fits in the second-level cache of a core.
+/// Read and hashed inline: a piece fits in the second-level cache of a core.
 constexpr std::int64_t piece_numel = std::int64_t{1} << 16U;
 
-/// Fewer are hashed in turn in either case: waking the other thread would take longer.
+/// Fewer are hashed inline in either case: waking the other thread would take longer.
 constexpr std::int64_t worth_waking_for = std::int64_t{1} << 17U;
 
 void compare(const DatasetEntry& entry, const Segment& s, std::uint64_t hash) {
@@ -39,7 +39,7 @@ Hashing best_hashing(const comm::Communicator& world) {
   const std::string_view bytes(reinterpret_cast<const char*>(&cores), sizeof(cores));
   const auto mine = static_cast<std::int64_t>(name_hash(this_process().host + std::string(bytes)));
   const auto sharers = std::ranges::count(world.all_gather(mine), mine);
-  return known && CPU_COUNT(&cores) >= 2 * sharers ? Hashing::beside : Hashing::in_turn;
+  return known && CPU_COUNT(&cores) >= 2 * sharers ? Hashing::asynchronous : Hashing::synchronous;
 }
 
 void check_segment(const DatasetEntry& entry, const Segment& segment,
@@ -110,18 +110,25 @@ class SegmentReader::Checker {
 
 SegmentReader::SegmentReader(const std::filesystem::path& state_file, Hashing hashing)
     : file_(Descriptor::to_read(state_file, ExitCode::io_failure)),
-      checker_(hashing == Hashing::beside ? std::make_unique<Checker>() : nullptr) {}
+      checker_(hashing == Hashing::asynchronous ? std::make_unique<Checker>() : nullptr) {}
 
 SegmentReader::~SegmentReader() = default;
+
+void SegmentReader::read_range(const BoxRange& range, const DatasetEntry& entry, float* values) {
+  for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+    file_.read(entry.offset + 4 * begin, values + at, 4 * count);
+  });
+}
 
 void SegmentReader::read(const DatasetEntry& entry, const Segment& segment,
                          std::span<float> values) {
   expects(std::ssize(values) == segment.count, "{} values for a segment of {}", values.size(),
           segment.count);
   RunningHash hash;
+  const auto range = entry.range(segment);
   for (std::int64_t at = 0; at < segment.count; at += piece_numel) {
     const auto count = std::min(piece_numel, segment.count - at);
-    file_.read(entry.offset + 4 * (segment.begin + at), values.data() + at, 4 * count);
+    read_range({range.box, range.begin + at, count}, entry, values.data() + at);
     hash.add(values.data() + at, static_cast<std::size_t>(4 * count));
   }
   compare(entry, segment, hash.value());
@@ -132,7 +139,7 @@ void SegmentReader::read_ahead(const DatasetEntry& entry, const Segment& segment
   if (checker_ == nullptr || segment.count < worth_waking_for) return read(entry, segment, values);
   expects(std::ssize(values) == segment.count, "{} values for a segment of {}", values.size(),
           segment.count);
-  file_.read(entry.offset + 4 * segment.begin, values.data(), 4 * segment.count);
+  read_range(entry.range(segment), entry, values.data());
   checker_->add(entry, segment, values);
 }
 

@@ -10,11 +10,11 @@
 
 namespace llamesh::checkpoint {
 
-/// Who hashes what is read: the reader itself, piece by piece while it is in the cache; or a thread
-/// beside it, which hides the hashing where there is a core to spare.
-enum class Hashing : bool { in_turn, beside };
+/// Who hashes what is read: the reader itself, piece by piece while it is in the cache; or another
+/// thread, which hides the hashing where there is a core to spare.
+enum class Hashing : bool { synchronous, asynchronous };
 
-/// Beside where each rank has at least two cores. Collective.
+/// Asynchronous where each rank has at least two cores. Collective.
 Hashing best_hashing(const comm::Communicator& world);
 
 /// Reads segments of state.h5 by plain reads, at the places that HDF5 and the manifest agree on,
@@ -36,8 +36,10 @@ class SegmentReader {
 
  private:
   class Checker;
+  void read_range(const BoxRange& range, const DatasetEntry& entry, float* values);
+
   Descriptor file_;
-  std::unique_ptr<Checker> checker_;  // with Hashing::beside
+  std::unique_ptr<Checker> checker_;  // with Hashing::asynchronous
 };
 
 /// Throws exit 74 unless the values are those of the segment.

@@ -12,6 +12,7 @@
 #include "comm/session.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -30,11 +31,8 @@ std::vector<std::int64_t> broadcast(const comm::Communicator& world,
 
 }  // namespace
 
-Store::Store(fs::path folder, const CheckpointOptions& options, const Groups& groups)
-    : folder_(std::move(folder)),
-      options_(options),
-      world_(groups.world.duplicate()),
-      replica_{groups.replicate.rank(), groups.replicate.size()} {
+Store::Store(fs::path folder, const CheckpointOptions& options, const comm::Communicator& world)
+    : folder_(std::move(folder)), options_(options), world_(world.duplicate()) {
   comm::agree(world_, [&] {
     validate(options_.keep >= 1, "checkpoint.keep is {}; at least 1 is kept", options_.keep);
     h5::check_hints(options_.mpi_io_hints);
@@ -89,13 +87,13 @@ void Store::reserve(const State& state) {
 
 State Store::copy(const State& state) {
   reserve(state);
-  State held{state.layout, state.shard_rank, {}};
+  State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back({group.path, {}});
+    held.groups.push_back({group.path, {}, device::MemoryKind::host});
     for (const auto& shard : group.shards) {
       const auto place = copy_.tensor(DType::f32, {shard.numel()}, at);
-      std::memcpy(place.data(), shard.data(), static_cast<std::size_t>(shard.bytes()));
+      device::download(device::compute_stream(), place.data(), shard);
       held.groups.back().shards.push_back(place);
       at += shard.bytes();
     }
@@ -108,7 +106,7 @@ void Store::write(const State& state, const Progress& progress) {
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   Manifest manifest;
   try {
-    manifest = write_state(partial / state_name, state, progress, world_, replica_, options_);
+    manifest = write_state(partial / state_name, state, progress, world_, options_);
     comm::agree(world_, [&] {
       if (world_.rank() == 0) commit(partial, manifest);
     });

@@ -24,20 +24,15 @@
 
 namespace llamesh::checkpoint {
 
-/// The groups of this rank; ranks of `replicate` hold the same data.
-struct Groups {
-  const comm::Communicator& world;
-  const comm::Communicator& replicate;
-};
-
 /// The checkpoints of a run: commits new ones, finds the newest good one, removes old ones. All
 /// calls are collective over the world. A checkpoint exists from one rename on; a process that is
 /// killed at any instant leaves the former ones as they were (docs/checkpoint-format.md).
 class Store {
  public:
   /// `folder` is <run>/checkpoints; it is made, a lease taken on it, and what killed saves have
-  /// left in it removed, at once. The groups are borrowed until the constructor returns.
-  Store(std::filesystem::path folder, const CheckpointOptions& options, const Groups& groups);
+  /// left in it removed, at once. The world is borrowed until the constructor returns.
+  Store(std::filesystem::path folder, const CheckpointOptions& options,
+        const comm::Communicator& world);
   ~Store();  ///< Waits for a save under way; logs its error when nobody asked for it.
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
@@ -76,7 +71,6 @@ class Store {
   std::filesystem::path folder_;
   CheckpointOptions options_;
   comm::Communicator world_;
-  Replica replica_;
   std::unique_ptr<Lease> lease_;         // rank 0
   std::set<std::int64_t> verified_;      // steps whose every byte this start has read
   device::Buffer copy_;                  // of the shards, for an asynchronous save

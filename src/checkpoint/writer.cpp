@@ -13,6 +13,7 @@
 #include "checkpoint/h5.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -23,8 +24,9 @@ struct Written {
   Segment segment;
 };
 
-void write_attributes(h5::File& file, const Progress& progress) {
-  file.create_attribute("format_version", format_version);
+void write_attributes(h5::File& file, const Manifest& manifest) {
+  const auto& progress = manifest.progress;
+  file.create_attribute("format_version", version_of(manifest.datasets));
   file.create_attribute("step", progress.step);
   file.create_attribute("tokens", progress.tokens);
   file.create_attribute("seed", static_cast<std::int64_t>(progress.seed));
@@ -52,7 +54,7 @@ void lay_out(const std::filesystem::path& path, const State& state, const Manife
   Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
   auto file = h5::File::create(path);
   try {
-    write_attributes(file, manifest.progress);
+    write_attributes(file, manifest);
     for (const auto& entry : manifest.datasets) file.create_dataset(entry.path, entry.shape);
     link_tied_head(file, state);
     file.close();
@@ -62,20 +64,48 @@ void lay_out(const std::filesystem::path& path, const State& state, const Manife
   }
 }
 
+/// The values of tensors one after another where the host can read them.
+class HostView {
+ public:
+  /// Of at most segment_numel elements. Holds until the next call.
+  std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
+    if (device::host_accessible(memory)) return values.span<float>();
+    if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
+    const auto copy = copy_.tensor(DType::f32, {values.numel()});
+    device::download(device::compute_stream(), copy.data(), values);
+    return copy.span<float>();
+  }
+
+ private:
+  device::Buffer copy_;  // of what lies in the memory of a GPU
+};
+
 /// The same file without HDF5 and MPI-IO.
 class PlainFile {
  public:
   PlainFile(const std::filesystem::path& path, bool early_write_back)
       : file_(Descriptor::to_write(path, O_WRONLY)), early_write_back_(early_write_back) {}
-  /// Asks the system to start writing what lies in this range; a hint, so its failure is none.
-  void start_write_back(std::int64_t offset, std::int64_t bytes) const {
-    if (early_write_back_) ::sync_file_range(file_.get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+  /// Asks the system to start writing what lies in this range to the disk; a hint, so its failure
+  /// is none.
+  void start_write_back(const DatasetEntry& entry, const BoxRange& range) const {
+    if (!early_write_back_) return;
+    std::int64_t first = entry.numel();
+    std::int64_t last = 0;
+    for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t, std::int64_t count) {
+      first = std::min(first, begin);
+      last = begin + count;
+    });
+    ::sync_file_range(file_.get(), entry.offset + 4 * first, 4 * (last - first),
+                      SYNC_FILE_RANGE_WRITE);
   }
   /// After a failure of MPI-IO, which keeps the system's reason to itself, and gives up where a
   /// write has been interrupted or has taken a part of the bytes: writes the same. Throws the
   /// reason if there still is one.
-  void write_after(const Error& failure, std::int64_t offset, std::span<const float> values) {
-    file_.write(offset, values.data(), static_cast<std::int64_t>(values.size_bytes()));
+  void write_after(const Error& failure, const DatasetEntry& entry, const BoxRange& range,
+                   std::span<const float> values) {
+    for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+      file_.write(entry.offset + 4 * begin, values.data() + at, 4 * count);
+    });
     spdlog::warn("{}: {} bytes were written without MPI-IO, after: {}", file_.path().string(),
                  values.size_bytes(), failure.what());
   }
@@ -89,20 +119,22 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
                                      const std::vector<DatasetEntry>& entries,
                                      const std::vector<Transfer>& transfers, PlainFile& plain) {
   std::vector<Written> written;
+  HostView host;
   for (const auto& t : transfers) {
-    for (std::int64_t at = 0; at < std::ssize(t.values); at += segment_numel) {
-      const auto count = std::min(segment_numel, std::ssize(t.values) - at);
-      const auto values =
-          t.values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count));
-      const auto begin = t.begin + at;
-      written.push_back({t.dataset, {begin, count, hash_of(values.data(), values.size_bytes())}});
-      const auto offset = entries[t.dataset].offset + 4 * begin;
+    const auto& entry = entries[t.dataset];
+    for (std::int64_t at = 0; at < t.count(); at += segment_numel) {
+      const auto part = t.values.slice(at, std::min(segment_numel, t.count() - at));
+      const auto values = host.of(part, t.memory);
+      const Segment segment{t.begin + at, part.numel(), hash_of(values.data(), values.size_bytes()),
+                            t.part};
+      written.push_back({t.dataset, segment});
+      const auto range = entry.range(segment);
       try {
-        datasets[t.dataset].write(begin, values);
+        datasets[t.dataset].write(range.box, range.begin, values);
       } catch (const Error& failure) {
-        plain.write_after(failure, offset, values);
+        plain.write_after(failure, entry, range, values);
       }
-      plain.start_write_back(offset, 4 * count);
+      plain.start_write_back(entry, range);
     }
   }
   return written;
@@ -119,13 +151,15 @@ void exchange_segments(const comm::Communicator& world, const std::vector<Writte
     if (!bytes.empty()) std::memcpy(theirs.data(), bytes.data(), bytes.size());
     for (const auto& w : theirs) entries[w.dataset].segments.push_back(w.segment);
   }
-  for (auto& entry : entries) std::ranges::sort(entry.segments, {}, &Segment::begin);
+  for (auto& entry : entries)
+    std::ranges::sort(entry.segments, {},
+                      [](const Segment& s) { return std::pair(s.part, s.begin); });
 }
 
 }  // namespace
 
 Manifest write_state(const std::filesystem::path& path, const State& state,
-                     const Progress& progress, const comm::Communicator& world, Replica replica,
+                     const Progress& progress, const comm::Communicator& world,
                      const CheckpointOptions& options) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
   comm::agree(world, [&] {
@@ -146,8 +180,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
       }
     });
     comm::agree(world, [&] {
-      written = write_transfers(datasets, manifest.datasets,
-                                part_of(transfers_of(state), replica.rank, replica.size), *plain);
+      written = write_transfers(datasets, manifest.datasets, transfers_to_write(state), *plain);
     });
     agree_or_abort(world, [&] {
       datasets.clear();

@@ -8,18 +8,13 @@
 
 namespace llamesh::checkpoint {
 
-/// Which of several ranks with the same shards this one is.
-struct Replica {
-  int rank;
-  int size;
-};
-
 /// Writes state.h5 with all ranks of `world` together and brings it to the disk. Each shard is
-/// written once, a part of it by each replica, straight from where it lies (no copy). Returns the
+/// written once, a part of it by each replica, straight from where it lies (no copy; out of the
+/// memory of a GPU segment by segment). Returns the
 /// manifest, on every rank. Of the options it obeys early_write_back and mpi_io_hints. On an error
 /// anywhere every rank throws, and the file is worthless.
 Manifest write_state(const std::filesystem::path& file, const State& state,
-                     const Progress& progress, const comm::Communicator& world, Replica replica,
+                     const Progress& progress, const comm::Communicator& world,
                      const CheckpointOptions& options);
 
 /// XXH3-64 of all bytes of the file outside its datasets: superblock, object headers, attributes,

@@ -20,6 +20,14 @@ std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along)
   return groups;
 }
 
+/// "replicate x shard".
+std::string name_of(AxisSet axes, const ParallelDims& dims) {
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < dims.axes().size(); ++i)
+    if (axes[i]) names.push_back(dims.axes()[i].name);
+  return fmt::format("{}", fmt::join(names, " x "));
+}
+
 /// How many ranks of a group stand on each node.
 std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topology& topology) {
   std::map<int, std::int64_t> ranks;
@@ -54,7 +62,7 @@ bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topolo
 }
 
 DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims)
-    : world_(world), dims_(std::move(dims)) {
+    : world_(world), topology_(topology), dims_(std::move(dims)) {
   validate(dims_.ranks() == world.size(),
            "the mesh {} needs {} ranks but {} were started; change the sizes of the mesh or the "
            "number of ranks",
@@ -62,29 +70,46 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
   expects(topology.node_of.size() == static_cast<std::size_t>(world.size()),
           "a topology of {} ranks for a world of {}", topology.node_of.size(), world.size());
   if (device::kind() == device::Kind::cuda) nccl_.emplace(world);
-  for (const auto& [name, size] : dims_.axes()) {
-    const auto along = dims_.named({name});
-    const int first = dims_.group(along, world.rank()).front();
-    const int rank = dims_.rank_in_group(along, world.rank());
-    const bool within = within_node(dims_, along, topology);
-    auto group = world.split(first, rank, name);
-    std::unique_ptr<Collectives> collectives;
-    if (nccl_)
-      collectives = nccl_->axis(name, group, first);
-    else if (within)
-      collectives = std::make_unique<NodeCollectives>(group);
-    else
-      collectives = std::make_unique<MpiCollectives>(group);
-    const double between =
-        share_between_nodes(dims_, along, topology, nccl_ ? Route::ring : Route::pairs);
-    axes_.push_back({name, size, rank, within, between, std::move(group), std::move(collectives)});
-  }
+  for (const auto& axis : dims_.axes())
+    axes_.push_back(make_axis(axis.name, dims_.named({axis.name})));
+}
+
+/// Collective.
+DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
+  const int first = dims_.group(along, world_.rank()).front();
+  const int rank = dims_.rank_in_group(along, world_.rank());
+  const bool within = within_node(dims_, along, topology_);
+  auto group = world_.split(first, rank, name);
+  std::unique_ptr<Collectives> collectives;
+  if (nccl_)
+    collectives = nccl_->axis(name, group, first);
+  else if (within)
+    collectives = std::make_unique<NodeCollectives>(group);
+  else
+    collectives = std::make_unique<MpiCollectives>(group);
+  const double between =
+      share_between_nodes(dims_, along, topology_, nccl_ ? Route::ring : Route::pairs);
+  return {name,
+          dims_.group_size(along),
+          rank,
+          within,
+          between,
+          std::move(group),
+          std::move(collectives)};
 }
 
 DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
   const auto found = std::ranges::find(axes_, name, &Axis::name);
   expects(found != axes_.end(), "the mesh {} has no axis {}", to_string(dims_), name);
   return *found;
+}
+
+DeviceMesh::Axis& DeviceMesh::along(AxisSet axes) {
+  for (auto& axis : axes_)
+    if (axes == dims_.named({axis.name})) return axis;
+  const auto found = combined_.find(axes.to_ulong());
+  if (found != combined_.end()) return found->second;
+  return combined_.emplace(axes.to_ulong(), make_axis(name_of(axes, dims_), axes)).first->second;
 }
 
 const Communicator& DeviceMesh::group(AxisSet along) {
@@ -96,11 +121,8 @@ const Communicator& DeviceMesh::group(AxisSet along) {
   if (found == groups_.end()) {
     const int first = dims_.group(along, world_.rank()).front();
     const int rank = dims_.rank_in_group(along, world_.rank());
-    std::vector<std::string_view> names;
-    for (std::size_t i = 0; i < dims_.axes().size(); ++i)
-      if (along[i]) names.push_back(dims_.axes()[i].name);
-    const auto name = fmt::format("{}", fmt::join(names, " x "));
-    found = groups_.emplace(along.to_ulong(), world_.split(first, rank, name)).first;
+    found =
+        groups_.emplace(along.to_ulong(), world_.split(first, rank, name_of(along, dims_))).first;
   }
   return found->second;
 }

@@ -34,18 +34,27 @@ class DeviceMesh {
   DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
 
   const ParallelDims& dims() const { return dims_; }
+  int rank() const { return world_.rank(); }  ///< in the world
   std::vector<Axis>& axes() { return axes_; }
   Axis& axis(std::string_view name);
+  /// This rank's group along several axes, with collectives over it: that of an axis where it is
+  /// one, else it is made when it is asked for first; then this is collective.
+  Axis& along(AxisSet axes);
   /// This rank's group along several axes: the world's, an axis' or one of its own, which is made
   /// when it is asked for first; then this is collective.
   const Communicator& group(AxisSet along);
 
  private:
+  Axis make_axis(const std::string& name, AxisSet along);
+
   const Communicator& world_;
+  Topology topology_;
   ParallelDims dims_;
   std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are cut out of it
   std::vector<Axis> axes_;
-  std::map<unsigned long, Communicator> groups_;  ///< along several axes, by AxisSet::to_ulong()
+  // Along several axes, by AxisSet::to_ulong().
+  std::map<unsigned long, Axis> combined_;
+  std::map<unsigned long, Communicator> groups_;
 };
 
 /// Node by node which rank has which coordinates (--print-mesh). Pure.

@@ -2,7 +2,7 @@
 
 namespace llamesh {
 
-Tensor::Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape)
+Tensor::Tensor(void* data, DType dtype, std::span<const std::int64_t> shape)
     : data_(data), dims_(static_cast<int>(shape.size())), dtype_(dtype) {
   expects(dims_ >= 1 && dims_ <= max_dims, "a tensor has 1 to {} dims, not {}", max_dims, dims_);
   std::size_t i = 0;
@@ -40,7 +40,7 @@ Tensor Tensor::slice(std::int64_t first, std::int64_t count) const {
   return {static_cast<std::byte*>(data_) + first * size_of(dtype_), dtype_, {count}};
 }
 
-Tensor Tensor::reshape(std::initializer_list<std::int64_t> shape) const {
+Tensor Tensor::reshape(std::span<const std::int64_t> shape) const {
   Tensor view(data_, dtype_, shape);
   expects(dense() && view.numel() == numel(), "a view of {} elements cannot take {}", numel(),
           view.numel());

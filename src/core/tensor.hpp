@@ -20,7 +20,9 @@ class Tensor {
 
   Tensor() = default;
   /// A dense view of `shape` at `data`.
-  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape);
+  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape);
+  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape)
+      : Tensor(data, dtype, std::span(shape.begin(), shape.size())) {}
 
   explicit operator bool() const { return data_ != nullptr; }
   void* data() const { return data_; }
@@ -44,7 +46,10 @@ class Tensor {
   /// Elements [first, first + count) of a dense view, as one dim.
   Tensor slice(std::int64_t first, std::int64_t count) const;
   /// The same dense numbers under another shape of equal numel.
-  Tensor reshape(std::initializer_list<std::int64_t> shape) const;
+  Tensor reshape(std::span<const std::int64_t> shape) const;
+  Tensor reshape(std::initializer_list<std::int64_t> shape) const {
+    return reshape(std::span(shape.begin(), shape.size()));
+  }
 
   /// The numbers as T; T must match the dtype.
   template <class T>

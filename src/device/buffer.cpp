@@ -26,6 +26,10 @@ std::shared_ptr<void> map_pages(std::int64_t bytes) {
 
 }  // namespace
 
+bool host_accessible(MemoryKind memory) {
+  return memory == MemoryKind::host || kind() == Kind::cpu;
+}
+
 void advise_on_memory(const char* how) {
   advice = how;
 }

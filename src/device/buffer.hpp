@@ -21,6 +21,12 @@ void advise_on_memory(const char* how);
 /// "; " and the advice, or nothing where none was given.
 std::string memory_advice();
 
+/// Where a tensor lies: in the device's own memory, or in the host's (pinned, on a machine with
+/// GPUs). To the CPU backend it is one.
+enum class MemoryKind : std::uint8_t { device, host };
+/// Whether the host can read and write a tensor in such memory.
+bool host_accessible(MemoryKind kind);
+
 /// Owns a stretch of memory of this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {
  public:

@@ -25,9 +25,7 @@ class FrozenWeights final : public Weights {
   Tensor values(ParameterId id) const {
     const auto& parameter = table_[id];
     const auto at = offsets_[index(id)] * size_of(dtype_);
-    return parameter.is_matrix()
-               ? buffer_.tensor(dtype_, {parameter.shape[0], parameter.shape[1]}, at)
-               : buffer_.tensor(dtype_, {parameter.shape[0]}, at);
+    return buffer_.tensor(dtype_, {parameter.numel()}, at).reshape(parameter.shape);
   }
   std::int64_t bytes() const { return buffer_.bytes(); }
 

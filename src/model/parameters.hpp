@@ -23,13 +23,13 @@ enum class Initial { ones, normal };
 
 struct Parameter {
   std::string name;                 ///< Hugging Face's, e.g. model.layers.0.self_attn.q_proj.weight
-  std::vector<std::int64_t> shape;  ///< (out, in), or (D)
+  std::vector<std::int64_t> shape;  ///< (out, in), or (D); any number of dims
   ModuleId module;                  ///< the module that it belongs to
   Initial initial;
 
   std::int64_t numel() const;
-  /// Weight decay applies to matrices only.
-  bool is_matrix() const { return shape.size() == 2; }
+  /// Weight decay applies to matrices, and stacks of them, only.
+  bool decays() const { return shape.size() >= 2; }
 };
 
 /// A node of the module tree, by Hugging Face's names; the root is "".

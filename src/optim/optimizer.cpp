@@ -2,40 +2,48 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "ops/ops.hpp"
 
 namespace llamesh::optim {
 
-double gradient_norm(const sharding::Fsdp& fsdp) {
-  return std::sqrt(fsdp.shard_group().sum(
-      ops::sum_of_squares(device::compute_stream(), fsdp.gradients()), "the gradient norm"));
+std::vector<std::string> moments_of(OptimizerName optimizer) {
+  if (optimizer == OptimizerName::sgd) return {sgd_moment};
+  return {adamw_moments.begin(), adamw_moments.end()};
 }
 
-Optimizer::Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp)
-    : options_(options), fsdp_(fsdp) {
-  if (options.name == OptimizerName::adamw) {
-    for (const char* moment : adamw_moments) add_moment(moment);
-  } else {
-    add_moment(sgd_moment);
+double squared_norm_share(const sharding::ShardedState& state) {
+  const auto& layout = state.layout();
+  const auto& dims = layout.dims();
+  auto& stream = device::compute_stream();
+  const auto is_first = [&](model::ParameterId id) {  // of those that hold the same
+    return dims.rank_in_group(layout.placement(id).replicated(dims), state.rank()) == 0;
+  };
+  const auto counts_all = [&](const sharding::ShardedState::Group& group) {
+    return std::ranges::all_of(group.units, [&](std::size_t u) {
+      return std::ranges::all_of(layout.units()[u].parameters, is_first);
+    });
+  };
+  double sum = 0;
+  for (const auto& group : state.groups()) {
+    if (counts_all(group)) {
+      sum += ops::sum_of_squares(stream, group.gradients);
+      continue;
+    }
+    for (const auto u : group.units)
+      for (const auto& piece : layout.pieces(u, state.rank()))
+        if (is_first(piece.parameter))
+          sum += ops::sum_of_squares(stream,
+                                     state.gradients().shards[u].slice(piece.offset, piece.count));
   }
+  return sum;
 }
 
-void Optimizer::add_moment(const char* name) {
-  const auto& layout = fsdp_.layout();
-  buffers_.emplace_back(layout.shard_numel() * size_of(DType::f32));
-  Moment moment{name, {}};
-  std::int64_t offset = 0;
-  for (const auto& unit : layout.units()) {
-    moment.shards.push_back(
-        buffers_.back().tensor(DType::f32, {unit.shard_numel}, offset * size_of(DType::f32)));
-    offset += unit.shard_numel;
-  }
-  moments_.push_back(std::move(moment));
+double gradient_norm(const sharding::ShardedState& state, const comm::Communicator& world) {
+  return std::sqrt(world.sum(squared_norm_share(state), "the gradient norm"));
 }
 
-void Optimizer::step(double lr, double norm, std::int64_t step) {
+void Optimizer::step(double lr, double norm, std::int64_t step) const {
   const double clip =
       options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;
   const auto t = static_cast<double>(step);
@@ -52,23 +60,23 @@ void Optimizer::step(double lr, double norm, std::int64_t step) {
                    .weight_decay = 0,
                    .gradient_scale = static_cast<float>(clip)};
   auto& stream = device::compute_stream();
-  const auto& layout = fsdp_.layout();
+  const auto& layout = state_.layout();
+  const auto& moments = state_.moments();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
-    for (const auto& piece : layout.pieces(u, fsdp_.shard_rank())) {
-      const auto part = [&](const Tensor& shard) { return shard.slice(piece.offset, piece.count); };
-      const bool decays = layout.table()[piece.parameter].is_matrix();
+    for (const auto& piece : layout.pieces(u, state_.rank())) {
+      const auto part = [&](const sharding::ShardedTensor& of) {
+        return of.shards[u].slice(piece.offset, piece.count);
+      };
+      const bool decays = layout.table()[piece.parameter].decays();
       adamw.weight_decay = decays ? options_.weight_decay : 0;
       sgd.weight_decay = static_cast<float>(adamw.weight_decay);
-      const Tensor parameter = part(fsdp_.master(u));
-      const Tensor gradient = part(fsdp_.gradient_shard(u));
-      const Tensor moment = part(moments_[0].shards[u]);
       if (options_.name == OptimizerName::adamw)
-        ops::adamw(stream, parameter, moment, part(moments_[1].shards[u]), gradient, adamw);
+        ops::adamw(stream, part(state_.masters()), part(moments[0]), part(moments[1]),
+                   part(state_.gradients()), adamw);
       else
-        ops::sgd(stream, parameter, moment, gradient, sgd);
+        ops::sgd(stream, part(state_.masters()), part(moments[0]), part(state_.gradients()), sgd);
     }
   }
-  fsdp_.on_master_weights_updated();
 }
 
 }  // namespace llamesh::optim

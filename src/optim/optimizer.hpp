@@ -5,10 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "device/buffer.hpp"
-#include "device/stream.hpp"
 #include "optim/options.hpp"
-#include "sharding/fsdp.hpp"
+#include "sharding/sharded_state.hpp"
 
 namespace llamesh::optim {
 
@@ -16,37 +14,34 @@ namespace llamesh::optim {
 inline constexpr std::array<const char*, 2> adamw_moments = {"exp_avg", "exp_avg_sq"};
 inline constexpr const char* sgd_moment = "momentum";
 
-/// The norm of the whole gradient: the square root of the fp32 shards' sum of squares over the
-/// shard axis. The replicas hold the same sums and are not counted again; padding is zero. Every
-/// rank gets the same number. Collective over the shard axis.
-double gradient_norm(const sharding::Fsdp& fsdp);
+/// The moments that an optimizer keeps, for ShardedState.
+std::vector<std::string> moments_of(OptimizerName optimizer);
 
-/// AdamW, or SGD with momentum, on this rank's shards. It reads the gradient shards of `fsdp` and
-/// updates its master shards in place, in one pass. Weight decay applies to matrices only.
+/// This rank's share of the squared norm of the whole gradient: the sum of squares of the gradients
+/// that it holds, each element of the model counted by one of the ranks that hold it. So the sum of
+/// the shares over the world is the squared norm.
+double squared_norm_share(const sharding::ShardedState& state);
+
+/// The norm of the whole gradient, the same on every rank. Collective.
+double gradient_norm(const sharding::ShardedState& state, const comm::Communicator& world);
+
+/// AdamW, or SGD with momentum, on this rank's shards. It reads the gradients of `state` and
+/// updates its master weights and moments in place, in one pass. Weight decay applies to matrices
+/// only.
 class Optimizer {
  public:
-  /// `fsdp` is borrowed.
-  Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp);
+  /// `state` is borrowed; it has the moments of moments_of(options.name).
+  Optimizer(const OptimizerOptions& options, const sharding::ShardedState& state)
+      : options_(options), state_(state) {}
 
   /// One step. `norm` is the gradient's, for clipping: gradients are scaled by
   /// min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. `step` counts from
   /// 1 and enters the bias correction.
-  void step(double lr, double norm, std::int64_t step);
-
-  /// A moment by its name, and this rank's shard of it for each unit: (shard_numel) fp32.
-  struct Moment {
-    std::string name;
-    std::vector<Tensor> shards;
-  };
-  const std::vector<Moment>& moments() const { return moments_; }
+  void step(double lr, double norm, std::int64_t step) const;
 
  private:
-  void add_moment(const char* name);
-
   OptimizerOptions options_;
-  sharding::Fsdp& fsdp_;
-  std::vector<device::Buffer> buffers_;
-  std::vector<Moment> moments_;
+  const sharding::ShardedState& state_;
 };
 
 }  // namespace llamesh::optim

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/patience.hpp"
-#include "core/philox.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::sharding {
@@ -24,42 +23,48 @@ bool poison_is_wanted() {
 
 }  // namespace
 
-Fsdp::Fsdp(const ShardLayout& layout, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
+Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
            const PrecisionOptions& precision)
-    : layout_(layout),
-      shard_(mesh.axis("shard")),
-      replicate_(mesh.axis("replicate")),
+    : layout_(state.layout()),
+      mesh_(mesh),
       reshard_rule_(reshard_of(sharding.strategy)),
       prefetch_ahead_(sharding.prefetch),
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
       poison_(poison_is_wanted()),
-      masters_are_gathered_(precision.parameters == DType::f32 &&
-                            shard_.collectives->shares_gathered()),
-      unit_of_module_(layout.table().modules.size(), -1),
-      index_in_unit_(layout.table().parameters.size()),
-      gradient_buffer_(
-          replicate_.collectives->allocate_symmetric(layout.shard_numel() * size_of(DType::f32))),
-      gathered_slots_(
-          [this](std::int64_t numel) {
-            return shard_.collectives->allocate_gathered(numel / shard_.size *
-                                                         size_of(compute_dtype_));
-          },
-          layout.units().size(), /*behind=*/0),
-      gradient_slots_(
-          [this](std::int64_t numel) {
-            return shard_.collectives->allocate_symmetric(numel * size_of(reduce_dtype_));
-          },
-          layout.units().size(), /*behind=*/1),
-      units_(layout.units().size()) {
+      unit_of_module_(layout_.table().modules.size(), -1),
+      index_in_unit_(layout_.table().parameters.size()),
+      units_(layout_.units().size()) {
+  for (const auto& of_state : state.groups()) {
+    groups_.push_back(make_group(of_state));
+    for (const auto u : of_state.units) units_[u].group = &groups_.back();
+  }
   for (std::size_t u = 0; u < units_.size(); ++u) {
+    UnitState& unit = units_[u];
+    unit.master = state.masters().shards[u];
+    unit.gradient = state.gradients().shards[u];
+    unit.parameters = state.gathered_masters(u);
+    unit.stays_gathered = static_cast<bool>(unit.parameters);
     for (const auto module : layout_.units()[u].modules)
       unit_of_module_[index(module)] = static_cast<int>(u);
     const auto& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
-    units_[u].written.assign(parameters.size(), false);
+    unit.written.assign(parameters.size(), false);
   }
-  place_masters();
+}
+
+/// Collective over the mesh.
+Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
+  auto& shard = mesh_.along(units.sharded);
+  const auto gathered = [&shard, dtype = compute_dtype_](std::int64_t numel) {
+    return shard.collectives->allocate_gathered(numel / shard.size * size_of(dtype));
+  };
+  const auto gradients = [&shard, dtype = reduce_dtype_](std::int64_t numel) {
+    return shard.collectives->allocate_symmetric(numel * size_of(dtype));
+  };
+  return {shard, mesh_.along(units.replicas),
+          SlotPool(gathered, layout_.units().size(), /*behind=*/0),
+          SlotPool(gradients, layout_.units().size(), /*behind=*/1)};
 }
 
 Fsdp::~Fsdp() {
@@ -68,48 +73,16 @@ Fsdp::~Fsdp() {
   if (std::uncaught_exceptions() > 0) comm::stop_waiting();
   // Neither may kernels still read them: NCCL takes its memory back at once, as cudaFree() does
   // not.
-  for (auto* stream :
-       {&shard_.collectives->stream(), &replicate_.collectives->stream(), &compute_}) {
+  std::vector<device::Stream*> streams{&compute_};
+  for (const auto& group : groups_)
+    for (const auto* axis : {&group.shard, &group.replicas})
+      streams.push_back(&axis->collectives->stream());
+  for (auto* stream : streams) {
     try {
       stream->record().wait();
     } catch (...) {  // the error has been, or is being, reported by whoever waited for the result
     }
   }
-}
-
-/// Gives every unit its master and gradient shards, all of them out of one buffer each.
-void Fsdp::place_masters() {
-  const std::int64_t bytes = layout_.shard_numel() * size_of(DType::f32);
-  master_buffer_ =
-      masters_are_gathered_ ? shard_.collectives->allocate_gathered(bytes) : device::Buffer(bytes);
-  std::int64_t offset = 0;  // in elements of one rank
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    const auto& placed = layout_.units()[u];
-    UnitState& unit = units_[u];
-    unit.gradient = gradients().slice(offset, placed.shard_numel);
-    const std::int64_t at = offset * size_of(DType::f32);
-    if (masters_are_gathered_) {
-      unit.whole = master_buffer_.tensor(DType::f32, {placed.padded_numel}, at * shard_.size);
-      unit.master = unit.whole.slice(shard_.rank * placed.shard_numel, placed.shard_numel);
-    } else {
-      unit.master = master_buffer_.tensor(DType::f32, {placed.shard_numel}, at);
-    }
-    offset += placed.shard_numel;
-  }
-}
-
-void Fsdp::initialize(std::uint64_t seed, float stddev) {
-  std::vector<float> numbers;  // made on the host, so that every device starts from the same ones
-  for (std::size_t u = 0; u < units_.size(); ++u) {
-    for (const Piece& piece : layout_.pieces(u, shard_.rank)) {
-      const auto& parameter = layout_.table()[piece.parameter];
-      numbers.assign(static_cast<std::size_t>(piece.count), 1.0F);
-      if (parameter.initial != model::Initial::ones)
-        fill_normal(numbers.data(), piece.begin, piece.count, seed, parameter.name, stddev);
-      device::upload(compute_, units_[u].master.slice(piece.offset, piece.count), numbers.data());
-    }
-  }
-  on_master_weights_updated();
 }
 
 void Fsdp::enter(model::ModuleId module, Pass pass) {
@@ -138,14 +111,15 @@ void Fsdp::gather(std::size_t u) {
   if (unit.gathered) return;
   unit.gathered = true;
   device::Event free;
-  if (!masters_are_gathered_) {
+  if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
-    const auto& slot = gathered_slots_.acquire(u, numel);
-    unit.whole = slot.buffer.tensor(compute_dtype_, {numel});
+    const auto& slot = unit.group->gathered_slots.acquire(u, numel);
+    unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
   }
-  shard_.collectives->set_subject(layout_.units()[u].name.c_str());
-  unit.ready = shard_.collectives->all_gather(unit.whole, unit.master, free);
+  auto& collectives = *unit.group->shard.collectives;
+  collectives.set_subject(layout_.units()[u].name.c_str());
+  unit.ready = collectives.all_gather(unit.parameters, unit.master, free);
 }
 
 /// Gathers the unit that the pass enters after `u`, so that it arrives while `u` computes.
@@ -165,51 +139,54 @@ void Fsdp::prefetch(std::size_t u, Pass pass) {
 }
 
 void Fsdp::reshard(std::size_t u) {
-  units_[u].gathered = false;
-  if (masters_are_gathered_) return;
-  if (poison_ && (shard_.size == 1 || !shard_.collectives->shares_gathered()))
-    device::set_bytes(compute_, units_[u].whole, device::nan_bytes);
-  gathered_slots_.release(u, compute_.record());
+  UnitState& unit = units_[u];
+  unit.gathered = false;
+  if (unit.stays_gathered) return;
+  const auto& shard = unit.group->shard;
+  if (poison_ && (shard.size == 1 || !shard.collectives->shares_gathered()))
+    device::set_bytes(compute_, unit.parameters, device::nan_bytes);
+  unit.group->gathered_slots.release(u, compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
-  const auto [u, offset] = layout_.place(id);
-  const auto& parameter = layout_.table()[id];
-  expects(units_[u].entered > 0, "{} is read outside of its module", parameter.name);
-  const Tensor flat = units_[u].whole.slice(offset, parameter.numel());
-  return parameter.is_matrix() ? flat.reshape({parameter.shape[0], parameter.shape[1]}) : flat;
+  const UnitState& unit = units_[layout_.place(id).unit];
+  expects(unit.entered > 0, "{} is read outside of its module", layout_.table()[id].name);
+  return view(id, unit.parameters);
 }
 
-/// Gives the unit a place for its whole gradients, padding zeroed.
+Tensor Fsdp::view(model::ParameterId id, const Tensor& unsharded) const {
+  const auto& shape = layout_.local_shape(id);
+  return unsharded.slice(layout_.place(id).offset, numel(shape)).reshape(shape);
+}
+
+/// Gives the unit a place for its unsharded gradients, padding zeroed.
 void Fsdp::open_gradients(std::size_t u) {
   UnitState& unit = units_[u];
-  if (accumulates_in_place()) {
-    unit.parts = unit.gradient;
+  if (accumulates_in_place(unit)) {
+    unit.gradients = unit.gradient;
     if (micro_batch_.first) unit.written.assign(unit.written.size(), false);
     return;
   }
   const auto& placed = layout_.units()[u];
-  const auto& slot = gradient_slots_.acquire(u, placed.padded_numel);
+  const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
   compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
-  unit.parts = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
-  const Tensor padding = unit.parts.slice(placed.numel, placed.padded_numel - placed.numel);
-  if (poison_) device::set_bytes(compute_, unit.parts, device::nan_bytes);
+  unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
+  const Tensor padding = unit.gradients.slice(placed.numel, placed.padded_numel - placed.numel);
+  if (poison_) device::set_bytes(compute_, unit.gradients, device::nan_bytes);
   device::set_bytes(compute_, padding, 0);
   unit.written.assign(unit.written.size(), false);
 }
 
 model::GradientSlot Fsdp::gradient(model::ParameterId id) {
-  const auto [u, offset] = layout_.place(id);
+  const auto u = layout_.place(id).unit;
   UnitState& unit = units_[u];
-  const auto& parameter = layout_.table()[id];
-  expects(unit.entered > 0, "the gradient of {} is written outside of its module", parameter.name);
-  if (!unit.parts) open_gradients(u);
+  expects(unit.entered > 0, "the gradient of {} is written outside of its module",
+          layout_.table()[id].name);
+  if (!unit.gradients) open_gradients(u);
   auto written = unit.written[index_in_unit_[index(id)]];
   const Accumulate how = written ? Accumulate::yes : Accumulate::no;
   written = true;
-  const Tensor flat = unit.parts.slice(offset, parameter.numel());
-  return {parameter.is_matrix() ? flat.reshape({parameter.shape[0], parameter.shape[1]}) : flat,
-          how};
+  return {view(id, unit.gradients), how};
 }
 
 /// Sends the unit's gradients on their way: over the shard axis now, over the replicas when the
@@ -218,23 +195,25 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
+  auto& [shard, replicas, gathered_slots, gradient_slots] = *unit.group;
+  const char* name = layout_.units()[u].name.c_str();
   unit.reduced = compute_.record();
-  if (!accumulates_in_place()) {
-    shard_.collectives->set_subject(layout_.units()[u].name.c_str());
-    unit.reduced = shard_.collectives->reduce_scatter(
-        unit.gradient, unit.parts, micro_batch_.first ? Accumulate::no : Accumulate::yes,
+  if (!accumulates_in_place(unit)) {
+    shard.collectives->set_subject(name);
+    unit.reduced = shard.collectives->reduce_scatter(
+        unit.gradient, unit.gradients, micro_batch_.first ? Accumulate::no : Accumulate::yes,
         unit.reduced);
-    gradient_slots_.release(u, unit.reduced);
+    gradient_slots.release(u, unit.reduced);
   }
-  unit.parts = {};
-  if (micro_batch_.last && replicate_.size > 1) {
-    replicate_.collectives->set_subject(layout_.units()[u].name.c_str());
-    unit.reduced = replicate_.collectives->all_reduce(unit.gradient, unit.reduced);
+  unit.gradients = {};
+  if (micro_batch_.last && replicas.size > 1) {
+    replicas.collectives->set_subject(name);
+    unit.reduced = replicas.collectives->all_reduce(unit.gradient, unit.reduced);
   }
 }
 
 void Fsdp::on_master_weights_updated() {
-  shard_.collectives->stream().wait(compute_.record());
+  for (auto& group : groups_) group.shard.collectives->stream().wait(compute_.record());
 }
 
 void Fsdp::finish_gradients() {
@@ -246,10 +225,6 @@ void Fsdp::finish_gradients() {
     compute_.wait(units_[u].reduced);
     units_[u].reduced = {};
   }
-}
-
-Tensor Fsdp::gradients() const {
-  return gradient_buffer_.tensor(DType::f32, {layout_.shard_numel()});
 }
 
 }  // namespace llamesh::sharding

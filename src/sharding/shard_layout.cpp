@@ -10,23 +10,46 @@ namespace {
 
 constexpr std::int64_t shard_multiple = 32;
 
+/// The axes over which the parameters of a unit are sharded, all of them over the same.
+comm::AxisSet sharded_axes(const Unit& unit, const Placements& placements) {
+  expects(!unit.parameters.empty(), "{} has no parameters", unit.name);
+  const auto axes = placements[model::index(unit.parameters.front())].sharded;
+  for (const auto id : unit.parameters)
+    expects(placements[model::index(id)].sharded == axes,
+            "{} has parameters that are sharded along other axes than its first", unit.name);
+  return axes;
+}
+
 }  // namespace
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
-                         int shard_size)
-    : table_(&table), places_(table.parameters.size()), shard_size_(shard_size) {
-  expects(shard_size >= 1, "a shard axis of size {}", shard_size);
+                         comm::ParallelDims dims)
+    : ShardLayout(table, std::move(units), dims, whole_and_sharded(table, dims)) {}
+
+ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
+                         comm::ParallelDims dims, Placements placements)
+    : table_(&table),
+      dims_(std::move(dims)),
+      placements_(std::move(placements)),
+      places_(table.parameters.size()) {
+  expects(placements_.size() == table.parameters.size(), "{} placements for {} parameters",
+          placements_.size(), table.parameters.size());
+  for (std::size_t i = 0; i < placements_.size(); ++i)
+    local_shapes_.push_back(part(placements_[i], dims_, table.parameters[i], 0).shape);
   std::size_t placed = 0;
   for (auto& unit : units) {
     std::int64_t numel = 0;
     for (const auto id : unit.parameters) {
       places_[model::index(id)] = {units_.size(), numel};
-      numel += table[id].numel();
+      numel += llamesh::numel(local_shape(id));
       ++placed;
     }
-    const std::int64_t per_rank = (numel + shard_size - 1) / shard_size;
+    const auto axes = sharded_axes(unit, placements_);
+    const std::int64_t shards = dims_.group_size(axes);
+    const std::int64_t per_rank = (numel + shards - 1) / shards;
     const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
-    units_.push_back({std::move(unit), numel, shard * shard_size, shard});
+    units_.push_back({std::move(unit), axes, dims_.data() & ~axes, static_cast<int>(shards), numel,
+                      shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters lie in units, of {}", placed,
           table.parameters.size());
@@ -38,25 +61,34 @@ std::int64_t ShardLayout::shard_numel() const {
   return sum;
 }
 
+std::vector<Box> ShardLayout::parts(ParameterId id) const {
+  std::vector<Box> boxes;
+  for (int i = 0; i < sharding::parts(placement(id), dims_); ++i)
+    boxes.push_back(part(placement(id), dims_, (*table_)[id], i));
+  return boxes;
+}
+
+int ShardLayout::part_of(ParameterId id, int rank) const {
+  return sharding::part_of(placement(id), dims_, rank);
+}
+
 std::vector<Piece> ShardLayout::pieces(std::size_t unit, int rank) const {
   const auto& u = units_[unit];
-  const std::int64_t first = rank * u.shard_numel;
+  const std::int64_t first = dims_.rank_in_group(u.sharded, rank) * u.shard_numel;
   const std::int64_t last = first + u.shard_numel;
   std::vector<Piece> pieces;
   for (const auto id : u.parameters) {
     const std::int64_t at = place(id).offset;
     const std::int64_t begin = std::max(first, at);
-    const std::int64_t end = std::min(last, at + (*table_)[id].numel());
+    const std::int64_t end = std::min(last, at + numel(local_shape(id)));
     if (begin < end) pieces.push_back({id, begin - at, end - begin, begin - first});
   }
   return pieces;
 }
 
-ShardLayout::Owner ShardLayout::owner(ParameterId id, std::int64_t element) const {
-  const auto [unit, offset] = place(id);
-  const std::int64_t at = offset + element;
-  const std::int64_t shard = units_[unit].shard_numel;
-  return {static_cast<int>(at / shard), at % shard};
+BoxRange ShardLayout::range(const Piece& piece, int rank) const {
+  const auto id = piece.parameter;
+  return {part(placement(id), dims_, (*table_)[id], part_of(id, rank)), piece.begin, piece.count};
 }
 
 }  // namespace llamesh::sharding

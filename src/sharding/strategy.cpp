@@ -32,14 +32,6 @@ Reshard reshard_of(Strategy strategy) {
              : Reshard::after_backward;
 }
 
-comm::AxisSet sharded_axes(const comm::ParallelDims& dims) {
-  return dims.named({"shard"});
-}
-
-comm::AxisSet replicated_axes(const comm::ParallelDims& dims) {
-  return dims.all() & ~sharded_axes(dims);
-}
-
 comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& options,
                                  const comm::Topology& topology) {
   const int world = static_cast<int>(topology.node_of.size());
@@ -63,7 +55,7 @@ comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& opt
              name_of(strategy), replicate);
   comm::ParallelDims dims({{"replicate", replicate}, {"shard", shard}});
   if (is_hybrid(strategy))
-    validate(comm::within_node(dims, sharded_axes(dims), topology),
+    validate(comm::within_node(dims, dims.named({"shard"}), topology),
              "{}: a shard axis of {} ranks would cross nodes ({} ranks on {} nodes, {} on the "
              "first); use a size that divides the ranks of a node, or full_shard",
              name_of(strategy), shard, world, topology.nodes, topology.ranks_on(0));

@@ -24,10 +24,6 @@ std::string_view name_of(Strategy strategy);
 enum class Reshard : bool { after_backward, after_forward };
 Reshard reshard_of(Strategy strategy);
 
-/// The axes of the state: along these each rank holds a part of it, along all others the same.
-comm::AxisSet sharded_axes(const comm::ParallelDims& dims);
-comm::AxisSet replicated_axes(const comm::ParallelDims& dims);
-
 /// The mesh [replicate, shard] of a strategy: `auto` sizes filled in from the world and its nodes.
 /// Throws a user error with the numbers when sizes do not multiply to the world, contradict the
 /// strategy, or when a hybrid's shard axis would cross nodes. Pure.

@@ -20,7 +20,6 @@
 #include "core/version.hpp"
 #include "device/device.hpp"
 #include "train/deadline.hpp"
-#include "train/host_state.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/resume.hpp"
@@ -47,18 +46,6 @@ struct Next {
   bool save = false;
 };
 
-/// What a checkpoint holds of this rank.
-checkpoint::State state_of(const Setup& setup, Trainer& trainer) {
-  checkpoint::State state{*setup.layout, trainer.fsdp().shard_rank(), {}};
-  auto& masters =
-      state.groups.emplace_back(checkpoint::StateGroup{std::string(checkpoint::model_group), {}});
-  for (std::size_t u = 0; u < setup.layout->units().size(); ++u)
-    masters.shards.push_back(trainer.fsdp().master(u));
-  for (const auto& moment : trainer.optimizer().moments())
-    state.groups.push_back({checkpoint::moment_group(moment.name), moment.shards});
-  return state;
-}
-
 class Run {
  public:
   Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
@@ -73,9 +60,8 @@ class Run {
         watchdog_(watchdog),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
-        state_now_(state_of(setup, trainer_)),
-        store_(folder_ / "checkpoints", setup.inputs.checkpoint,
-               {world, mesh_.group(sharding::replicated_axes(setup.mesh))}) {
+        tensors_(checkpoint::state_of(trainer_.state())),
+        store_(folder_ / "checkpoints", setup.inputs.checkpoint, world) {
     startup_.end_phase("communicators and model");
   }
 
@@ -199,8 +185,8 @@ class Run {
     const auto& pretrained = setup_.inputs.pretrained;
     if (!pretrained.load_weights) return {"start", "a fresh start"};
     const auto begin = Clock::now();
-    checkpoint::load_hf_weights(pretrained.hf, state_now_.fetch(), world_, pretrained.load);
-    send_state();
+    checkpoint::load_hf_weights(pretrained.hf, tensors_, world_, pretrained.load);
+    trainer_.on_master_weights_loaded();
     spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
                  seconds_since(begin));
     return {"start", "the weights of " + pretrained.hf};
@@ -213,9 +199,9 @@ class Run {
     const auto check = [&](const checkpoint::Progress& saved) {
       check_data(saved, data_, mode == "auto" ? own / checkpoint::name_of_step(saved.step) : "");
     };
-    const auto found = store_.resume(state_now_.room(), mode, check);
+    const auto found = store_.resume(tensors_, mode, check);
     if (!found) return initialize_weights();
-    send_state();
+    trainer_.on_master_weights_loaded();
     trainer_.resume_from(found->step, found->tokens);
     trainer_.keep_bf16_products(found->bf16_products);
     if (mode == "auto") saved_step_ = found->step;
@@ -224,11 +210,6 @@ class Run {
       for (const std::string& change : changes_(found->config, config_))
         spdlog::info("changed since step {}: {}", found->step, change);
     return {"resume", found->mesh};
-  }
-
-  void send_state() {
-    state_now_.send();
-    trainer_.on_master_weights_loaded();
   }
 
   Stop asked_before_training() {
@@ -304,18 +285,17 @@ class Run {
     finish_save();
     watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
     const auto start = Clock::now();
-    const auto path =
-        store_.save(state_now_.fetch(),
-                    {.step = trainer_.step(),
-                     .tokens = trainer_.tokens(),
-                     .seed = data_.seed,
-                     .mesh = comm::to_string(setup_.mesh),
-                     .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
-                     .config = config_,
-                     .model_config = checkpoint::to_config_json(setup_.inputs.model),
-                     .llamesh_version = version(),
-                     .data = data_.fingerprint,
-                     .bf16_products = trainer_.bf16_products()});
+    const auto path = store_.save(
+        tensors_, {.step = trainer_.step(),
+                   .tokens = trainer_.tokens(),
+                   .seed = data_.seed,
+                   .mesh = comm::to_string(setup_.mesh),
+                   .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
+                   .config = config_,
+                   .model_config = checkpoint::to_config_json(setup_.inputs.model),
+                   .llamesh_version = version(),
+                   .data = data_.fingerprint,
+                   .bf16_products = trainer_.bf16_products()});
     last_save_ = Clock::now();
     saved_step_ = trainer_.step();
     progress.clear();
@@ -344,7 +324,7 @@ class Run {
   comm::Watchdog& watchdog_;
   comm::DeviceMesh mesh_;
   Trainer trainer_;
-  HostState state_now_;  // of parameters and optimizer
+  checkpoint::State tensors_;  // views of parameters and moments
   DataOfRun data_;
   checkpoint::Store store_;
   std::unique_ptr<MetricsFile> metrics_;  // rank 0 only

@@ -121,8 +121,7 @@ Setup lay_out(const Inputs& inputs, comm::Topology topology) {
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
   setup.layout = std::make_unique<const sharding::ShardLayout>(
-      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap),
-      setup.mesh.group_size(sharding::sharded_axes(setup.mesh)));
+      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh);
   if (in.train.epochs == 0) check_schedule(in);
   return setup;
 }

@@ -30,8 +30,10 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
       data_group_(mesh.group(setup.mesh.data())),
-      fsdp_(*setup.layout, mesh_, setup.inputs.sharding, setup.inputs.precision),
-      optimizer_(setup.inputs.optimizer, fsdp_),
+      state_(*setup.layout, mesh_, setup.inputs.precision,
+             optim::moments_of(setup.inputs.optimizer.name)),
+      fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
+      optimizer_(setup.inputs.optimizer, state_),
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
              setup.inputs.precision.parameters),
@@ -39,7 +41,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
           static_cast<std::size_t>(setup.micro_batches),
           data::Batch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
   const Inputs& in = setup.inputs;
-  fsdp_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
+  state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
+  fsdp_.on_master_weights_updated();
   if (setup.validation_tokens)
     validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
                                                          batch_partition(), in.evaluate.batches);
@@ -102,7 +105,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
 
   StepRecord record;
   record.loss = data_group_.sum(loss, "the loss") / divisor;
-  record.grad_norm = optim::gradient_norm(fsdp_);
+  record.grad_norm = optim::gradient_norm(state_, world_);
   if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
     comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
       fail(ExitCode::no_progress,
@@ -113,6 +116,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
   optimizer_.step(record.lr, record.grad_norm, step_ + 1);
+  fsdp_.on_master_weights_updated();
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;

@@ -45,14 +45,14 @@ class Trainer {
   std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
   /// FLOP/s of all ranks' GEMMs together: the denominator of MFU.
   double gemm_rate() const { return peak_->rate(); }
-  const sharding::Fsdp& fsdp() const { return fsdp_; }
+  /// What a checkpoint holds of the run's tensors.
+  const sharding::ShardedState& state() const { return state_; }
   /// Comes after the masters were written from outside, by work in the compute stream.
   void on_master_weights_loaded() { fsdp_.on_master_weights_updated(); }
   /// How bf16 products are computed, as a checkpoint records it (bf16_products.hpp).
   std::string bf16_products() const;
   /// Computes them as the run of a checkpoint did. Collective.
   void keep_bf16_products(const std::string& recorded);
-  const optim::Optimizer& optimizer() const { return optimizer_; }
 
  private:
   std::int64_t load_micro_batches();
@@ -65,6 +65,7 @@ class Trainer {
   int threads_;
   comm::DeviceMesh& mesh_;
   const comm::Communicator& data_group_;  ///< the ranks that read different data
+  sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
   optim::Optimizer optimizer_;
   model::Llama llama_;

@@ -35,7 +35,7 @@ void flip(const fs::path& file, std::int64_t at) {
 
 /// A folder with checkpoints of steps 1 and 2; numbers are those of version 1 and 2.
 struct Saved {
-  Saved() : store(std::in_place, folder.path(), CheckpointOptions{}, run.comms()) {
+  Saved() : store(std::in_place, folder.path(), CheckpointOptions{}, world()) {
     for (int step = 1; step <= 2; ++step) {
       run.fill(step);
       store->save(run.state(), progress(step));
@@ -247,7 +247,7 @@ TEST(Faults, OnlyGoodCheckpointsCountAmongThoseKept) {
   });
   CheckpointOptions options;
   options.keep = 2;
-  saved.store.emplace(saved.folder.path(), options, saved.run.comms());  // knows of none of them
+  saved.store.emplace(saved.folder.path(), options, world());  // knows of none of them
   const auto save = [&](int step) {
     world().barrier();  // who still looks at the names
     saved.run.fill(step);
@@ -268,7 +268,7 @@ TEST(Faults, OfTheQuarantinedTheNewestStay) {
   const Job run(1);
   CheckpointOptions options;
   options.keep = 8;
-  Store store(folder.path(), options, run.comms());
+  Store store(folder.path(), options, world());
   for (const int step : {2, 3, 4, 5}) store.save(run.state(), progress(step));
   for (int twice = 0; twice < 2; ++twice) {  // goes back behind them all
     store.save(run.state(), progress(1));
@@ -303,7 +303,7 @@ TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
   if (!disk.ok()) GTEST_SKIP() << "no right to mount a tmpfs";
   const Job run(1);
   run.fill(1);
-  std::optional<Store> store(std::in_place, folder.path(), CheckpointOptions{}, run.comms());
+  std::optional<Store> store(std::in_place, folder.path(), CheckpointOptions{}, world());
   store->save(run.state(), progress(1));
   store.reset();
   on_rank_0([&] {  // takes all the room that there is
@@ -318,7 +318,7 @@ TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
   world().barrier();
   EXPECT_GE(checkpoint::debris_bytes(folder.path()), 80 << 10);
   world().barrier();
-  store.emplace(folder.path(), CheckpointOptions{}, run.comms());
+  store.emplace(folder.path(), CheckpointOptions{}, world());
   world().barrier();
   EXPECT_EQ(checkpoint::debris_bytes(folder.path()), 0);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"00000001"}));
@@ -329,10 +329,9 @@ TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
 
 TEST(Faults, ASecondJobIsRefused) {
   Saved saved;
-  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }),
-            ExitCode::bad_input);
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, world()); }), ExitCode::bad_input);
   saved.store.reset();
-  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, saved.run.comms()); }), ExitCode::done);
+  EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, world()); }), ExitCode::done);
 }
 
 TEST(Faults, AFullDiskLeavesTheFormerCheckpoint) {
@@ -340,7 +339,7 @@ TEST(Faults, AFullDiskLeavesTheFormerCheckpoint) {
   const SmallDisk disk(folder.path(), "size=384k");
   if (!disk.ok()) GTEST_SKIP() << "no right to mount a tmpfs";
   const Job run(1);
-  Store store(folder.path(), {}, run.comms());
+  Store store(folder.path(), {}, world());
   run.fill(1);
   store.save(run.state(), progress(1));
   EXPECT_EQ(code_of([&] { store.save(run.state(), progress(2)); }), ExitCode::io_failure);

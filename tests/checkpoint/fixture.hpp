@@ -50,16 +50,24 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// The state of a run on a mesh [replicate, shard = world / replicate], each number a function of
-/// (version, group, parameter, element).
+/// The placements of a table on a mesh.
+using PlacementsOf = sharding::Placements (*)(const model::ParameterTable& table,
+                                              const comm::ParallelDims& dims);
+
+/// The state of a run, each number a function of (version, group, parameter, element).
 class Job {
  public:
+  /// On a mesh [replicate, shard = world / replicate].
   explicit Job(int replicate, sharding::Wrap wrap = sharding::Wrap::layer,
                const model::LlamaConfig& config = small_config())
-      : shard_group(world().split(world().rank() / shards(replicate), world().rank())),
-        replicate_group(world().split(world().rank() % shards(replicate), world().rank())),
-        table(model::parameter_table(config)),
-        layout(table, sharding::make_units(table, {wrap, 1000}), shards(replicate)) {
+      : Job(comm::ParallelDims({{"replicate", replicate}, {"shard", shards(replicate)}}),
+            sharding::whole_and_sharded, wrap, config) {}
+  /// On any mesh of the world's size.
+  Job(const comm::ParallelDims& dims, PlacementsOf placements,
+      sharding::Wrap wrap = sharding::Wrap::layer,
+      const model::LlamaConfig& config = small_config())
+      : table(model::parameter_table(config)),
+        layout(table, sharding::make_units(table, {wrap, 1000}), dims, placements(table, dims)) {
     for (const char* path : {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"}) {
       groups.push_back({path, {}});
       for (const auto& unit : layout.units()) {
@@ -69,22 +77,25 @@ class Job {
     }
   }
 
-  checkpoint::State state() const { return {layout, shard_group.rank(), groups}; }
-  checkpoint::Groups comms() const { return {world(), replicate_group}; }
+  checkpoint::State state() const { return {layout, world().rank(), groups}; }
 
   /// Calls visit(number, what it is in `version`) for all numbers of this rank.
   void for_each(int version, const std::function<void(float&, float)>& visit) const {
     for (const auto& group : groups)
       for (std::size_t u = 0; u < group.shards.size(); ++u)
-        for (const auto& piece : layout.pieces(u, shard_group.rank())) {
-          const auto hash = name_hash(group.path + table[piece.parameter].name);
-          for (std::int64_t i = 0; i < piece.count; ++i) {
-            const auto mixed = (hash + static_cast<std::uint64_t>(piece.begin + i) * 2654435761U +
-                                static_cast<std::uint64_t>(version) * 40503U) &
-                               0xffffffU;
-            visit(group.shards[u].span<float>()[static_cast<std::size_t>(piece.offset + i)],
-                  static_cast<float>(mixed));
-          }
+        for (const auto& piece : layout.pieces(u, world().rank())) {
+          const auto& parameter = table[piece.parameter];
+          const auto hash = name_hash(group.path + parameter.name);
+          auto* number = group.shards[u].as<float>() + piece.offset;
+          const auto visit_run = [&](std::int64_t begin, std::int64_t, std::int64_t count) {
+            for (std::int64_t i = begin; i < begin + count; ++i) {
+              const auto mixed = (hash + static_cast<std::uint64_t>(i) * 2654435761U +
+                                  static_cast<std::uint64_t>(version) * 40503U) &
+                                 0xffffffU;
+              visit(*number++, static_cast<float>(mixed));
+            }
+          };
+          for_each_run(parameter.shape, layout.range(piece, world().rank()), visit_run);
         }
   }
   void fill(int version) const {
@@ -99,7 +110,6 @@ class Job {
 
   static int shards(int replicate) { return world().size() / replicate; }
 
-  comm::Communicator shard_group, replicate_group;
   model::ParameterTable table;
   sharding::ShardLayout layout;
   std::vector<device::Buffer> buffers;

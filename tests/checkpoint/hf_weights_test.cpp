@@ -24,7 +24,7 @@ template <class Expected>
 std::int64_t wrong(const test::Job& job, const Expected& expected) {
   std::int64_t count = 0;
   for (std::size_t u = 0; u < job.layout.units().size(); ++u)
-    for (const auto& piece : job.layout.pieces(u, job.shard_group.rank()))
+    for (const auto& piece : job.layout.pieces(u, test::world().rank()))
       for (std::int64_t i = 0; i < piece.count; ++i) {
         const float seen =
             job.groups[0].shards[u].span<float>()[static_cast<std::size_t>(piece.offset + i)];

@@ -29,7 +29,7 @@ int run(const char* folder, int last, bool async) {
   checkpoint::CheckpointOptions options;
   options.keep = 1;
   options.async = async;
-  checkpoint::Store store(folder, options, job.comms());
+  checkpoint::Store store(folder, options, test::world());
   const auto resumed = store.resume(job.state(), "auto");
   const int first = resumed ? static_cast<int>(resumed->step) : 0;
   if (resumed && job.wrong(first) != 0) return 2;

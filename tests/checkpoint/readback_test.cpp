@@ -42,7 +42,7 @@ TEST(ReadBack, NothingIsRemovedForACheckpointThatIsNotAsWritten) {
     checkpoint::CheckpointOptions options;
     options.keep = 1;
     options.async = async;
-    Store store(folder.path(), options, run.comms());
+    Store store(folder.path(), options, world());
     run.fill(1);
     store.save(run.state(), progress(1));
     store.wait();

@@ -24,6 +24,7 @@ struct Sample {
     for (auto& s : entry.segments)
       s.hash = hash_of(values.data() + s.begin, 4 * static_cast<std::size_t>(s.count));
     entry.shape = {std::ssize(values)};
+    entry.parts = {Box::whole(entry.shape)};
     file.write(entry.offset, values.data(), 4 * std::ssize(values));
   }
   std::filesystem::path path() const {
@@ -46,12 +47,12 @@ struct Sample {
     return got;
   }
   Folder folder;
-  checkpoint::DatasetEntry entry{"/model/x", {}, 4096, {}};
+  checkpoint::DatasetEntry entry{"/model/x", {}, 4096, {}, {}};
   std::vector<float> values;
 };
 
 TEST(SegmentReader, ReadsWhatIsThereAndFindsEachFlippedBit) {
-  for (const auto hashing : {Hashing::in_turn, Hashing::beside}) {
+  for (const auto hashing : {Hashing::synchronous, Hashing::asynchronous}) {
     const Sample sample(7);
     EXPECT_EQ(sample.read(hashing), sample.values);
     auto file = Descriptor::to_write(sample.path(), O_RDWR);
@@ -70,7 +71,7 @@ TEST(SegmentReader, ReadsWhatIsThereAndFindsEachFlippedBit) {
 }
 
 TEST(SegmentReader, AFileThatEndsEarlyIsAnError) {
-  for (const auto hashing : {Hashing::in_turn, Hashing::beside}) {
+  for (const auto hashing : {Hashing::synchronous, Hashing::asynchronous}) {
     const Sample sample(8);
     std::filesystem::resize_file(sample.path(), std::filesystem::file_size(sample.path()) - 1);
     EXPECT_EQ(code_of([&] { sample.read(hashing); }), ExitCode::io_failure);

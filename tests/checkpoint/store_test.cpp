@@ -31,11 +31,11 @@ TEST(Store, EveryMeshReadsWhatEveryMeshWrote) {
     const Folder folder;
     const Job writer(saved_on);
     writer.fill(1);
-    Store(folder.path(), {}, writer.comms()).save(writer.state(), progress(5));
+    Store(folder.path(), {}, world()).save(writer.state(), progress(5));
     for (const int loaded_on : divisors())
       for (const auto wrap : {Wrap::layer, Wrap::size, Wrap::none}) {
         const Job reader(loaded_on, wrap);
-        const auto got = Store(folder.path(), {}, reader.comms()).resume(reader.state(), "auto");
+        const auto got = Store(folder.path(), {}, world()).resume(reader.state(), "auto");
         ASSERT_TRUE(got);
         EXPECT_EQ(*got, progress(5));
         EXPECT_EQ(reader.wrong(1), 0);
@@ -48,7 +48,7 @@ TEST(Store, OneRankReadsAndChecksWhatAllWrote) {
   const Folder folder;
   const Job writer(1);
   writer.fill(3);
-  const auto path = Store(folder.path(), {}, writer.comms()).save(writer.state(), progress(8));
+  const auto path = Store(folder.path(), {}, world()).save(writer.state(), progress(8));
   EXPECT_TRUE(checkpoint::find_damage(path).empty());
 }
 
@@ -60,9 +60,8 @@ TEST(Store, LargeInputsAreAnAttributeLikeAnyOther) {
   large.config.clear();
   for (int i = 0; large.config.size() < 300'000; ++i)
     large.config += fmt::format("key_{}: {}\n", i, i);
-  const auto path = Store(folder.path(), {}, run.comms()).save(run.state(), large);
-  EXPECT_EQ(Store(folder.path(), {}, run.comms()).resume(run.state(), "auto")->config,
-            large.config);
+  const auto path = Store(folder.path(), {}, world()).save(run.state(), large);
+  EXPECT_EQ(Store(folder.path(), {}, world()).resume(run.state(), "auto")->config, large.config);
   if (world().rank() != 0 || std::system("h5dump --version > /dev/null 2>&1") != 0) return;
   const auto dumped = folder.path() / "text";
   const auto command =
@@ -75,7 +74,7 @@ TEST(Store, LargeInputsAreAnAttributeLikeAnyOther) {
 TEST(Store, NothingThereIsANewRun) {
   const Folder folder;
   const Job run(1);
-  Store store(folder.path(), {}, run.comms());
+  Store store(folder.path(), {}, world());
   EXPECT_FALSE(store.resume(run.state(), "auto"));
   EXPECT_FALSE(store.resume(run.state(), "none"));
 }
@@ -86,7 +85,7 @@ TEST(Store, KeepsTheNewestAndEveryMth) {
   CheckpointOptions options;
   options.keep = 2;
   options.keep_every = 3;
-  Store store(folder.path(), options, run.comms());
+  Store store(folder.path(), options, world());
   for (int step = 1; step <= 7; ++step) store.save(run.state(), progress(step));
   world().barrier();
   std::vector<std::string> names;
@@ -99,7 +98,7 @@ TEST(Store, FilesAreForTheGroupAndNotForOthers) {
   const Folder folder;
   const Job run(1);
   const auto before = umask(0);
-  Store(folder.path() / "c", {}, run.comms()).save(run.state(), progress(1));
+  Store(folder.path() / "c", {}, world()).save(run.state(), progress(1));
   umask(before);
   world().barrier();
   int seen = 0;
@@ -115,7 +114,7 @@ TEST(Store, WhoeverResumesMayRefuseBeforeAnythingIsRead) {
   const Folder folder;
   const Job run(1);
   run.fill(1);
-  Store store(folder.path(), {}, run.comms());
+  Store store(folder.path(), {}, world());
   store.save(run.state(), progress(1));
   run.fill(2);
   const auto refuse = [](const checkpoint::Progress& saved) {
@@ -131,7 +130,7 @@ TEST(Store, AnAsynchronousSaveHoldsTheStateOfItsCall) {
   CheckpointOptions options;
   options.async = true;
   {
-    Store store(folder.path(), options, run.comms());
+    Store store(folder.path(), options, world());
     for (int step = 1; step <= 3; ++step) {
       run.fill(step);
       store.save(run.state(), progress(step));
@@ -149,7 +148,7 @@ TEST(Store, AnErrorOfAnAsynchronousSaveSurfaces) {
   const Job run(1);
   CheckpointOptions options;
   options.async = true;
-  Store store(folder.path() / "c", options, run.comms());
+  Store store(folder.path() / "c", options, world());
   if (world().rank() == 0) {
     fs::remove_all(folder.path() / "c");
     std::ofstream(folder.path() / "c") << "a file in the way";
@@ -165,7 +164,7 @@ TEST(Store, H5dumpReadsEveryNumberAndTheTiedAlias) {
   const Folder folder;
   const Job run(1, Wrap::layer, small_config(24, /*tied=*/true));
   run.fill(1);
-  const auto path = Store(folder.path(), {}, run.comms()).save(run.state(), progress(1));
+  const auto path = Store(folder.path(), {}, world()).save(run.state(), progress(1));
   if (world().rank() != 0) return;
   const auto dump = [&](const std::string& options) {
     const auto command = "cd " + folder.path().string() + " && h5dump " + options + " " +
@@ -176,7 +175,7 @@ TEST(Store, H5dumpReadsEveryNumberAndTheTiedAlias) {
   ASSERT_EQ(datasets.size(), 3 * run.table.parameters.size());
   for (const auto& d : datasets) {
     std::string expected;
-    checkpoint::for_each_segment(path, d, [&](std::int64_t, std::span<const float> values) {
+    checkpoint::for_each_range(path, d, [&](std::int64_t, std::span<const float> values) {
       expected.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
     });
     dump("-d " + d.path + " -b LE -o values");

@@ -20,7 +20,7 @@ class Structure : public testing::Test {
  protected:
   void SetUp() override {
     run_.fill(1);
-    path_ = checkpoint::Store(folder_.path(), {}, run_.comms()).save(run_.state(), progress(1));
+    path_ = checkpoint::Store(folder_.path(), {}, world()).save(run_.state(), progress(1));
     manifest_ = checkpoint::read_manifest(path_);
     for (auto& d : manifest_.datasets)
       if (d.path == victim_) entry_ = &d;
@@ -201,8 +201,7 @@ TEST_F(Structure, OfATiedHeadIsTaken) {
   const Job tied(1, sharding::Wrap::layer, small_config(24, /*tied=*/true));
   tied.fill(2);
   const Folder folder;
-  const auto path =
-      checkpoint::Store(folder.path(), {}, tied.comms()).save(tied.state(), progress(1));
+  const auto path = checkpoint::Store(folder.path(), {}, world()).save(tied.state(), progress(1));
   EXPECT_TRUE(checkpoint::find_damage(path).empty());
 }
 

@@ -84,8 +84,9 @@ class Checkpoint {
   void add(checkpoint::h5::File& file, checkpoint::DatasetEntry entry) {
     std::vector<float> values(static_cast<std::size_t>(entry.numel()), 0.5F);
     auto dataset = file.create_dataset(entry.path, entry.shape);
-    dataset.write(0, values);
+    dataset.write(llamesh::Box::whole(entry.shape), 0, values);
     entry.offset = dataset.offset();
+    entry.parts = {llamesh::Box::whole(entry.shape)};
     entry.segments = {
         {0, entry.numel(), llamesh::hash_of(values.data(), values.size() * sizeof(float))}};
     manifest_.datasets.push_back(std::move(entry));

@@ -63,8 +63,8 @@ class GoldenRun {
       : golden_(golden),
         config_(test::config_of(golden.config())),
         options_(options_of(golden.adamw())),
-        sharded_(config_, mesh),
-        optimizer_(options_, sharded_.fsdp()),
+        sharded_(config_, mesh, options_.name),
+        optimizer_(options_, sharded_.state()),
         rows_(rows_of_this_rank(golden)),
         llama_(config_, sharded_.table(), 1, static_cast<std::int64_t>(rows_[0].tokens.size()), {},
                DType::f32) {
@@ -74,7 +74,7 @@ class GoldenRun {
     valid_ = test::world().sum(valid);
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto values = golden_of("weights/", piece);
-      std::ranges::copy(values, sharded_.fsdp().master(unit).as<float>() + piece.offset);
+      std::ranges::copy(values, sharded_.state().masters().shards[unit].as<float>() + piece.offset);
     });
     test::world().barrier();  // the master shards of a node are gathered as they stand
   }
@@ -87,22 +87,24 @@ class GoldenRun {
       loss += llama_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
     }
     sharded_.fsdp().finish_gradients();
-    const double norm = gradient_norm(sharded_.fsdp());
+    const double norm = gradient_norm(sharded_.state(), test::world());
     optimizer_.step(options_.lr, norm, step);
+    sharded_.fsdp().on_master_weights_updated();
     return {test::world().sum(loss) / static_cast<double>(valid_), norm};
   }
 
   void expect_trained() {
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto expected = golden_of("trained/", piece);
-      const float* seen = sharded_.fsdp().master(unit).as<float>() + piece.offset;
+      const float* seen = sharded_.state().masters().shards[unit].as<float>() + piece.offset;
       for (std::size_t i = 0; i < expected.size(); ++i)
         ASSERT_NEAR(seen[i], expected[i], 1e-4)
             << sharded_.table()[piece.parameter].name << " [" << piece.begin << " + " << i << "]";
     });
     for (std::size_t u = 0; u < sharded_.layout().units().size(); ++u) {
-      EXPECT_EQ(sharded_.padding_of(u, sharded_.fsdp().master(u)), 0.0F) << "unit " << u;
-      EXPECT_EQ(sharded_.padding_of(u, sharded_.fsdp().gradient_shard(u)), 0.0F) << "unit " << u;
+      EXPECT_EQ(sharded_.padding_of(u, sharded_.state().masters().shards[u]), 0.0F) << "unit " << u;
+      EXPECT_EQ(sharded_.padding_of(u, sharded_.state().gradients().shards[u]), 0.0F)
+          << "unit " << u;
     }
   }
 

@@ -111,7 +111,7 @@ void set_gradients(ShardedModel& sharded, std::int64_t step) {
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
     const auto whole = gradient_of(sharded.table()[piece.parameter], step);
     std::copy_n(whole.begin() + piece.begin, piece.count,
-                sharded.fsdp().gradient_shard(unit).as<float>() + piece.offset);
+                sharded.state().gradients().shards[unit].as<float>() + piece.offset);
   });
 }
 
@@ -119,27 +119,28 @@ void expect_close(float seen, double expected, const std::string& what) {
   ASSERT_NEAR(seen, expected, 1e-5 * std::max(0.2, std::abs(expected))) << what;
 }
 
-void expect_same(ShardedModel& sharded, const Optimizer& optimizer, const Reference& reference) {
+void expect_same(ShardedModel& sharded, const Reference& reference) {
+  const auto& moments = sharded.state().moments();
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
     for (std::int64_t i = 0; i < piece.count; ++i) {
       const auto what =
           fmt::format("{} [{}]", sharded.table()[piece.parameter].name, piece.begin + i);
       const std::int64_t at = piece.offset + i;
-      expect_close(sharded.fsdp().master(unit).as<float>()[at],
+      expect_close(sharded.state().masters().shards[unit].as<float>()[at],
                    reference.value(piece.parameter, piece.begin + i), what);
-      for (std::size_t m = 0; m < optimizer.moments().size(); ++m)
-        expect_close(optimizer.moments()[m].shards[unit].as<float>()[at],
+      for (std::size_t m = 0; m < moments.size(); ++m)
+        expect_close(moments[m].shards[unit].as<float>()[at],
                      reference.moment(m, piece.parameter, piece.begin + i),
-                     optimizer.moments()[m].name + " of " + what);
+                     moments[m].name + " of " + what);
     }
   });
 }
 
-void expect_zero_padding(ShardedModel& sharded, const Optimizer& optimizer) {
+void expect_zero_padding(ShardedModel& sharded) {
   for (std::size_t u = 0; u < sharded.layout().units().size(); ++u) {
-    EXPECT_EQ(sharded.padding_of(u, sharded.fsdp().master(u)), 0.0F) << "unit " << u;
-    EXPECT_EQ(sharded.padding_of(u, sharded.fsdp().gradient_shard(u)), 0.0F) << "unit " << u;
-    for (const auto& moment : optimizer.moments())
+    EXPECT_EQ(sharded.padding_of(u, sharded.state().masters().shards[u]), 0.0F) << "unit " << u;
+    EXPECT_EQ(sharded.padding_of(u, sharded.state().gradients().shards[u]), 0.0F) << "unit " << u;
+    for (const auto& moment : sharded.state().moments())
       EXPECT_EQ(sharded.padding_of(u, moment.shards[u]), 0.0F) << moment.name << " of unit " << u;
   }
 }
@@ -153,20 +154,20 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
 
   /// Five steps, compared with the reference after each.
   static void compare(const OptimizerOptions& options) {
-    ShardedModel sharded(tiny(), GetParam());
-    sharded.fsdp().initialize(seed, initial_deviation);
-    Optimizer optimizer(options, sharded.fsdp());
+    ShardedModel sharded(tiny(), GetParam(), options.name);
+    sharded.state().initialize(seed, initial_deviation);
+    const Optimizer optimizer(options, sharded.state());
     Reference reference(sharded.table(), options);
-    expect_same(sharded, optimizer, reference);
+    expect_same(sharded, reference);
     for (std::int64_t step = 1; step <= 5; ++step) {
       const double lr = 0.02 / static_cast<double>(step);
       set_gradients(sharded, step);
-      optimizer.step(lr, gradient_norm(sharded.fsdp()), step);
+      optimizer.step(lr, gradient_norm(sharded.state(), test::world()), step);
       reference.step(lr, step);
-      expect_same(sharded, optimizer, reference);
+      expect_same(sharded, reference);
       if (testing::Test::HasFatalFailure()) return;
     }
-    expect_zero_padding(sharded, optimizer);
+    expect_zero_padding(sharded);
   }
 };
 
@@ -195,7 +196,7 @@ TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
   const Reference reference(sharded.table(), {});
   for (std::int64_t step = 1; step <= 3; ++step) {
     set_gradients(sharded, step);
-    const double norm = gradient_norm(sharded.fsdp());
+    const double norm = gradient_norm(sharded.state(), test::world());
     EXPECT_NEAR(norm, reference.norm(step), 1e-6 * reference.norm(step));
     for (const auto bits : test::world().all_gather(std::bit_cast<std::int64_t>(norm)))
       EXPECT_EQ(bits, std::bit_cast<std::int64_t>(norm));
@@ -204,24 +205,18 @@ TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
 
 TEST_P(EveryMesh, GradientNormOfZeroIsZeroAndOfNoNumberIsNoNumberEverywhere) {
   ShardedModel sharded(tiny(), GetParam());
-  EXPECT_EQ(gradient_norm(sharded.fsdp()), 0.0);
-  bool first = sharded.fsdp().shard_rank() == 0;
+  EXPECT_EQ(gradient_norm(sharded.state(), test::world()), 0.0);
+  bool first = test::world().rank() == 0;
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
     if (std::exchange(first, false))
-      sharded.fsdp().gradient_shard(unit).as<float>()[piece.offset] = std::nanf("");
+      sharded.state().gradients().shards[unit].as<float>()[piece.offset] = std::nanf("");
   });
-  EXPECT_TRUE(std::isnan(gradient_norm(sharded.fsdp())));
+  EXPECT_TRUE(std::isnan(gradient_norm(sharded.state(), test::world())));
 }
 
-TEST_P(EveryMesh, MomentsHaveTheNamesOfCheckpoints) {
-  ShardedModel sharded(tiny(), GetParam());
-  const Optimizer adamw({.name = OptimizerName::adamw}, sharded.fsdp());
-  ASSERT_EQ(adamw.moments().size(), 2U);
-  EXPECT_EQ(adamw.moments()[0].name, "exp_avg");
-  EXPECT_EQ(adamw.moments()[1].name, "exp_avg_sq");
-  const Optimizer sgd({.name = OptimizerName::sgd}, sharded.fsdp());
-  ASSERT_EQ(sgd.moments().size(), 1U);
-  EXPECT_EQ(sgd.moments()[0].name, "momentum");
+TEST(Optimizer, MomentsHaveTheNamesOfCheckpoints) {
+  EXPECT_EQ(moments_of(OptimizerName::adamw), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(moments_of(OptimizerName::sgd), std::vector<std::string>{"momentum"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,

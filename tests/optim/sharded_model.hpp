@@ -2,6 +2,7 @@
 
 #include "model/llama_config.hpp"
 #include "mpi_world.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 
 namespace llamesh::test {
@@ -15,26 +16,29 @@ struct MeshSizes {
 /// The parameters of a model, sharded over all ranks of the test program.
 class ShardedModel {
  public:
-  ShardedModel(const model::LlamaConfig& config, MeshSizes mesh)
+  ShardedModel(const model::LlamaConfig& config, MeshSizes mesh,
+               optim::OptimizerName optimizer = optim::OptimizerName::adamw)
       : table_(model::parameter_table(config)),
-        layout_(table_, sharding::make_units(table_, {}), mesh.shard),
-        mesh_(world(), comm::discover_topology(world(), 0),
-              comm::ParallelDims({{"replicate", mesh.replicate}, {"shard", mesh.shard}})),
-        fsdp_(layout_, mesh_, {}, {}) {}
+        layout_(table_, sharding::make_units(table_, {}),
+                comm::ParallelDims({{"replicate", mesh.replicate}, {"shard", mesh.shard}})),
+        mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
+        state_(layout_, mesh_, {}, optim::moments_of(optimizer)),
+        fsdp_(state_, mesh_, {}, {}) {}
 
   const model::ParameterTable& table() const { return table_; }
   const sharding::ShardLayout& layout() const { return layout_; }
+  sharding::ShardedState& state() { return state_; }
   sharding::Fsdp& fsdp() { return fsdp_; }
 
   /// Calls visit(unit, piece) for everything that this rank owns.
   template <class Visit>
   void for_each_piece(Visit visit) const {
     for (std::size_t u = 0; u < layout_.units().size(); ++u)
-      for (const auto& piece : layout_.pieces(u, fsdp_.shard_rank())) visit(u, piece);
+      for (const auto& piece : layout_.pieces(u, state_.rank())) visit(u, piece);
   }
   /// The largest magnitude in the padding of this rank's shard of a unit.
   float padding_of(std::size_t unit, const Tensor& shard) const {
-    const auto pieces = layout_.pieces(unit, fsdp_.shard_rank());
+    const auto pieces = layout_.pieces(unit, state_.rank());
     const std::int64_t used = pieces.empty() ? 0 : pieces.back().offset + pieces.back().count;
     float largest = 0;
     for (std::int64_t i = used; i < shard.numel(); ++i) {
@@ -48,6 +52,7 @@ class ShardedModel {
   model::ParameterTable table_;
   sharding::ShardLayout layout_;
   comm::DeviceMesh mesh_;
+  sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
 };
 

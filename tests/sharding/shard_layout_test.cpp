@@ -22,24 +22,31 @@ model::LlamaConfig odd_config(bool tied) {
 
 class EveryLayout : public testing::TestWithParam<std::tuple<int, Wrap, bool>> {};
 
+comm::ParallelDims shards(int count) {
+  return comm::ParallelDims({{"shard", count}});
+}
+
 TEST_P(EveryLayout, EveryElementLiesOnExactlyOneRank) {
   const auto [shard_size, wrap, tied] = GetParam();
   const auto table = model::parameter_table(odd_config(tied));
-  const ShardLayout layout(table, make_units(table, {wrap, 300}), shard_size);
+  const ShardLayout layout(table, make_units(table, {wrap, 300}), shards(shard_size));
   std::vector<std::vector<int>> seen;
   for (const auto& p : table.parameters) seen.emplace_back(static_cast<std::size_t>(p.numel()), 0);
   for (std::size_t u = 0; u < layout.units().size(); ++u)
-    for (int rank = 0; rank < shard_size; ++rank)
+    for (int rank = 0; rank < shard_size; ++rank) {
+      std::int64_t end = 0;  // of the pieces so far in the rank's shard
       for (const auto& piece : layout.pieces(u, rank)) {
-        EXPECT_GE(piece.offset, 0);
-        EXPECT_LE(piece.offset + piece.count, layout.units()[u].shard_numel);
-        for (std::int64_t i = 0; i < piece.count; ++i) {
+        EXPECT_EQ(piece.offset, end);
+        end += piece.count;
+        EXPECT_LE(end, layout.units()[u].shard_numel);
+        const auto place = layout.place(piece.parameter);
+        EXPECT_EQ(place.unit, u);
+        EXPECT_EQ(place.offset + piece.begin, rank * layout.units()[u].shard_numel + piece.offset);
+        EXPECT_EQ(layout.range(piece, rank).box, Box::whole(table[piece.parameter].shape));
+        for (std::int64_t i = 0; i < piece.count; ++i)
           ++seen[model::index(piece.parameter)][static_cast<std::size_t>(piece.begin + i)];
-          const auto owner = layout.owner(piece.parameter, piece.begin + i);
-          ASSERT_EQ(owner.rank, rank);
-          ASSERT_EQ(owner.offset, piece.offset + i);
-        }
       }
+    }
   for (const auto& elements : seen)
     for (const int times : elements) ASSERT_EQ(times, 1);
 }
@@ -47,7 +54,7 @@ TEST_P(EveryLayout, EveryElementLiesOnExactlyOneRank) {
 TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
   const auto [shard_size, wrap, tied] = GetParam();
   const auto table = model::parameter_table(odd_config(tied));
-  const ShardLayout layout(table, make_units(table, {wrap, 300}), shard_size);
+  const ShardLayout layout(table, make_units(table, {wrap, 300}), shards(shard_size));
   std::int64_t sum = 0;
   for (const auto& unit : layout.units()) {
     EXPECT_EQ(unit.shard_numel % 32, 0);
@@ -61,7 +68,7 @@ TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
 
 TEST(ShardLayout, MatricesUsedTogetherAreNeighbours) {
   const auto table = model::parameter_table(odd_config(false));
-  const ShardLayout layout(table, make_units(table, {}), 4);
+  const ShardLayout layout(table, make_units(table, {}), shards(4));
   for (const auto& layer : table.layers) {
     const auto end = [&](const model::Leaf& l) {
       return layout.place(l.weight).offset + table[l.weight].numel();

@@ -10,6 +10,8 @@
 namespace llamesh::sharding {
 namespace {
 
+const comm::ParallelDims two_shards({{"shard", 2}});
+
 model::LlamaConfig llama2(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                           std::int64_t heads, std::int64_t kv_heads) {
   model::LlamaConfig c;
@@ -76,7 +78,7 @@ TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
 Names described(const model::LlamaConfig& config, const WrapOptions& options, Layers layers) {
   const auto table = model::parameter_table(config);
   std::istringstream lines(
-      describe_units(ShardLayout(table, make_units(table, options), 2), layers));
+      describe_units(ShardLayout(table, make_units(table, options), two_shards), layers));
   Names names;
   for (std::string line; std::getline(lines, line);)
     names.push_back(line.substr(0, line.find("  ", line.find_first_not_of(' '))));
@@ -109,7 +111,8 @@ TEST(WrapPolicy, DescriptionFoldsWhatLayersHaveInOtherUnits) {
 
 TEST(WrapPolicy, DescriptionSaysSizes) {
   const auto table = model::parameter_table(llama2(64, 96, 3, 4, 4));
-  const auto text = describe_units(ShardLayout(table, make_units(table, {}), 2), Layers::folded);
+  const auto text =
+      describe_units(ShardLayout(table, make_units(table, {}), two_shards), Layers::folded);
   EXPECT_NE(text.find(" 2048000"), std::string::npos);      // 32000 x 64
   EXPECT_NE(text.find(" 3 x 34944 "), std::string::npos);   // 4 x 64^2 + 3 x 64 x 96 + 2 x 64
   EXPECT_NE(text.find(" 3 x 17472\n"), std::string::npos);  // of each of 2 ranks

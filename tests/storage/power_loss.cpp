@@ -156,7 +156,7 @@ class Start {
     spdlog::set_level(spdlog::level::off);
     // A lease of another host is waited for; this one is what the killed process left.
     fs::remove(folder / "checkpoints/.lease");
-    checkpoint::Store store(folder / "checkpoints", {}, job_.comms());
+    checkpoint::Store store(folder / "checkpoints", {}, world());
     job_.fill(0);
     const auto metrics = train::open_run_folder(folder);
     const auto found = store.resume(job_.state(), "auto");

@@ -53,7 +53,7 @@ TEST_F(SetupTest, FillsInWhatWasLeftOpen) {
   EXPECT_EQ(setup.micro_batches, 1);
   EXPECT_EQ(setup.inputs.model.head_dim, 6);
   EXPECT_EQ(setup.mesh.ranks(), ranks);
-  EXPECT_EQ(setup.layout->shard_size(), setup.mesh.axes().back().size);
+  EXPECT_EQ(setup.layout->units()[0].shards, setup.mesh.group_size(setup.mesh.named({"shard"})));
   EXPECT_TRUE(setup.train_tokens);
   EXPECT_FALSE(setup.validation_tokens);
 }

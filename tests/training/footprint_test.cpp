@@ -29,7 +29,7 @@ TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
   const auto outcome = run(world(), in);
   const auto& traffic = outcome.traffic;
 
-  const std::int64_t s = setup.layout->shard_size();
+  const std::int64_t s = setup.layout->units()[0].shards;
   const std::int64_t r = setup.mesh.ranks() / s;
   const std::int64_t a = setup.micro_batches;
   std::int64_t gathered = 0;  // elements, over all gathers of a micro-batch
@@ -84,7 +84,7 @@ TEST_P(AtRest, ARankHolds16BytesAParameter) {
   const auto record = trainer.train_step();
   const auto held = device::MemoryMeter::instance().in_use() - before;
   const double formula =
-      16.0 * static_cast<double>(setup.table->numel()) / setup.layout->shard_size();
+      16.0 * static_cast<double>(setup.table->numel()) / setup.layout->units()[0].shards;
   constexpr double staging = 1 << 21;  // of an axis that goes by messages: what is on its way
   EXPECT_GE(static_cast<double>(held), formula);
   EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);

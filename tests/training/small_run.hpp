@@ -57,7 +57,7 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
     outcome.traffic_between_nodes = record.traffic_between_nodes;
   }
   for (std::size_t u = 0; u < setup.layout->units().size(); ++u) {
-    const auto shard = trainer.fsdp().master(u).span<float>();
+    const auto shard = trainer.state().masters().shards[u].span<float>();
     outcome.masters.insert(outcome.masters.end(), shard.begin(), shard.end());
   }
   return outcome;

@@ -123,7 +123,7 @@ TEST(Replicas, HoldTheSameBits) {
                          outcome.masters.size() * sizeof(float));
   const auto all = world().all_gather(mine);
   const auto setup = train::make_setup(world(), in);
-  const int shard = setup.layout->shard_size();
+  const int shard = setup.layout->units()[0].shards;
   for (int r = 0; r < world().size(); ++r)
     EXPECT_TRUE(all[static_cast<std::size_t>(r)] == all[static_cast<std::size_t>(r % shard)])
         << "rank " << r;

@@ -1,0 +1,149 @@
+// Checkpoints and Hugging Face folders of parameters that are cut as well as sharded: what one
+// placement has written another one reads, to the bit.
+#include <fcntl.h>
+
+#include <deque>
+
+#include "../sharding/placements.hpp"
+#include "checkpoint/format.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/reader.hpp"
+#include "fixture.hpp"
+
+namespace llamesh::test {
+namespace {
+
+using checkpoint::Store;
+
+const comm::ParallelDims cube({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
+
+/// The same mesh, cut by other dims.
+sharding::Placements cut_in_another_turn(const model::ParameterTable& table,
+                                         const comm::ParallelDims& dims) {
+  auto placements = sharding::whole_and_sharded(table, dims);
+  for (std::size_t i = 0; i < placements.size(); ++i)
+    (i % 2 == 0 ? placements[i].cut.back() : placements[i].cut.front()) = dims.named({"tensor"});
+  return placements;
+}
+
+/// Matrices cut by both dims: by rows along `shard`, by columns along `tensor`; not flat-sharded.
+sharding::Placements cut_twice(const model::ParameterTable& table, const comm::ParallelDims& dims) {
+  sharding::Placements placements;
+  for (const auto& parameter : table.parameters) {
+    placements.push_back({std::vector<comm::AxisSet>(parameter.shape.size()), {}});
+    if (parameter.shape.size() == 1) continue;
+    placements.back().cut = {dims.named({"shard"}), dims.named({"tensor"})};
+  }
+  return placements;
+}
+
+model::LlamaConfig even_config() {
+  auto config = small_config();
+  config.vocab_size = 98;
+  return config.resolved();
+}
+
+std::deque<Job> jobs() {  // a job stays where it was made
+  std::deque<Job> all;
+  for (const auto placements :
+       {sharding::whole_and_sharded, cut_in_turn, cut_in_another_turn, cut_twice})
+    all.emplace_back(cube, placements, sharding::Wrap::layer, even_config());
+  all.emplace_back(comm::ParallelDims({{"shard", 8}}), sharding::whole_and_sharded,
+                   sharding::Wrap::none, even_config());
+  return all;
+}
+
+TEST(Placements, ACheckpointOfAnyIsReadByEveryOther) {
+  const auto all = jobs();
+  for (std::size_t w = 0; w < all.size(); ++w) {
+    const Folder folder;
+    all[w].fill(1);
+    const auto path = Store(folder.path(), {}, world()).save(all[w].state(), progress(5));
+    checkpoint::verify(path, world());
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      all[r].fill(2);
+      ASSERT_TRUE(Store(folder.path(), {}, world()).resume(all[r].state(), "auto"));
+      EXPECT_EQ(all[r].wrong(1), 0) << "written by " << w << ", read by " << r;
+    }
+  }
+}
+
+TEST(Placements, TheDatasetsAreTheSameWhateverWroteThem) {
+  std::vector<std::vector<float>> first;
+  for (const auto& job : jobs()) {
+    const Folder folder;
+    job.fill(3);
+    const auto path = Store(folder.path(), {}, world()).save(job.state(), progress(5));
+    if (world().rank() != 0) continue;
+    EXPECT_TRUE(checkpoint::find_damage(path).empty());
+    std::vector<std::vector<float>> seen;
+    for (const auto& entry : checkpoint::read_manifest(path).datasets) {
+      auto& values = seen.emplace_back(static_cast<std::size_t>(entry.numel()));
+      checkpoint::for_each_range(path, entry, [&](std::int64_t begin, std::span<const float> part) {
+        std::ranges::copy(part, values.begin() + begin);
+      });
+    }
+    if (first.empty()) first = seen;
+    EXPECT_EQ(seen, first);
+  }
+}
+
+TEST(Placements, OnlyCutDatasetsNeedTheNewFormat) {
+  const auto all = jobs();
+  EXPECT_EQ(checkpoint::version_of(checkpoint::datasets_of(all[0].state())), 1);
+  EXPECT_EQ(checkpoint::version_of(checkpoint::datasets_of(all[1].state())), 2);
+}
+
+TEST(Placements, AFlippedBitInAColumnIsFound) {
+  const Folder folder;
+  const Job job(cube, cut_in_another_turn, sharding::Wrap::layer, even_config());
+  job.fill(1);
+  const auto path = Store(folder.path(), {}, world()).save(job.state(), progress(5));
+  std::int64_t missed = 0;
+  if (world().rank() == 0) {
+    const auto manifest = checkpoint::read_manifest(path);
+    for (const auto& entry : manifest.datasets) {
+      auto file = Descriptor::to_write(path / checkpoint::state_name, O_RDWR);
+      for (const std::int64_t element : {std::int64_t{0}, entry.numel() / 2, entry.numel() - 1}) {
+        char byte = 0;
+        file.read(entry.offset + 4 * element, &byte, 1);
+        const char other = static_cast<char>(byte ^ 4);
+        file.write(entry.offset + 4 * element, &other, 1);
+        missed += checkpoint::find_damage(path).size() == 1 ? 0 : 1;
+        file.write(entry.offset + 4 * element, &byte, 1);
+      }
+    }
+  }
+  EXPECT_EQ(world().sum(missed), 0);
+}
+
+TEST(Placements, WeightsOfAHuggingFaceFolderAreTheSameOnEveryMesh) {
+  const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "model" /
+                      "golden" / "hf" / "gqa_8_2";
+  const auto config = checkpoint::read_hf_config(folder);
+  for (const auto by : {checkpoint::ReadBy::rank0, checkpoint::ReadBy::each_rank})
+    for (const auto placements : {cut_in_turn, cut_in_another_turn, cut_twice}) {
+      const Job job(cube, placements, sharding::Wrap::layer, config);
+      job.fill(1);
+      checkpoint::load_hf_weights(folder, job.state(), world(), by);
+      const checkpoint::HfWeights weights(folder);
+      std::int64_t wrong = 0;
+      for (std::size_t u = 0; u < job.layout.units().size(); ++u)
+        for (const auto& piece : job.layout.pieces(u, world().rank())) {
+          const auto& parameter = job.table[piece.parameter];
+          std::vector<float> all(static_cast<std::size_t>(parameter.numel()));
+          weights.read(parameter.name, 0, all);
+          const float* seen = job.groups[0].shards[u].as<float>() + piece.offset;
+          for_each_run(parameter.shape, job.layout.range(piece, world().rank()),
+                       [&](std::int64_t begin, std::int64_t, std::int64_t count) {
+                         for (std::int64_t i = begin; i < begin + count; ++i)
+                           wrong += *seen++ != all[static_cast<std::size_t>(i)] ? 1 : 0;
+                       });
+        }
+      EXPECT_EQ(world().sum(wrong), 0);
+    }
+}
+
+}  // namespace
+}  // namespace llamesh::test

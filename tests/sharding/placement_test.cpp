@@ -1,0 +1,77 @@
+#include "sharding/placement.hpp"
+
+#include <gtest/gtest.h>
+
+#include "core/error.hpp"
+#include "placements.hpp"
+#include "sharding/shard_layout.hpp"
+#include "sharding/wrap_policy.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+TEST(Placement, PartsOfACutMatrixAreEqualAndNumberedByRank) {
+  const comm::ParallelDims dims({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
+  const model::Parameter matrix{"w", {6, 8}, {}, model::Initial::normal};
+  const Placement by_columns{{{}, dims.named({"tensor"})}, dims.named({"shard"})};
+  EXPECT_EQ(parts(by_columns, dims), 2);
+  EXPECT_EQ(part(by_columns, dims, matrix, 0), (Box{{0, 0}, {6, 4}}));
+  EXPECT_EQ(part(by_columns, dims, matrix, 1), (Box{{0, 4}, {6, 4}}));
+  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(part_of(by_columns, dims, rank), rank % 2);
+  EXPECT_EQ(by_columns.replicated(dims), dims.named({"replicate"}));
+  const Placement by_both{{dims.named({"shard"}), dims.named({"tensor"})}, {}};
+  EXPECT_EQ(parts(by_both, dims), 4);
+  EXPECT_EQ(part(by_both, dims, matrix, 3), (Box{{3, 4}, {3, 4}}));
+  for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(part_of(by_both, dims, rank), rank % 4);
+}
+
+TEST(Placement, ADimThatDoesNotDivideIsNamed) {
+  const comm::ParallelDims dims({{"tensor", 4}});
+  const model::Parameter matrix{"model.norm.weight", {6}, {}, model::Initial::ones};
+  try {
+    part({{dims.all()}, {}}, dims, matrix, 0);
+    FAIL() << "6 elements were cut into 4";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "model.norm.weight: dim 0 of 6 elements cannot be cut into 4 equal parts");
+  }
+}
+
+/// A table as a mixture of experts has it: beside a Llama's matrices a stack of them.
+model::ParameterTable table_with_experts() {
+  model::LlamaConfig c;
+  c.hidden_size = 12;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 2;
+  c.vocab_size = 38;
+  auto table = model::parameter_table(c.resolved());
+  table.parameters.push_back({"experts", {4, 6, 10}, table.root, model::Initial::normal});
+  return table;
+}
+
+TEST(Placement, EveryElementLiesOnceInEachGroupOfReplicas) {
+  const comm::ParallelDims dims({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
+  const auto table = table_with_experts();
+  const ShardLayout layout(table, make_units(table, {}), dims, test::cut_in_turn(table, dims));
+  for (std::size_t p = 0; p < table.parameters.size(); ++p) {
+    const auto id = static_cast<ParameterId>(p);
+    const auto replicas = dims.group_size(layout.placement(id).replicated(dims));
+    std::vector<int> seen(static_cast<std::size_t>(table[id].numel()), 0);
+    for (int rank = 0; rank < dims.ranks(); ++rank)
+      for (const auto& piece : layout.pieces(layout.place(id).unit, rank))
+        if (piece.parameter == id)
+          for_each_run(table[id].shape, layout.range(piece, rank),
+                       [&](std::int64_t begin, std::int64_t, std::int64_t count) {
+                         for (std::int64_t i = begin; i < begin + count; ++i)
+                           ++seen.at(static_cast<std::size_t>(i));
+                       });
+    for (const int times : seen) ASSERT_EQ(times, replicas) << table[id].name;
+    std::int64_t together = 0;
+    for (const auto& box : layout.parts(id)) together += box.numel();
+    EXPECT_EQ(together, table[id].numel());
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::sharding
