@@ -56,8 +56,8 @@ show_stuck() {
   done
 }
 # ended: waits for the job and returns its code. One that does not end is killed and fails the test, unless none of the
-# ranks is left: once in some hundred kills mpirun alone does not end (Open MPI 4.1.4 with PMIx 4.2.2: orte_finalize
-# waits for a mutex in PMIx_server_finalize that nobody holds any more). That returns 255.
+# ranks is left: after 5 of 218 kills within the first 1.5 s, on a busy machine, mpirun alone did not end, since in
+# Open MPI 4.1.4 with PMIx 4.2.2 its orte_finalize waits for a mutex in PMIx_server_finalize. That returns 255.
 ended() {
   local who code left
   wait -n -p who "$job" "$timer"
@@ -70,7 +70,7 @@ ended() {
   wait $job 2>/dev/null
   [ -z "$left" ] || exit 1
   stuck=$((stuck + 1))
-  [ $stuck -le 2 ] || give_up "mpirun alone did not end, for the third time"
+  [ $stuck -le $(((n + 3) / 4)) ] || give_up "mpirun alone did not end, $stuck times"
   return 255
 }
 
