@@ -6,14 +6,9 @@
 #include <cstdio>
 #include <initializer_list>
 
-#include "app/bench.hpp"
-#include "app/convert.hpp"
-#include "app/diff.hpp"
-#include "app/evaluate.hpp"
-#include "app/generate.hpp"
-#include "app/inspect.hpp"
-#include "app/report.hpp"
-#include "app/verify.hpp"
+#include "app/bench/bench.hpp"
+#include "app/commands/commands.hpp"
+#include "app/report/report.hpp"
 #include "config/reader.hpp"
 
 namespace llamesh::app {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "app/command_line.hpp"
-#include "app/session.hpp"
+#include "app/program.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "app/bench.hpp"
+#include "app/bench/bench.hpp"
 #include "comm/mpi.hpp"
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"

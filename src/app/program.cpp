@@ -1,4 +1,4 @@
-#include "app/session.hpp"
+#include "app/program.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "app/commands.hpp"
-#include "app/session.hpp"
+#include "app/commands/commands.hpp"
+#include "app/program.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "comm/topology.hpp"

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "app/bench.hpp"
-#include "app/bench_timing.hpp"
-#include "app/session.hpp"
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_timing.hpp"
+#include "app/program.hpp"
 #include "ops/bf16_products.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "ops/ops.hpp"

@@ -1,4 +1,4 @@
-#include "app/inspect.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "app/bench.hpp"
-#include "app/bench_timing.hpp"
-#include "app/session.hpp"
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_timing.hpp"
+#include "app/program.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "checkpoint/state.hpp"
@@ -32,5 +33,15 @@ class RandomState {
   device::Buffer buffer_;
   std::vector<checkpoint::StateGroup> groups_;
 };
+
+enum class WriteBack : bool { at_the_end, early };
+
+/// One file shared by all ranks, each with its part of it, as a checkpoint has it.
+void raw_write(const std::filesystem::path& path, const RandomState& state, int rank,
+               WriteBack write_back);
+/// Reads this rank's part of it back into the state.
+void raw_read(const std::filesystem::path& path, const RandomState& state, int rank);
+/// What was written is on the disk already, so the system can forget it.
+void drop_from_cache(const std::filesystem::path& path);
 
 }  // namespace llamesh::app

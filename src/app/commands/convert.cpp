@@ -1,4 +1,4 @@
-#include "app/convert.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 
@@ -75,6 +75,28 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
     spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
 }
 
+/// "5GB", "500MB", "2GiB", "4096" in bytes, as transformers reads them. Throws a user error for
+/// anything else.
+std::int64_t bytes_of_size(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, std::int64_t>, 8> units{{{"", 1},
+                                                                            {"B", 1},
+                                                                            {"KB", 1'000},
+                                                                            {"MB", 1'000'000},
+                                                                            {"GB", 1'000'000'000},
+                                                                            {"KiB", 1 << 10},
+                                                                            {"MiB", 1 << 20},
+                                                                            {"GiB", 1 << 30}}};
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
+  for (const auto& [name, bytes] : units)
+    if (error == std::errc{} && unit == name && number > 0 &&
+        !__builtin_mul_overflow(number, bytes, &number))
+      return number;
+  fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
+       text);
+}
+
 void export_folder(const fs::path& from, const ConvertArguments& arguments,
                    const comm::Communicator& world) {
   checkpoint::ExportOptions options;
@@ -96,26 +118,6 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
 }
 
 }  // namespace
-
-std::int64_t bytes_of_size(const std::string& text) {
-  constexpr std::array<std::pair<std::string_view, std::int64_t>, 8> units{{{"", 1},
-                                                                            {"B", 1},
-                                                                            {"KB", 1'000},
-                                                                            {"MB", 1'000'000},
-                                                                            {"GB", 1'000'000'000},
-                                                                            {"KiB", 1 << 10},
-                                                                            {"MiB", 1 << 20},
-                                                                            {"GiB", 1 << 30}}};
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  for (const auto& [name, bytes] : units)
-    if (error == std::errc{} && unit == name && number > 0 &&
-        !__builtin_mul_overflow(number, bytes, &number))
-      return number;
-  fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
-       text);
-}
 
 int convert(const ConvertArguments& arguments) {
   const comm::MpiSession session;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "app/bench.hpp"
-#include "app/session.hpp"
+#include "app/bench/bench.hpp"
+#include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"

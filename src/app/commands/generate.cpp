@@ -1,4 +1,4 @@
-#include "app/generate.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "app/loaded_model.hpp"
-#include "app/session.hpp"
+#include "app/program.hpp"
 #include "data/tokenizer.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"

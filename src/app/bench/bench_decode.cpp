@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "app/bench.hpp"
-#include "app/bench_timing.hpp"
-#include "app/session.hpp"
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_timing.hpp"
+#include "app/program.hpp"
 #include "model/decoder.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/parameters.hpp"

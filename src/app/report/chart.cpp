@@ -1,4 +1,4 @@
-#include "app/chart.hpp"
+#include "app/report/chart.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "app/run_metrics.hpp"
+#include "app/report/run_metrics.hpp"
 
 #include <cmath>
 #include <limits>

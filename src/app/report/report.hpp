@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "app/run_metrics.hpp"
+#include "app/report/run_metrics.hpp"
 
 namespace llamesh::app {
 

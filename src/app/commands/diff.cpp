@@ -1,4 +1,4 @@
-#include "app/diff.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "app/evaluate.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "app/json_output.hpp"
 #include "app/loaded_model.hpp"
-#include "app/session.hpp"
+#include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
 #include "data/jsonl.hpp"

@@ -5,14 +5,16 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "app/bench.hpp"
-#include "app/bench_checkpoint_raw.hpp"
-#include "app/bench_checkpoint_state.hpp"
-#include "app/bench_checkpoint_timings.hpp"
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_checkpoint_state.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/session.hpp"
@@ -28,6 +30,59 @@ checkpoint::Progress at_step(std::int64_t step) {
   checkpoint::Progress progress;
   progress.step = step;
   return progress;
+}
+
+/// Seconds of a kind of work, and of the raw work that went before or after it in the same round.
+struct Timings {
+  std::string name;
+  std::vector<double> seconds;
+};
+
+/// A number of /proc/self/status, in bytes.
+std::int64_t status_of(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key + ":")) {
+      std::int64_t kibibytes = 0;
+      std::istringstream(line.substr(key.size() + 1)) >> kibibytes;
+      return kibibytes * 1024;
+    }
+  return 0;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// Of raw: the fastest round against raw's fastest, which a disk that others use leaves alone; then
+/// the median, least and most over the rounds, each against the raw work of its own round.
+void print_line(const Timings& timings, const Timings& raw, double bytes) {
+  std::vector<double> percent;
+  for (std::size_t i = 0; i < timings.seconds.size(); ++i)
+    percent.push_back(100 * raw.seconds[i] / timings.seconds[i]);
+  const double best = std::ranges::min(timings.seconds);
+  fmt::print("{:<36} {:>9.3f} {:>9.2f} {:>9.2f} {:>8.0f} % {:>8.0f} % {:>7.0f} to {:.0f} %\n",
+             timings.name, median(timings.seconds), bytes / median(timings.seconds) * 1e-9,
+             bytes / best * 1e-9, 100 * std::ranges::min(raw.seconds) / best, median(percent),
+             std::ranges::min(percent), std::ranges::max(percent));
+}
+
+/// Seconds until the last rank is through.
+double seconds_of(const comm::Communicator& world, const std::function<void()>& work) {
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  comm::agree(world, work);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(world.max(static_cast<std::int64_t>(seconds.count() * 1e9))) * 1e-9;
+}
+
+/// By how much the resident memory rises at most during `work`, on the rank where it rises most.
+double rise_in_mib(const comm::Communicator& world, const std::function<void()>& work) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts from here
+  const auto before = status_of("VmRSS");
+  work();
+  return static_cast<double>(world.max(status_of("VmHWM") - before)) / (1 << 20);
 }
 
 class Bench {

@@ -1,4 +1,4 @@
-#include "app/bench_timing.hpp"
+#include "app/bench/bench_timing.hpp"
 
 #include <fmt/format.h>
 #include <omp.h>

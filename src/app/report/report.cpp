@@ -1,4 +1,4 @@
-#include "app/report.hpp"
+#include "app/report/report.hpp"
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
@@ -8,9 +8,9 @@
 #include <functional>
 #include <limits>
 
-#include "app/chart.hpp"
-#include "app/report_style.hpp"
-#include "app/run_metrics.hpp"
+#include "app/report/chart.hpp"
+#include "app/report/report_style.hpp"
+#include "app/report/run_metrics.hpp"
 #include "core/file.hpp"
 #include "model/llama_config.hpp"
 #include "model/parameters.hpp"

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "app/commands.hpp"
+#include "app/commands/commands.hpp"
 #include "comm/nccl.hpp"
 #include "comm/session.hpp"
 #include "core/version.hpp"

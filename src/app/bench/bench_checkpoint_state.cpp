@@ -1,16 +1,21 @@
-#include "app/bench_checkpoint_state.hpp"
+#include "app/bench/bench_checkpoint_state.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "checkpoint/format.hpp"
+#include "core/file.hpp"
 #include "core/philox.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/wrap_policy.hpp"
 
 namespace llamesh::app {
 namespace {
+
+constexpr std::int64_t piece = 4 << 20;  // bytes of one read or write
 
 /// A Llama whose fp32 weights and two moments are about `mebibytes` together.
 model::LlamaConfig config_of(std::int64_t mebibytes) {
@@ -62,6 +67,30 @@ void RandomState::fill() const {
   fill_normal(numbers, 0, count / 4, 1, fmt::format("bench {}", rank_), 1.0F);
   for (std::int64_t at = count; at < buffer_.bytes(); at += count)
     std::copy_n(buffer_.data(), std::min(count, buffer_.bytes() - at), buffer_.data() + at);
+}
+
+void raw_write(const std::filesystem::path& path, const RandomState& state, int rank,
+               WriteBack write_back) {
+  auto file = Descriptor::to_write(path, O_WRONLY | O_CREAT);
+  const auto begin = rank * state.bytes();
+  for (std::int64_t at = 0; at < state.bytes(); at += piece) {
+    const auto count = std::min(piece, state.bytes() - at);
+    file.write(begin + at, state.data() + at, count);
+    if (write_back == WriteBack::early)
+      ::sync_file_range(file.get(), begin + at, count, SYNC_FILE_RANGE_WRITE);
+  }
+  file.sync();
+}
+
+void raw_read(const std::filesystem::path& path, const RandomState& state, int rank) {
+  const auto file = Descriptor::to_read(path);
+  const auto begin = rank * state.bytes();
+  for (std::int64_t at = 0; at < state.bytes(); at += piece)
+    file.read(begin + at, state.data() + at, std::min(piece, state.bytes() - at));
+}
+
+void drop_from_cache(const std::filesystem::path& path) {
+  ::posix_fadvise(Descriptor::to_read(path).get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 }  // namespace llamesh::app

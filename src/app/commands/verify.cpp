@@ -1,4 +1,4 @@
-#include "app/verify.hpp"
+#include "app/commands/commands.hpp"
 
 #include <fmt/format.h>
 
