@@ -70,7 +70,7 @@ void CommandLine::add_train() {
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
   add_device(command, to.device);
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
-  command->add_flag("--print-mesh", to.print_mesh, "Print which rank stands where, and stop");
+  command->add_flag("--print-mesh", to.print_mesh, "Print which rank is where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
   command->add_flag("--all", to.print_all,
                     "Of --print-units: each layer, also where they are equal");

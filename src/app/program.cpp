@@ -56,11 +56,11 @@ void use_faster_bf16_products() {
 void refuse(const comm::Launch& launch, const std::string& what) {
   std::optional<comm::MpiSession> session;
   if (launch.by_open_mpi()) session.emplace();  // it takes part in ending the job
-  if (launch.rank != 0) throw comm::Failed(ExitCode::bad_input);
+  if (launch.rank != 0) throw comm::PeerFailure(ExitCode::bad_input);
   fail(ExitCode::bad_input, "{}", what);
 }
 
-void await_the_teller() {
+void await_reporting_rank() {
   // The first rank to end makes srun --kill-on-bad-exit send this to the others, which would end
   // with the signal's exit code instead of their own.
   std::signal(SIGTERM, SIG_IGN);
@@ -70,8 +70,8 @@ void await_the_teller() {
 void run_or_abort(const std::function<void()>& work) {
   try {
     work();
-  } catch (const comm::Failed& error) {
-    await_the_teller();
+  } catch (const comm::PeerFailure& error) {
+    await_reporting_rank();
     comm::abort_job(error.code());
   } catch (const std::exception& any) {
     const Error error = as_error(any);

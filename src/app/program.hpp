@@ -30,15 +30,15 @@ void use_lone_device(const std::string& choice);
 void use_faster_bf16_products();
 
 /// Ends a command for what every rank finds in the command line before MPI is there: the first one
-/// throws the user error, the others comm::Failed.
+/// throws the user error, the others comm::PeerFailure.
 [[noreturn]] void refuse(const comm::Launch& launch, const std::string& what);
 
-/// Before a rank leaves for a fault that another one tells: the first rank to end takes the others
-/// with it, so the one that tells has to be given the time for its line. It then ends the wait.
-void await_the_teller();
+/// Before a rank leaves for an error that another one reports: the first rank to end takes the
+/// others with it, so the reporting rank needs the time for its line. It then ends the wait.
+void await_reporting_rank();
 
 /// Runs work in which an error of one rank cannot be agreed upon, since the others may be in the
-/// middle of a collective: the rank that has the error tells it and ends the job.
+/// middle of a collective: the rank that has the error reports it and ends the job.
 void run_or_abort(const std::function<void()>& work);
 
 }  // namespace llamesh::app

@@ -49,7 +49,7 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const Groups& gr
 Store::~Store() {
   try {
     wait();
-  } catch (const comm::Failed&) {  // another rank tells
+  } catch (const comm::PeerFailure&) {  // another rank tells
   } catch (const std::exception& error) {
     spdlog::error("the last checkpoint was not saved: {}", error.what());
   }
@@ -219,7 +219,7 @@ bool Store::is_good(std::int64_t step) {
     verify(path, world_);
     verified_.insert(step);
     return true;
-  } catch (const comm::Failed&) {  // another rank logs it
+  } catch (const comm::PeerFailure&) {  // another rank logs it
   } catch (const Error& error) {
     spdlog::warn("checkpoint {} is damaged: {}", path.string(), error.what());
   }
@@ -258,7 +258,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
       if (world_.rank() == 0) spdlog::info("resuming from {}", path.string());
       if (mode == "auto") verified_.insert(progress.step);
       return progress;
-    } catch (const comm::Failed& failed) {
+    } catch (const comm::PeerFailure& failed) {
       if (failed.code() != ExitCode::io_failure) throw;  // another rank tells
     } catch (const Error& error) {
       if (error.code() != ExitCode::io_failure) throw;

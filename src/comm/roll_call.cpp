@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -259,12 +259,12 @@ Verdict RollCall::has_not_come(const Roll& roll, int other) const {
 }
 
 void RollCall::take_leave(bool gave_verdict) {
-  Patience patience;
+  Backoff backoff;
   const auto serve = [&] {
     answer_questions();
     hear_answers();
     forget_what_was_sent();
-    patience.pause();
+    backoff.pause();
   };
   while (!unanswered_.empty() && !gave_verdict) serve();
   MPI_Request all_are_here = MPI_REQUEST_NULL;

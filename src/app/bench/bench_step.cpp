@@ -68,7 +68,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
   const auto steps = inputs.train.steps;
-  comm::agree(world, [&] {  // every rank sees the same, one tells
+  comm::agree(world, [&] {  // every rank sees the same, one reports
     validate(steps >= 2, "bench step needs train.steps of at least 2, not {}", steps);
     if (tune_gemms.empty()) return;
     validate(device::kind() == device::Kind::cuda,

@@ -34,7 +34,7 @@ void print_asked(const TrainArguments& asked, const std::string& text, const tra
                                                                        : sharding::Layers::folded));
 }
 
-/// One process stands for all ranks. Where several were launched, each would print the same.
+/// One process prints for all ranks. Where several were launched, each would print the same.
 void refuse_launch(int ranks) {
   const auto launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
   // That variable alone is a shell inside an allocation.

@@ -39,7 +39,7 @@ struct Chart {
 /// and colours. Without any finite point it says "nothing recorded".
 std::string draw(const Chart& chart);
 
-/// Ticks at 1, 2 or 5 times a power of ten that lie within [low, high], about `count` of them.
+/// Ticks at 1, 2 or 5 times a power of ten within [low, high], about `count` of them.
 std::vector<double> nice_ticks(double low, double high, int count);
 
 /// A number for people: 1234567 -> "1.23 M"; three significant digits.

@@ -19,7 +19,7 @@ struct StepMetrics {
   std::map<std::string, double> traffic_between_nodes;  ///< those of them that left its node
 };
 
-/// What metrics.jsonl tells of a run, by step and as if it had never been interrupted: after a
+/// What metrics.jsonl says of a run, by step and as if it had never been interrupted: after a
 /// resume the steps done again replace those of before, and what lay beyond the resumed step is
 /// dropped.
 struct RunMetrics {

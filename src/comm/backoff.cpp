@@ -1,4 +1,4 @@
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -26,10 +26,10 @@ void stop_waiting() noexcept {
 }
 
 void throw_if_stopped() {
-  if (stopped.load(std::memory_order_relaxed)) throw Failed(ExitCode::internal_error);
+  if (stopped.load(std::memory_order_relaxed)) throw PeerFailure(ExitCode::internal_error);
 }
 
-void Patience::pause() {
+void Backoff::pause() {
   throw_if_stopped();
   if (++pauses_ <= yields_before_sleep) {
     sched_yield();
@@ -39,7 +39,7 @@ void Patience::pause() {
   std::this_thread::sleep_for(sleep_);
 }
 
-void Patience::reset() {
+void Backoff::reset() {
   pauses_ = 0;
   sleep_ = std::chrono::microseconds{0};
 }

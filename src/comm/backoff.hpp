@@ -4,11 +4,11 @@
 
 namespace llamesh::comm {
 
-/// How a thread waits for other ranks without holding the core from those that compute: it yields
-/// at first, then sleeps for intervals that grow to 100 us. Every pause throws Failed once
+/// How a thread polls for other ranks without holding the core from those that compute: it yields
+/// at first, then sleeps for intervals that grow to 100 us. Every pause throws PeerFailure once
 /// stop_waiting() was called in this process. MPI's own blocking calls wait in the same way: this
 /// file's source replaces sched_yield().
-class Patience {
+class Backoff {
  public:
   void pause();
   /// Something moved: wait eagerly again.
@@ -24,7 +24,7 @@ class Patience {
 /// before the error can be printed and the job ended.
 void stop_waiting() noexcept;
 
-/// Throws Failed when stop_waiting() was called.
+/// Throws PeerFailure when stop_waiting() was called.
 void throw_if_stopped();
 
 }  // namespace llamesh::comm

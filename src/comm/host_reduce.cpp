@@ -1,4 +1,4 @@
-#include "comm/numbers.hpp"
+#include "comm/host_reduce.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ void accumulate_all(float* __restrict sum, const From* __restrict addend, std::i
 }  // namespace
 
 void copy_cast(const Tensor& to, const Tensor& from) {
-  expects(to.numel() == from.numel(), "a copy of {} numbers to {}", from.numel(), to.numel());
+  expects(to.numel() == from.numel(), "a copy of {} elements to {}", from.numel(), to.numel());
   if (to.data() == from.data() || to.numel() == 0) return;
   if (to.dtype() == from.dtype())
     std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.bytes()));
@@ -32,7 +32,8 @@ void copy_cast(const Tensor& to, const Tensor& from) {
 
 void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate) {
   if (accumulate == Accumulate::no) return copy_cast(sum, addend);
-  expects(sum.numel() == addend.numel(), "a sum of {} numbers and {}", sum.numel(), addend.numel());
+  expects(sum.numel() == addend.numel(), "a sum of {} elements and {}", sum.numel(),
+          addend.numel());
   if (addend.dtype() == DType::bf16)
     accumulate_all(sum.as<float>(), addend.as<bf16>(), sum.numel());
   else
@@ -49,11 +50,11 @@ void sum_parts(float* out, std::span<const std::byte* const> parts, DType dtype,
     if (!empty) std::copy_n(out + first, n, sum.data());
     for (const std::byte* part : parts) {
       const std::byte* from = part + first * size_of(dtype);
-      const auto take = [&](const auto* numbers) {
+      const auto take = [&](const auto* values) {
         if (empty)
-          convert(sum.data(), numbers, n);
+          convert(sum.data(), values, n);
         else
-          accumulate_all(sum.data(), numbers, n);
+          accumulate_all(sum.data(), values, n);
       };
       if (dtype == DType::bf16)
         take(reinterpret_cast<const bf16*>(from));

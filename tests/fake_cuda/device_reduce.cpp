@@ -1,9 +1,9 @@
 #include <cstring>
 
-#include "comm/nccl/numbers.hpp"
+#include "comm/nccl/device_reduce.hpp"
 #include "fake_stream.hpp"
 
-// What comm/nccl/numbers.cu does, whose kernels are not emulated.
+// What comm/nccl/device_reduce.cu does, whose kernels are not emulated.
 
 namespace llamesh::comm::nccl {
 namespace {

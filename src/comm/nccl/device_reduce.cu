@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "comm/nccl/numbers.hpp"
+#include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
 
-// Bound by memory: 6 to 12 bytes a number. Dense tensors whose ranges start at multiples of 64
-// bytes, so four numbers at a time are aligned.
+// Bound by memory: 6 to 12 bytes an element. Dense tensors whose ranges start at multiples of 64
+// bytes, so four elements at a time are aligned.
 
 namespace llamesh::comm::nccl {
 namespace {
