@@ -177,8 +177,10 @@ void Store::prune(const Manifest& newest) {
     try {
       verify_written(path, newest, world_);
       verified_.insert(step);
-    } catch (const std::exception&) {
-      on_rank_0_quietly([&] { quarantine_because(path, "does not read back as it was written"); });
+    } catch (const Error& error) {  // anything but an I/O failure says nothing about the file
+      if (error.code() == ExitCode::io_failure)
+        on_rank_0_quietly(
+            [&] { quarantine_because(path, "does not read back as it was written"); });
       throw;
     }
   }
