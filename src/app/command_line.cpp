@@ -6,14 +6,9 @@
 #include <cstdio>
 #include <initializer_list>
 
-#include "app/bench.hpp"
-#include "app/convert.hpp"
-#include "app/diff.hpp"
-#include "app/evaluate.hpp"
-#include "app/generate.hpp"
-#include "app/inspect.hpp"
-#include "app/report.hpp"
-#include "app/verify.hpp"
+#include "app/bench/bench.hpp"
+#include "app/commands/commands.hpp"
+#include "app/report/report.hpp"
 #include "config/reader.hpp"
 
 namespace llamesh::app {
@@ -75,7 +70,7 @@ void CommandLine::add_train() {
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
   add_device(command, to.device);
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
-  command->add_flag("--print-mesh", to.print_mesh, "Print which rank stands where, and stop");
+  command->add_flag("--print-mesh", to.print_mesh, "Print which rank is where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
   command->add_flag("--all", to.print_all,
                     "Of --print-units: each layer, also where they are equal");

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "app/commands.hpp"
-#include "app/tokenize.hpp"
+#include "app/commands/commands.hpp"
 
 namespace llamesh::app {
 

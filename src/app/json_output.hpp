@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
 
 namespace llamesh::app {
@@ -8,6 +10,8 @@ using Json = nlohmann::ordered_json;
 
 /// Prints one JSON object on a line, for --json (docs/json.md). Numbers round-trip; those that are
 /// not finite are null, and bytes that are no UTF-8 become U+FFFD.
-void print_json(const Json& object);
+inline void print_json(const Json& object) {
+  fmt::print("{}\n", object.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
 
 }  // namespace llamesh::app

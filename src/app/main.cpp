@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "app/command_line.hpp"
-#include "app/session.hpp"
+#include "app/program.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
@@ -47,7 +47,7 @@ int run(const comm::Launch& launch, int argc, char** argv) {
 }  // namespace llamesh::app
 
 int main(int argc, char** argv) {
-  // A file larger than RLIMIT_FSIZE is a failed write then, and told as one.
+  // A file larger than RLIMIT_FSIZE is a failed write then, and reported as one.
   std::signal(SIGXFSZ, SIG_IGN);
   if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::note_stop_signals();
   const auto launch = llamesh::app::launch();
@@ -55,8 +55,8 @@ int main(int argc, char** argv) {
     const int code = llamesh::app::run(launch, argc, argv);
     llamesh::app::check_output();
     return code;
-  } catch (const llamesh::comm::Failed& error) {
-    llamesh::app::await_the_teller();
+  } catch (const llamesh::comm::PeerFailure& error) {
+    llamesh::app::await_reporting_rank();
     return static_cast<int>(error.code());
   } catch (const std::exception& any) {
     const auto error = llamesh::as_error(any);

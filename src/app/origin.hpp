@@ -7,7 +7,7 @@
 
 namespace llamesh::app {
 
-/// What the inputs that a checkpoint was made with tell of it.
+/// What the inputs that a checkpoint was made with say of it.
 struct Origin {
   std::string hf;          ///< the Hugging Face folder that the model came from; empty: none
   data::DataOptions data;  ///< format, tokenizer, document_mask and eos_token; others are not set

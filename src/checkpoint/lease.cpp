@@ -110,15 +110,18 @@ struct Lease::Heartbeat {
   void take_over(const std::filesystem::path& folder, const LeaseHolder& holder,
                  bool locked) const {
     const bool died_here = locked && holder.host == this_process().host;
-    if (!died_here && holder.job != job_id()) {
+    const bool waits = !died_here && holder.job != job_id();
+    if (waits) {
       spdlog::warn("job {} on {} left a lease on {}; waiting {} s to see whether it lives",
                    holder.job, holder.host, folder.string(), dead_after.count());
       const auto before = touched(file);
       std::this_thread::sleep_for(dead_after);
       if (touched(file) != before) refuse(folder, holder);
     }
-    spdlog::warn("taking over {} from job {} (host {}, process {}), which ended without a word",
-                 folder.string(), holder.job, holder.host, holder.process);
+    spdlog::warn(
+        "taking over {} from job {} (host {}, process {}), which stopped without releasing it{}",
+        folder.string(), holder.job, holder.host, holder.process,
+        waits ? fmt::format(" (no heartbeat for {} s)", dead_after.count()) : "");
   }
 
   void beat() {

@@ -191,23 +191,27 @@ std::string to_text(const Manifest& manifest) {
   return seal(rest) + rest;
 }
 
-Manifest parse_manifest(const std::string& text) {
+Manifest parse_manifest(const std::string& text, const std::string& name) try {
   const std::size_t length = seal("").size();
   const auto rest = std::string_view(text).substr(std::min(length, text.size()));
   if (!text.starts_with(seal(rest)))
-    fail(ExitCode::io_failure, "manifest.json is damaged: its checksum does not fit its {} bytes",
+    fail(ExitCode::io_failure, "{} is damaged: its checksum does not fit its {} bytes", name,
          text.size());
   std::int64_t version = 0;
   try {
     const json body = parse_json(text, "its text");
     version = to_integer(body.at("format_version"), 1);
     if (version <= format_version) return manifest_from(body);
+  } catch (const std::bad_alloc&) {  // that is no damage
+    throw;
   } catch (const std::exception& error) {
-    fail(ExitCode::io_failure, "manifest.json cannot be understood: {}", error.what());
+    fail(ExitCode::io_failure, "{} cannot be understood: {}", name, error.what());
   }
   fail(ExitCode::bad_input,
        "the checkpoint has format_version {}, this llamesh reads up to {}; use a newer llamesh",
        version, format_version);
+} catch (const std::bad_alloc&) {
+  fail(ExitCode::bad_input, "{}: the host's memory does not suffice to read it", name);
 }
 
 }  // namespace llamesh::checkpoint

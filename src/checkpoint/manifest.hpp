@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/format.hpp"
 #include "core/box.hpp"
 
 namespace llamesh::checkpoint {
@@ -72,9 +73,10 @@ std::int64_t version_of(const std::vector<DatasetEntry>& datasets);
 /// The text of manifest.json: JSON whose first line is the checksum of all that follows it.
 std::string to_text(const Manifest& manifest);
 
-/// Throws exit 74 when the text is damaged, exit 78 when its format_version is newer than ours.
+/// Throws exit 74 when the text is damaged, exit 78 when its format_version is newer than ours or
+/// the memory does not suffice. `name` is that of the file, for the error.
 /// What it returns is consistent: numbers are integers in their range, segments tile their
 /// datasets, datasets lie within the file.
-Manifest parse_manifest(const std::string& text);
+Manifest parse_manifest(const std::string& text, const std::string& name = manifest_name);
 
 }  // namespace llamesh::checkpoint

@@ -98,7 +98,7 @@ std::string read_manifest_text(const std::filesystem::path& checkpoint) {
 /// checked.
 Manifest check_manifest(const std::filesystem::path& checkpoint, const std::string& text) {
   const auto path = checkpoint / state_name;
-  auto manifest = parse_manifest(text);
+  auto manifest = parse_manifest(text, (checkpoint / manifest_name).string());
   check_name(checkpoint, manifest);
   const auto bytes = Descriptor::to_read(path, ExitCode::io_failure).bytes();
   if (bytes != manifest.file_bytes)
@@ -142,7 +142,8 @@ Progress read_state(const std::filesystem::path& checkpoint, const State& state,
   const auto hashing = best_hashing(world);
   Manifest manifest;
   comm::agree(world, [&] {
-    manifest = world.rank() == 0 ? check_manifest(checkpoint, text) : parse_manifest(text);
+    manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
+                                 : parse_manifest(text, (checkpoint / manifest_name).string());
     check_fits(manifest, state, others);
     if (accept && world.rank() == 0) accept(manifest.progress);
   });
@@ -177,7 +178,8 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
 void verify(const std::filesystem::path& checkpoint, const comm::Communicator& world) {
   const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
   Manifest manifest;
-  comm::agree(world, [&] { manifest = parse_manifest(text); });
+  comm::agree(world,
+              [&] { manifest = parse_manifest(text, (checkpoint / manifest_name).string()); });
   verify_written(checkpoint, manifest, world);
 }
 

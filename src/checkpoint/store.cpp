@@ -47,7 +47,7 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const comm::Comm
 Store::~Store() {
   try {
     wait();
-  } catch (const comm::Failed&) {  // another rank tells
+  } catch (const comm::PeerFailure&) {  // another rank tells
   } catch (const std::exception& error) {
     spdlog::error("the last checkpoint was not saved: {}", error.what());
   }
@@ -175,8 +175,10 @@ void Store::prune(const Manifest& newest) {
     try {
       verify_written(path, newest, world_);
       verified_.insert(step);
-    } catch (const std::exception&) {
-      on_rank_0_quietly([&] { quarantine_because(path, "does not read back as it was written"); });
+    } catch (const Error& error) {  // anything but an I/O failure says nothing about the file
+      if (error.code() == ExitCode::io_failure)
+        on_rank_0_quietly(
+            [&] { quarantine_because(path, "does not read back as it was written"); });
       throw;
     }
   }
@@ -217,7 +219,7 @@ bool Store::is_good(std::int64_t step) {
     verify(path, world_);
     verified_.insert(step);
     return true;
-  } catch (const comm::Failed&) {  // another rank logs it
+  } catch (const comm::PeerFailure&) {  // another rank logs it
   } catch (const Error& error) {
     spdlog::warn("checkpoint {} is damaged: {}", path.string(), error.what());
   }
@@ -256,7 +258,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
       if (world_.rank() == 0) spdlog::info("resuming from {}", path.string());
       if (mode == "auto") verified_.insert(progress.step);
       return progress;
-    } catch (const comm::Failed& failed) {
+    } catch (const comm::PeerFailure& failed) {
       if (failed.code() != ExitCode::io_failure) throw;  // another rank tells
     } catch (const Error& error) {
       if (error.code() != ExitCode::io_failure) throw;

@@ -2,14 +2,14 @@
 
 #include <exception>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 
 namespace llamesh::comm {
 
 void check_all_gather(const Collectives& axis, const Tensor& whole, const Tensor& mine) {
   expects(whole.dense() && mine.dense(), "all_gather needs dense tensors");
   expects(whole.numel() == mine.numel() * axis.size(),
-          "all_gather of {} numbers from {} ranks into {}", mine.numel(), axis.size(),
+          "all_gather of {} elements from {} ranks into {}", mine.numel(), axis.size(),
           whole.numel());
 }
 
@@ -17,7 +17,7 @@ void check_reduce_scatter(const Collectives& axis, const Tensor& mine, const Ten
                           Accumulate accumulate) {
   expects(mine.dense() && parts.dense(), "reduce_scatter needs dense tensors");
   expects(parts.numel() == mine.numel() * axis.size(),
-          "reduce_scatter of {} numbers over {} ranks into {}", parts.numel(), axis.size(),
+          "reduce_scatter of {} elements over {} ranks into {}", parts.numel(), axis.size(),
           mine.numel());
   expects(mine.dtype() == DType::f32 && parts.dtype() != DType::i32,
           "reduce_scatter sums fp32 or bf16 into fp32, not {} into {}", name_of(parts.dtype()),

@@ -38,7 +38,7 @@ class Collectives {
   /// range. Counts 1/size() of shared memory as this rank's. Zero at first. Collective.
   virtual device::Buffer allocate_gathered(std::int64_t bytes_per_rank) = 0;
   /// Whether buffers of allocate_gathered() are one copy in memory that all ranks of the axis
-  /// share. Then a rank's state can lie there for good, and gathering it costs no byte.
+  /// share. Then a rank's state can stay there for good, and gathering it costs no byte.
   virtual bool shares_gathered() const { return size_ == 1; }
 
   /// A buffer of this rank's own for reduce_scatter and all_reduce. Zero at first. Collective.

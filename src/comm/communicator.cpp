@@ -180,7 +180,7 @@ namespace {
 /// How a phase ended on one rank, as one number that ranks can exchange.
 struct Outcome {
   std::optional<ExitCode> code;  // none: it went well
-  bool follows = false;          // the error is another rank's (Failed)
+  bool follows = false;          // the error is another rank's (PeerFailure)
 
   std::int64_t encode() const {
     return code ? 2 * (static_cast<std::int64_t>(*code) + 1) + (follows ? 1 : 0) : 0;
@@ -198,31 +198,31 @@ void agree(const Communicator& group, const std::function<void()>& phase, const 
   std::exception_ptr error;
   try {
     phase();
-  } catch (const Failed& failed) {
+  } catch (const PeerFailure& failed) {
     mine = {failed.code(), true};
     error = std::current_exception();
   } catch (const std::exception& own) {
-    const Error told = as_error(own);
-    mine = {told.code(), false};
-    error = std::make_exception_ptr(told);
+    const Error mapped = as_error(own);
+    mine = {mapped.code(), false};
+    error = std::make_exception_ptr(mapped);
   } catch (...) {
     mine = {ExitCode::internal_error, false};
     error = std::make_exception_ptr(Error(ExitCode::internal_error, "an error of unknown type"));
   }
-  // The rank that tells is the lowest with an error of its own; a Failed has nothing to say.
-  int teller = -1;
-  Outcome told;
+  // The reporting rank is the lowest with an error of its own; a PeerFailure has nothing to report.
+  int reporting = -1;
+  Outcome reported;
   const auto outcomes = group.all_gather(mine.encode(), purpose);
   for (int r = 0; r < group.size(); ++r) {
     const auto outcome = Outcome::decode(outcomes[static_cast<std::size_t>(r)]);
     if (!outcome.code) continue;
-    if (teller >= 0 && (!told.follows || outcome.follows)) continue;
-    teller = r;
-    told = outcome;
+    if (reporting >= 0 && (!reported.follows || outcome.follows)) continue;
+    reporting = r;
+    reported = outcome;
   }
-  if (teller < 0) return;
-  if (teller == group.rank()) std::rethrow_exception(error);
-  throw Failed(*told.code);
+  if (reporting < 0) return;
+  if (reporting == group.rank()) std::rethrow_exception(error);
+  throw PeerFailure(*reported.code);
 }
 
 std::string on_rank_0(const Communicator& group, const std::function<std::string()>& phase) {

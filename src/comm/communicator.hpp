@@ -24,7 +24,7 @@ struct Members {
 /// waits does not take the core of one that computes. Any failure of MPI is thrown with MPI's own
 /// text. Only one thread at a time may use a communicator; give another thread a duplicate().
 ///
-/// `purpose` says what a call is for ("the loss"), in the line that tells of a hang; the text
+/// `purpose` says what a call is for ("the loss"), in the line that reports a hang; the text
 /// outlives the call.
 class Communicator {
  public:
@@ -66,8 +66,8 @@ class Communicator {
 };
 
 /// Runs `phase` on every rank of the group and agrees on the outcome. When it threw anywhere, every
-/// rank throws: the lowest rank on which it failed the original error, the others a Failed. So one
-/// rank tells, all leave by the same exit code, and nobody waits for a rank that gave up.
+/// rank throws: the lowest rank on which it failed the original error, the others a PeerFailure. So
+/// one rank reports, all leave by the same exit code, and nobody waits for a rank that gave up.
 void agree(const Communicator& group, const std::function<void()>& phase,
            const char* purpose = "the outcome of a phase");
 

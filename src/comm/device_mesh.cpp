@@ -28,7 +28,7 @@ std::string name_of(AxisSet axes, const ParallelDims& dims) {
   return fmt::format("{}", fmt::join(names, " x "));
 }
 
-/// How many ranks of a group stand on each node.
+/// How many ranks of a group are on each node.
 std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topology& topology) {
   std::map<int, std::int64_t> ranks;
   for (const int rank : group) ++ranks[topology.node_of[static_cast<std::size_t>(rank)]];
@@ -136,7 +136,7 @@ std::string describe(const ParallelDims& dims, const Topology& topology) {
     text += fmt::format("  axis {}: {}\n", name,
                         within_node(dims, dims.named({name}), topology)
                             ? "within nodes, through shared memory"
-                            : "between nodes, by messages");
+                            : "between nodes, by MPI point-to-point");
   std::vector<std::vector<std::size_t>> ranks_of(static_cast<std::size_t>(topology.nodes));
   for (std::size_t rank = 0; rank < ranks; ++rank)
     ranks_of[static_cast<std::size_t>(topology.node_of[rank])].push_back(rank);

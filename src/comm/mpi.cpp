@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
 
@@ -34,12 +34,12 @@ void wait(MPI_Request& request, std::string_view doing) {
 }
 
 void wait_all(std::span<MPI_Request> requests, std::string_view doing) {
-  Patience patience;
+  Backoff backoff;
   for (auto& request : requests) {
     for (int done = 0;;) {
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
       if (done != 0) break;
-      patience.pause();
+      backoff.pause();
     }
   }
 }

@@ -5,7 +5,7 @@
 
 namespace llamesh::comm {
 
-/// Collectives by messages, for an axis that crosses nodes. Buffers are ordinary memory.
+/// Collectives by MPI point-to-point, for an axis that crosses nodes. Buffers are ordinary memory.
 class MpiCollectives final : public Collectives {
  public:
   /// Collective over `group`.

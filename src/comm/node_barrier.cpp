@@ -8,7 +8,7 @@
 #include <climits>
 #include <ctime>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -5,8 +5,8 @@
 #include <new>
 
 #include "comm/arguments.hpp"
+#include "comm/host_reduce.hpp"
 #include "comm/node_barrier.hpp"
-#include "comm/numbers.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -15,7 +15,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-/// Which numbers of an all-reduce rank `rank` sums: whole cache lines, in order of ranks.
+/// Which elements of an all-reduce rank `rank` sums: whole cache lines, in order of ranks.
 struct Slice {
   std::int64_t first;
   std::int64_t count;

@@ -14,7 +14,7 @@ namespace llamesh::comm {
 
 /// Collectives of ranks that share a node, by loads and stores in MPI shared-memory windows:
 /// gathered buffers are one copy that all ranks see, so gathering into them in place is a barrier;
-/// sums read the peers' symmetric buffers where they lie. Where any rank passes other memory,
+/// sums read the peers' symmetric buffers in place. Where any rank passes other memory,
 /// messages do it.
 ///
 /// Windows are given back when this object and every buffer of them are gone; since that is
@@ -43,7 +43,7 @@ class NodeCollectives final : public Collectives {
     std::shared_ptr<SharedWindow> window;
     Kind kind;
   };
-  /// What a rank shows the others at the start of a collective: where its tensor lies.
+  /// What a rank shows the others at the start of a collective: the address of its tensor.
   struct alignas(64) Place {
     std::int64_t region = -1;  ///< index into regions_; -1: in no window
     std::int64_t offset = 0;   ///< bytes from the start of the window
@@ -58,7 +58,7 @@ class NodeCollectives final : public Collectives {
   void barrier();
   /// Tells the others my place and learns theirs; a barrier.
   std::vector<Place> exchange_places(const Place& mine);
-  /// The addresses of all ranks' tensors when they all lie in windows of this kind, else none.
+  /// The addresses of all ranks' tensors when they are all in windows of this kind, else none.
   std::vector<std::byte*> addresses(std::span<const Place> places, Kind kind) const;
 
   void gather_now(const Tensor& whole, const Tensor& mine, const Place& place);

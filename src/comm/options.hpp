@@ -2,7 +2,7 @@
 
 namespace llamesh::comm {
 
-/// `mesh:` of the inputs; 0 stands for `auto`.
+/// `mesh:` of the inputs; 0 means `auto`.
 struct MeshOptions {
   int replicate = 0;       ///< size of the replicate axis; auto: by the strategy
   int shard = 0;           ///< size of the shard axis; auto: by the strategy

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "comm/backoff.hpp"
+#include "comm/host_reduce.hpp"
 #include "comm/mpi.hpp"
-#include "comm/numbers.hpp"
-#include "comm/patience.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -95,7 +95,7 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
 
   Flow sends;
   Flow receives;
-  Patience patience;
+  Backoff backoff;
   while (sends.done() < total || receives.done() < total) {
     receives.post_up_to(total, [&](std::int64_t i, MPI_Request* request) {
       const Tensor piece = landing(i);
@@ -126,9 +126,9 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
       moved = true;
     }
     if (moved)
-      patience.reset();
+      backoff.reset();
     else
-      patience.pause();
+      backoff.pause();
   }
 }
 

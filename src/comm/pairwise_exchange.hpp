@@ -10,11 +10,11 @@
 
 namespace llamesh::comm {
 
-/// Blocking collectives by messages between pairs of ranks, on any memory. In step k a rank sends
-/// to the k-th after it and receives from the k-th before it, in pieces of which few are under way,
-/// so a large group is never flooded and a receiver adds one piece while the next arrives.
-/// Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes the same
-/// calls. Tensors and results as in Collectives.
+/// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
+/// rank sends to the k-th after it and receives from the k-th before it, in pieces of which few are
+/// under way, so a large group is never flooded and a receiver adds one piece while the next
+/// arrives. Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes
+/// the same calls. Tensors and results as in Collectives.
 class PairwiseExchange {
  public:
   /// Collective: the messages travel on a duplicate of `group`.
@@ -26,7 +26,7 @@ class PairwiseExchange {
   void broadcast(const Tensor& data, int root);
 
  private:
-  /// Where the bytes lie that are exchanged with `peer`.
+  /// The bytes that are exchanged with `peer`.
   using Range = std::function<Tensor(int peer)>;
   using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
 

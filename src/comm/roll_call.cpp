@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 
 namespace llamesh::comm {
 namespace {
 
-constexpr int question_tag = 1;  // 0: signs of life
+constexpr int question_tag = 1;  // 0: heartbeats
 constexpr int answer_tag = 2;
 
 double seconds(RollCall::Clock::duration duration) {
@@ -37,18 +37,42 @@ T receive(const Communicator& group, int source, int tag) {
   return message;
 }
 
+/// Of these ranks the first one on the host of `rank`.
+int first_on_host_of(int rank, std::span<const int> members,
+                     const std::vector<std::string>& hosts) {
+  const auto& host = hosts[static_cast<std::size_t>(rank)];
+  return *std::ranges::find(members, host, [&](int r) -> const std::string& {
+    return hosts[static_cast<std::size_t>(r)];
+  });
+}
+
 }  // namespace
+
+std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<std::string>& hosts,
+                              int own) {
+  const int first = first_on_host_of(own, members, hosts);
+  if (first != own) return {first};
+  const auto host_of = [&](int rank) -> const std::string& {
+    return hosts[static_cast<std::size_t>(rank)];
+  };
+  std::set<std::string> known;
+  std::vector<int> ranks;
+  for (const int rank : members)
+    if (rank != own && (host_of(rank) == host_of(own) || known.insert(host_of(rank)).second))
+      ranks.push_back(rank);
+  return ranks;
+}
 
 RollCall::RollCall(const Communicator& group, const std::vector<std::string>& hosts,
                    const Watchdog::Limits& limits)
     : group_(group), hosts_(hosts), limits_(limits) {}
 
-void RollCall::round(const Place& mine) {
+void RollCall::poll(const RankStatus& mine) {
   now_ = Clock::now();
   mine_ = mine;
   answer_questions();
-  hear_answers();
-  forget_what_was_sent();
+  receive_answers();
+  drop_completed_sends();
   call_rolls();
 }
 
@@ -59,6 +83,7 @@ void RollCall::answer_questions() {
     auto& message = sending_.emplace_back();
     message.answer = {.number = question.number,
                       .has_come = collectives_entered(question.members) >= question.collective,
+                      .awaits_late = knows_of_late(question, source),
                       .in_collective = !open.empty(),
                       .stalled = mine_.stalled,
                       .limit = mine_.limit,
@@ -71,7 +96,7 @@ void RollCall::answer_questions() {
   });
 }
 
-void RollCall::hear_answers() {
+void RollCall::receive_answers() {
   take_all(group_, answer_tag, [&](int source) {
     const auto answer = receive<Answer>(group_, source, answer_tag);
     unanswered_.erase(answer.number);
@@ -84,7 +109,7 @@ void RollCall::hear_answers() {
   });
 }
 
-void RollCall::forget_what_was_sent() {
+void RollCall::drop_completed_sends() {
   std::erase_if(sending_, [](Sending& message) {
     int done = 0;
     check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE), "a roll call");
@@ -101,32 +126,37 @@ void RollCall::call_rolls() {
       return roll.collective.members->id == open.members->id &&
              roll.collective.number == open.number;
     });
-    rolls.push_back(known == rolls_.end() ? Roll{std::move(open), {}, {}} : std::move(*known));
+    if (known != rolls_.end()) {
+      rolls.push_back(std::move(*known));
+    } else {
+      const auto& members = open.members->ranks;
+      const bool speaks = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
+      auto to_ask = ranks_to_ask(members, hosts_, group_.rank());
+      rolls.push_back({std::move(open), std::move(to_ask), speaks});
+    }
     call(rolls.back());
   }
   rolls_ = std::move(rolls);
 }
 
-/// Asks each member once, the late ones again, and about those that do not answer the witnesses.
+/// Asks again those that have answered, and about those that have not the witnesses.
 void RollCall::call(Roll& roll) {
-  for (const int rank : roll.collective.members->ranks) {
-    if (rank == group_.rank()) continue;
+  const auto is_old = [&](const Asked& asked) { return now_ - asked.at > limits_.answer / 2; };
+  for (const int rank : roll.to_ask) {
     Asked& member = roll.asked[rank];
     if (member.number == 0) {
       ask(roll, member, rank);
     } else if (!member.waiting) {
-      // At its limit is the time at which it may be told from one that is slow.
+      // At its limit a rank that hangs can first be distinguished from one that is slow.
       const auto& answer = *member.answer;
-      const bool at_limit = answer.stalled <= answer.limit &&
+      const bool at_limit = answer.has_come == 0 && answer.stalled <= answer.limit &&
                             answer.stalled + seconds(now_ - member.at) > answer.limit;
-      if (answer.has_come == 0 && (at_limit || now_ - member.at > limits_.answer))
-        ask(roll, member, rank);
-    } else if (now_ - member.at > limits_.answer / 2) {
+      if (at_limit || is_old(member)) ask(roll, member, rank);
+    } else if (is_old(member)) {
       for (const int witness : witnesses_of(rank)) {
         if (witness == group_.rank()) continue;
         Asked& asked = roll.asked[witness];
-        // What it said before is too old by now.
-        if (!asked.waiting && now_ - asked.at > limits_.answer / 2) ask(roll, asked, witness);
+        if (!asked.waiting && is_old(asked)) ask(roll, asked, witness);
       }
     }
   }
@@ -144,7 +174,7 @@ void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
         "a roll call");
 }
 
-/// Who hears the rank's signs of life, and who hears those of the last rank on its host.
+/// Who receives the rank's heartbeats, and who those of the last rank on its host.
 std::array<int, 2> RollCall::witnesses_of(int rank) const {
   const int next = (rank + 1) % group_.size();
   int beyond = next;
@@ -181,8 +211,30 @@ bool RollCall::late(const Roll& roll, int rank) const {
   return answer->has_come == 0 && !(waiting && now_ - at > limits_.answer);
 }
 
+/// Whether the rank is late or, when it speaks for its host, knows of one that is.
+bool RollCall::awaits_late(const Roll& roll, int rank) const {
+  if (late(roll, rank)) return true;
+  const auto found = roll.asked.find(rank);
+  if (found == roll.asked.end() || !found->second.answer) return false;
+  const auto& [number, at, waiting, answer] = found->second;
+  return answer->awaits_late != 0 && !(waiting && now_ - at > limits_.answer);
+}
+
+/// What this rank answers for its host. Another host does not learn what a third one has answered,
+/// and only who speaks answers: else ranks could keep each other waiting for one that has come.
+bool RollCall::knows_of_late(const Question& question, int source) const {
+  const auto roll = std::ranges::find_if(rolls_, [&](const Roll& one) {
+    return one.collective.members->id == question.members &&
+           one.collective.number == question.collective;
+  });
+  if (roll == rolls_.end() || !roll->speaks) return false;
+  return std::ranges::any_of(roll->to_ask, [&](int rank) {
+    return (on_my_host(source) || on_my_host(rank)) && awaits_late(*roll, rank);
+  });
+}
+
 /// Whether a late rank has no right to be. One that is in another collective may itself wait for
-/// the one that is to blame: that is told first.
+/// the one that is to blame: that is reported first.
 bool RollCall::to_blame(const Roll& roll, int rank) const {
   if (!late(roll, rank)) return false;
   const auto& answer = *roll.asked.at(rank).answer;
@@ -192,17 +244,15 @@ bool RollCall::to_blame(const Roll& roll, int rank) const {
 
 bool RollCall::waits_for_another() const {
   return std::ranges::any_of(rolls_, [&](const Roll& roll) {
-    return std::ranges::any_of(roll.collective.members->ranks,
-                               [&](int rank) { return late(roll, rank); });
+    return std::ranges::any_of(roll.to_ask, [&](int rank) { return awaits_late(roll, rank); });
   });
 }
 
 std::optional<Verdict> RollCall::verdict() {
   for (Roll& roll : rolls_) {
-    const auto& ranks = roll.collective.members->ranks;
     const auto culprit = std::ranges::find_if(
-        ranks, [&](int rank) { return cut_off(roll, rank) || to_blame(roll, rank); });
-    if (culprit == ranks.end()) {
+        roll.to_ask, [&](int rank) { return cut_off(roll, rank) || to_blame(roll, rank); });
+    if (culprit == roll.to_ask.end()) {
       roll.found.reset();
       continue;
     }
@@ -214,16 +264,17 @@ std::optional<Verdict> RollCall::verdict() {
   return {};
 }
 
-/// How long it has to stay so before this rank tells: an answer may just be under way, and others
-/// are to tell first. Of a cut link that is the lower rank, and the first on its host; of a late
-/// rank the first of those that wait for it.
+/// How long it has to stay so before this rank reports it: an answer may just be under way, and
+/// others are to report first. Of a cut link that is the lower rank, and the first on its host; of
+/// a late rank the first of those that wait for it, unless this one alone has asked it.
 RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool link) const {
   const int own = group_.rank();
+  const auto& ranks = roll.collective.members->ranks;
   std::int64_t before = 0;
   if (link) {
-    before = (own > culprit ? 1 : 0) + (own > 0 && host_of(own - 1) == host_of(own) ? 1 : 0);
-  } else {
-    for (const int rank : roll.collective.members->ranks) {
+    before = (own > culprit ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
+  } else if (first_on_host_of(culprit, ranks, hosts_) == culprit) {
+    for (const int rank : ranks) {
       if (rank == own || before == 2) break;
       before += rank == culprit ? 0 : 1;
     }
@@ -258,13 +309,13 @@ Verdict RollCall::has_not_come(const Roll& roll, int other) const {
           doing};
 }
 
-void RollCall::take_leave(bool gave_verdict) {
-  Patience patience;
+void RollCall::shut_down(bool gave_verdict) {
+  Backoff backoff;
   const auto serve = [&] {
     answer_questions();
-    hear_answers();
-    forget_what_was_sent();
-    patience.pause();
+    receive_answers();
+    drop_completed_sends();
+    backoff.pause();
   };
   while (!unanswered_.empty() && !gave_verdict) serve();
   MPI_Request all_are_here = MPI_REQUEST_NULL;

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,41 +18,48 @@
 
 namespace llamesh::comm {
 
-/// Finds out what a rank waits for that does not get out of a collective: it asks each of the
-/// other members where it is, and each watchdog answers at once. A member that gives no answer,
-/// although ranks that its signs of life go to hear it, is alive behind a cut link. One that has
-/// not come to the collective is late. Nothing is sent unless a rank has been in one collective for
-/// long; then a question and an answer for each member, and again for those that are late.
+/// The first of these ranks on each host speaks for it: it asks all of them on its own host and the
+/// first ones on the others. The rest ask the first one on their host. So a rank asks as many as
+/// there are hosts and ranks on its own, not all. `hosts`: by rank. Pure.
+std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<std::string>& hosts,
+                              int own);
+
+/// Finds out what a rank waits for that does not get out of a collective: it asks other members
+/// where they are (ranks_to_ask()), and each watchdog answers at once. A member that gives no
+/// answer, although ranks that receive its heartbeats hear it, is alive behind a cut link. One that
+/// has not come to the collective is late. Nothing is sent unless a rank has been in one collective
+/// for long; then the questions are repeated for as long as it is.
 ///
 /// Only one thread at a time may use it, the one that uses `group`.
 class RollCall {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What a rank tells of itself.
-  struct Place {
+  /// What a rank answers about itself.
+  struct RankStatus {
     std::string doing;   ///< "training step 14"
     double stalled = 0;  ///< seconds without progress
     double limit = 0;    ///< and how many there may be
-    double silence = 0;  ///< seconds since the rank before gave a sign of life
+    double silence = 0;  ///< seconds since the last heartbeat of the previous rank
   };
 
   /// `group` and `hosts`, by rank of it, are borrowed.
   RollCall(const Communicator& group, const std::vector<std::string>& hosts,
            const Watchdog::Limits& limits);
 
-  /// To be called at each interval: answers, listens, asks.
-  void round(const Place& mine);
-  /// Asks again from the beginning: what was asked before this process stood still does not count.
-  void start_anew() { rolls_.clear(); }
-  /// Who is to blame, once that is certain. Where several ranks can tell, all but the first give it
-  /// time to do so.
+  /// To be called at each interval: answers, receives answers, asks.
+  void poll(const RankStatus& mine);
+  /// Asks again from the beginning: what was asked before this process was suspended does not
+  /// count.
+  void reset() { rolls_.clear(); }
+  /// Who is to blame, once that is certain. Where several ranks can report it, all but the first
+  /// give that one time to do so.
   std::optional<Verdict> verdict();
-  /// Whether a member of a collective that this rank is in is late, and answers: it is to be judged
-  /// by its own limit.
+  /// Whether a member of a collective that this rank is in is late, and answers, here or to the
+  /// first rank on a host: it is to be judged by its own limit.
   bool waits_for_another() const;
   /// Collective: answers until all ranks are here. Who `gave_verdict` waits for no answer.
-  void take_leave(bool gave_verdict);
+  void shut_down(bool gave_verdict);
 
  private:
   static constexpr std::size_t text_bytes = 200;
@@ -63,6 +71,7 @@ class RollCall {
   struct Answer {
     std::int64_t number = 0;
     std::int64_t has_come = 0;       ///< to the collective
+    std::int64_t awaits_late = 0;    ///< it speaks for its host, and knows a member that is late
     std::int64_t in_collective = 0;  ///< this one or another: then it may itself wait for a rank
     double stalled = 0;
     double limit = 0;
@@ -78,8 +87,10 @@ class RollCall {
   };
   struct Roll {
     OpenCollective collective;
-    std::map<int, Asked> asked;
-    std::optional<Clock::time_point> found;  ///< who is to blame
+    std::vector<int> to_ask;
+    bool speaks = false;  ///< this rank for its host
+    std::map<int, Asked> asked = {};
+    std::optional<Clock::time_point> found = {};  ///< who is to blame
   };
   struct Sending {
     Question question;
@@ -88,17 +99,20 @@ class RollCall {
   };
 
   void answer_questions();
-  void hear_answers();
-  void forget_what_was_sent();
+  void receive_answers();
+  void drop_completed_sends();
   void call_rolls();
   void call(Roll& roll);
   void ask(const Roll& roll, Asked& asked, int rank);
   std::array<int, 2> witnesses_of(int rank) const;
   bool cut_off(const Roll& roll, int rank) const;
   bool late(const Roll& roll, int rank) const;
+  bool awaits_late(const Roll& roll, int rank) const;
+  bool knows_of_late(const Question& question, int source) const;
   bool to_blame(const Roll& roll, int rank) const;
   Clock::duration turn(const Roll& roll, int culprit, bool link) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
+  bool on_my_host(int rank) const { return host_of(rank) == host_of(group_.rank()); }
   std::string name_of(int rank) const;
   Verdict link_is_cut(const Roll& roll, int other) const;
   Verdict has_not_come(const Roll& roll, int other) const;
@@ -106,7 +120,7 @@ class RollCall {
   const Communicator& group_;
   const std::vector<std::string>& hosts_;
   Watchdog::Limits limits_;
-  Place mine_;
+  RankStatus mine_;
   Clock::time_point now_ = Clock::now();
   std::vector<Roll> rolls_;
   std::int64_t numbers_ = 0;

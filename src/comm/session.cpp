@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <exception>
 
+#include "comm/backoff.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi.hpp"
-#include "comm/patience.hpp"
 #include "comm/time_limit.hpp"
 #include "core/process.hpp"
 
@@ -49,7 +49,7 @@ bool abort_by_pmix(ExitCode code) {
 void refuse(const Launch& launch, int world_size) {
   const auto problem = launch_problem(launch, world_size);
   if (problem.empty()) return;
-  if (launch.rank != 0) throw Failed(ExitCode::bad_input);
+  if (launch.rank != 0) throw PeerFailure(ExitCode::bad_input);
   fail(ExitCode::bad_input, "{}", problem);
 }
 
@@ -59,8 +59,8 @@ MpiSession::MpiSession() {
   const auto launch = detect_launch(std::getenv);
   try {
     timeout_ = mpi_timeout(std::getenv);
-  } catch (const Error& error) {  // every rank has the same environment, one tells
-    if (launch.rank != 0) throw Failed(error.code());
+  } catch (const Error& error) {  // every rank has the same environment, one reports
+    if (launch.rank != 0) throw PeerFailure(error.code());
     throw;
   }
   const TimeLimit limit("MPI_Init", timeout_, launch.rank);

@@ -28,10 +28,10 @@ class MpiSession {
   std::chrono::seconds timeout_{};
 };
 
-/// Thrown on ranks that follow another rank's failure: nothing to print, the same exit code.
-class Failed : public Error {
+/// Thrown on ranks that follow another rank's failure: nothing to report, the same exit code.
+class PeerFailure : public Error {
  public:
-  explicit Failed(ExitCode code) : Error(code, "another rank failed") {}
+  explicit PeerFailure(ExitCode code) : Error(code, "another rank failed") {}
 };
 
 /// Ends the whole job at once, whatever the other ranks are doing, with this exit code (through

@@ -13,13 +13,13 @@ namespace llamesh::comm {
 void check_shared_memory();
 
 /// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts
-/// at a page, is zero at first, and lies at another address in every process. Collective to make
+/// at a page, is zero at first, and has another address in every process. Collective to make
 /// and to end; while an exception unwinds, or after MPI has ended, it is left to the end of the
 /// process.
 class SharedWindow {
  public:
   /// `bytes` in total. Throws a user error with the sizes and `advice` where there is no room: on
-  /// one rank, and on the others a Failed.
+  /// one rank, and on the others a PeerFailure.
   SharedWindow(const Communicator& group, std::int64_t bytes,
                const char* advice = "use more nodes or smaller units");
   ~SharedWindow();

@@ -32,7 +32,7 @@ class TimeLimit {
   int rank_;
   std::mutex mutex_;
   std::condition_variable_any ended_;
-  std::jthread thread_;  ///< last, so that it starts when all else stands
+  std::jthread thread_;  ///< last, so that it starts when all else is constructed
 };
 
 }  // namespace llamesh::comm

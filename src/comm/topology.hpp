@@ -7,7 +7,7 @@
 
 namespace llamesh::comm {
 
-/// Which rank stands on which node. A node is a set of ranks that share memory; with
+/// Which rank is on which node. A node is a set of ranks that share memory; with
 /// `ranks_per_node` set, every machine is cut into logical nodes of that many ranks.
 struct Topology {
   std::vector<int> node_of;          ///< by world rank; nodes numbered by their lowest rank

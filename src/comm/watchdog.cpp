@@ -28,10 +28,10 @@ constexpr double limit_of_starting = 3600;  // a GiB of text may be tokenized
 constexpr double typical_duration_factor = 5;
 constexpr std::size_t durations_kept = 31;
 
-/// A sign of life: what the sender is doing. The last one is no activity.
-struct Sign {
-  static constexpr std::int64_t farewell = -1;
-  static constexpr std::int64_t alarm = -2;
+/// What the sender is doing, or one of these two.
+struct Heartbeat {
+  static constexpr std::int64_t goodbye = -1;  ///< the last one
+  static constexpr std::int64_t alarm = -2;    ///< to be passed on
   std::int64_t activity = 0;
   std::int64_t step = 0;
 };
@@ -75,38 +75,38 @@ struct Watchdog::Watch {
         alarm(std::move(sound)),
         limits(given),
         hosts(world.all_gather(this_process().host)),
-        before((group.rank() + group.size() - 1) % group.size()),
-        after((group.rank() + 1) % group.size()),
+        previous((group.rank() + group.size() - 1) % group.size()),
+        next((group.rank() + 1) % group.size()),
         roll_call(group, hosts, limits) {
-    listen();
+    post_receive();
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
   void run(const std::stop_token& stop) {
     try {
-      look_after(stop);
+      poll_until(stop);
     } catch (const std::exception& failed) {  // MPI itself: the ranks that compute will meet it too
       spdlog::warn("hangs are not looked for any more: {}", failed.what());
     }
   }
 
-  void look_after(const std::stop_token& stop) {
+  void poll_until(const std::stop_token& stop) {
     std::mutex sleeping;
     std::condition_variable_any wake;
-    auto last_round = Clock::now();
+    auto last_poll = Clock::now();
     while (!stop.stop_requested()) {
       std::unique_lock lock(sleeping);
       wake.wait_for(lock, stop, limits.interval, [] { return false; });
       if (stop.stop_requested()) return;
       // A process that was itself stopped for a while (a suspended job) must not blame the others.
       const auto now = Clock::now();
-      if (now - last_round > limits.interval + limits.silence / 6) start_anew(now);
-      last_round = now;
-      send_sign();
-      hear_signs();
-      roll_call.round(place());
-      const auto verdict = trouble();
-      if (!verdict && last.activity != Sign::alarm) continue;
+      if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
+      last_poll = now;
+      send_heartbeat();
+      receive_heartbeats();
+      roll_call.poll(status());
+      const auto verdict = find_hang();
+      if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
       pass_on_the_alarm();
       const auto sound = [&] {
         const std::lock_guard alarm_lock(mutex);
@@ -118,13 +118,13 @@ struct Watchdog::Watch {
     }
   }
 
-  void begin(Activity next, std::int64_t step, double of_the_first) {
+  void begin(Activity activity, std::int64_t step, double of_the_first) {
     const std::lock_guard lock(mutex);
     const auto now = Clock::now();
     auto& known = durations[doing.activity];
     if (known.size() == durations_kept) known.erase(known.begin());
     known.push_back(seconds(now - begun));
-    doing = {static_cast<std::int64_t>(next), step};
+    doing = {static_cast<std::int64_t>(activity), step};
     begun = since = now;
     limit = longest_reasonable(durations[doing.activity], of_the_first);
   }
@@ -134,34 +134,33 @@ struct Watchdog::Watch {
     since = Clock::now();
   }
 
-  void start_anew(Clock::time_point now) {
-    heard = now;
-    roll_call.start_anew();
+  void restart_clocks(Clock::time_point now) {
+    last_received = now;
+    roll_call.reset();
     const std::lock_guard lock(mutex);
     since = now;
   }
 
-  Sign now_doing() {
+  Heartbeat now_doing() {
     const std::lock_guard lock(mutex);
     return doing;
   }
 
-  RollCall::Place place() {
+  RollCall::RankStatus status() {
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
     return {describe(doing.activity, doing.step), seconds(now - since), limit,
-            seconds(now - heard)};
+            seconds(now - last_received)};
   }
 
-  void send_sign() {
+  void send_heartbeat() {
     if (group.size() == 1) return;
     int done = 1;
     if (sending != MPI_REQUEST_NULL)
-      check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a sign of life");
-    if (done == 0) return;  // the next rank does not take them: the rank after it will tell
+      check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a heartbeat");
+    if (done == 0) return;  // the next rank takes none: the rank after it will report that
     outgoing = now_doing();
-    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
-          "a sign of life");
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "a heartbeat");
   }
 
   void pass_on_the_alarm() {
@@ -174,45 +173,44 @@ struct Watchdog::Watch {
       return done != 0;
     };
     if (group.size() == 1 || !delivered()) return;
-    outgoing = {Sign::alarm, 0};
-    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending), "an alarm");
+    outgoing = {Heartbeat::alarm, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "an alarm");
     delivered();
   }
 
-  void listen() {
+  void post_receive() {
     if (group.size() == 1) return;
-    check(MPI_Irecv(&incoming, 2, MPI_INT64_T, before, 0, native(group), &hearing),
-          "a sign of life");
+    check(MPI_Irecv(&incoming, 2, MPI_INT64_T, previous, 0, native(group), &receiving),
+          "a heartbeat");
   }
 
-  void hear_signs() {
-    while (hearing != MPI_REQUEST_NULL) {
+  void receive_heartbeats() {
+    while (receiving != MPI_REQUEST_NULL) {
       int done = 0;
-      check(MPI_Test(&hearing, &done, MPI_STATUS_IGNORE), "a sign of life");
+      check(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE), "a heartbeat");
       if (done == 0) return;
-      last = incoming;
-      heard = Clock::now();
-      if (last.activity != Sign::farewell) listen();
-      if (last.activity == Sign::alarm) return;
+      last_heartbeat = incoming;
+      last_received = Clock::now();
+      if (last_heartbeat.activity != Heartbeat::goodbye) post_receive();
+      if (last_heartbeat.activity == Heartbeat::alarm) return;
     }
   }
 
   /// Who is to blame when something hangs.
-  std::optional<Verdict> trouble() {
+  std::optional<Verdict> find_hang() {
     const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
-    const auto silent_for = Clock::now() - heard;
-    if (hearing != MPI_REQUEST_NULL && silent_for > silence) {
-      const auto doing_last = describe(last.activity, last.step);
-      return Verdict{fmt::format("{} has given no sign of life for {:.0f} s; when last heard of it "
-                                 "was {}",
-                                 name_of(before), seconds(silent_for), doing_last),
-                     {before},
-                     {host_of(before)},
+    const auto silent_for = Clock::now() - last_received;
+    if (receiving != MPI_REQUEST_NULL && silent_for > silence) {
+      const auto doing_last = describe(last_heartbeat.activity, last_heartbeat.step);
+      return Verdict{fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}",
+                                 name_of(previous), seconds(silent_for), doing_last),
+                     {previous},
+                     {host_of(previous)},
                      doing_last};
     }
     if (auto verdict = roll_call.verdict()) return verdict;
-    // Those that wait for this rank know in which collective: they are to tell first.
-    const auto mine = place();
+    // Those that wait for this rank know in which collective: they are to report first.
+    const auto mine = status();
     const double later = group.size() > 1 ? 6 * seconds(limits.interval) : 0;
     if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
     const auto open = open_collectives();
@@ -227,42 +225,41 @@ struct Watchdog::Watch {
   const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
   std::string name_of(int rank) const { return fmt::format("rank {} on {}", rank, host_of(rank)); }
 
-  /// The two neighbours say that nothing more will come. After it no message is under way.
-  void take_leave() {
+  /// Exchanges goodbyes with the two neighbours. After it no message is under way.
+  void shut_down() {
     thread.request_stop();
     thread.join();
     if (group.size() == 1) return;
     const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
-    roll_call.take_leave(sounded);
-    wait(sending, "the last sign of life");
-    outgoing = {Sign::farewell, 0};
-    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, after, 0, native(group), &sending),
-          "the last sign of life");
-    while (hearing != MPI_REQUEST_NULL) {
-      wait(hearing, "the last sign of life");
-      if (incoming.activity != Sign::farewell) listen();
+    roll_call.shut_down(sounded);
+    wait(sending, "the goodbye");
+    outgoing = {Heartbeat::goodbye, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "the goodbye");
+    while (receiving != MPI_REQUEST_NULL) {
+      wait(receiving, "the goodbye");
+      if (incoming.activity != Heartbeat::goodbye) post_receive();
     }
-    wait(sending, "the last sign of life");
+    wait(sending, "the goodbye");
   }
 
   Communicator group;
   Alarm alarm;
   Limits limits;
   std::vector<std::string> hosts;
-  int before;
-  int after;
+  int previous;
+  int next;
   RollCall roll_call;
   bool sounded = false;  ///< the alarm
 
-  Sign outgoing;
-  Sign incoming;
-  Sign last;  ///< heard from the rank before
+  Heartbeat outgoing;
+  Heartbeat incoming;
+  Heartbeat last_heartbeat;  ///< received from the previous rank
   MPI_Request sending = MPI_REQUEST_NULL;
-  MPI_Request hearing = MPI_REQUEST_NULL;
-  Clock::time_point heard = Clock::now();
+  MPI_Request receiving = MPI_REQUEST_NULL;
+  Clock::time_point last_received = Clock::now();
 
   std::mutex mutex;  ///< over the alarm and what the rank itself is doing
-  Sign doing{static_cast<std::int64_t>(Activity::starting), 0};
+  Heartbeat doing{static_cast<std::int64_t>(Activity::starting), 0};
   Clock::time_point begun = Clock::now();
   Clock::time_point since = begun;  ///< the last progress
   double limit = limit_of_starting;
@@ -276,7 +273,7 @@ Watchdog::Watchdog(const Communicator& world, Alarm alarm, Limits limits)
 
 Watchdog::~Watchdog() {
   if (may_free()) {
-    watch_->take_leave();
+    watch_->shut_down();
   } else {
     watch_->thread = {};  // stops and joins; MPI may still write into the rest, which stays
     static_cast<void>(watch_.release());

@@ -11,7 +11,7 @@
 
 namespace llamesh::comm {
 
-/// What a rank can be busy with, for the line that tells of a hang.
+/// What a rank can be busy with, for the line that reports a hang.
 enum class Activity : std::int64_t {
   starting,
   building,
@@ -27,7 +27,7 @@ enum class Activity : std::int64_t {
 double longest_reasonable(std::vector<double> durations, double of_the_first);
 
 /// What a watchdog has found: one line that names ranks, their hosts and what they were doing, and
-/// the same in parts. Nothing at all: another rank tells.
+/// the same in parts. Empty: another rank reports.
 struct Verdict {
   std::string line;
   std::vector<int> ranks;  ///< to blame: one, or the two that cannot reach each other
@@ -36,19 +36,19 @@ struct Verdict {
 };
 
 /// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
-/// waiting for what never comes. A thread of each rank sends a sign of life to the next rank every
-/// second (16 bytes, whatever the number of ranks) and listens to the one before; and it
-/// looks how long its own rank has been at what it is doing. When it does not get out of a
-/// collective the other ranks are asked where they are (comm/roll_call.hpp). An alarm goes on from
-/// rank to rank, for ranks that the launcher cannot reach any more; the first one is the last.
+/// waiting for what never comes. A thread of each rank sends a heartbeat to the next rank every
+/// second (16 bytes, whatever the number of ranks) and receives those of the previous one; and it
+/// checks how long its own rank has been at what it is doing. When it does not get out of a
+/// collective the other ranks are asked where they are (comm/roll_call.hpp). An alarm is passed on
+/// from rank to rank, for ranks that the launcher cannot reach any more; the first one is the last.
 class Watchdog {
  public:
   /// Called on the watchdog's own thread. It is expected to end the job.
   using Alarm = std::function<void(const Verdict& verdict)>;
 
   struct Limits {
-    std::chrono::milliseconds interval{1000};  ///< between two signs of life
-    std::chrono::milliseconds silence{30000};  ///< of the rank before, until it counts as lost
+    std::chrono::milliseconds interval{1000};  ///< between two heartbeats
+    std::chrono::milliseconds silence{30000};  ///< of the previous rank, until it counts as lost
     /// The same once `job_ends` says that the job is being ended from outside: then a rank is
     /// likely to be dead already, and the others wait for it in vain.
     std::chrono::milliseconds silence_at_the_end{4000};

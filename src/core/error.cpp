@@ -50,7 +50,7 @@ void print_error(const std::string& text) noexcept {
 namespace detail {
 
 void throw_user_error(ExitCode code, std::string text) {
-  // Messages quote what stands in files and on the command line: neither a line's end nor an escape
+  // Messages quote files and the command line: neither a line's end nor an escape
   // sequence of a terminal gets out of there, nor a megabyte.
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(

@@ -14,7 +14,7 @@ namespace llamesh {
 enum class ExitCode : int {
   done = 0,
   internal_error = 70,  ///< a bug, or a rank that died
-  io_failure = 74,      ///< the previous checkpoint stands
+  io_failure = 74,      ///< the previous checkpoint remains
   stopped_early = 75,   ///< stopped with a checkpoint: submit again
   bad_input = 78,       ///< do not restart before the input is mended
   no_progress = 93,     ///< diverged, or no progress over restarts: do not restart

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 
-/// The one way to open, read and write files. What lies in a file's place (a FIFO, a device, a
+/// The one way to open, read and write files. What is in a file's place (a FIFO, a device, a
 /// socket, a link) neither blocks the program nor redirects what it writes.
 ///
 /// Errors name the path and the system's reason: bad_input (exit 78) where the path leads to no

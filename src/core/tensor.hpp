@@ -12,7 +12,7 @@
 namespace llamesh {
 
 /// A view of numbers that somebody else owns (device::Buffer does). Row-major; the rows (all dims
-/// but the last, flattened) may lie further apart than they are long, so a column slice of a matrix
+/// but the last, flattened) may be further apart than they are long, so a column slice of a matrix
 /// is a Tensor too. Copying a Tensor copies the view.
 class Tensor {
  public:

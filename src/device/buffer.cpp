@@ -43,7 +43,7 @@ Buffer::Buffer(std::int64_t bytes, Counted counted) : bytes_(bytes), own_bytes_(
   if (bytes == 0) return;
   owner_ = kind() == Kind::cuda ? cuda::allocate(bytes) : map_pages(bytes);
   data_ = static_cast<std::byte*>(owner_.get());
-  if (counted == Counted::yes) claim_ = Claim(bytes);
+  if (counted == Counted::yes) allocation_ = ScopedAllocation(bytes);
 }
 
 Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
@@ -52,7 +52,7 @@ Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
       data_(data),
       bytes_(bytes),
       own_bytes_(own_bytes),
-      claim_(own_bytes) {}
+      allocation_(own_bytes) {}
 
 Buffer Buffer::on_host(std::int64_t bytes) {
   if (kind() == Kind::cpu || bytes == 0) return Buffer(bytes);

@@ -12,7 +12,7 @@
 namespace llamesh::device {
 
 /// Whether the bytes of a buffer count as in use while it lives, or only those that a pool or an
-/// arena lends out of it (which then makes the Claims).
+/// arena hands out of it (which then makes the ScopedAllocations).
 enum class Counted : bool { no, yes };
 
 /// Says how what this process does gets by with less memory: messages about too little of it end in
@@ -48,7 +48,7 @@ class Buffer {
   /// Bytes of it that count as this process's own: all, or its part of shared memory.
   std::int64_t own_bytes() const { return own_bytes_; }
   /// From now on a pool counts what it lends out of this buffer.
-  void stop_counting() { claim_.reset(); }
+  void stop_counting() { allocation_.reset(); }
 
   /// A dense view of the buffer from byte `offset` on.
   Tensor tensor(DType dtype, std::initializer_list<std::int64_t> shape,
@@ -59,7 +59,7 @@ class Buffer {
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
   std::int64_t own_bytes_ = 0;
-  Claim claim_;
+  ScopedAllocation allocation_;
 };
 
 }  // namespace llamesh::device

@@ -1,7 +1,7 @@
 #include "core/error.hpp"
 #include "device/cuda.hpp"
 
-// What stands in for cuda/ in a build without CUDA.
+// Replaces cuda/ in a build without CUDA.
 
 namespace llamesh::device::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "device/stream.hpp"
 
 /// Where this process computes. A process has one device, chosen once, before the first Buffer and
-/// the first stream: tensors that Buffer owns lie on it.
+/// the first stream: tensors that Buffer owns are on it.
 namespace llamesh::device {
 
 enum class Kind : std::uint8_t { cpu, cuda };
@@ -25,7 +25,8 @@ std::string why_no_cuda();
 /// Chooses CUDA device `index` of those visible. Throws a user error when it cannot be used.
 void use_cuda(int index);
 
-/// What tells this process's GPU from every other of its node (PCI bus id); empty on the CPU.
+/// What distinguishes this process's GPU from every other of its node (PCI bus id); empty on the
+/// CPU.
 std::string identity();
 
 /// The identities of all GPUs that this process can see, in the order of their numbers. Needs no

@@ -14,11 +14,11 @@ void MemoryMeter::add(std::int64_t bytes) {
   }
 }
 
-Claim::Claim(std::int64_t bytes) : bytes_(bytes) {
+ScopedAllocation::ScopedAllocation(std::int64_t bytes) : bytes_(bytes) {
   MemoryMeter::instance().add(bytes);
 }
 
-Claim& Claim::operator=(Claim&& other) noexcept {
+ScopedAllocation& ScopedAllocation::operator=(ScopedAllocation&& other) noexcept {
   if (this != &other) {
     reset();
     bytes_ = other.bytes_;
@@ -27,7 +27,7 @@ Claim& Claim::operator=(Claim&& other) noexcept {
   return *this;
 }
 
-void Claim::reset() noexcept {
+void ScopedAllocation::reset() noexcept {
   if (bytes_ != 0) MemoryMeter::instance().add(-bytes_);
   bytes_ = 0;
 }

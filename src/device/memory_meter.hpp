@@ -6,7 +6,7 @@
 namespace llamesh::device {
 
 /// Counts the bytes that this process has in use on its device: live buffers, and of pooled ones
-/// the part that is lent out. One per process; every Claim reports to it.
+/// the part that is handed out. One per process; every ScopedAllocation reports to it.
 class MemoryMeter {
  public:
   static MemoryMeter& instance();
@@ -17,23 +17,23 @@ class MemoryMeter {
   void start_interval() { peak_.store(in_use_.load()); }
 
  private:
-  friend class Claim;
+  friend class ScopedAllocation;
   void add(std::int64_t bytes);
 
   std::atomic<std::int64_t> in_use_{0};
   std::atomic<std::int64_t> peak_{0};
 };
 
-/// Bytes counted as in use for as long as the claim lives.
-class Claim {
+/// Counts bytes as in use for as long as the object lives; it allocates nothing itself.
+class ScopedAllocation {
  public:
-  Claim() = default;
-  explicit Claim(std::int64_t bytes);
-  ~Claim() { reset(); }
-  Claim(Claim&& other) noexcept : bytes_(other.bytes_) { other.bytes_ = 0; }
-  Claim& operator=(Claim&& other) noexcept;
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
+  ScopedAllocation() = default;
+  explicit ScopedAllocation(std::int64_t bytes);
+  ~ScopedAllocation() { reset(); }
+  ScopedAllocation(ScopedAllocation&& other) noexcept : bytes_(other.bytes_) { other.bytes_ = 0; }
+  ScopedAllocation& operator=(ScopedAllocation&& other) noexcept;
+  ScopedAllocation(const ScopedAllocation&) = delete;
+  ScopedAllocation& operator=(const ScopedAllocation&) = delete;
   void reset() noexcept;
 
  private:

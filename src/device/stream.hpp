@@ -7,7 +7,7 @@
 namespace llamesh::device {
 
 /// A point in a stream's work that others can wait for. A default one has happened already.
-/// Copies stand for the same point.
+/// Copies are of the same point.
 class Event {
  public:
   Event() = default;

@@ -54,7 +54,7 @@ class Worker final : public Stream::Queue {
  private:
   struct Item {
     std::function<void()> work;
-    std::shared_ptr<Flag> event;  // set instead of work: tell that we came here
+    std::shared_ptr<Flag> event;  // set instead of work: this point is reached
   };
 
   void add(Item item) {

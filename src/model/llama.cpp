@@ -41,7 +41,7 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
 }
 
 double Llama::train(Weights& weights, const Batch& batch, float scale) {
-  const device::Claim claim(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes());
   // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
   const BlockContext x = context(weights, batch, Pass::forward);
@@ -52,7 +52,7 @@ double Llama::train(Weights& weights, const Batch& batch, float scale) {
 }
 
 double Llama::evaluate(Weights& weights, const Batch& batch) {
-  const device::Claim claim(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
   head(x, forward(x, batch.tokens), batch.targets);
@@ -60,7 +60,7 @@ double Llama::evaluate(Weights& weights, const Batch& batch) {
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
-  const device::Claim claim(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
   const Residual hidden = forward(x, batch.tokens);

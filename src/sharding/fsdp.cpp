@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/patience.hpp"
+#include "comm/backoff.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::sharding {

@@ -32,7 +32,8 @@ SlotPool::Slot& SlotPool::acquire(std::size_t unit, std::int64_t numel) {
   }
   Entry& entry = *entries_[at];
   entry.owner = unit;
-  entry.claim = device::Claim(entry.slot.buffer.own_bytes() * numel / entry.slot.numel);
+  entry.allocation =
+      device::ScopedAllocation(entry.slot.buffer.own_bytes() * numel / entry.slot.numel);
   slot_of_[unit] = at;
   return entry.slot;
 }
@@ -44,7 +45,7 @@ void SlotPool::release(std::size_t unit, device::Event free_after) {
   entry.slot.free_after = std::move(free_after);
   entry.owner = none;
   entry.returned = ++clock_;
-  entry.claim.reset();
+  entry.allocation.reset();
 }
 
 }  // namespace llamesh::sharding

@@ -38,7 +38,7 @@ class SlotPool {
     Slot slot;
     std::size_t owner = none;   ///< the unit that has it
     std::int64_t returned = 0;  ///< when it was released last, counted in calls
-    device::Claim claim;
+    device::ScopedAllocation allocation;
   };
   std::size_t choose(std::size_t unit, std::int64_t numel);
 

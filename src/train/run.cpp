@@ -356,7 +356,7 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
   try {
     run.start();
     return run.run_until_done();
-  } catch (const comm::Failed&) {
+  } catch (const comm::PeerFailure&) {
     throw;
   } catch (const std::exception& any) {
     const Error error = as_error(any);

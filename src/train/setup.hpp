@@ -29,7 +29,7 @@ struct Setup {
 /// inputs do not fit the topology or one another. Pure.
 Setup lay_out(const Inputs& inputs, comm::Topology topology);
 
-/// Collective. Throws the user error on one rank and comm::Failed on the others.
+/// Collective. Throws the user error on one rank and comm::PeerFailure on the others.
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
 
 }  // namespace llamesh::train

@@ -4,12 +4,10 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <span>
 #include <thread>
 
-#include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
 
@@ -21,46 +19,72 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char mark = 'x';
 
-/// A file, closed at the end of its scope. Not by way of a link that somebody has put there.
-class File {
- public:
-  File(const fs::path& path, int flags)
-      : descriptor_(open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0640)) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  explicit operator bool() const { return descriptor_ >= 0; }
-  /// One byte at the place of a rank, on its way to the server when it returns.
-  bool write_mark(int rank) const {
-    return pwrite(descriptor_, &mark, 1, rank) == 1 && fsync(descriptor_) == 0;
-  }
-  bool has_mark(int rank) const {
-    char byte = 0;
-    return pread(descriptor_, &byte, 1, rank) == 1 && byte == mark;
-  }
+/// An error of writing into the folder, with the host's name.
+Error on_host(const Error& error) {
+  return {error.code(), fmt::format("on {}: {}", this_process().host, error.what())};
+}
 
- private:
-  int descriptor_;
-};
+bool is_there(const fs::path& path) {
+  std::error_code ignored;  // ESTALE, too: it is not the same file any more
+  return fs::exists(fs::symlink_status(path, ignored));
+}
 
-/// This node's part: an empty text when it has added its byte.
-std::string add_mark(const fs::path& token, int rank, const std::string& first_host,
-                     std::chrono::milliseconds patience) {
-  const auto folder = token.parent_path().string();
-  const auto& host = this_process().host;
+/// One byte at the place of a rank, on its way to the server when it returns.
+void write_mark(const fs::path& token, int rank) {
+  auto file = Descriptor::to_write(token, O_WRONLY);
+  file.write(rank, &mark, 1);
+  file.sync();
+}
+
+bool has_mark(const Descriptor& file, int rank) {
+  char byte = 0;
+  return file.read_some(rank, &byte, 1) == 1 && byte == mark;
+}
+
+/// This node's part: nothing when it has added its byte.
+std::optional<Error> add_mark(const fs::path& token, int rank, const std::string& first_host,
+                              std::chrono::milliseconds patience) {
   for (const auto start = Clock::now(); Clock::now() - start < patience;
        std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
-    const File file(token, O_WRONLY);
-    if (file && file.write_mark(rank)) return {};
-    if (errno != ENOENT && errno != ESTALE)
-      return fmt::format("cannot write into {} on {}: {}", folder, host, std::strerror(errno));
+    if (!is_there(token)) continue;
+    try {
+      write_mark(token, rank);
+      return {};
+    } catch (const Error& error) {
+      if (is_there(token)) return on_host(error);
+    }
   }
-  return fmt::format(
-      "{} on {} is not the one on {}, where rank 0 made a file that does not appear here; every "
-      "node has to see the same folder: name one on a file system that all of them mount",
-      folder, host, first_host);
+  return Error(
+      ExitCode::bad_input,
+      fmt::format(
+          "{} on {} is not the one on {}, where rank 0 made a file that does not appear here; "
+          "every node has to see the same folder: name one on a file system that all of them mount",
+          token.parent_path().string(), this_process().host, first_host));
+}
+
+/// On rank 0: makes the file, empty.
+std::optional<Error> make_token(const fs::path& token) {
+  try {
+    Descriptor::to_write(token, O_WRONLY | O_CREAT | O_EXCL);
+    return {};
+  } catch (const Error& error) {
+    return on_host(error);
+  }
+}
+
+/// On rank 0: whether the bytes of all nodes have come.
+std::optional<Error> find_marks(const fs::path& token, std::span<const std::int64_t> added) {
+  try {
+    const auto file = Descriptor::to_read(token);
+    for (int rank = 0; rank < std::ssize(added); ++rank)
+      if (added[static_cast<std::size_t>(rank)] != 0 && !has_mark(file, rank))
+        return Error(ExitCode::bad_input,
+                     fmt::format("what rank {} has written into {} does not appear on {}", rank,
+                                 token.parent_path().string(), this_process().host));
+    return {};
+  } catch (const Error& error) {
+    return on_host(error);
+  }
 }
 
 }  // namespace
@@ -78,27 +102,22 @@ BorrowedFolder::~BorrowedFolder() {
   for (const auto& folder : made_) fs::remove(folder, ignored);  // only when it is empty
 }
 
-std::string trouble_with_shared_folder(const comm::Communicator& world, bool first_on_node,
-                                       const fs::path& folder, std::chrono::milliseconds patience) {
-  const bool writes = world.rank() == 0;
+std::optional<Error> trouble_with_shared_folder(const comm::Communicator& world, bool first_on_node,
+                                                const fs::path& folder,
+                                                std::chrono::milliseconds patience) {
+  const bool is_first = world.rank() == 0;
   const auto name = world.broadcast(fmt::format(".shared-{}-{}-{}", this_process().host, getpid(),
                                                 Clock::now().time_since_epoch().count()));
   const auto first_host = world.broadcast(this_process().host);
   const auto token = folder / name;
-  std::string trouble;
-  if (writes && !File(token, O_WRONLY | O_CREAT | O_EXCL))
-    trouble = fmt::format("cannot write into {} on {}: {}", folder.string(), first_host,
-                          std::strerror(errno));
+  std::optional<Error> trouble;
+  if (is_first) trouble = make_token(token);
   // Where rank 0 cannot write, nobody is to be blamed for not seeing it.
-  const bool made = world.broadcast(trouble).empty();
+  const bool made = world.broadcast(trouble ? "no" : "yes") == "yes";
   if (made && first_on_node) trouble = add_mark(token, world.rank(), first_host, patience);
-  const auto added = world.all_gather(std::int64_t{made && first_on_node && trouble.empty()});
-  if (writes && made) {
-    const File file(token, O_RDONLY);
-    for (int rank = 0; rank < world.size() && trouble.empty(); ++rank)
-      if (added[static_cast<std::size_t>(rank)] != 0 && !file.has_mark(rank))
-        trouble = fmt::format("what rank {} has written into {} does not appear on {}", rank,
-                              folder.string(), first_host);
+  const auto added = world.all_gather(std::int64_t{made && first_on_node && !trouble});
+  if (is_first && made) {
+    if (!trouble) trouble = find_marks(token, added);
     unlink(token.c_str());
   }
   return trouble;
@@ -107,7 +126,9 @@ std::string trouble_with_shared_folder(const comm::Communicator& world, bool fir
 void check_shared_folder(const comm::Communicator& world, bool first_on_node,
                          const fs::path& folder, std::chrono::milliseconds patience) {
   const auto trouble = trouble_with_shared_folder(world, first_on_node, folder, patience);
-  comm::agree(world, [&] { validate(trouble.empty(), "run.folder: {}", trouble); });
+  comm::agree(world, [&] {
+    if (trouble) fail(trouble->code(), "run.folder: {}", trouble->what());
+  });
 }
 
 }  // namespace llamesh::train

@@ -2,10 +2,11 @@
 
 #include <chrono>
 #include <filesystem>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::train {
 
@@ -24,15 +25,16 @@ class BorrowedFolder {
 
 /// Whether the folder, which exists on rank 0, is the same one on every node: rank 0 makes a file
 /// there under a name that nobody has used before, the ranks with `first_on_node` open it and add a
-/// byte each, and rank 0 finds their bytes in it. Returns what is wrong on this rank, which names
-/// both hosts; empty when all is well, and on the ranks that are not first. Waits up to `patience`
+/// byte each, and rank 0 finds their bytes in it. Returns what is wrong on this rank: that
+/// the hosts, which it names, have different folders (78), or that this one cannot write (74).
+/// Nothing when all is well, and on the ranks that are not first. Waits up to `patience`
 /// for a file that does not appear, since a network file system may remember that the folder was
 /// not there; else it takes the time of a few file operations. Leaves nothing behind. Collective.
-std::string trouble_with_shared_folder(
+std::optional<Error> trouble_with_shared_folder(
     const comm::Communicator& world, bool first_on_node, const std::filesystem::path& folder,
     std::chrono::milliseconds patience = std::chrono::seconds(10));
 
-/// The same as an error: exit 78 on all ranks when a node has another folder.
+/// The same as an error, with its exit code on all ranks.
 void check_shared_folder(const comm::Communicator& world, bool first_on_node,
                          const std::filesystem::path& folder,
                          std::chrono::milliseconds patience = std::chrono::seconds(10));

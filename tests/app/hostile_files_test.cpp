@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "app/run_metrics.hpp"
+#include "app/report/run_metrics.hpp"
 #include "checkpoint/hf_config.hpp"
 #include "checkpoint/hf_weights.hpp"
 #include "checkpoint/lease.hpp"

@@ -5,9 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "app/diff.hpp"
-#include "app/inspect.hpp"
-#include "app/verify.hpp"
+#include "app/commands/commands.hpp"
 #include "error_of.hpp"
 #include "temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-#include "app/report.hpp"
+#include "app/report/report.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "app/chart.hpp"
-#include "app/run_metrics.hpp"
+#include "app/report/chart.hpp"
+#include "app/report/run_metrics.hpp"
 #include "core/error.hpp"
 #include "error_of.hpp"
 #include "temporary_folder.hpp"

@@ -1,4 +1,4 @@
-#include "app/tokenize.hpp"
+#include "app/commands/commands.hpp"
 
 #include <gtest/gtest.h>
 

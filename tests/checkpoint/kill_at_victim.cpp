@@ -53,7 +53,7 @@ int run(const char* folder, int last, bool async) {
 int main(int count, char** arguments) {
   try {
     return llamesh::run(arguments[1], std::atoi(arguments[2]), count > 3);
-  } catch (const llamesh::comm::Failed& error) {
+  } catch (const llamesh::comm::PeerFailure& error) {
     std::this_thread::sleep_for(std::chrono::seconds(1));  // the rank that failed leaves first
     return static_cast<int>(error.code());
   } catch (const llamesh::Error& error) {

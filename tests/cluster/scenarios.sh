@@ -182,7 +182,7 @@ rank_killed_in_step() {
   kill -KILL "$(rank 3 rank-killed)"
   ended 15 FAILED 75 137  # of the ranks that noticed, or of SIGKILL
   nothing_left
-  verdict_is rank-killed "rank 3 on node$node has given no sign of life" 3 "\"node$node\""
+  verdict_is rank-killed "rank 3 on node$node has sent no heartbeat" 3 "\"node$node\""
   local code
   code=$(exit_code)
   goes_on rank-killed
@@ -511,7 +511,7 @@ verdict_is() {
   scontrol show job "$job" | grep -q "Comment=$2" || bad "the job's comment is not '$2'"
 }
 
-# The ring of signs of life does not pass between ranks 1 and 3.
+# The ring of heartbeats does not pass between ranks 1 and 3.
 pair_cut() {
   submit multi-node pair-cut --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000
   trains_past pair-cut 12
@@ -539,7 +539,7 @@ rank_stopped() {
   within 20 no_jobs || bad "the job has not ended"
   ended 1 FAILED 70 75
   nothing_left
-  verdict_is rank-stopped "rank 2 on node$stopped has given no sign of life" 2 "\"node$stopped\""
+  verdict_is rank-stopped "rank 2 on node$stopped has sent no heartbeat" 2 "\"node$stopped\""
   local first
   first="$(told) with $(exit_code)"
   goes_on rank-stopped

@@ -39,7 +39,7 @@ TEST(Communicator, SplitsByColorInTheOrderOfKeys) {
   EXPECT_EQ(copy.sum(std::int64_t{1}), part.size());
 }
 
-TEST(Patience, YieldsInARowSleep) {
+TEST(Backoff, YieldsInARowSleep) {
   // The MPI library finds the same function as this program.
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "sched_yield"), reinterpret_cast<void*>(&sched_yield));
   const auto sleeps = [] {  // a yield is no voluntary switch
@@ -67,7 +67,7 @@ TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
 std::pair<int, std::string> outcome(const std::function<void()>& phase) {
   try {
     agree(world(), phase);
-  } catch (const Failed& failed) {
+  } catch (const PeerFailure& failed) {
     return {static_cast<int>(failed.code()), "follows"};
   } catch (const Error& error) {
     return {static_cast<int>(error.code()), error.what()};
@@ -101,7 +101,7 @@ TEST(Agree, TheOriginalErrorIsToldRatherThanOneThatFollows) {
   const int last = world().size() - 1;
   const auto left = outcome([&] {
     if (world().rank() == last) fail(ExitCode::io_failure, "the origin");
-    throw Failed(ExitCode::bad_input);
+    throw PeerFailure(ExitCode::bad_input);
   });
   EXPECT_EQ(left.first, 74);
   EXPECT_EQ(left.second, world().rank() == last ? "the origin" : "follows");

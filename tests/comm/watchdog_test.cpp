@@ -11,6 +11,7 @@
 
 #include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
+#include "comm/roll_call.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
 
@@ -27,9 +28,9 @@ TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
 }
 
 TEST(Watchdog, IsSilentWhileAllGoOn) {
-  std::string told;
+  std::string reported;
   {
-    Watchdog watchdog(world(), [&](const Verdict& verdict) { told = verdict.line; },
+    Watchdog watchdog(world(), [&](const Verdict& verdict) { reported = verdict.line; },
                       {10ms, 5000ms});
     for (int step = 1; step <= 5; ++step) {
       watchdog.begin(Activity::training, step);
@@ -37,58 +38,58 @@ TEST(Watchdog, IsSilentWhileAllGoOn) {
       world().barrier();
     }
   }
-  EXPECT_EQ(told, "");
+  EXPECT_EQ(reported, "");
 }
 
 class LongActivity : public testing::Test {
  protected:
   /// Three seconds of the first step, of which one may go by without progress.
-  static std::string told_of_a_first_step(bool progress) {
+  static std::string reported_of_a_first_step(bool progress) {
     std::promise<std::string> alarm;
-    auto told = alarm.get_future();
+    auto reported = alarm.get_future();
     Watchdog watchdog(world(), [](const Verdict&) {}, {10ms, 60s});
     watchdog.set_alarm([&](const Verdict& verdict) { alarm.set_value(verdict.line); });
     watchdog.begin(Activity::training, 1, 1s);
     const auto end = std::chrono::steady_clock::now() + 3s;
     while (std::chrono::steady_clock::now() < end &&
-           told.wait_for(20ms) != std::future_status::ready)
+           reported.wait_for(20ms) != std::future_status::ready)
       if (progress) watchdog.progress();
-    const bool came = told.wait_for(0s) == std::future_status::ready;
+    const bool came = reported.wait_for(0s) == std::future_status::ready;
     world().barrier();
-    return came ? told.get() : "nothing";
+    return came ? reported.get() : "nothing";
   }
 };
 
 TEST_F(LongActivity, WithoutProgressIsAHang) {
-  const auto line = told_of_a_first_step(false);
+  const auto line = reported_of_a_first_step(false);
   if (world().size() > 1 && line.empty()) return;  // heard from another rank
   EXPECT_NE(line.find("has been training step 1 for 1 s"), std::string::npos) << line;
 }
 
 TEST_F(LongActivity, WithProgressMayTakeAsLongAsItTakes) {
-  EXPECT_EQ(told_of_a_first_step(true), "nothing");
+  EXPECT_EQ(reported_of_a_first_step(true), "nothing");
 }
 
 class SilentRank : public testing::Test {
  protected:
-  /// Rank 0 sends no sign of life within the test: the rank after it has to say so, and the others,
+  /// Rank 0 sends no heartbeat within the test: the rank after it has to say so, and the others,
   /// rank by rank, are to hear of it.
   static void expect_alarm(const Watchdog::Limits& limits) {
     if (world().size() == 1) GTEST_SKIP() << "needs another rank";
     const bool silent = world().rank() == 0;
     std::promise<std::string> alarm;
-    auto told = alarm.get_future();
+    auto reported = alarm.get_future();
     {
       Watchdog watchdog(
           world(), [&](const Verdict& verdict) { alarm.set_value(verdict.line); },
           silent ? Watchdog::Limits{3600s, 3600s} : limits);
       watchdog.begin(Activity::training, 7);
       if (!silent) {
-        ASSERT_EQ(told.wait_for(20s), std::future_status::ready);
-        const auto line = told.get();
+        ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
+        const auto line = reported.get();
         if (world().rank() == 1) {
           EXPECT_NE(line.find("rank 0 on " + this_process().host), std::string::npos) << line;
-          EXPECT_NE(line.find("no sign of life"), std::string::npos) << line;
+          EXPECT_NE(line.find("no heartbeat"), std::string::npos) << line;
         } else {
           EXPECT_EQ(line, "");
         }
@@ -127,6 +128,15 @@ TEST(OpenCollectives, SayOfWhatTheyAreInTheirOrder) {
   EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
 }
 
+TEST(RanksToAsk, AreAsManyAsHostsAndRanksOfTheHost) {
+  const std::vector<int> members{1, 2, 3, 5, 6, 7, 8};  // 0 and 4 are in another group
+  const std::vector<std::string> hosts{"a", "a", "a", "a", "b", "b", "b", "c", "c"};
+  EXPECT_EQ(ranks_to_ask(members, hosts, 1), (std::vector{2, 3, 5, 7}));
+  EXPECT_EQ(ranks_to_ask(members, hosts, 2), std::vector{1});
+  EXPECT_EQ(ranks_to_ask(members, hosts, 5), (std::vector{1, 6, 7}));
+  EXPECT_EQ(ranks_to_ask(members, hosts, 8), std::vector{7});
+}
+
 /// All ranks but one are in a collective, for which they wait.
 class RollCallTest : public testing::Test {
  protected:
@@ -138,42 +148,43 @@ class RollCallTest : public testing::Test {
       .interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms};
   static int other() { return world().size() / 2; }
 
-  /// Lives, sends its signs, and answers no question: what a rank is to one that it cannot reach.
-  /// Until it hears the alarm.
-  static void live_without_answers() {
-    constexpr std::int64_t farewell = -1;
+  /// Runs, sends its heartbeats, and answers no question: what a rank is to one that it cannot
+  /// reach. Until it receives the alarm.
+  static void run_without_answers() {
+    constexpr std::int64_t goodbye = -1;
     constexpr std::int64_t alarm = -2;
     const auto group = world().duplicate();
     world().all_gather(this_process().host);
     const auto send = [&](std::int64_t activity) {
-      std::array<std::int64_t, 2> sign{activity, 0};
-      MPI_Send(sign.data(), 2, MPI_INT64_T, (group.rank() + 1) % group.size(), 0, native(group));
+      std::array<std::int64_t, 2> heartbeat{activity, 0};
+      MPI_Send(heartbeat.data(), 2, MPI_INT64_T, (group.rank() + 1) % group.size(), 0,
+               native(group));
     };
-    const auto hear = [&] {
-      std::array<std::int64_t, 2> sign{};
-      MPI_Recv(sign.data(), 2, MPI_INT64_T, (group.rank() + group.size() - 1) % group.size(), 0,
-               native(group), MPI_STATUS_IGNORE);
-      return sign[0];
+    const auto receive = [&] {
+      std::array<std::int64_t, 2> heartbeat{};
+      MPI_Recv(heartbeat.data(), 2, MPI_INT64_T, (group.rank() + group.size() - 1) % group.size(),
+               0, native(group), MPI_STATUS_IGNORE);
+      return heartbeat[0];
     };
     do send(0);
-    while (hear() != alarm);
+    while (receive() != alarm);
     send(alarm);
     group.barrier();
-    send(farewell);
-    while (hear() != farewell) continue;
+    send(goodbye);
+    while (receive() != goodbye) continue;
   }
 };
 
 TEST_F(RollCallTest, NamesBothEndsOfACutLink) {
   const InCollective in(world().members(), "all-gather", "layers.3");
-  if (world().rank() == other()) return live_without_answers();
+  if (world().rank() == other()) return run_without_answers();
   std::promise<Verdict> alarm;
-  auto told = alarm.get_future();
+  auto reported = alarm.get_future();
   Watchdog watchdog(
       world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, limits);
   watchdog.begin(Activity::training, 14);
-  ASSERT_EQ(told.wait_for(20s), std::future_status::ready);
-  const auto verdict = told.get();
+  ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
+  const auto verdict = reported.get();
   if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
   EXPECT_EQ(verdict.ranks,
             (std::vector{std::min(world().rank(), other()), std::max(world().rank(), other())}));
@@ -184,14 +195,15 @@ TEST_F(RollCallTest, NamesBothEndsOfACutLink) {
 
 class LateRank : public RollCallTest {
  protected:
-  /// What the rank that waits, or the late one, tells within 4 s, when a second without progress is
-  /// the limit of those that wait, and `limit` that of the late one.
-  static std::optional<Verdict> told(std::chrono::seconds limit, bool progress) {
-    const bool late = world().rank() == other();
+  /// What the rank that waits, or the late one, reports within 4 s, when two seconds without
+  /// progress are the limit of those that wait, and `limit` that of the late one.
+  static std::optional<Verdict> reported(std::chrono::seconds limit, bool progress,
+                                         int late_rank = other()) {
+    const bool late = world().rank() == late_rank;
     std::promise<Verdict> alarm;
-    auto told = alarm.get_future();
+    auto reported = alarm.get_future();
     auto own_limits = limits;
-    if (late) own_limits.interval = 300ms;  // it leaves it to the others to tell
+    if (late) own_limits.interval = 300ms;  // it leaves it to the others to report
     Watchdog watchdog(
         world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, own_limits);
     std::optional<InCollective> in;
@@ -199,20 +211,20 @@ class LateRank : public RollCallTest {
     if (late)
       watchdog.begin(Activity::saving, 20, limit);
     else
-      watchdog.begin(Activity::training, 21, 1s);
+      watchdog.begin(Activity::training, 21, 2s);
     const auto end = std::chrono::steady_clock::now() + 4s;
     while (std::chrono::steady_clock::now() < end &&
-           told.wait_for(20ms) != std::future_status::ready)
+           reported.wait_for(20ms) != std::future_status::ready)
       if (late && progress) watchdog.progress();
-    const bool came = told.wait_for(0s) == std::future_status::ready;
+    const bool came = reported.wait_for(0s) == std::future_status::ready;
     if (late) in.emplace(world().members(), "all-gather", "layers.3");
     world().barrier();
-    return came ? std::optional(told.get()) : std::nullopt;
+    return came ? std::optional(reported.get()) : std::nullopt;
   }
 };
 
 TEST_F(LateRank, IsNamedByThoseThatWait) {
-  const auto verdict = told(2s, /*progress=*/false);
+  const auto verdict = reported(2s, /*progress=*/false);
   ASSERT_TRUE(verdict);
   if (world().rank() != 0 && verdict->line.empty()) return;
   EXPECT_EQ(verdict->ranks, std::vector{other()});
@@ -226,11 +238,40 @@ TEST_F(LateRank, IsNamedByThoseThatWait) {
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {
-  EXPECT_FALSE(told(600s, /*progress=*/false));
+  EXPECT_FALSE(reported(600s, /*progress=*/false));
 }
 
 TEST_F(LateRank, IsNotNamedWhileItMakesProgress) {
-  EXPECT_FALSE(told(1s, /*progress=*/true));
+  EXPECT_FALSE(reported(1s, /*progress=*/true));
+}
+
+/// Two ranks on each of two hosts; the last one is late, which only rank 2 asks.
+class LateRankOfTwoHosts : public LateRank {
+ protected:
+  void SetUp() override {
+    if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
+    this_process().host = world().rank() < 2 ? "node1" : "node2";
+  }
+  void TearDown() override { this_process().host = host_; }
+
+ private:
+  std::string host_ = this_process().host;
+};
+
+TEST_F(LateRankOfTwoHosts, IsNamedByTheFirstOnItsHost) {
+  const auto verdict = reported(2s, /*progress=*/false, 3);
+  ASSERT_TRUE(verdict);
+  if (world().rank() != 2) {
+    EXPECT_EQ(verdict->line, "");
+    return;
+  }
+  EXPECT_EQ(verdict->ranks, std::vector{3});
+  EXPECT_EQ(verdict->hosts, std::vector<std::string>{"node2"});
+  EXPECT_EQ(verdict->doing, "saving step 20");
+}
+
+TEST_F(LateRankOfTwoHosts, KeepsTheOtherHostWaitingToo) {
+  EXPECT_FALSE(reported(600s, /*progress=*/false, 3));
 }
 
 }  // namespace

@@ -20,68 +20,68 @@ class Memory : public testing::Test {
   std::int64_t peak() const { return meter_.peak() - before_; }
   void start_interval() { meter_.start_interval(); }
   void SetUp() override { start_interval(); }
-  void TearDown() override { EXPECT_EQ(in_use(), 0) << "a claim was left behind"; }
+  void TearDown() override { EXPECT_EQ(in_use(), 0) << "an allocation was left behind"; }
 
  private:
   MemoryMeter& meter_ = MemoryMeter::instance();
   std::int64_t before_ = meter_.in_use();
 };
 
-using ClaimTest = Memory;
+using ScopedAllocationTest = Memory;
 using BufferTest = Memory;
 
-TEST_F(ClaimTest, CountsAsLongAsItLives) {
+TEST_F(ScopedAllocationTest, CountsAsLongAsItLives) {
   {
-    const Claim a(100);
+    const ScopedAllocation a(100);
     EXPECT_EQ(in_use(), 100);
-    const Claim b(23);
+    const ScopedAllocation b(23);
     EXPECT_EQ(in_use(), 123);
   }
   EXPECT_EQ(in_use(), 0);
 }
 
-TEST_F(ClaimTest, ResetEndsItOnce) {
-  Claim claim(100);
-  claim.reset();
+TEST_F(ScopedAllocationTest, ResetEndsItOnce) {
+  ScopedAllocation allocation(100);
+  allocation.reset();
   EXPECT_EQ(in_use(), 0);
-  claim.reset();
+  allocation.reset();
   EXPECT_EQ(in_use(), 0);
 }
 
-TEST_F(ClaimTest, PeakIsTheHighestSinceTheStartOfTheInterval) {
+TEST_F(ScopedAllocationTest, PeakIsTheHighestSinceTheStartOfTheInterval) {
   {
-    const Claim a(100);
-    { const Claim b(900); }
-    { const Claim c(500); }
+    const ScopedAllocation a(100);
+    { const ScopedAllocation b(900); }
+    { const ScopedAllocation c(500); }
     EXPECT_EQ(peak(), 1000);
     EXPECT_EQ(in_use(), 100);
     start_interval();
     EXPECT_EQ(peak(), 100);
-    { const Claim d(50); }
+    { const ScopedAllocation d(50); }
     EXPECT_EQ(peak(), 150);
   }
   EXPECT_EQ(peak(), 150);
 }
 
-TEST_F(ClaimTest, IsCountedOnceWhenItIsMoved) {
-  Claim a(100);
-  Claim b(std::move(a));
+TEST_F(ScopedAllocationTest, IsCountedOnceWhenItIsMoved) {
+  ScopedAllocation a(100);
+  ScopedAllocation b(std::move(a));
   EXPECT_EQ(in_use(), 100);
-  Claim c(10);
+  ScopedAllocation c(10);
   c = std::move(b);  // what c had is given back
   EXPECT_EQ(in_use(), 100);
   auto& same = c;
   c = std::move(same);
   EXPECT_EQ(in_use(), 100);
-  c = Claim();
+  c = ScopedAllocation();
   EXPECT_EQ(in_use(), 0);
 }
 
-TEST_F(ClaimTest, OfManyThreadsAddUp) {
+TEST_F(ScopedAllocationTest, OfManyThreadsAddUp) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([] {
-      for (int i = 0; i < 1000; ++i) const Claim claim(3);
+      for (int i = 0; i < 1000; ++i) const ScopedAllocation allocation(3);
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(in_use(), 0);
@@ -160,7 +160,7 @@ TEST_F(BufferTest, ViewsLieWithinIt) {
 }
 
 TEST_F(BufferTest, SaysWhatToDoWhenThereIsNoMemory) {
-  const Claim claim(77);
+  const ScopedAllocation allocation(77);
   const auto told = [] {
     try {
       const Buffer buffer(std::int64_t{1} << 60);

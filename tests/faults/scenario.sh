@@ -398,14 +398,14 @@ frozen_rank() {
   (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
   local job=$! begin=$SECONDS frozen
   trains 3
-  sleep 1.5  # a sign of life comes every second, and tells what the rank is doing
+  sleep 1.5  # a heartbeat comes every second, and says what the rank is doing
   frozen=$(a_rank 2)
   kill -STOP "$frozen"
   wait $job
   code=$? seconds=$((SECONDS - begin))
   ((seconds <= 60)) || bad "the job took $seconds s to end"
   seconds=0
-  expect_line "rank 2 on $(hostname)" "no sign of life" "training step"
+  expect_line "rank 2 on $(hostname)" "no heartbeat" "training step"
   expect_end 75
   expect_state stopped 75 "rank 2 on $(hostname)"
 }

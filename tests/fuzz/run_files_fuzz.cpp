@@ -9,7 +9,7 @@
 
 #include "answer.hpp"
 #include "app/origin.hpp"
-#include "app/report.hpp"
+#include "app/report/report.hpp"
 #include "checkpoint/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"

@@ -65,6 +65,8 @@ cases() {
         for ((i = 0; i < (count < sample ? count : sample); ++i)); do
           echo "$1 $call $((1 + (count * i + RANDOM % count) / sample)) $how"
         done
+        # Always: the first byte in the run folder, which shows that all nodes have the same one.
+        [ "$1 $call $how" != "0 pwrite ENOSPC" ] || echo "0 pwrite 1 ENOSPC"
       fi
     done
   done < "$folder/counts$1"

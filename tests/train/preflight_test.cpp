@@ -72,7 +72,7 @@ class SharedFolderTest : public testing::Test {
     std::string text;
     try {
       check();
-    } catch (const comm::Failed& error) {
+    } catch (const comm::PeerFailure& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_input);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_input);

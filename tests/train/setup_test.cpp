@@ -11,18 +11,18 @@ namespace {
 
 class SetupTest : public testing::Test {
  protected:
-  /// The setup fails on all ranks: `teller` has the error with its text, the others follow with the
-  /// same exit code.
-  void expect_error(const std::string& part, int teller = 0) {
+  /// The setup fails on all ranks: rank `reporting` has the error with its text, the others follow
+  /// with the same exit code.
+  void expect_error(const std::string& part, int reporting = 0) {
     const int rank = test::world().rank();
     try {
       make_setup(test::world(), inputs_);
       ADD_FAILURE() << "no error was thrown";
-    } catch (const comm::Failed& failed) {
-      EXPECT_NE(rank, teller);
+    } catch (const comm::PeerFailure& failed) {
+      EXPECT_NE(rank, reporting);
       EXPECT_EQ(failed.code(), ExitCode::bad_input);
     } catch (const Error& error) {
-      EXPECT_EQ(rank, teller);
+      EXPECT_EQ(rank, reporting);
       EXPECT_EQ(error.code(), ExitCode::bad_input);
       EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
     }

@@ -85,7 +85,8 @@ TEST_P(AtRest, ARankHolds16BytesAParameter) {
   const auto held = device::MemoryMeter::instance().in_use() - before;
   const double formula =
       16.0 * static_cast<double>(setup.table->numel()) / setup.layout->units()[0].shards;
-  constexpr double staging = 1 << 21;  // of an axis that goes by messages: what is on its way
+  constexpr double staging =
+      1 << 21;  // of an axis that goes by MPI point-to-point: what is on its way
   EXPECT_GE(static_cast<double>(held), formula);
   EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);
   EXPECT_EQ(held, after_one) << "the second step left something behind";

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/arguments.hpp"
-#include "comm/nccl/numbers.hpp"
+#include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
 
 namespace llamesh::comm {
@@ -87,7 +87,7 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()), [&] {
-    // In place: both ends then lie in the window of `parts`, as NCCL's fastest kernels want, and
+    // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels want, and
     // there is no scratch.
     const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
     call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {

@@ -45,13 +45,13 @@ bool Nccl::Connection::finalized() {
     begin("ncclCommFinalize", "");
     settle(ncclCommFinalize(comm_));
     return true;
-  } catch (const Error&) {  // a failure that matters has been told by who waited for its result
+  } catch (const Error&) {  // a failure that matters has been reported by who waited for its result
     return false;
   }
 }
 
 void Nccl::Connection::begin(const char* name, const char* subject) {
-  if (aborted_) throw Failed(ExitCode::stopped_early);  // give_up() has told it
+  if (aborted_) throw PeerFailure(ExitCode::stopped_early);  // give_up() has reported it
   collective_ = name;
   subject_ = subject;
 }
@@ -81,7 +81,7 @@ Error Nccl::Connection::failure(ncclResult_t error) const {
 
 /// Ends the use of the communicator, with a line; calls_ is held.
 void Nccl::Connection::give_up(const Error& error) {
-  stop_ = true;  // told once, by the watcher or by who called
+  stop_ = true;  // reported once, by the watcher or by who called
   spdlog::error("{}; the job ends{}", error.what(),
                 error.code() == ExitCode::stopped_early ? ", submit it again" : "");
   end_process_soon(error.code());
@@ -115,8 +115,8 @@ void Nccl::Connection::watch() {
 
 namespace {
 
-/// Memory of ncclMemAlloc(), which rounds up to whole pages of the GPU and does not tell a lack of
-/// room from other errors of CUDA.
+/// Memory of ncclMemAlloc(), which rounds up to whole pages of the GPU and does not report a lack
+/// of room from other errors of CUDA.
 void* allocate(std::size_t bytes) {
   constexpr std::size_t largest_page = std::size_t{2} << 20U;
   void* data = nullptr;

@@ -29,8 +29,9 @@ struct Nccl::Connection {
   Connection& operator=(const Connection&) = delete;
 
   /// Calls `nccl(communicator)` and follows it until NCCL has taken it. What went wrong, or that it
-  /// took too long, is told at once, since unwinding may wait for the GPU; then it throws a Failed
-  /// and the process ends within seconds. The names of the call and of what it is for (a unit, or
+  /// took too long, is reported at once, since unwinding may wait for the GPU; then it throws a
+  /// PeerFailure and the process ends within seconds. The names of the call and of what it is for
+  /// (a unit, or
   /// "") outlive the connection: messages have them.
   template <class Call>
   void call(const char* name, const char* subject, const Call& nccl) {
@@ -40,7 +41,7 @@ struct Nccl::Connection {
       settle(nccl(comm_));
     } catch (const Error& error) {
       give_up(error);
-      throw Failed(error.code());
+      throw PeerFailure(error.code());
     }
   }
   /// Undoes a registration, where there was one; no error, since buffers go while errors unwind.

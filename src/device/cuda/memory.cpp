@@ -21,7 +21,7 @@ std::shared_ptr<void> allocate(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   const auto result = cudaMalloc(&data, size);
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // told here; the next call shall not tell it again
+    cudaGetLastError();  // reported here; the next call shall not report it again
     tell_no_room(bytes);
   }
   check(result, "cudaMalloc");

@@ -19,7 +19,7 @@ struct Moment final : Event::State {
   bool ready() override {
     const auto result = cudaEventQuery(event);
     if (result == cudaErrorNotReady) {
-      cudaGetLastError();  // CUDA counts it as an error, which a later launch shall not tell
+      cudaGetLastError();  // CUDA counts it as an error, which a later launch shall not report
       return false;
     }
     check(result, "work before an event");
@@ -39,7 +39,8 @@ class CudaQueue final : public Stream::Queue {
           "cudaStreamCreateWithPriority");
   }
   ~CudaQueue() override {
-    cudaStreamSynchronize(stream_);  // its failure has been, or will be, told by who waits for it
+    cudaStreamSynchronize(
+        stream_);  // its failure has been, or will be, reported by who waits for it
     cudaStreamDestroy(stream_);
   }
   CudaQueue(const CudaQueue&) = delete;

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <set>
+#include <string>
 
 #include "checkpoint/store_folder.hpp"
+#include "core/file.hpp"
 #include "train/preflight/checks.hpp"
 #include "train/shared_folder.hpp"
 
@@ -19,22 +19,18 @@ using Clock = std::chrono::steady_clock;
 constexpr double checkpoints_to_hold = 2.5;  // the one before, the new one, and some for the rest
 constexpr std::int64_t probe_bytes = 8 << 20;
 
-/// A file of 8 MiB written and synced: bytes a second, or what went wrong in `trouble`.
-double durable_write_rate(const fs::path& file, std::string& trouble) {
-  const std::vector<char> bytes(probe_bytes, 'x');
+/// A file of 8 MiB written and synced: bytes a second.
+double durable_write_rate(const fs::path& path) {
+  const std::string bytes(probe_bytes, 'x');
   const auto start = Clock::now();
-  const int descriptor = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0640);
-  bool good = descriptor >= 0;
-  for (std::size_t done = 0; good && done < bytes.size();) {
-    const auto n = write(descriptor, bytes.data() + done, bytes.size() - done);
-    good = n > 0;
-    if (good) done += static_cast<std::size_t>(n);
+  {
+    auto file = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_TRUNC);
+    file.append(bytes);
+    file.sync();
   }
-  good = good && fsync(descriptor) == 0;
-  if (!good) trouble = fmt::format("{}: {}", file.string(), std::strerror(errno));
-  if (descriptor >= 0) close(descriptor);
-  unlink(file.c_str());
-  return static_cast<double>(probe_bytes) / seconds_since(start);
+  const double seconds = seconds_since(start);
+  unlink(path.c_str());
+  return static_cast<double>(probe_bytes) / seconds;
 }
 
 }  // namespace
@@ -43,9 +39,16 @@ Finding check_folder(const Subject& at, const fs::path& folder) {
   Finding finding{"run folder", "", {}};
   auto trouble = trouble_with_shared_folder(at.world, at.first_on_host, folder);
   double rate = 0;
-  if (at.first_on_host && trouble.empty())
-    rate = durable_write_rate(folder / fmt::format(".preflight.{}", at.world.rank()), trouble);
-  collect(finding, at, trouble);
+  const auto probe = folder / fmt::format(".preflight.{}", at.world.rank());
+  if (at.first_on_host && !trouble) {
+    try {
+      rate = durable_write_rate(probe);
+    } catch (const Error& error) {
+      trouble = error;
+      unlink(probe.c_str());
+    }
+  }
+  collect(finding, at, trouble ? trouble->what() : "");
   const auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
   const std::set<std::string> hosts(at.hosts.begin(), at.hosts.end());
   std::int64_t slowest = 0;

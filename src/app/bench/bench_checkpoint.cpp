@@ -1,0 +1,236 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_checkpoint_state.hpp"
+#include "checkpoint/format.hpp"
+#include "checkpoint/store.hpp"
+#include "comm/session.hpp"
+#include "core/file.hpp"
+#include "core/log.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+checkpoint::Progress at_step(std::int64_t step) {
+  checkpoint::Progress progress;
+  progress.step = step;
+  return progress;
+}
+
+/// Seconds of a kind of work, and of the raw work that went before or after it in the same round.
+struct Timings {
+  std::string name;
+  std::vector<double> seconds;
+};
+
+/// A number of /proc/self/status, in bytes.
+std::int64_t status_of(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(key + ":")) {
+      std::int64_t kibibytes = 0;
+      std::istringstream(line.substr(key.size() + 1)) >> kibibytes;
+      return kibibytes * 1024;
+    }
+  return 0;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+/// Of raw: the fastest round against raw's fastest, which a disk that others use leaves alone; then
+/// the median, least and most over the rounds, each against the raw work of its own round.
+void print_line(const Timings& timings, const Timings& raw, double bytes) {
+  std::vector<double> percent;
+  for (std::size_t i = 0; i < timings.seconds.size(); ++i)
+    percent.push_back(100 * raw.seconds[i] / timings.seconds[i]);
+  const double best = std::ranges::min(timings.seconds);
+  fmt::print("{:<36} {:>9.3f} {:>9.2f} {:>9.2f} {:>8.0f} % {:>8.0f} % {:>7.0f} to {:.0f} %\n",
+             timings.name, median(timings.seconds), bytes / median(timings.seconds) * 1e-9,
+             bytes / best * 1e-9, 100 * std::ranges::min(raw.seconds) / best, median(percent),
+             std::ranges::min(percent), std::ranges::max(percent));
+}
+
+/// Seconds until the last rank is through.
+double seconds_of(const comm::Communicator& world, const std::function<void()>& work) {
+  world.barrier();
+  const auto start = std::chrono::steady_clock::now();
+  comm::agree(world, work);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(world.max(static_cast<std::int64_t>(seconds.count() * 1e9))) * 1e-9;
+}
+
+/// By how much the resident memory rises at most during `work`, on the rank where it rises most.
+double rise_in_mib(const comm::Communicator& world, const std::function<void()>& work) {
+  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts from here
+  const auto before = status_of("VmRSS");
+  work();
+  return static_cast<double>(world.max(status_of("VmHWM") - before)) / (1 << 20);
+}
+
+class Bench {
+ public:
+  Bench(const comm::Communicator& world, std::int64_t mebibytes)
+      : world_(world),
+        state_(world, mebibytes),
+        folder_(comm::on_rank_0(world, [] {
+          const auto path = fs::current_path() / ("bench-checkpoint." + checkpoint::job_name());
+          make_folder(path);
+          return path.string();
+        })) {}
+  ~Bench() {
+    std::error_code error;
+    if (world_.rank() == 0) fs::remove_all(folder_, error);
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  void run() {
+    print("{} ranks, {:.2f} GiB of fp32 in {} datasets, in {}; {} rounds\n", world_.size(),
+          static_cast<double>(state_.checkpoint_bytes()) / (1 << 30), state_.datasets(),
+          folder_.parent_path().string(), rounds);
+    double extra = 0;
+    for (int round = 0; round < rounds; ++round) {
+      const double rise = rise_in_mib(world_, [&] { save_and_load(round); });
+      extra = std::max(extra, rise);
+    }
+    if (world_.rank() == 0) print_table();
+    print("extra memory of a rank for save and load: at most {:.1f} MiB\n", extra);
+    asynchronous();
+  }
+
+ private:
+  static constexpr int rounds = 6;  // even: of two works each is first as often
+  static constexpr auto rest = std::chrono::seconds(3);
+
+  template <class... Args>
+  void print(fmt::format_string<Args...> text, Args&&... args) const {
+    if (world_.rank() == 0) fmt::print(text, std::forward<Args>(args)...);
+  }
+
+  void print_table() const {
+    const auto bytes = static_cast<double>(state_.checkpoint_bytes());
+    fmt::print("{:<36} {:>9} {:>9} {:>9} {:>10} {:>10}\n", "", "median s", "GB/s", "fastest",
+               "of raw's", "of raw");
+    for (const auto* s : {&raw_write_, &raw_early_, &save_}) print_line(*s, raw_write_, bytes);
+    for (const auto* s : {&raw_cold_, &load_cold_}) print_line(*s, raw_cold_, bytes);
+    for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
+  }
+
+  /// Does each of the works in turn and keeps its time; the first one of this round is the last one
+  /// of the next, so that what else the machine does, and the order, meet all alike.
+  void in_turns(int round, std::vector<std::pair<Timings*, std::function<void()>>> works,
+                const std::function<void()>& before) {
+    const auto first = static_cast<std::size_t>(round) % works.size();
+    std::ranges::rotate(works, works.begin() + static_cast<std::ptrdiff_t>(first));
+    for (const auto& [timings, work] : works) {
+      before();
+      timings->seconds.push_back(seconds_of(world_, work));
+    }
+  }
+
+  /// The disk has nothing else to do, and memory that was freed has gone back to the host of a
+  /// virtual machine, which writers pay for: each of them finds the same.
+  void come_to_rest() const {
+    world_.barrier();
+    if (world_.rank() == 0) ::sync();
+    std::this_thread::sleep_for(rest);
+  }
+
+  void save_and_load(int round) {
+    const auto raw = folder_ / "raw";
+    const auto early = folder_ / "raw-early";
+    checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, world_);
+    fs::path saved;
+    const int rank = world_.rank();
+    in_turns(round,
+             {{&raw_write_, [&] { raw_write(raw, state_, rank, WriteBack::at_the_end); }},
+              {&save_, [&] { saved = store.save(state_.state(), at_step(round)); }},
+              {&raw_early_, [&] { raw_write(early, state_, rank, WriteBack::early); }}},
+             [&] { come_to_rest(); });
+    const std::function<void()> raw_read_all = [&] { raw_read(raw, state_, rank); };
+    const std::function<void()> load_all = [&] {
+      checkpoint::read_state(saved, state_.state(), world_, checkpoint::OtherGroups::refuse);
+    };
+    if (rank == 0) {
+      drop_from_cache(raw);
+      drop_from_cache(saved / checkpoint::state_name);
+    }
+    const auto nothing = [] {};
+    in_turns(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}}, [&] { come_to_rest(); });
+    for (int again = 0; again < rounds; ++again)
+      in_turns(again, {{&raw_read_, raw_read_all}, {&load_, load_all}}, nothing);
+    const auto manifest = checkpoint::read_manifest(saved);
+    in_turns(round, {{&verify_, [&] { checkpoint::verify_written(saved, manifest, world_); }}},
+             nothing);
+    // Here, so that no time holds the removal of an older file.
+    world_.barrier();
+    if (rank == 0) {
+      fs::remove(raw);
+      fs::remove(early);
+      fs::remove_all(saved);
+    }
+    world_.barrier();
+  }
+
+  /// The stall is what save() takes while none is under way. The first one makes the copy's buffer.
+  void asynchronous() {
+    std::array<double, 2> stall{};
+    const auto extra = rise_in_mib(world_, [&] {
+      checkpoint::Store store(folder_ / "checkpoints", {.keep = 1, .async = true}, world_);
+      for (std::size_t i = 0; i < stall.size(); ++i) {
+        stall[i] = seconds_of(world_, [&] {
+          store.save(state_.state(), at_step(rounds + static_cast<std::int64_t>(i)));
+        });
+        comm::agree(world_, [&] { store.wait(); });
+      }
+    });
+    const auto shard = static_cast<double>(state_.bytes()) / (1 << 20);
+    print(
+        "asynchronous save: stalls for {:.3f} s (the first one {:.3f} s), extra memory of a rank "
+        "{:.1f} MiB = {:.2f} x its shard\n",
+        stall[1], stall[0], extra, extra / shard);
+  }
+
+  const comm::Communicator& world_;
+  RandomState state_;
+  fs::path folder_;
+  Timings raw_write_{"raw pwrite, fsync", {}};
+  Timings raw_early_{"raw pwrite, early write-back, fsync", {}};
+  Timings save_{"save (early write-back)", {}};
+  Timings raw_cold_{"raw pread, from disk", {}};
+  Timings load_cold_{"load, from disk", {}};
+  Timings raw_read_{"raw pread, from page cache", {}};
+  Timings load_{"load, from page cache", {}};
+  Timings verify_{"read back before removing old ones", {}};
+};
+
+}  // namespace
+
+int bench_checkpoint(std::int64_t mebibytes) {
+  const comm::MpiSession session;
+  setup_logging();
+  validate(mebibytes >= 1 && mebibytes <= 1 << 24, "--mib {} is not between 1 and {}", mebibytes,
+           1 << 24);
+  Bench(session.world(), mebibytes).run();
+  return 0;
+}
+
+}  // namespace llamesh::app

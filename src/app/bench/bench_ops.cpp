@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "app/bench/bench.hpp"
+#include "app/bench/bench_timing.hpp"
+#include "app/program.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::app {
+namespace {
+
+/// M tokens, T of a sequence, D hidden, F intermediate, V vocabulary.
+struct Shapes {
+  const char* name;
+  std::int64_t M, T, D, F, V;
+  ops::AttentionShape attention;
+};
+constexpr Shapes of_100m{"the 100M Llama", 2048, 512, 768, 2048, 16384, {4, 512, 12, 4, 64}};
+constexpr Shapes of_8b{"Llama 3 8B", 16384, 4096, 4096, 14336, 128256, {4, 4096, 32, 8, 128}};
+
+/// Prints one kernel's rate: `bytes` are those that it must read and write.
+template <class Work>
+void print_rate(const char* name, DType dtype, std::int64_t bytes, double memory,
+                const Work& work) {
+  const auto rate = static_cast<double>(bytes) / shortest(work, 0.15);
+  fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
+             100.0 * rate / memory);
+}
+
+void norm_and_activation(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto [name, M, T, D, F, V, attention] = s;
+  const auto E = attention.head_dim;
+  const auto b = size_of(dtype);
+  const RandomMatrix x(dtype, M, D), y(dtype, M, D), delta(dtype, M, D), w(dtype, 1, D);
+  const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D), table(DType::f32, T, E);
+  const Tensor weight = Tensor(w).reshape({D});
+  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory,
+             [&] { ops::rms_norm(stream, y, inverse, x, x, delta, weight, 1e-5F); });
+  print_rate("rms_norm backward", dtype, 3 * M * D * b, memory, [&] {
+    ops::rms_norm_backward(stream, delta, Accumulate::no, Tensor(dw).reshape({D}), Accumulate::yes,
+                           y, x, inverse, weight);
+  });
+  print_rate("rope", dtype, 2 * M * D * b, memory,
+             [&] { ops::rope(stream, y, table, Tensor(), E, ops::Rotation::forward); });
+  const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
+  print_rate("swiglu", dtype, 3 * M * F * b, memory, [&] { ops::swiglu(stream, out, gate_up); });
+  print_rate("swiglu backward", dtype, 5 * M * F * b, memory,
+             [&] { ops::swiglu_backward(stream, dgate_up, out, gate_up); });
+}
+
+void vocabulary(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto V = s.V, D = s.D, chunk = std::min<std::int64_t>(s.M, 4096);
+  const auto b = size_of(dtype);
+  const RandomTokens tokens(chunk, V);
+  const RandomMatrix logits(dtype, chunk, V), losses(DType::f32, 1, chunk);
+  // The gradient overwrites the logits, so later calls see other numbers; none takes another path
+  // for that.
+  print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
+    ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
+  });
+  const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
+  print_rate("embedding", dtype, 2 * chunk * D * b, memory,
+             [&] { ops::embedding(stream, x, tokens, table); });
+  print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
+             [&] { ops::embedding_backward(stream, dtable, x, tokens, Accumulate::no); });
+}
+
+void elementwise(double memory) {
+  auto& stream = device::compute_stream();
+  const std::int64_t n = stream.on_gpu() ? 1 << 28 : 1 << 24;
+  const RandomMatrix p(DType::f32, 1, n), m(DType::f32, 1, n), g(DType::f32, 1, n);
+  const RandomMatrix v(DType::f32, 1, n), half(DType::bf16, 1, n);
+  ops::fill(stream, v, 0.1F);
+  print_rate("copy", DType::f32, 8 * n, memory, [&] { ops::copy(stream, p, g); });
+  print_rate("copy to bf16", DType::f32, 6 * n, memory, [&] { ops::copy(stream, half, g); });
+  print_rate("add", DType::f32, 12 * n, memory, [&] { ops::add(stream, p, g); });
+  print_rate("add of bf16", DType::f32, 10 * n, memory, [&] { ops::add(stream, p, half); });
+  print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
+  print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
+  const ops::AdamwStep step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
+  print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
+}
+
+/// The FLOPs that causality leaves: 2 products forward, 5 backward, of T (T + 1) / 2 scores a head.
+void attention(const Shapes& shapes, DType dtype, double peak) {
+  auto& stream = device::compute_stream();
+  const auto& s = shapes.attention;
+  const auto M = shapes.M;
+  const auto q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
+  const RandomMatrix qkv(dtype, M, q_cols + 2 * kv_cols), dqkv(dtype, M, q_cols + 2 * kv_cols);
+  const RandomMatrix out(dtype, M, q_cols), dout(dtype, M, q_cols);
+  const RandomMatrix log_sum_exp(DType::f32, s.batch * s.heads, s.sequence);
+  const RandomMatrix delta(DType::f32, s.batch * s.heads, s.sequence);
+  const auto q = [&](const Tensor& t) { return t.slice_cols(0, q_cols); };
+  const auto k = [&](const Tensor& t) { return t.slice_cols(q_cols, kv_cols); };
+  const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
+  const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
+                       static_cast<double>(s.sequence * (s.sequence + 1));
+  const auto forward = shortest(
+      [&] { ops::attention(stream, out, log_sum_exp, q(qkv), k(qkv), v(qkv), Tensor(), s); }, 0.5);
+  const auto backward = shortest(
+      [&] {
+        ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv),
+                                out, log_sum_exp, delta, Tensor(), s);
+      },
+      0.5);
+  const auto print = [&](const char* name, double rate) {
+    fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
+               100.0 * rate / peak);
+  };
+  print("attention", 2.0 * product / forward);
+  print("attention backward", 5.0 * product / backward);
+  fmt::print("attention by {}\n",
+             ops::attention_name(stream, out, q(qkv), k(qkv), v(qkv), Tensor(), s));
+}
+
+}  // namespace
+
+int bench_ops(const std::string& device) {
+  use_lone_device(device);
+  const bool on_gpu = device::compute_stream().on_gpu();
+  const Shapes& s = on_gpu ? of_8b : of_100m;
+  const auto memory = measured_memory_rate();
+  fmt::print("Kernels of {} ({} tokens) on {}; {} {:.1f} GB/s\n\n", s.name, s.M, where(),
+             on_gpu ? "copies" : "triad", memory / 1e9);
+  fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GB/s", "of that");
+  elementwise(memory);
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    norm_and_activation(s, dtype, memory);
+    vocabulary(s, dtype, memory);
+  }
+  fmt::print("Above 100 % the numbers stay in the last-level cache.\n");
+  const auto peak = [&](DType dtype) {
+    return on_gpu ? measured_gemm_rate(dtype) : measured_fma_rate();
+  };
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    const double most = peak(dtype);
+    fmt::print("\n{} {:.0f} GFLOP/s; causal attention, {} heads of {}, {} tokens\n",
+               on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, s.attention.heads,
+               s.attention.head_dim, s.attention.sequence);
+    fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
+    attention(s, dtype, most);
+  }
+  return 0;
+}
+
+}  // namespace llamesh::app

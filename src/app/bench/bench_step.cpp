@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "app/bench/bench.hpp"
+#include "app/program.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "device/device.hpp"
+#include "ops/gemm_algorithms.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::app {
+namespace {
+
+constexpr const char* yardstick = "inputs/llama-100m.yaml";
+
+/// The records of a few steps by their time, the first one (which makes buffers and kernels, or
+/// tunes) left out.
+std::vector<train::StepRecord> measure(train::Trainer& trainer, std::int64_t steps) {
+  trainer.train_step();
+  std::vector<train::StepRecord> records;
+  for (std::int64_t i = 1; i < steps; ++i) records.push_back(trainer.train_step());
+  std::sort(records.begin(), records.end(),
+            [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return records;
+}
+
+const train::StepRecord& median(const std::vector<train::StepRecord>& records) {
+  return records[records.size() / 2];
+}
+
+using Row = std::pair<const char*, train::StepRecord>;
+
+void print_table(const train::Setup& setup, double gemm_rate, const std::vector<Row>& rows) {
+  const auto& in = setup.inputs;
+  const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
+  const double flops = 6.0 * static_cast<double>(setup.table->numel_in_products()) * tokens;
+  const double floor = flops / gemm_rate;
+  fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
+             name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
+             comm::to_string(setup.mesh));
+  fmt::print("floor: 6 x {} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
+             setup.table->numel_in_products(), tokens, flops, gemm_rate / 1e9, floor);
+  fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
+             "MFU");
+  for (const auto& [name, r] : rows)
+    fmt::print("{:<8} {:>10.3f} {:>12.0f} {:>8.0f} % {:>6.0f} %\n", name, r.seconds,
+               r.tokens_per_second, 100 * floor / r.seconds, 100 * r.mfu);
+  const auto& best = rows.front().second;
+  fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
+             static_cast<double>(best.valley) / (1 << 20),
+             static_cast<double>(best.peak) / (1 << 20));
+}
+
+}  // namespace
+
+int bench_step(const std::vector<std::string>& arguments, const std::string& device,
+               const std::string& tune_gemms) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  use_device(world, device);
+  const auto path = arguments.empty() ? yardstick : arguments.front();
+  const std::vector<std::string> overrides(arguments.begin() + (arguments.empty() ? 0 : 1),
+                                           arguments.end());
+  train::Inputs inputs = read_inputs(world, path, overrides).inputs;
+  inputs.evaluate.every_steps = 0;
+  const auto steps = inputs.train.steps;
+  comm::agree(world, [&] {  // every rank sees the same, one reports
+    validate(steps >= 2, "bench step needs train.steps of at least 2, not {}", steps);
+    if (tune_gemms.empty()) return;
+    validate(device::kind() == device::Kind::cuda,
+             "--tune-gemms is for GPUs: the CPU's products have one algorithm each");
+    inputs.train.steps *= 2;          // as many again, tuned
+    inputs.train.gemm_table.clear();  // found anew
+  });
+  const train::Setup setup = train::make_setup(world, inputs);
+  run_or_abort([&] {
+    comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
+    train::Trainer trainer(world, setup, mesh);
+    const auto records = measure(trainer, steps);
+    std::vector<Row> rows{{"best", records.front()}, {"median", median(records)}};
+    if (!tune_gemms.empty()) {
+      ops::tune_gemms();
+      rows.emplace_back("tuned", median(measure(trainer, steps)));
+    }
+    if (world.rank() != 0) return;
+    print_table(setup, trainer.gemm_rate(), rows);
+    if (!tune_gemms.empty()) fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(tune_gemms));
+  });
+  return 0;
+}
+
+}  // namespace llamesh::app

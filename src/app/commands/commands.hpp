@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/sampling.hpp"
+
+/// The subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
+/// prints.
+namespace llamesh::app {
+
+/// How a command prints its result: for people, or one JSON object (docs/json.md).
+enum class Output : bool { text, json };
+
+struct TrainArguments {
+  std::string inputs;                  ///< YAML file
+  std::vector<std::string> overrides;  ///< key.path=value
+  bool print_config = false;
+  bool print_mesh = false;
+  bool print_units = false;
+  bool print_all = false;       ///< of the units: equal layers are not folded
+  int ranks = 0;                ///< prints of a launch on paper; 0: of this one
+  int ranks_per_node = 0;       ///< of its machines; 0: one machine
+  std::string device = "auto";  ///< auto, cpu, cuda
+  bool check = false;           ///< looks at the nodes (train/preflight.hpp) instead of training
+};
+int train(const TrainArguments& arguments);
+
+struct ConvertArguments {
+  std::string from;            ///< a checkpoint, a run folder, or a Hugging Face folder
+  std::string to;              ///< a new hf:FOLDER, or a new checkpoint
+  std::string dtype = "fp32";  ///< of an exported folder: fp32, bf16, fp16
+  std::string max_shard_size = "5GB";
+};
+/// Makes a Hugging Face folder out of a checkpoint, or a checkpoint of step 0 out of such a folder.
+/// One process will do; under mpirun all ranks share the work.
+int convert(const ConvertArguments& arguments);
+
+struct GenerateArguments {
+  std::string model;  ///< a checkpoint, a run folder, or a Hugging Face folder
+  std::string prompt;
+  std::string prompt_file;
+  std::string tokenizer;  ///< empty: the model's own
+  std::string dtype = "fp32";
+  std::string device = "auto";  ///< as of train
+  std::int64_t max_tokens = 128;
+  model::SamplingOptions sampling;
+};
+/// Continues a prompt, token by token, on the terminal. Stops behind the end-of-text token.
+int generate(const GenerateArguments& arguments);
+
+struct EvaluateArguments {
+  std::string model;  ///< as of generate
+  std::vector<std::string> files;
+  std::string tokenizer;  ///< empty: the model's own
+  std::string dtype = "fp32";
+  std::string device = "auto";  ///< as of train
+  std::int64_t sequence_length = 512;
+  bool tokens = false;      ///< the files hold token ids
+  std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
+  Output output = Output::text;
+};
+/// The mean loss, the perplexity and, for text, the bits per byte of a model over files, cut into
+/// sequences as a run's validation data is, documents parted where the model's run parted them.
+/// Under mpirun the ranks share the sequences.
+int evaluate(const EvaluateArguments& arguments);
+
+struct TokenizeArguments {
+  std::string tokenizer;            ///< what data::open_tokenizer takes
+  std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
+  std::string output;
+  int threads = 0;        ///< 0: as many as the process may run at once
+  std::string separator;  ///< text between documents; empty: a file is a document
+};
+
+/// `llamesh tokenize`: writes the documents of all inputs in order, each with the tokenizer's
+/// opening and closing (of JSONL as data::parse_jsonl and data::DocumentMarks say, `text` lines
+/// only), as one token file with llm.c's header: uint16 when the vocabulary fits into it, else
+/// uint32. The file appears under its name when it is complete. Returns the exit code.
+int tokenize(const TokenizeArguments& arguments);
+
+/// Prints what a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a
+/// .safetensors or a token file is, in a table. No MPI needed.
+int inspect(const std::string& name, Output output);
+
+/// Reads every byte of a checkpoint (of a run: its newest one) and compares it with its checksums,
+/// or every tensor of a Hugging Face folder or .safetensors file, whose numbers have to be finite.
+/// Returns 0 only if all is good, else prints what is not and returns 74. No MPI needed.
+int verify(const std::string& name, Output output);
+
+/// Compares two checkpoints, Hugging Face folders or .safetensors files tensor by tensor: the
+/// largest absolute and relative difference. Of a run its newest good checkpoint is taken; of a
+/// checkpoint beside a folder or file only the model counts. Returns 0 when all are equal bit for
+/// bit as fp32, else 1. No MPI needed.
+int diff(const std::string& a, const std::string& b, Output output);
+
+/// Version, commit, compiler and libraries, for --version.
+std::string version_text();
+
+}  // namespace llamesh::app

@@ -1,0 +1,188 @@
+#include "app/commands/commands.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+#include <optional>
+
+#include "app/json_output.hpp"
+#include "app/loaded_model.hpp"
+#include "app/program.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
+#include "data/jsonl.hpp"
+#include "data/mapped_file.hpp"
+#include "data/token_ids.hpp"
+#include "data/validation.hpp"
+#include "device/buffer.hpp"
+#include "device/staging.hpp"
+#include "model/llama.hpp"
+#include "train/bf16_products.hpp"
+#include "train/shared_tokens.hpp"
+#include "train/threads.hpp"
+
+namespace llamesh::app {
+namespace {
+
+struct Sum {
+  double nats = 0;
+  std::int64_t tokens = 0;  ///< predicted
+};
+
+Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType dtype,
+                   std::int64_t sequence_length, const comm::Communicator& world) {
+  data::Batch batch(1, sequence_length);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype);
+  device::Staging tokens, targets, document_starts;
+  const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
+    if (ids.empty()) return Tensor();
+    return staging.reachable(device::compute_stream(),
+                             Tensor(ids.data(), DType::i32, {1, sequence_length}));
+  };
+  Sum sum;
+  for (std::int64_t k = 0; k < data.batches(); ++k) {
+    comm::agree(world, [&] { data.read(k, batch); });  // a bad file is met by several ranks
+    sum.nats += llama.evaluate(model.weights,
+                               {reachable(tokens, batch.tokens), reachable(targets, batch.targets),
+                                reachable(document_starts, batch.document_starts)});
+    sum.tokens += std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; });
+  }
+  return sum;
+}
+
+data::Format format_of(const EvaluateArguments& arguments) {
+  if (arguments.tokens || !arguments.token_dtype.empty()) return data::Format::tokens;
+  const auto count = std::ranges::count_if(arguments.files, data::has_json_name);
+  validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
+           "text and .jsonl or .json files cannot be evaluated together; give them apart");
+  return count == 0 ? data::Format::text : data::Format::jsonl;
+}
+
+/// That of headerless files has to be said.
+data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
+  if (arguments.token_dtype == "uint16") return data::TokenDtype::uint16;
+  if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
+  for (const auto& file : arguments.files)
+    validate(data::has_token_header(data::MappedFile(file).bytes()),
+             "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
+             "--token-dtype uint16 or uint32",
+             file);
+  return data::TokenDtype::from_header;
+}
+
+/// The files are read as the model was trained to read, as far as that can be.
+data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
+  data::DataOptions options = model.data;
+  options.format = format_of(arguments);
+  if (data::is_text(options.format))
+    options.tokenizer = tokenizer_for(model, arguments.tokenizer);
+  else
+    options.token_dtype = token_dtype_of(arguments);
+  if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
+    options.document_mask = false;
+    spdlog::warn(
+        "the model was trained with data.document_mask, but its run's data.eos_token does not say "
+        "where the documents of token files end: they are not parted");
+  }
+  return options;
+}
+
+std::int64_t bytes_of(const std::vector<std::string>& files) {
+  std::int64_t bytes = 0;
+  for (const auto& file : files)
+    bytes += static_cast<std::int64_t>(std::filesystem::file_size(file));
+  return bytes;
+}
+
+void print_result(const EvaluateArguments& arguments, const data::DataOptions& options,
+                  const data::TokenStream& stream, const Sum& sum) {
+  const double loss = sum.nats / static_cast<double>(sum.tokens);
+  std::optional<double> bits;
+  if (options.format == data::Format::text)
+    bits = sum.nats / std::numbers::ln2 / static_cast<double>(bytes_of(arguments.files));
+  if (arguments.output == Output::json) {
+    Json result{{"model", arguments.model},
+                {"files", arguments.files},
+                {"tokens", sum.tokens},
+                {"document_mask", options.document_mask},
+                {"loss", loss},
+                {"perplexity", std::exp(loss)}};
+    if (bits) result["bits_per_byte"] = *bits;
+    return print_json(result);
+  }
+  fmt::print("{}: {} tokens predicted{}\nloss        {:.6f} nats a token\nperplexity  {:.4f}\n",
+             stream.describe(), sum.tokens,
+             options.document_mask ? ", each from its own document" : "", loss, std::exp(loss));
+  if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
+}
+
+/// Text is tokenized by one rank of each machine. Collective.
+data::TokenStream open_stream(const comm::Communicator& world, const data::DataOptions& options,
+                              const std::vector<std::string>& files, std::int64_t vocab_size) {
+  std::vector<data::TokenizedText> tokenized;
+  if (data::is_tokenized(options))
+    tokenized = train::tokenize_once(world, [&] {
+      const auto tokenizer = data::open_fitting_tokenizer(options.tokenizer, vocab_size);
+      return std::vector{data::TokenizedText(options, files, vocab_size, *tokenizer)};
+    });
+  std::optional<data::TokenStream> stream;
+  comm::agree(world, [&] {
+    if (tokenized.empty())
+      stream.emplace(options, files, vocab_size);
+    else
+      stream.emplace(options, files, vocab_size, tokenized.front());
+  });
+  return std::move(*stream);
+}
+
+}  // namespace
+
+int evaluate(const EvaluateArguments& arguments) {
+  const comm::MpiSession session;
+  setup_logging();
+  const auto& world = session.world();
+  use_device(world, arguments.device);
+  device::advise_on_memory(
+      "the weights, all on each rank, take half of it with --dtype bf16; the rest grows with "
+      "--sequence-length");
+  DType dtype = DType::f32;
+  std::unique_ptr<LoadedModel> model;
+  std::optional<data::TokenStream> stream;
+  std::optional<data::ValidationData> data;
+  data::DataOptions options;
+  comm::agree(world, [&] {
+    constexpr std::int64_t longest = 1 << 24;  // as data.sequence_length
+    validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
+             "--sequence-length is {}; give 1 to {}", arguments.sequence_length, longest);
+    validate(!arguments.dtype.starts_with("uint"),
+             "--dtype is that of the weights; did you mean --token-dtype {}?", arguments.dtype);
+    dtype = dtype_of_argument(arguments.dtype);
+  });
+  const auto path = comm::on_rank_0(world, [&] { return model_path(arguments.model); });
+  comm::agree(world, [&] {
+    model = std::make_unique<LoadedModel>(path, dtype);
+    options = options_for(arguments, *model);
+  });
+  stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
+  comm::agree(world, [&] {
+    data.emplace(*stream,
+                 data::BatchPartition{.sequence_length = arguments.sequence_length,
+                                      .rank = world.rank(),
+                                      .ranks = world.size()},
+                 0);
+  });
+  Sum sum;
+  run_or_abort([&] {
+    train::set_threads(0, world);
+    train::choose_bf16_products(world, dtype);
+    const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world);
+    sum = {world.sum(mine.nats), world.sum(mine.tokens)};
+  });
+  if (world.rank() == 0) print_result(arguments, options, *stream, sum);
+  return 0;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,150 @@
+#include "app/commands/commands.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "app/json_output.hpp"
+#include "app/tensor_source.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/location.hpp"
+#include "checkpoint/reader.hpp"
+#include "checkpoint/safetensors.hpp"
+#include "data/mapped_file.hpp"
+#include "data/token_ids.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What something is, for people and for programs.
+struct Description {
+  std::string text;
+  Json json;
+
+  template <class... Args>
+  void line(fmt::format_string<Args...> format, Args&&... args) {
+    text += fmt::format(format, std::forward<Args>(args)...) + '\n';
+  }
+};
+
+/// The tensors of a source, and how much there is of them.
+void describe_tensors(const TensorSource& source, Description& to) {
+  std::int64_t total = 0;
+  auto tensors = Json::array();
+  for (const auto& entry : source.entries()) {
+    std::int64_t numel = 1;
+    for (const auto size : entry.shape) numel *= size;
+    total += numel;
+    to.line("{:<60} {} ({}), {} elements", checkpoint::shown(entry.name),
+            checkpoint::shown(entry.dtype), fmt::join(entry.shape, ", "), numel);
+    tensors.push_back({{"name", entry.name},
+                       {"dtype", entry.dtype},
+                       {"shape", entry.shape},
+                       {"elements", numel}});
+  }
+  to.line("\n{} tensors, {} elements", tensors.size(), total);
+  to.json["elements"] = total;
+  to.json["tensors"] = std::move(tensors);
+}
+
+void describe_checkpoint(const checkpoint::Location& location, Description& to) {
+  const auto manifest = checkpoint::read_manifest(location.path);
+  const auto& p = manifest.progress;
+  to.line("checkpoint {}\n  step {}, {} tokens, seed {}\n  written by llamesh {} on {} ({})",
+          location.path.string(), p.step, p.tokens, p.seed, p.llamesh_version, p.mesh, p.strategy);
+  to.line("  state.h5: {} bytes\n", manifest.file_bytes);
+  to.json.update({{"step", p.step},
+                  {"tokens", p.tokens},
+                  {"seed", p.seed},
+                  {"mesh", p.mesh},
+                  {"strategy", p.strategy},
+                  {"llamesh_version", p.llamesh_version},
+                  {"file_bytes", manifest.file_bytes}});
+  describe_tensors(*open_tensors(location), to);
+}
+
+void describe_run(const checkpoint::Location& location, Description& to) {
+  to.line("{}: {} checkpoints, newest first", location.path.string(), location.checkpoints.size());
+  auto checkpoints = Json::array();
+  for (const auto& path : location.checkpoints) {
+    auto& one = checkpoints.emplace_back(Json{{"path", path.string()}});
+    try {
+      const auto manifest = checkpoint::read_manifest(path);
+      const auto& p = manifest.progress;
+      to.line("  {}  {:>12} tokens  {:>14} bytes", path.filename().string(), p.tokens,
+              manifest.file_bytes);
+      one.update({{"step", p.step}, {"tokens", p.tokens}, {"file_bytes", manifest.file_bytes}});
+    } catch (const Error& error) {
+      to.line("  {}  {}", path.filename().string(), error.what());
+      one["error"] = error.what();
+    }
+  }
+  to.json["checkpoints"] = std::move(checkpoints);
+}
+
+void describe_hf_folder(const checkpoint::Location& location, Description& to) {
+  to.line("Hugging Face folder {}", location.path.string());
+  if (fs::exists(location.path / "config.json")) {
+    const auto c = checkpoint::read_hf_config(location.path);
+    const auto table = model::parameter_table(c);
+    to.line(
+        "  LlamaForCausalLM: {} parameters, {} layers of {}, {} heads over {} of {}, "
+        "vocabulary {}, {} head",
+        table.numel(), c.num_hidden_layers, c.hidden_size, c.num_attention_heads,
+        c.num_key_value_heads, c.head_dim, c.vocab_size, table.tied() ? "tied" : "own");
+    to.json["parameters"] = table.numel();
+    to.json["config"] = Json::parse(checkpoint::to_config_json(c));
+    checkpoint::HfWeights(location.path).check_fits(table);
+  }
+  to.line("");
+  describe_tensors(*open_tensors(location), to);
+}
+
+void describe_token_file(const checkpoint::Location& location, Description& to) {
+  const data::MappedFile file(location.path.string());
+  const auto ids =
+      data::ids_of_token_file(file.bytes(), file.path(), data::TokenDtype::from_header);
+  const auto dtype = fmt::format("uint{}", ids.id_bytes() * 8);
+  to.line("token file {}: {} tokens of {}", location.path.string(), ids.size(), dtype);
+  to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});
+}
+
+Description describe(const checkpoint::Location& location) {
+  Description to;
+  to.json = {{"kind", word_of(location.kind)}, {"path", location.path.string()}};
+  switch (location.kind) {
+    case checkpoint::PathKind::checkpoint:
+      describe_checkpoint(location, to);
+      break;
+    case checkpoint::PathKind::run:
+      describe_run(location, to);
+      break;
+    case checkpoint::PathKind::hf_folder:
+      describe_hf_folder(location, to);
+      break;
+    case checkpoint::PathKind::safetensors:
+      describe_tensors(*open_tensors(location), to);
+      break;
+    case checkpoint::PathKind::tokens:
+      describe_token_file(location, to);
+      break;
+  }
+  return to;
+}
+
+}  // namespace
+
+int inspect(const std::string& name, Output output) {
+  const auto description = describe(checkpoint::locate(name));
+  if (output == Output::json)
+    print_json(description.json);
+  else
+    fmt::print("{}", description.text);
+  return 0;
+}
+
+}  // namespace llamesh::app

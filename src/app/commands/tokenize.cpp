@@ -1,0 +1,159 @@
+#include "app/commands/commands.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "core/error.hpp"
+#include "data/encoding.hpp"
+#include "data/mapped_file.hpp"
+#include "data/token_file.hpp"
+#include "data/tokenizer/parallel.hpp"
+#include "train/progress.hpp"
+
+namespace llamesh::app {
+namespace {
+
+/// The documents of one text; empty ones are left out.
+void split(std::string_view text, const std::string& separator,
+           std::vector<std::string_view>& documents) {
+  while (!text.empty()) {
+    const std::size_t end = separator.empty() ? text.npos : text.find(separator);
+    if (end != 0) documents.push_back(text.substr(0, end));
+    if (end == text.npos) break;
+    text.remove_prefix(end + separator.size());
+  }
+}
+
+std::string_view text_of(const data::MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
+  std::vector<data::MappedFile> files;
+  for (const std::string& path : arguments.inputs) {
+    validate(std::filesystem::exists(path), "--input: there is no file '{}'", path);
+    validate(!data::has_json_name(path) || arguments.separator.empty(),
+             "--document-separator is for text, but '{}' has its documents parted", path);
+    files.emplace_back(path);
+  }
+  return files;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Encodes file after file into the output and says how far it is.
+class Work {
+ public:
+  Work(const TokenizeArguments& arguments, const data::Tokenizer& tokenizer, std::size_t bytes)
+      : arguments_(arguments),
+        tokenizer_(tokenizer),
+        threads_(arguments.threads > 0 ? arguments.threads : data::available_threads()),
+        all_bytes_(bytes),
+        output_(arguments.output, tokenizer.vocab_size()) {}
+
+  /// Text files that follow one another are worked on together.
+  void add_text(const data::MappedFile& file) {
+    note_end(tokenizer_.closing());
+    split(text_of(file), arguments_.separator, waiting_);
+  }
+
+  void add_jsonl(const data::MappedFile& file) {
+    encode_waiting();
+    const auto marks = data::document_marks(tokenizer_, arguments_.tokenizer);
+    note_end(marks.closing);
+    const auto take = [&](const data::EncodedDocument& document, std::string_view line,
+                          const data::LineNumber& where) {
+      validate(document.uncounted.empty(),
+               "{}: an instruction or chat, but a token file cannot say that prompts do "
+               "not count in the loss; give the file itself in data.train, with data.format: jsonl",
+               where);
+      ++documents_;
+      append(document.ids, line.size());
+    };
+    data::encode_jsonl(tokenizer_, marks, text_of(file), file.path(), threads_, take);
+  }
+
+  void finish(const std::vector<data::MappedFile>& files) {
+    encode_waiting();
+    for (const auto& file : files) file.check();
+    output_.commit();
+    progress_.clear();
+    const double seconds = seconds_since(start_);
+    fmt::print(
+        "{}: {} tokens (uint{}, vocabulary {}) of {} documents, {} bytes; {:.1f} s, {:.3g} "
+        "tokens/s, {:.1f} MB/s with {} threads\n",
+        arguments_.output, output_.tokens(), output_.bits(), tokenizer_.vocab_size(), documents_,
+        bytes_, seconds, static_cast<double>(output_.tokens()) / seconds,
+        static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    if (end_) fmt::print("every document ends with id {} (data.eos_token)\n", *end_);
+  }
+
+ private:
+  void note_end(const std::vector<std::int32_t>& closing) {
+    const auto end = closing.empty() ? std::nullopt : std::optional(closing.back());
+    end_ = std::exchange(any_file_, true) && end_ != end ? std::nullopt : end;
+  }
+
+  void encode_waiting() {
+    data::encode_documents(tokenizer_, waiting_, threads_,
+                           [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
+    documents_ += waiting_.size();
+    waiting_.clear();
+  }
+
+  void append(std::span<const std::int32_t> ids, std::size_t text_bytes) {
+    output_.append(ids);
+    bytes_ += text_bytes;
+    const auto step = static_cast<std::int64_t>(steps * static_cast<double>(bytes_) /
+                                                static_cast<double>(all_bytes_));
+    if (step == shown_) return;
+    shown_ = step;
+    const double seconds = seconds_since(start_);
+    progress_.show(step,
+                   {fmt::format("{:3} %", step), fmt::format("{} tokens", output_.tokens()),
+                    fmt::format("{:.1f} MB/s", static_cast<double>(bytes_) / 1e6 / seconds)},
+                   seconds);
+  }
+
+  static constexpr std::int64_t steps = 100;
+
+  const TokenizeArguments& arguments_;
+  const data::Tokenizer& tokenizer_;
+  int threads_;
+  std::size_t all_bytes_;
+  data::TokenFileWriter output_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  train::Progress progress_{0, steps, steps / 10};
+  std::vector<std::string_view> waiting_;  ///< documents of text
+  std::optional<std::int32_t> end_;        ///< id with which every document ends, if there is one
+  bool any_file_ = false;
+  std::size_t documents_ = 0;
+  std::size_t bytes_ = 0;  ///< done
+  std::int64_t shown_ = 0;
+};
+
+}  // namespace
+
+int tokenize(const TokenizeArguments& arguments) {
+  const auto tokenizer = data::open_tokenizer(arguments.tokenizer);
+  const auto files = open_files(arguments);
+  std::size_t bytes = 0;
+  for (const auto& file : files) bytes += file.bytes().size();
+  Work work(arguments, *tokenizer, bytes);
+  for (const auto& file : files) {
+    if (data::has_json_name(file.path()))
+      work.add_jsonl(file);
+    else
+      work.add_text(file);
+  }
+  work.finish(files);
+  return 0;
+}
+
+}  // namespace llamesh::app

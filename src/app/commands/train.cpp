@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "app/commands/commands.hpp"
+#include "app/program.hpp"
+#include "comm/launch.hpp"
+#include "comm/session.hpp"
+#include "comm/topology.hpp"
+#include "config/changes.hpp"
+#include "config/inputs.hpp"
+#include "core/log.hpp"
+#include "core/process.hpp"
+#include "sharding/wrap_policy.hpp"
+#include "train/preflight.hpp"
+#include "train/run.hpp"
+#include "train/watch.hpp"
+
+namespace llamesh::app {
+
+namespace {
+
+bool prints(const TrainArguments& asked) {
+  return asked.print_config || asked.print_mesh || asked.print_units;
+}
+
+/// Prints what was asked for of the inputs' text and the setup.
+void print_asked(const TrainArguments& asked, const std::string& text, const train::Setup& setup) {
+  if (asked.print_config) fmt::print("{}", text);
+  if (asked.print_mesh) fmt::print("{}", comm::describe(setup.mesh, setup.topology));
+  if (asked.print_units)
+    fmt::print("{}",
+               sharding::describe_units(*setup.layout, asked.print_all ? sharding::Layers::each
+                                                                       : sharding::Layers::folded));
+}
+
+/// One process prints for all ranks. Where several were launched, each would print the same.
+void refuse_launch(int ranks) {
+  const auto launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+  // That variable alone is a shell inside an allocation.
+  if (launch.ranks <= 1 || launch.variable == "SLURM_NTASKS") return;
+  refuse(launch,
+         fmt::format("--ranks {} is of a launch on paper, but {} ranks were launched ({}); start "
+                     "one process without mpirun or srun, or leave --ranks out",
+                     ranks, launch.ranks, launch.variable));
+}
+
+/// The prints of a launch that does not take place, of --ranks. Data and weights are not looked at.
+int print_on_paper(const TrainArguments& asked) {
+  refuse_launch(asked.ranks);
+  validate(prints(asked),
+           "--ranks is of a launch on paper: it goes with --print-mesh, --print-units or "
+           "--print-config; to train, start the ranks by mpirun -n {}",
+           asked.ranks);
+  validate(!asked.check,
+           "--check looks at nodes, and --ranks is of a launch on paper; leave one out");
+  const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
+  const int per_machine = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
+  print_asked(asked, config::to_yaml(inputs),
+              train::lay_out(inputs, comm::topology_on_paper(asked.ranks, per_machine,
+                                                             inputs.mesh.ranks_per_node)));
+  return 0;
+}
+
+}  // namespace
+
+int train(const TrainArguments& arguments) {
+  if (arguments.ranks > 0) return print_on_paper(arguments);
+  train::Startup startup;
+  const comm::MpiSession session;
+  startup.end_phase("MPI_Init");
+  setup_logging();
+  const auto& world = session.world();
+  comm::Watchdog watchdog = train::watch_over(world);
+  use_device(world, arguments.device);
+  const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
+  const train::Setup setup = train::make_setup(world, inputs);
+  startup.end_phase("inputs and data");
+
+  if (prints(arguments)) {
+    if (world.rank() == 0) print_asked(arguments, text, setup);
+    return 0;
+  }
+
+  auto outcome = ExitCode::done;
+  run_or_abort([&, &yaml = text] {
+    outcome = arguments.check
+                  ? train::preflight(world, setup, version_text())
+                  : train::run(world, setup, yaml, std::move(startup), watchdog, config::changes);
+  });
+  return static_cast<int>(outcome);
+}
+
+}  // namespace llamesh::app

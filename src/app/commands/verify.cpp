@@ -1,0 +1,84 @@
+#include "app/commands/commands.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <vector>
+
+#include "app/json_output.hpp"
+#include "app/tensor_source.hpp"
+#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/location.hpp"
+#include "checkpoint/reader.hpp"
+#include "checkpoint/safetensors.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::PathKind;
+
+/// What is wrong with a Hugging Face folder or .safetensors file, one line each.
+std::vector<std::string> find_faults(const checkpoint::Location& location) {
+  std::vector<std::string> faults;
+  const auto noting = [&](const auto& work) {
+    try {
+      work();
+    } catch (const Error& error) {
+      faults.emplace_back(error.what());
+    }
+  };
+  noting([&] {
+    if (location.kind == PathKind::hf_folder && fs::exists(location.path / "config.json"))
+      checkpoint::HfWeights(location.path)
+          .check_fits(model::parameter_table(checkpoint::read_hf_config(location.path)));
+  });
+  noting([&] {
+    const auto source = open_tensors(location);
+    for (const auto& entry : source->entries())
+      noting([&] {
+        const auto values = source->load(entry);
+        const auto bad =
+            std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
+        if (bad > 0)
+          faults.push_back(fmt::format("{}: {} of {} numbers are not finite",
+                                       checkpoint::shown(entry.name), bad, values.size()));
+      });
+  });
+  // Where a file is at fault, both have found it.
+  faults.erase(std::unique(faults.begin(), faults.end()), faults.end());
+  return faults;
+}
+
+}  // namespace
+
+int verify(const std::string& name, Output output) {
+  auto location = checkpoint::locate(name);
+  validate(location.kind != PathKind::tokens,
+           "{} is a token file; verify takes a checkpoint, a run folder, a Hugging Face folder or "
+           "a .safetensors file",
+           location.path.string());
+  if (location.kind == PathKind::run) {
+    validate(!location.checkpoints.empty(), "{} has no checkpoint yet", location.path.string());
+    location.kind = PathKind::checkpoint;
+    location.path = location.checkpoints.front();
+  }
+  const auto path = location.path.string();
+  const auto damage = location.kind == PathKind::checkpoint ? checkpoint::find_damage(location.path)
+                                                            : find_faults(location);
+  if (output == Output::json) {
+    print_json({{"kind", word_of(location.kind)},
+                {"path", path},
+                {"good", damage.empty()},
+                {"damage", damage}});
+  } else {
+    for (const auto& line : damage) fmt::print("{}\n", line);
+    if (damage.empty()) fmt::print("{}: all good\n", path);
+  }
+  return static_cast<int>(damage.empty() ? ExitCode::done : ExitCode::io_failure);
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,30 @@
+#include <fmt/format.h>
+
+#include "app/commands/commands.hpp"
+#include "comm/nccl.hpp"
+#include "comm/session.hpp"
+#include "core/version.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::app {
+namespace {
+
+std::string cuda_text() {
+  const auto nccl = comm::nccl_version();
+  if (nccl.empty()) return "not built in";
+  const int devices = device::cuda_devices();
+  if (devices == 0) return fmt::format("built in, NCCL {}, {}", nccl, device::why_no_cuda());
+  return fmt::format("built in, NCCL {}, attention by {}, {} device{}", nccl, ops::gpu_attention(),
+                     devices, devices == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string version_text() {
+  return fmt::format("llamesh {} ({})\ncompiler: {}\nMPI: {}\nHDF5: {}\nCPU kernels: {}\nCUDA: {}",
+                     version(), commit(), __VERSION__, comm::mpi_version(), LLAMESH_HDF5_VERSION,
+                     ops::instruction_set(), cuda_text());
+}
+
+}  // namespace llamesh::app

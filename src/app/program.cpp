@@ -1,0 +1,84 @@
+#include "app/program.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <csignal>
+#include <optional>
+#include <thread>
+
+#include "comm/device_choice.hpp"
+#include "comm/session.hpp"
+#include "config/inputs.hpp"
+#include "core/process.hpp"
+#include "device/device.hpp"
+#include "ops/bf16_products.hpp"
+
+namespace llamesh::app {
+
+ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
+                       const std::vector<std::string>& overrides) {
+  std::string text = comm::on_rank_0(world, [&] {
+    auto inputs = config::load_inputs(path, overrides);
+    config::expand_patterns(inputs.data, path);
+    return config::to_yaml(inputs);
+  });
+  return {config::parse_inputs(text, "resolved inputs"), text};
+}
+
+namespace {
+
+comm::DeviceChoice choice_of(const std::string& text) {
+  using enum comm::DeviceChoice;
+  expects(text == "auto" || text == "cpu" || text == "cuda", "--device {}", text);
+  return text == "cpu" ? cpu : text == "cuda" ? cuda : automatic;
+}
+
+}  // namespace
+
+void use_device(const comm::Communicator& world, const std::string& choice) {
+  comm::choose_device(world, choice_of(choice));
+}
+
+void use_lone_device(const std::string& choice) {
+  using enum comm::DeviceChoice;
+  const auto wanted = choice_of(choice);
+  if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
+}
+
+void use_faster_bf16_products() {
+  if (device::kind() != device::Kind::cpu) return;
+  ops::use_bf16_products(ops::measured_bf16_products().faster());
+  const auto why = ops::why_no_amx();
+  if (!why.empty()) fmt::print(stderr, "{}: it is not used\n", why);
+}
+
+void refuse(const comm::Launch& launch, const std::string& what) {
+  std::optional<comm::MpiSession> session;
+  if (launch.by_open_mpi()) session.emplace();  // it takes part in ending the job
+  if (launch.rank != 0) throw comm::PeerFailure(ExitCode::bad_input);
+  fail(ExitCode::bad_input, "{}", what);
+}
+
+void await_reporting_rank() {
+  // The first rank to end makes srun --kill-on-bad-exit send this to the others, which would end
+  // with the signal's exit code instead of their own.
+  std::signal(SIGTERM, SIG_IGN);
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+}
+
+void run_or_abort(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const comm::PeerFailure& error) {
+    await_reporting_rank();
+    comm::abort_job(error.code());
+  } catch (const std::exception& any) {
+    const Error error = as_error(any);
+    print_error(
+        fmt::format("rank {} on {}: {}", this_process().rank, this_process().host, error.what()));
+    comm::abort_job(error.code());
+  }
+}
+
+}  // namespace llamesh::app

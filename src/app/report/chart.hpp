@@ -1,0 +1,51 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace llamesh::app {
+
+struct Point {
+  double x, y;  ///< a y that is not finite interrupts the line
+};
+
+enum class Mark {
+  line,
+  faint_line,  ///< raw values behind a smoothed line
+  dots,        ///< few points, joined by a thin line
+};
+
+struct Series {
+  std::string label;   ///< in the legend
+  std::string colour;  ///< name of a CSS custom property, e.g. "--blue"
+  Mark mark = Mark::line;
+  std::vector<Point> points = {};
+};
+
+enum class YScale { fitted, from_zero, logarithmic };
+
+/// A line chart. `marks` are x values of vertical dashed lines, named once in the legend.
+struct Chart {
+  std::string title;
+  std::string unit = {};  ///< of y, in the title's line
+  YScale scale = YScale::fitted;
+  std::vector<Series> series = {};
+  std::vector<double> marks = {};
+  std::string mark_label = {};
+  bool wide = false;  ///< across the page rather than half of it
+};
+
+/// The chart as a <figure> with inline SVG; it relies on the style sheet of report.cpp for fonts
+/// and colours. Without any finite point it says "nothing recorded".
+std::string draw(const Chart& chart);
+
+/// Ticks at 1, 2 or 5 times a power of ten within [low, high], about `count` of them.
+std::vector<double> nice_ticks(double low, double high, int count);
+
+/// A number for people: 1234567 -> "1.23 M"; three significant digits.
+std::string compact(double value);
+
+/// &, <, > and quotes made harmless for HTML.
+std::string escaped(const std::string& text);
+
+}  // namespace llamesh::app
