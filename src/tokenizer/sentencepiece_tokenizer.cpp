@@ -94,8 +94,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   void encode_chunk(std::string_view text, Chunk chunk,
                     std::vector<std::int32_t>& ids) const override {
     const auto words = words_.borrow([] { return std::make_unique<WordCache>(); });
-    // BPE word by word, so that most are found in the cache. Unigram adds scores up over the whole
-    // text, whose rounding would show.
+    // BPE word by word, so that most are found in the cache. Unigram in runs: the library adds the
+    // scores of a text up in fp32, and in so short ones rounding changes no token (of megabytes at
+    // once it does, docs/tokenizers.md).
     const std::size_t least = bpe_ ? 1 : 4096;
     while (!text.empty()) {
       const std::size_t cut = next_cut(text, std::min(least, text.size()));
@@ -120,9 +121,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     keeps,  ///< the next chunk begins with it; what the library adds before it is taken away
   };
 
-  /// A run without a place to cut it. Of a long one, parts: tokens that would reach over their
-  /// edges become others. The library takes 224 bytes a byte, and BPE time by the square of the
-  /// length.
+  /// A run without a place to cut it. Of a long one, parts, as an exception from what next_cut
+  /// promises: tokens that would reach over their edges become others. The library takes 224 bytes
+  /// a byte, and BPE time by the square of the length.
   void encode_run(std::string_view run, Chunk chunk, WordCache& words,
                   std::vector<std::int32_t>& ids) const {
     const std::size_t end = part_end(run);
