@@ -114,7 +114,7 @@ std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_work
 
 void HuggingFaceTokenizer::encode_chunk(std::string_view text, Chunk chunk,
                                         std::vector<std::int32_t>& ids) const {
-  const auto work = workspaces_.borrow([this] { return make_workspace(); });
+  const auto work = workspaces_.acquire([this] { return make_workspace(); });
   Output out{*work, ids};
   encode_section(text, chunk == Chunk::first ? Begin::document : Begin::continued, &raw_added_,
                  out);

@@ -6,13 +6,13 @@
 
 namespace llamesh::tokenizer {
 
-/// Lends each thread an object of its own and takes it back, so that caches stay warm.
+/// Objects that threads use one at a time and hand on, so that caches stay warm.
 template <class T>
 class ObjectPool {
  public:
-  /// An idle object, or what `make` returns. The holder gives it back at its end.
+  /// An idle object, or what `make` returns. The returned pointer releases it.
   template <class Make>
-  auto borrow(const Make& make) {
+  auto acquire(const Make& make) {
     std::unique_lock lock(mutex_);
     std::unique_ptr<T> object;
     if (!idle_.empty()) {
@@ -21,11 +21,11 @@ class ObjectPool {
     }
     lock.unlock();
     if (!object) object = make();
-    return std::unique_ptr<T, GiveBack>(object.release(), GiveBack{this});
+    return std::unique_ptr<T, Release>(object.release(), Release{this});
   }
 
  private:
-  struct GiveBack {
+  struct Release {
     ObjectPool* pool;
     void operator()(T* object) const {
       const std::lock_guard lock(pool->mutex_);

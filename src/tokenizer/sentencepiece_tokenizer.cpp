@@ -93,7 +93,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void encode_chunk(std::string_view text, Chunk chunk,
                     std::vector<std::int32_t>& ids) const override {
-    const auto words = words_.borrow([] { return std::make_unique<WordCache>(); });
+    const auto words = words_.acquire([] { return std::make_unique<WordCache>(); });
     // BPE word by word, so that most are found in the cache. Unigram in runs: the library adds the
     // scores of a text up in fp32, and in so short ones rounding changes no token (of megabytes at
     // once it does, docs/tokenizers.md).
