@@ -28,8 +28,8 @@ for preset in "${presets[@]}"; do
     # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads of our own
     # (the kernels' are libgomp's, which it does not know). The long comparison of strategies is left out.
     asan) targets=(tests/all) selection=(-L unit -R '@[12]$' -E '^training/strategies') ;;
-    tsan) targets=(tests_{comm,data,device,optim,train,checkpoint,training})
-          selection=(-L unit -R '^(comm|data|device|optim|train|training|checkpoint/store).*@1$' -E '^training/strategies') ;;
+    tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
+          selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/strategies') ;;
   esac
   scripts/build.sh "$preset" "${targets[@]}"
   if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi

@@ -33,8 +33,8 @@ wrapped=(
   '^nccl' '^comm/nccl/'
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
-  '^sentencepiece' '^data/tokenizer/sentencepiece\.cpp$'
-  '^pcre2' '^data/tokenizer/pattern\.cpp$'
+  '^sentencepiece' '^tokenizer/sentencepiece_tokenizer\.cpp$'
+  '^pcre2' '^tokenizer/pattern\.cpp$'
 )
 
 faults=0 files=0

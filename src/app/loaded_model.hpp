@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/llama_config.hpp"
 #include "model/parameters.hpp"
@@ -37,8 +37,8 @@ struct LoadedModel {
   void load(const std::string& path);
 };
 
-/// The tokenizer that was asked for, or else the model's own, for data::open_tokenizer. Throws a
-/// user error that points at --tokenizer where that is not there.
+/// The tokenizer that was asked for, or else the model's own, for tokenizer::open_tokenizer. Throws
+/// a user error that points at --tokenizer where that is not there.
 std::string tokenizer_for(const LoadedModel& model, const std::string& asked);
 
 /// "fp32" or "bf16"; anything else is a user error.

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <string>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 
 namespace llamesh::app {
 
@@ -18,8 +18,8 @@ struct Origin {
 /// the text is no YAML.
 Origin origin_of(const std::string& config);
 
-/// The tokenizer of the model's text, for data::open_tokenizer: that of the run's data; where these
-/// are ids or unknown, and no tokenizer is named, that of the folder the model came from.
+/// The tokenizer of the model's text, for tokenizer::open_tokenizer: that of the run's data; where
+/// these are ids or unknown, and no tokenizer is named, that of the folder the model came from.
 std::string tokenizer_of(const Origin& origin);
 
 /// Whether there is a tokenizer: a file, or a folder with one of those that open_tokenizer() takes.

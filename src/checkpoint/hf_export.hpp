@@ -17,9 +17,9 @@ struct ExportOptions {
   /// A Hugging Face folder, from which come generation_config.json and what config.json says beside
   /// the shape; empty: none.
   std::filesystem::path source;
-  /// What data::open_tokenizer takes: a folder of which all tokenizer files are copied, or a .model
-  /// or .json that becomes tokenizer.model or tokenizer.json, with what lies beside it about its
-  /// special tokens; empty: none.
+  /// What tokenizer::open_tokenizer takes: a folder of which all tokenizer files are copied, or a
+  /// .model or .json that becomes tokenizer.model or tokenizer.json, with what lies beside it about
+  /// its special tokens; empty: none.
   std::filesystem::path tokenizer;
 };
 

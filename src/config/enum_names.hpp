@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "checkpoint/hf_options.hpp"
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 #include "model/options.hpp"
 #include "optim/options.hpp"
 #include "sharding/options.hpp"

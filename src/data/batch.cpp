@@ -44,7 +44,7 @@ void Batch::set_row(std::int64_t row, const TokenStream& stream, std::int64_t se
               shifted.begin());
     stream.read(begin + static_cast<std::int64_t>(present), shifted.subspan(present - 1, 1));
   }
-  stream.ignore_uncounted(begin + 1, shifted.first(present));
+  stream.mask_targets(begin + 1, shifted.first(present));
   std::ranges::fill(inputs.subspan(present), 0);
   std::ranges::fill(shifted.subspan(present), ignored_target);
   if (!stream.masks_documents()) return;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 
 namespace llamesh::data {
 

@@ -16,8 +16,8 @@ using nlohmann::json;
 constexpr std::int64_t text_version = 1;  // counts what is hashed, and how
 constexpr std::size_t pieces = 8;
 
-std::vector<FilePrint> source_from(const json& from) {
-  std::vector<FilePrint> files;
+std::vector<FileFingerprint> source_from(const json& from) {
+  std::vector<FileFingerprint> files;
   auto left = std::numeric_limits<std::int64_t>::max();  // so that their sum is a number
   for (const auto& file : from) {
     files.push_back({file.at("path"), to_integer(file.at("tokens"), 0, left),
@@ -27,19 +27,19 @@ std::vector<FilePrint> source_from(const json& from) {
   return files;
 }
 
-Arrangement arrangement_from(const json& from) {
+DataOrder data_order_from(const json& from) {
   return {to_integer(from.at("sequence_length"), 1), to_integer(from.at("global_batch"), 1),
           from.at("order"), from.at("weights").get<std::vector<double>>()};
 }
 
-std::int64_t tokens_of(const std::vector<FilePrint>& files) {
+std::int64_t tokens_of(const std::vector<FileFingerprint>& files) {
   std::int64_t tokens = 0;
   for (const auto& file : files) tokens += file.tokens;
   return tokens;
 }
 
-std::string difference(std::size_t source, const std::vector<FilePrint>& then,
-                       const std::vector<FilePrint>& now) {
+std::string difference(std::size_t source, const std::vector<FileFingerprint>& then,
+                       const std::vector<FileFingerprint>& now) {
   if (then.size() != now.size())
     return fmt::format("source {} has {} files with {} tokens, where there were {} with {}",
                        source + 1, now.size(), tokens_of(now), then.size(), tokens_of(then));
@@ -52,7 +52,7 @@ std::string difference(std::size_t source, const std::vector<FilePrint>& then,
 }
 
 /// Both have as many sources.
-std::string difference(const Arrangement& then, const Arrangement& now) {
+std::string difference(const DataOrder& then, const DataOrder& now) {
   const auto other = [](const std::string& what, const auto& is, const auto& was) {
     return is == was ? "" : fmt::format("{} is {}, where it was {}", what, is, was);
   };
@@ -98,7 +98,7 @@ std::string to_text(const Fingerprint& fingerprint) {
                {"tokenizer", fingerprint.tokenizer},
                {"vocabulary", to_hex(fingerprint.vocabulary)},
                {"sources", std::move(sources)}};
-  if (const auto& a = fingerprint.arrangement)
+  if (const auto& a = fingerprint.data_order)  // the key is that of the checkpoint format
     text["arrangement"] = {{"sequence_length", a->sequence_length},
                            {"global_batch", a->global_batch},
                            {"order", a->order},
@@ -116,7 +116,7 @@ std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
     for (const auto& source : from.at("sources"))
       fingerprint.sources.push_back(source_from(source));
     if (const auto kept = from.find("arrangement"); kept != from.end())
-      fingerprint.arrangement = arrangement_from(*kept);
+      fingerprint.data_order = data_order_from(*kept);
     return fingerprint;
   } catch (const std::exception&) {
     return std::nullopt;
@@ -135,8 +135,8 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
                        then.sources.size());
   for (std::size_t i = 0; i < now.sources.size(); ++i)
     if (auto text = difference(i, then.sources[i], now.sources[i]); !text.empty()) return text;
-  if (!then.arrangement || !now.arrangement) return "";
-  return difference(*then.arrangement, *now.arrangement);
+  if (!then.data_order || !now.data_order) return "";
+  return difference(*then.data_order, *now.data_order);
 }
 
 }  // namespace llamesh::data

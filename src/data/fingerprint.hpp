@@ -12,14 +12,14 @@
 namespace llamesh::data {
 
 /// By what a file of the training data is known again. It may have moved.
-struct FilePrint {
+struct FileFingerprint {
   std::string path;  ///< for messages
   std::int64_t tokens = 0;
   std::uint64_t hash = 0;  ///< of its ids and what is said about them; see add_sample()
 };
 
 /// How a run cuts its data into sequences and in which order it sees them.
-struct Arrangement {
+struct DataOrder {
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;  ///< sequences of a step
   std::string order;              ///< "shuffled" or "sequential"
@@ -31,9 +31,9 @@ struct Arrangement {
 struct Fingerprint {
   std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
   std::uint64_t vocabulary = 0;
-  std::vector<std::vector<FilePrint>> sources;
+  std::vector<std::vector<FileFingerprint>> sources;
   /// Nothing in checkpoints from before it was kept.
-  std::optional<Arrangement> arrangement = {};
+  std::optional<DataOrder> data_order = {};
 };
 
 /// Adds to `hash` how many `bytes` there are and the bytes themselves; of more than 8 x

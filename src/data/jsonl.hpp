@@ -9,16 +9,16 @@
 
 namespace llamesh::data {
 
-/// A part of a document that counts in the loss, or does not.
-struct Segment {
+/// A part of a document that is in the loss as a whole, or masked from it.
+struct TextSegment {
   std::string text;
-  bool counts = true;
-  bool ends = false;  ///< the end-of-sequence token follows, and counts if the text does
+  bool in_loss = true;
+  bool eos_follows = false;  ///< in the loss if the text is
 };
 
 /// A record of a file, brought into the form in which a model reads it.
 struct Document {
-  std::vector<Segment> segments;  ///< at least one; only an answer may be without text
+  std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
 };
 
 /// Where a record begins, for messages: "'f.jsonl', line 7" or "'f.json', record 3 (line 7)".
@@ -33,11 +33,11 @@ struct LineNumber {
 ///
 /// - `messages`, a list of {role: system|user|assistant, content}: a chat. A turn is
 ///   "<|ROLE|>\n" CONTENT "\n", that of the assistant "<|assistant|>\n" CONTENT EOS. Only the
-///   assistant's CONTENT and EOS count; what follows its last turn is left out.
+///   assistant's CONTENT and EOS are in the loss; what follows its last turn is left out.
 /// - `instruction`, `output` and perhaps `input`: the prompts of Alpaca (PROMPT_DICT of train.py in
-///   tatsu-lab/stanford_alpaca). The output and its EOS count, the prompt does not. The output may
-///   be empty, as some of Alpaca's are: then EOS alone is learnt.
-/// - `text`: all of it counts.
+///   tatsu-lab/stanford_alpaca). The prompt is masked from the loss, the output and its EOS are
+///   not. The output may be empty, as some of Alpaca's are: then EOS alone is learnt.
+/// - `text`: all of it is in the loss.
 ///
 /// Throws a user error that begins with `where` when the record is no JSON object, has none of
 /// these, or when what is to be learnt from it is empty. Memory: a few times the record.

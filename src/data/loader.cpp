@@ -79,8 +79,8 @@ void Loader::fill(Batch& batch, std::int64_t number) const {
       step * partition_.global_batch +
       (micro * partition_.ranks + partition_.rank) * partition_.micro_batch;
   for (std::int64_t row = 0; row < partition_.micro_batch; ++row) {
-    const Place place = sampler_.place_of(position + row);
-    batch.set_row(row, data_.stream(place.source), place.sequence);
+    const SourceSequence at = sampler_.sequence_at(position + row);
+    batch.set_row(row, data_.stream(at.source), at.sequence);
   }
 }
 

@@ -74,7 +74,7 @@ Sampler::Sampler(std::span<const Share> shares, Order order, std::uint64_t seed)
   }
 }
 
-Place Sampler::place_of(std::int64_t position) const {
+SourceSequence Sampler::sequence_at(std::int64_t position) const {
   const std::int64_t epoch = position / epoch_length();
   std::int64_t index = position % epoch_length();
   if (order_ == Order::shuffled) index = permuted(index, epoch_length(), seed_, epoch);

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 
 namespace llamesh::data {
 
@@ -27,10 +27,10 @@ struct Share {
 };
 
 /// A sequence of a source.
-struct Place {
+struct SourceSequence {
   std::size_t source;
   std::int64_t sequence;
-  bool operator==(const Place&) const = default;
+  bool operator==(const SourceSequence&) const = default;
 };
 
 /// Which sequence is seen when. Position p = step * global_batch + j counts the sequences of the
@@ -52,7 +52,7 @@ class Sampler {
     return ends_[source] - (source == 0 ? 0 : ends_[source - 1]);
   }
   /// Order::sequential shows the sources of an epoch one after another.
-  Place place_of(std::int64_t position) const;
+  SourceSequence sequence_at(std::int64_t position) const;
 
  private:
   std::vector<Share> shares_;

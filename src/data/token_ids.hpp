@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 
 namespace llamesh::data {
 

@@ -96,16 +96,15 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
   }
 }
 
-void TokenStream::ignore_uncounted(std::int64_t begin, std::span<std::int32_t> targets) const {
+void TokenStream::mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const {
   if (!tokenized_) return;
-  const auto uncounted = tokenized_->uncounted();
+  const auto ranges = tokenized_->masked_ranges();
   const std::int64_t end = begin + static_cast<std::int64_t>(targets.size());
-  auto edge =
-      static_cast<std::size_t>(std::ranges::upper_bound(uncounted, begin) - uncounted.begin());
+  auto edge = static_cast<std::size_t>(std::ranges::upper_bound(ranges, begin) - ranges.begin());
   edge -= edge % 2;  // the range that holds `begin`, or the next one
-  for (; edge < uncounted.size() && uncounted[edge] < end; edge += 2) {
-    const std::int64_t first = std::max(uncounted[edge], begin) - begin;
-    const std::int64_t last = std::min(uncounted[edge + 1], end) - begin;
+  for (; edge < ranges.size() && ranges[edge] < end; edge += 2) {
+    const std::int64_t first = std::max(ranges[edge], begin) - begin;
+    const std::int64_t last = std::min(ranges[edge + 1], end) - begin;
     std::fill(targets.begin() + first, targets.begin() + last, ignored_target);
   }
 }
@@ -158,25 +157,25 @@ void TokenStream::fail_outside_vocabulary(const File& file, std::int64_t first,
        at, file.path, file.ids[at], vocab_size_);
 }
 
-void TokenStream::add_uncounted(RunningHash& hash, const File& file) const {
+void TokenStream::add_masked_ranges(RunningHash& hash, const File& file) const {
   if (!tokenized_) return;
-  const auto uncounted = tokenized_->uncounted();
+  const auto ranges = tokenized_->masked_ranges();
   const std::int64_t end = file.begin + file.ids.size();
   auto edge =
-      static_cast<std::size_t>(std::ranges::lower_bound(uncounted, file.begin) - uncounted.begin());
+      static_cast<std::size_t>(std::ranges::lower_bound(ranges, file.begin) - ranges.begin());
   edge += edge % 2;  // a range of the file before may end where this one begins
-  for (; edge < uncounted.size() && uncounted[edge] < end; edge += 2) {
-    const std::array<std::int64_t, 2> range = {uncounted[edge] - file.begin,
-                                               uncounted[edge + 1] - file.begin};
+  for (; edge < ranges.size() && ranges[edge] < end; edge += 2) {
+    const std::array<std::int64_t, 2> range = {ranges[edge] - file.begin,
+                                               ranges[edge + 1] - file.begin};
     hash.add(range.data(), sizeof(range));
   }
 }
 
-std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
-  std::vector<FilePrint> prints;
+std::vector<FileFingerprint> TokenStream::file_fingerprints(std::size_t piece_bytes) const {
+  std::vector<FileFingerprint> fingerprints;
   if (is_random()) {
     const std::string name = describe();  // with all that the tokens are a function of
-    prints.push_back({name, size_, hash_of(name.data(), name.size())});
+    fingerprints.push_back({name, size_, hash_of(name.data(), name.size())});
   }
   for (const File& file : files_) {
     RunningHash hash;
@@ -185,11 +184,11 @@ std::vector<FilePrint> TokenStream::prints(std::size_t piece_bytes) const {
     else
       add_sample(hash, file.ids.bytes(), piece_bytes);
     if (file.megatron) add_sample(hash, file.megatron->index_bytes(), piece_bytes);
-    add_uncounted(hash, file);
+    add_masked_ranges(hash, file);
     file.check();
-    prints.push_back({file.path, file.ids.size(), hash.value()});
+    fingerprints.push_back({file.path, file.ids.size(), hash.value()});
   }
-  return prints;
+  return fingerprints;
 }
 
 std::string TokenStream::describe() const {

@@ -6,16 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "data/data_options.hpp"
 #include "data/fingerprint.hpp"
 #include "data/mapped_file.hpp"
 #include "data/megatron.hpp"
-#include "data/options.hpp"
 #include "data/token_ids.hpp"
 #include "data/tokenized_text.hpp"
 
 namespace llamesh::data {
 
-/// The target of a position that does not count in the loss.
+/// The target of a position that is masked from the loss.
 inline constexpr std::int32_t ignored_target = -1;
 
 /// The tokens of one or more files, one after another, as a numbered stream that knows where
@@ -24,10 +24,10 @@ inline constexpr std::int32_t ignored_target = -1;
 /// than `byte`, is tokenized at once, into memory.
 ///
 /// Text: a file is a document. With `byte` every byte is a token; otherwise the tokenizer's
-/// opening, the file's tokens, its closing (BOS and EOS, where it has them).
+/// prefix tokens, the file's tokens, its suffix tokens (BOS and EOS, where it has them).
 ///
-/// JSONL: a line is a document, as parse_jsonl says; opening and closing as above, and with `byte`
-/// byte 0 behind each.
+/// JSONL: a line is a document, as parse_jsonl says; prefix and suffix tokens as above, and with
+/// `byte` byte 0 behind each.
 ///
 /// Token files: what ids_of_token_file reads. A document begins at the start of the stream and
 /// behind each DataOptions::eos_token.
@@ -51,18 +51,18 @@ class TokenStream {
   /// Writes tokens [begin, begin + out.size()), which must lie in the stream. Throws a user error
   /// naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
-  /// Writes ignored_target over those of tokens [begin, begin + targets.size()) that do not count
-  /// in the loss: the prompts of JSONL.
-  void ignore_uncounted(std::int64_t begin, std::span<std::int32_t> targets) const;
+  /// Writes ignored_target over those of tokens [begin, begin + targets.size()) that are masked
+  /// from the loss: the prompts of JSONL.
+  void mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
   /// DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
   /// The first token in [from, limit) with which a document begins, or `limit`, which is at most
   /// size(); `from` is at least 1. Only where masks_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
   std::size_t files() const { return files_.size(); }  ///< 0 of random tokens
-  /// A print of each file: of its ids, of what does not count in the loss, and of Megatron's index.
-  /// What was tokenized is hashed as a whole, what is mapped by a sample of such pieces.
-  std::vector<FilePrint> prints(std::size_t piece_bytes) const;
+  /// The fingerprint of each file: of its ids, of what is masked from the loss, and of Megatron's
+  /// index. What was tokenized is hashed as a whole, what is mapped by a sample of such pieces.
+  std::vector<FileFingerprint> file_fingerprints(std::size_t piece_bytes) const;
   /// "bible.txt" or "a.bin and 3 more", for messages.
   std::string describe() const;
 
@@ -81,7 +81,7 @@ class TokenStream {
   bool is_random() const { return options_.format == Format::random; }
   const File& file_of(std::int64_t token) const;
   std::int64_t next_random_document(std::int64_t from, std::int64_t limit) const;
-  void add_uncounted(RunningHash& hash, const File& file) const;
+  void add_masked_ranges(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
                                             std::int64_t count) const;
 

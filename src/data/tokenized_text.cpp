@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "data/encoding.hpp"
+#include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
-#include "data/tokenizer/parallel.hpp"
+#include "tokenizer/encode_documents.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -25,24 +25,24 @@ struct Tokens {
   TokenBuffer ids;
   std::vector<std::int64_t> file_ends = {};
   std::vector<std::int64_t> documents = {};
-  std::vector<std::int64_t> uncounted = {};
+  std::vector<std::int64_t> masked_ranges = {};
 };
 
-void add_text(Tokens& tokens, std::string_view text, const Tokenizer& tokenizer) {
+void add_text(Tokens& tokens, std::string_view text, const tokenizer::Tokenizer& tokenizer) {
   tokens.documents.push_back(tokens.ids.size());
-  encode_documents(tokenizer, {&text, 1}, available_threads(),
-                   [&](auto ids, std::size_t) { tokens.ids.append(ids); });
+  tokenizer::encode_documents(tokenizer, {&text, 1}, tokenizer::available_threads(),
+                              [&](auto ids, std::size_t) { tokens.ids.append(ids); });
 }
 
 void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
-               const Tokenizer& tokenizer, const DocumentMarks& marks) {
+               const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special) {
   const std::int64_t before = tokens.ids.size();
-  encode_jsonl(tokenizer, marks, text, path, available_threads(),
+  encode_jsonl(tokenizer, special, text, path, tokenizer::available_threads(),
                [&](const EncodedDocument& document, std::string_view, const LineNumber&) {
                  const std::int64_t begin = tokens.ids.size();
                  tokens.documents.push_back(begin);
-                 for (const std::int64_t edge : document.uncounted)
-                   tokens.uncounted.push_back(begin + edge);
+                 for (const std::int64_t edge : document.masked_ranges)
+                   tokens.masked_ranges.push_back(begin + edge);
                  tokens.ids.append(document.ids);
                });
   validate(tokens.ids.size() > before, "data file '{}' holds no document", path);
@@ -62,13 +62,13 @@ void check_text_size(const DataOptions& options, std::span<const std::string> fi
       bytes, most_bytes);
 }
 
-std::shared_ptr<const Tokenizer> open_fitting_tokenizer(const std::string& name,
-                                                        std::int64_t vocab_size) {
+std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,
+                                                                   std::int64_t vocab_size) {
   validate(name != "byte" || vocab_size >= byte_vocabulary,
            "the byte tokenizer makes ids 0 to 255, but model.vocab_size is {}; set it to 256 or "
            "more",
            vocab_size);
-  auto tokenizer = open_tokenizer(name);
+  auto tokenizer = tokenizer::open_tokenizer(name);
   validate(vocab_size >= tokenizer->vocab_size(),
            "the tokenizer '{}' has a vocabulary of {}, but model.vocab_size is {}; set it to {} or "
            "more",
@@ -83,20 +83,20 @@ struct TokenizedText::Footer {
   std::int64_t bytes_of_ids;
   std::int64_t files;
   std::int64_t documents;
-  std::int64_t uncounted;
+  std::int64_t masked_ranges;
   std::uint64_t vocabulary_hash;
 };
 
 TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::string> files,
-                             std::int64_t vocab_size, const Tokenizer& tokenizer) {
+                             std::int64_t vocab_size, const tokenizer::Tokenizer& tokenizer) {
   check_text_size(options, files);
   Tokens tokens{.ids = TokenBuffer(vocab_size)};
-  DocumentMarks marks;
-  if (options.format == Format::jsonl) marks = document_marks(tokenizer, options.tokenizer);
+  DocumentTokens special;
+  if (options.format == Format::jsonl) special = document_tokens(tokenizer, options.tokenizer);
   for (const std::string& path : files) {
     const MappedFile mapped(path);
     if (options.format == Format::jsonl)
-      add_jsonl(tokens, text_of(mapped), path, tokenizer, marks);
+      add_jsonl(tokens, text_of(mapped), path, tokenizer, special);
     else
       add_text(tokens, text_of(mapped), tokenizer);
     mapped.check();
@@ -106,7 +106,7 @@ TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::st
                    .bytes_of_ids = static_cast<std::int64_t>(tokens.ids.ids().bytes().size()),
                    .files = std::ssize(tokens.file_ends),
                    .documents = std::ssize(tokens.documents),
-                   .uncounted = std::ssize(tokens.uncounted),
+                   .masked_ranges = std::ssize(tokens.masked_ranges),
                    .vocabulary_hash = tokenizer.vocabulary_hash()};
   auto block = std::make_shared<std::vector<std::uint8_t>>(std::move(tokens.ids).take());
   block->resize((block->size() + word - 1) / word * word);
@@ -114,7 +114,7 @@ TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::st
     const auto* from = static_cast<const std::uint8_t*>(data);
     block->insert(block->end(), from, from + bytes);
   };
-  for (const auto* list : {&tokens.file_ends, &tokens.documents, &tokens.uncounted})
+  for (const auto* list : {&tokens.file_ends, &tokens.documents, &tokens.masked_ranges})
     append(list->data(), list->size() * word);
   append(&end, sizeof(end));
   bytes_ = *block;
@@ -141,7 +141,7 @@ std::span<const std::int64_t> TokenizedText::numbers(std::int64_t first, std::in
   const Footer end = footer();
   const auto* lists =
       reinterpret_cast<const std::int64_t*>(bytes_.data() + bytes_.size() - sizeof(Footer)) -
-      (end.files + end.documents + end.uncounted);
+      (end.files + end.documents + end.masked_ranges);
   return {lists + first, static_cast<std::size_t>(count)};
 }
 
@@ -151,8 +151,8 @@ std::span<const std::int64_t> TokenizedText::file_ends() const {
 std::span<const std::int64_t> TokenizedText::documents() const {
   return numbers(footer().files, footer().documents);
 }
-std::span<const std::int64_t> TokenizedText::uncounted() const {
-  return numbers(footer().files + footer().documents, footer().uncounted);
+std::span<const std::int64_t> TokenizedText::masked_ranges() const {
+  return numbers(footer().files + footer().documents, footer().masked_ranges);
 }
 std::uint64_t TokenizedText::vocabulary_hash() const {
   return footer().vocabulary_hash;

@@ -5,9 +5,9 @@
 #include <span>
 #include <string>
 
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 #include "data/token_ids.hpp"
-#include "data/tokenizer.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::data {
 
@@ -23,8 +23,8 @@ inline bool is_tokenized(const DataOptions& options) {
 void check_text_size(const DataOptions& options, std::span<const std::string> files);
 
 /// The tokenizer of text or JSONL. Throws a user error when its ids do not fit into `vocab_size`.
-std::shared_ptr<const Tokenizer> open_fitting_tokenizer(const std::string& name,
-                                                        std::int64_t vocab_size);
+std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,
+                                                                   std::int64_t vocab_size);
 
 /// The tokens of text or JSONL files, one file after another, in one block of bytes that holds no
 /// address, so that processes can share it.
@@ -33,7 +33,7 @@ class TokenizedText {
   /// Tokenizes the files, as TokenStream says. Throws a user error naming the file when it is
   /// missing, unreadable, empty or malformed, or when check_text_size does.
   TokenizedText(const DataOptions& options, std::span<const std::string> files,
-                std::int64_t vocab_size, const Tokenizer& tokenizer);
+                std::int64_t vocab_size, const tokenizer::Tokenizer& tokenizer);
   /// From a copy of another one's bytes(), aligned to 8, in memory that `owner` keeps.
   TokenizedText(std::shared_ptr<const void> owner, std::span<const std::uint8_t> bytes);
 
@@ -43,8 +43,8 @@ class TokenizedText {
   std::span<const std::int64_t> file_ends() const;
   /// The first token of each document.
   std::span<const std::int64_t> documents() const;
-  /// Tokens [0] to [1], [2] to [3], ... do not count in the loss. Sorted; of JSONL.
-  std::span<const std::int64_t> uncounted() const;
+  /// Tokens [0] to [1], [2] to [3], ... are masked from the loss. Sorted; of JSONL.
+  std::span<const std::int64_t> masked_ranges() const;
   /// Of the tokenizer.
   std::uint64_t vocabulary_hash() const;
 

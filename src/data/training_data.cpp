@@ -43,7 +43,7 @@ TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size,
           tokenized.size(), sources.size());
   if (is_text(options.format)) {
     tokenizer_ = options.tokenizer;
-    vocabulary_hash_ = tokenized.empty() ? open_tokenizer("byte")->vocabulary_hash()
+    vocabulary_hash_ = tokenized.empty() ? tokenizer::open_tokenizer("byte")->vocabulary_hash()
                                          : tokenized.front().vocabulary_hash();
   }
   for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -81,16 +81,16 @@ std::vector<std::string> TrainingData::describe() const {
 }
 
 Fingerprint TrainingData::fingerprint(std::int64_t global_batch) const {
-  Arrangement arrangement{.sequence_length = sequence_length_,
-                          .global_batch = global_batch,
-                          .order = order_ == Order::shuffled ? "shuffled" : "sequential",
-                          .weights = {}};
-  for (const Share& share : shares_) arrangement.weights.push_back(share.weight);
-  Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}, std::move(arrangement)};
+  DataOrder order{.sequence_length = sequence_length_,
+                  .global_batch = global_batch,
+                  .order = order_ == Order::shuffled ? "shuffled" : "sequential",
+                  .weights = {}};
+  for (const Share& share : shares_) order.weights.push_back(share.weight);
+  Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}, std::move(order)};
   std::size_t files = 0;
   for (const auto& stream : streams_) files += stream.files();
   for (const auto& stream : streams_)
-    fingerprint.sources.push_back(stream.prints(piece_bytes_for(files)));
+    fingerprint.sources.push_back(stream.file_fingerprints(piece_bytes_for(files)));
   return fingerprint;
 }
 

@@ -3,7 +3,7 @@
 #include "checkpoint/hf_options.hpp"
 #include "checkpoint/options.hpp"
 #include "comm/options.hpp"
-#include "data/options.hpp"
+#include "data/data_options.hpp"
 #include "model/llama_config.hpp"
 #include "model/options.hpp"
 #include "optim/options.hpp"

@@ -11,8 +11,8 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"
-#include "data/tokenizer.hpp"
 #include "temporary_folder.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "train/metrics.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_state.hpp"
@@ -34,8 +34,10 @@ std::vector<Use> uses() {
   return {
       {"run.yaml", [](const fs::path& at) { config::load_inputs(at / "run.yaml", {}); }},
       {"text.txt", [](const fs::path& at) { data::MappedFile((at / "text.txt").string()); }},
-      {"tokenizer.json", [](const fs::path& at) { data::open_tokenizer(at / "tokenizer.json"); }},
-      {"tokenizer.model", [](const fs::path& at) { data::open_tokenizer(at / "tokenizer.model"); }},
+      {"tokenizer.json",
+       [](const fs::path& at) { tokenizer::open_tokenizer(at / "tokenizer.json"); }},
+      {"tokenizer.model",
+       [](const fs::path& at) { tokenizer::open_tokenizer(at / "tokenizer.model"); }},
       {"config.json", [](const fs::path& at) { checkpoint::read_hf_config(at); }},
       {"model.safetensors", [](const fs::path& at) { checkpoint::HfWeights{at}; }},
       {"model.safetensors.index.json", [](const fs::path& at) { checkpoint::HfWeights{at}; }},

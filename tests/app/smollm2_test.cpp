@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "app/loaded_model.hpp"
-#include "data/tokenizer.hpp"
 #include "model/decoder.hpp"
 #include "model/sampling.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -24,7 +24,7 @@ class SmolLM2 : public ::testing::Test {
     const char* folder = std::getenv("LLAMESH_SMOLLM2");
     if (folder == nullptr) GTEST_SKIP() << "LLAMESH_SMOLLM2 names no folder of its weights";
     model_ = std::make_unique<LoadedModel>(folder, DType::f32);
-    tokenizer_ = data::open_tokenizer(model_->data.tokenizer);
+    tokenizer_ = tokenizer::open_tokenizer(model_->data.tokenizer);
     std::ifstream in(LLAMESH_SMOLLM2_GOLDEN);
     golden_ = nlohmann::json::parse(in);
     prompt_ = golden_["prompt_ids"].get<Ids>();
@@ -42,7 +42,7 @@ class SmolLM2 : public ::testing::Test {
   }
 
   std::unique_ptr<LoadedModel> model_;
-  std::shared_ptr<const data::Tokenizer> tokenizer_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   nlohmann::json golden_;
   Ids prompt_;
 };

@@ -4,7 +4,7 @@
 
 #include "../data/files.hpp"
 #include "data/token_stream.hpp"
-#include "data/tokenizer.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -25,7 +25,7 @@ Ids read(const std::string& file) {
 }
 
 Ids document(const std::string& text) {
-  Ids ids = data::open_tokenizer(llama2)->encode(text);
+  Ids ids = tokenizer::open_tokenizer(llama2)->encode(text);
   ids.insert(ids.begin(), 1);
   ids.push_back(2);
   return ids;

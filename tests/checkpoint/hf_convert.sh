@@ -93,7 +93,7 @@ run 1 train "$folder/run.yaml" model.hf="$folder/model" model.load_weights=false
 "$llamesh" diff "$folder/sixth" "$folder/model" > "$folder/log" 2>&1 && give_up "load_weights=false was passed over"
 
 # The tokenizer of a run is the one that its data name: a file under the name that it has in a folder, with what is beside it.
-words=tests/data/golden
+words=tests/tokenizer/golden
 for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
   file=${kind%:*} name=${kind#*:} at=$folder/${kind%:*}
   mkdir "$at.d"

@@ -8,7 +8,7 @@
 #include "data/validation.hpp"
 #include "files.hpp"
 
-// Where documents begin and what counts in the loss, from the files to the batches.
+// Where documents begin and what is in the loss, from the files to the batches.
 
 namespace llamesh::data {
 namespace {
@@ -23,12 +23,12 @@ using Ids = std::vector<std::int32_t>;
 struct Expected {
   Ids tokens;
   std::set<std::int64_t> begins;  ///< of documents
-  std::set<std::int64_t> uncounted;
+  std::set<std::int64_t> masked;  ///< from the loss
 
-  void add(const std::string& text, bool begins_document = true, bool counts = true) {
+  void add(const std::string& text, bool begins_document = true, bool in_loss = true) {
     if (begins_document) begins.insert(size());
     for (const char c : text) {
-      if (!counts) uncounted.insert(size());
+      if (!in_loss) masked.insert(size());
       tokens.push_back(static_cast<unsigned char>(c));
     }
   }
@@ -57,10 +57,10 @@ void expect_rows(const TokenStream& stream, const Expected& expected, bool mask)
         const auto place = static_cast<std::size_t>(length + i);
         const bool present = at + 1 < expected.size();
         if (i > 0 && expected.begins.contains(at)) start = i;
-        const bool counts = present && !expected.uncounted.contains(at + 1) &&
-                            !(mask && expected.begins.contains(at + 1));
+        const bool in_loss = present && !expected.masked.contains(at + 1) &&
+                             !(mask && expected.begins.contains(at + 1));
         ASSERT_EQ(batch.tokens[place], present ? expected.at(at) : 0) << at;
-        ASSERT_EQ(batch.targets[place], counts ? expected.at(at + 1) : ignored_target)
+        ASSERT_EQ(batch.targets[place], in_loss ? expected.at(at + 1) : ignored_target)
             << "target of token " << at << ", length " << length;
         if (mask) {
           ASSERT_EQ(batch.document_starts[place], start) << "token " << at << ", length " << length;

@@ -186,9 +186,9 @@ TEST_F(Change, OfTheOrderIsNoticedWhereItIsKnown) {
   const auto after = now();
   EXPECT_EQ(difference(before, after), "data.order is sequential, where it was shuffled");
   auto unknown = before;
-  unknown.arrangement.reset();  // as llamesh wrote it at first
+  unknown.data_order.reset();  // as llamesh wrote it at first
   unknown = parse_fingerprint(to_text(unknown)).value();
-  EXPECT_FALSE(unknown.arrangement);
+  EXPECT_FALSE(unknown.data_order);
   EXPECT_EQ(difference(unknown, after), "");
 }
 

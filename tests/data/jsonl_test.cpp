@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "data/encoding.hpp"
+#include "data/encode_jsonl.hpp"
 #include "files.hpp"
 
 namespace llamesh::data {
@@ -16,12 +16,12 @@ const std::string file_name = "f.jsonl";
 const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
 const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
 
-/// The segments as text: what counts is in brackets, EOS is $.
+/// The segments as text: what is in the loss is in brackets, EOS is $.
 std::string parsed(const std::string& line) {
   std::string text;
-  for (const Segment& segment : parse_jsonl(line, {file_name, 7}).segments)
-    text += (segment.counts ? "[" : "") + segment.text + (segment.ends ? "$" : "") +
-            (segment.counts ? "]" : "");
+  for (const TextSegment& segment : parse_jsonl(line, {file_name, 7}).segments)
+    text += (segment.in_loss ? "[" : "") + segment.text + (segment.eos_follows ? "$" : "") +
+            (segment.in_loss ? "]" : "");
   return text;
 }
 
@@ -175,24 +175,24 @@ TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
 }
 
 EncodedDocument encoded(const std::string& tokenizer, const std::string& line) {
-  const auto opened = open_tokenizer(tokenizer);
+  const auto opened = tokenizer::open_tokenizer(tokenizer);
   const LineNumber where{file_name, 1};
-  return encode(*opened, document_marks(*opened, tokenizer), parse_jsonl(line, where), where);
+  return encode(*opened, document_tokens(*opened, tokenizer), parse_jsonl(line, where), where);
 }
 
 TEST(Encoding, ThePromptEndsAtATokenBorder) {
-  const auto tokenizer = open_tokenizer(llama2);
+  const auto tokenizer = tokenizer::open_tokenizer(llama2);
   const std::string line = R"({"instruction": "the heaven", "output": "and the earth"})";
   const auto document = encoded(llama2, line);
   const auto segments = parse_jsonl(line, {file_name, 1}).segments;
   Ids prompt = tokenizer->encode(segments[0].text);
   prompt.insert(prompt.begin(), 1);  // BOS
   Ids expected = prompt;
-  tokenizer->encode_piece("and the earth", Piece::further, expected);
+  tokenizer->encode_chunk("and the earth", tokenizer::Chunk::continuation, expected);
   EXPECT_NE(expected.size(), prompt.size());
   expected.push_back(2);  // EOS
   EXPECT_EQ(document.ids, expected);
-  EXPECT_EQ(document.uncounted, (Edges{0, static_cast<std::int64_t>(prompt.size())}));
+  EXPECT_EQ(document.masked_ranges, (Edges{0, static_cast<std::int64_t>(prompt.size())}));
   // No space is put before the answer, which a tokenizer of this kind puts before a text.
   EXPECT_EQ(tokenizer->decode(std::span(document.ids).subspan(1, document.ids.size() - 2)),
             segments[0].text + "and the earth");
@@ -201,9 +201,10 @@ TEST(Encoding, ThePromptEndsAtATokenBorder) {
 TEST(Encoding, AnEmptyAnswerIsItsEnd) {
   for (const std::string& name : {std::string("byte"), llama2, gpt2}) {
     const auto document = encoded(name, R"({"instruction": "Say nothing.", "output": ""})");
-    const auto tokenizer = open_tokenizer(name);
-    EXPECT_EQ(document.uncounted, (Edges{0, static_cast<std::int64_t>(document.ids.size()) - 1}));
-    EXPECT_EQ(document.ids.back(), document_marks(*tokenizer, name).eos);
+    const auto tokenizer = tokenizer::open_tokenizer(name);
+    EXPECT_EQ(document.masked_ranges,
+              (Edges{0, static_cast<std::int64_t>(document.ids.size()) - 1}));
+    EXPECT_EQ(document.ids.back(), document_tokens(*tokenizer, name).eos);
   }
 }
 
@@ -216,22 +217,23 @@ TEST(Encoding, ChatsMaskAllButTheAssistant) {
   const std::string text = one + "a\0"s + two + "A\0"s;
   EXPECT_EQ(document.ids, Ids(text.begin(), text.end()));
   const auto length = static_cast<std::int64_t>(one.size());
-  EXPECT_EQ(document.uncounted, (Edges{0, length, length + 2, 2 * length + 2}));
-  EXPECT_TRUE(encoded(gpt2, R"({"text": "all"})").uncounted.empty());
+  EXPECT_EQ(document.masked_ranges, (Edges{0, length, length + 2, 2 * length + 2}));
+  EXPECT_TRUE(encoded(gpt2, R"({"text": "all"})").masked_ranges.empty());
 }
 
 TEST(Encoding, DocumentsNeedAnEnd) {
   EXPECT_ERROR(encoded("byte", R"({"text": "a\u0000b"})"),
                "line 1: holds byte 0, which the byte tokenizer ends documents with");
-  const Tokenizer* none = nullptr;
-  class Endless final : public Tokenizer {
+  const tokenizer::Tokenizer* none = nullptr;
+  class Endless final : public tokenizer::Tokenizer {
    public:
-    Endless() : Tokenizer(Vocabulary{.bytes = {"a"}}) {}
-    void encode_piece(std::string_view, Piece, std::vector<std::int32_t>&) const override {}
+    Endless() : Tokenizer(tokenizer::Vocabulary{.bytes = {"a"}}) {}
+    void encode_chunk(std::string_view, tokenizer::Chunk,
+                      std::vector<std::int32_t>&) const override {}
     std::size_t next_cut(std::string_view text, std::size_t) const override { return text.size(); }
   } endless;
   none = &endless;
-  EXPECT_ERROR(document_marks(*none, "x.json"), "'x.json' has no token that ends a document");
+  EXPECT_ERROR(document_tokens(*none, "x.json"), "'x.json' has no token that ends a document");
 }
 
 TEST(Encoding, ThreadsChangeNothing) {
@@ -240,16 +242,16 @@ TEST(Encoding, ThreadsChangeNothing) {
   for (int i = 0; i < 3000; ++i)
     text += R"({"instruction": "do )" + std::to_string(random()) + R"(", "output": ")" +
             std::string(1 + random() % 5000, 'o') + "\"}\n";
-  const auto tokenizer = open_tokenizer("byte");
-  const auto marks = document_marks(*tokenizer, "byte");
+  const auto tokenizer = tokenizer::open_tokenizer("byte");
+  const auto special = document_tokens(*tokenizer, "byte");
   const auto all = [&](int threads) {
     std::pair<Ids, Edges> result;
-    encode_jsonl(*tokenizer, marks, text, file_name, threads,
+    encode_jsonl(*tokenizer, special, text, file_name, threads,
                  [&](const EncodedDocument& document, std::string_view, const LineNumber& where) {
                    result.first.insert(result.first.end(), document.ids.begin(),
                                        document.ids.end());
                    result.second.push_back(where.line);
-                   result.second.push_back(document.uncounted.at(1));
+                   result.second.push_back(document.masked_ranges.at(1));
                  });
     return result;
   };

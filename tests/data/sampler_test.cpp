@@ -79,12 +79,12 @@ Sampler sampler_of(const std::vector<Share>& shares, Order order = Order::shuffl
 
 TEST(Sampler, SequentialWrapsAndShuffledChangesByEpoch) {
   const Sampler sequential = sampler_of({{10}}, Order::sequential);
-  EXPECT_EQ(sequential.place_of(0), (Place{0, 0}));
-  EXPECT_EQ(sequential.place_of(9), (Place{0, 9}));
-  EXPECT_EQ(sequential.place_of(23), (Place{0, 3}));
+  EXPECT_EQ(sequential.sequence_at(0), (SourceSequence{0, 0}));
+  EXPECT_EQ(sequential.sequence_at(9), (SourceSequence{0, 9}));
+  EXPECT_EQ(sequential.sequence_at(23), (SourceSequence{0, 3}));
   const Sampler shuffled = sampler_of({{10}});
   for (std::int64_t p = 0; p < 30; ++p)
-    EXPECT_EQ(shuffled.place_of(p), (Place{0, permuted(p % 10, 10, 1, p / 10)}));
+    EXPECT_EQ(shuffled.sequence_at(p), (SourceSequence{0, permuted(p % 10, 10, 1, p / 10)}));
 }
 
 /// How often positions [begin, end) show each sequence of a source.
@@ -92,8 +92,8 @@ std::vector<int> shown(const Sampler& sampler, std::size_t source, std::int64_t 
                        std::int64_t begin, std::int64_t end) {
   std::vector<int> counts(static_cast<std::size_t>(sequences));
   for (std::int64_t p = begin; p < end; ++p)
-    if (const Place place = sampler.place_of(p); place.source == source)
-      ++counts.at(static_cast<std::size_t>(place.sequence));
+    if (const SourceSequence at = sampler.sequence_at(p); at.source == source)
+      ++counts.at(static_cast<std::size_t>(at.sequence));
   return counts;
 }
 
@@ -136,8 +136,8 @@ TEST(Sampler, SourcesAreMixedOrOneAfterAnother) {
   const Sampler shuffled = sampler_of(shares);
   int early = 0;
   for (std::int64_t p = 0; p < 900; ++p) {
-    EXPECT_EQ(sequential.place_of(p), (Place{p < 300 ? 0U : 1U, p % 300}));
-    early += p < 450 && shuffled.place_of(p).source == 0 ? 1 : 0;
+    EXPECT_EQ(sequential.sequence_at(p), (SourceSequence{p < 300 ? 0U : 1U, p % 300}));
+    early += p < 450 && shuffled.sequence_at(p).source == 0 ? 1 : 0;
   }
   EXPECT_NEAR(early, 150, 40);  // five standard deviations
 }

@@ -171,5 +171,25 @@ TEST(TokenStream, AFileThatWasCutOffLeavesNothingToTheNext) {
   }
 }
 
+TEST(TokenStream, TextHasThePrefixAndSuffixTokensOfItsTokenizer) {
+  const TemporaryFolder folder;
+  DataOptions options;
+  options.tokenizer = LLAMESH_GOLDEN "/llama2.json";
+  const std::vector<std::string> names = {folder.write("a", "the heaven"),
+                                          folder.write("b", "and")};
+  const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer);
+  std::vector<std::int32_t> expected;
+  for (const char* text : {"the heaven", "and"}) {
+    expected.push_back(1);
+    for (const auto id : tokenizer->encode(text)) expected.push_back(id);
+    expected.push_back(2);
+  }
+  const TokenStream stream(options, names, tokenizer->vocab_size());
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(stream.size()));
+  stream.read(0, ids);
+  EXPECT_EQ(ids, expected);
+  EXPECT_ERROR(TokenStream(options, names, tokenizer->vocab_size() - 1), "model.vocab_size is 899");
+}
+
 }  // namespace
 }  // namespace llamesh::data

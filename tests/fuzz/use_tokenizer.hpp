@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "answer.hpp"
-#include "data/tokenizer.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::test {
 
@@ -14,18 +14,18 @@ inline constexpr std::string_view tricky_texts[] = {
     "    \n\n  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
 
 /// Tokenizes some texts; what cannot be is the end of the program.
-inline void use(const data::Tokenizer& tokenizer) {
+inline void use(const tokenizer::Tokenizer& tokenizer) {
   for (const auto text : tricky_texts) {
     const auto ids = tokenizer.encode(text);
     for (const auto id : ids)
       expect(id >= 0 && id < tokenizer.vocab_size(), "an id outside the vocabulary");
-    data::TextStream stream(tokenizer);
+    tokenizer::TextStream stream(tokenizer);
     for (const auto id : ids) stream.push(id);
     stream.finish();
     tokenizer.decode(ids);
   }
-  tokenizer.decode(tokenizer.opening());
-  tokenizer.decode(tokenizer.closing());
+  tokenizer.decode(tokenizer.prefix_ids());
+  tokenizer.decode(tokenizer.suffix_ids());
 }
 
 /// Opens a tokenizer by `open` and uses it: the answer is one that works, or a user error on one

@@ -140,7 +140,7 @@ std::vector<std::int32_t> tokens_of(const data::TokenStream& stream) {
 /// Which tokens count, and where documents begin.
 std::vector<std::int32_t> marks_of(const data::TokenStream& stream) {
   std::vector<std::int32_t> marks(static_cast<std::size_t>(stream.size()), 0);
-  stream.ignore_uncounted(0, marks);
+  stream.mask_targets(0, marks);
   for (std::int64_t at = 1; (at = stream.next_document(at, stream.size())) < stream.size(); ++at)
     marks[static_cast<std::size_t>(at)] += 10;
   return marks;

@@ -67,7 +67,7 @@ struct EvaluateArguments {
 int evaluate(const EvaluateArguments& arguments);
 
 struct TokenizeArguments {
-  std::string tokenizer;            ///< what data::open_tokenizer takes
+  std::string tokenizer;            ///< what tokenizer::open_tokenizer takes
   std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
   std::string output;
   int threads = 0;        ///< 0: as many as the process may run at once
@@ -75,9 +75,9 @@ struct TokenizeArguments {
 };
 
 /// `llamesh tokenize`: writes the documents of all inputs in order, each with the tokenizer's
-/// opening and closing (of JSONL as data::parse_jsonl and data::DocumentMarks say, `text` lines
-/// only), as one token file with llm.c's header: uint16 when the vocabulary fits into it, else
-/// uint32. The file appears under its name when it is complete. Returns the exit code.
+/// prefix and suffix tokens (of JSONL as data::parse_jsonl and data::DocumentTokens say, `text`
+/// lines only), as one token file with llm.c's header: uint16 when the vocabulary fits into it,
+/// else uint32. The file appears under its name when it is complete. Returns the exit code.
 int tokenize(const TokenizeArguments& arguments);
 
 /// Prints what a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a

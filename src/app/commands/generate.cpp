@@ -10,9 +10,9 @@
 
 #include "app/loaded_model.hpp"
 #include "app/program.hpp"
-#include "data/tokenizer.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -51,21 +51,21 @@ int generate(const GenerateArguments& arguments) {
   if (dtype == DType::bf16) use_faster_bf16_products();
   model::TokenSampler sampler(arguments.sampling);
   LoadedModel model(model_path(arguments.model), dtype);
-  const auto tokenizer = data::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
+  const auto tokenizer = tokenizer::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
   validate(
       tokenizer->vocab_size() <= model.config.vocab_size,
       "the tokenizer has {} ids and the model {}: they do not belong together; name the model's "
       "own with --tokenizer",
       tokenizer->vocab_size(), model.config.vocab_size);
 
-  auto tokens = tokenizer->opening();
+  auto tokens = tokenizer->prefix_ids();
   const auto encoded = tokenizer->encode(prompt);
   tokens.insert(tokens.end(), encoded.begin(), encoded.end());
   validate(!tokens.empty(), "the prompt is empty, and the tokenizer has no sign for a beginning");
   model::Decoder decoder(model.config, model.table, model.weights,
                          std::ssize(tokens) + arguments.max_tokens, dtype);
   print_now(prompt);
-  data::TextStream text(*tokenizer);
+  tokenizer::TextStream text(*tokenizer);
   // The prompt is not printed as it comes out of the tokens, but what follows begins in its midst.
   for (const auto id : encoded) text.push(id);
   const auto start = Clock::now();

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/encoding.hpp"
+#include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
-#include "data/tokenizer/parallel.hpp"
+#include "tokenizer/encode_documents.hpp"
 #include "train/progress.hpp"
 
 namespace llamesh::app {
@@ -50,33 +50,33 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 /// Encodes file after file into the output and says how far it is.
 class Work {
  public:
-  Work(const TokenizeArguments& arguments, const data::Tokenizer& tokenizer, std::size_t bytes)
+  Work(const TokenizeArguments& arguments, const tokenizer::Tokenizer& tokenizer, std::size_t bytes)
       : arguments_(arguments),
         tokenizer_(tokenizer),
-        threads_(arguments.threads > 0 ? arguments.threads : data::available_threads()),
+        threads_(arguments.threads > 0 ? arguments.threads : tokenizer::available_threads()),
         all_bytes_(bytes),
         output_(arguments.output, tokenizer.vocab_size()) {}
 
   /// Text files that follow one another are worked on together.
   void add_text(const data::MappedFile& file) {
-    note_end(tokenizer_.closing());
+    note_end(tokenizer_.suffix_ids());
     split(text_of(file), arguments_.separator, waiting_);
   }
 
   void add_jsonl(const data::MappedFile& file) {
     encode_waiting();
-    const auto marks = data::document_marks(tokenizer_, arguments_.tokenizer);
-    note_end(marks.closing);
+    const auto special = data::document_tokens(tokenizer_, arguments_.tokenizer);
+    note_end(special.suffix_ids);
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
-      validate(document.uncounted.empty(),
-               "{}: an instruction or chat, but a token file cannot say that prompts do "
-               "not count in the loss; give the file itself in data.train, with data.format: jsonl",
+      validate(document.masked_ranges.empty(),
+               "{}: an instruction or chat, but a token file cannot say that prompts are "
+               "masked from the loss; give the file itself in data.train, with data.format: jsonl",
                where);
       ++documents_;
       append(document.ids, line.size());
     };
-    data::encode_jsonl(tokenizer_, marks, text_of(file), file.path(), threads_, take);
+    data::encode_jsonl(tokenizer_, special, text_of(file), file.path(), threads_, take);
   }
 
   void finish(const std::vector<data::MappedFile>& files) {
@@ -95,14 +95,14 @@ class Work {
   }
 
  private:
-  void note_end(const std::vector<std::int32_t>& closing) {
-    const auto end = closing.empty() ? std::nullopt : std::optional(closing.back());
+  void note_end(const std::vector<std::int32_t>& suffix_ids) {
+    const auto end = suffix_ids.empty() ? std::nullopt : std::optional(suffix_ids.back());
     end_ = std::exchange(any_file_, true) && end_ != end ? std::nullopt : end;
   }
 
   void encode_waiting() {
-    data::encode_documents(tokenizer_, waiting_, threads_,
-                           [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
+    tokenizer::encode_documents(tokenizer_, waiting_, threads_,
+                                [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
     documents_ += waiting_.size();
     waiting_.clear();
   }
@@ -124,7 +124,7 @@ class Work {
   static constexpr std::int64_t steps = 100;
 
   const TokenizeArguments& arguments_;
-  const data::Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   int threads_;
   std::size_t all_bytes_;
   data::TokenFileWriter output_;
@@ -141,7 +141,7 @@ class Work {
 }  // namespace
 
 int tokenize(const TokenizeArguments& arguments) {
-  const auto tokenizer = data::open_tokenizer(arguments.tokenizer);
+  const auto tokenizer = tokenizer::open_tokenizer(arguments.tokenizer);
   const auto files = open_files(arguments);
   std::size_t bytes = 0;
   for (const auto& file : files) bytes += file.bytes().size();

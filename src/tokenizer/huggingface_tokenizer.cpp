@@ -1,0 +1,258 @@
+#include "tokenizer/huggingface_tokenizer.hpp"
+
+#include <algorithm>
+
+#include "core/error.hpp"
+#include "tokenizer/byte_encoding.hpp"
+#include "tokenizer/utf8.hpp"
+
+namespace llamesh::tokenizer {
+namespace {
+
+constexpr std::uint32_t space_symbol = 0x2581;
+
+bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/// Where a run of ASCII letters that begins at `at`, or behind one space there, ends, if an ASCII
+/// character or the end follows; else `at`. See Pattern::splits_words.
+std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
+  const std::size_t first = at + (text[at] == ' ' ? 1 : 0);
+  std::size_t end = first;
+  while (end < text.size() && is_letter(text[end])) ++end;
+  const bool ascii_follows = end == text.size() || static_cast<unsigned char>(text[end]) < 0x80;
+  return end > first && ascii_follows ? end : at;
+}
+
+std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized) {
+  std::vector<AddedToken> chosen;
+  for (const auto& token : tokens)
+    if (token.normalized == normalized) chosen.push_back(token);
+  return chosen;
+}
+
+}  // namespace
+
+HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFile file,
+                                           const TokenizerConfig& config)
+    : Tokenizer(make_vocabulary(name, file, config)),
+      name_(name),
+      file_(std::move(file)),
+      merges_(file_.merges),
+      raw_added_(select(file_.added, false)),
+      normalized_added_(select(file_.added, true)) {
+  find_symbols();
+  if (file_.ignore_merges)
+    for (const auto& [token, id] : file_.vocabulary) whole_words_.emplace(bytes_of(id), id);
+  spaces_part_words_ = spaces_part_words();
+  may_cut_ = words_can_be_cut();
+}
+
+void HuggingFaceTokenizer::find_symbols() {
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const auto found =
+        file_.vocabulary.find(token_of_byte(file_.byte_encoding, static_cast<std::uint8_t>(byte)));
+    byte_ids_[byte] = found == file_.vocabulary.end() ? no_id : found->second;
+  }
+  if (file_.byte_encoding == ByteEncoding::byte_level) return;
+  for (const auto& [token, id] : file_.vocabulary)
+    if (!token.empty() && utf8_length(token) == token.size())
+      character_ids_.emplace(code_point(token), id);
+}
+
+std::int32_t HuggingFaceTokenizer::byte_id(char byte) const {
+  const auto value = static_cast<unsigned char>(byte);
+  validate(
+      byte_ids_[value] != no_id,
+      "{}: the vocabulary has no token '{}' for the byte {}, which the text holds; it would be "
+      "lost",
+      name_, token_of_byte(file_.byte_encoding, value), value);
+  return byte_ids_[value];
+}
+
+bool HuggingFaceTokenizer::spaces_part_words() const {
+  if (file_.byte_encoding == ByteEncoding::byte_level) return false;  // patterns do it
+  const std::string symbol = to_utf8(space_symbol);
+  const auto reaches_over = [&](const std::string& token) {
+    for (std::size_t at = token.find(symbol, 1); at != token.npos; at = token.find(symbol, at + 1))
+      if (at < symbol.size() || token.compare(at - symbol.size(), symbol.size(), symbol) != 0)
+        return true;
+    return false;
+  };
+  return std::ranges::none_of(file_.vocabulary,
+                              [&](const auto& entry) { return reaches_over(entry.first); });
+}
+
+bool HuggingFaceTokenizer::words_can_be_cut() const {
+  for (const AddedToken& token : file_.added)
+    if (token.lstrip || token.rstrip || is_letter(token.content.back()) ||
+        token.content.find_first_of(" \n") != token.content.npos)
+      return false;
+  if (file_.byte_encoding == ByteEncoding::byte_fallback) return spaces_part_words_;
+  // Patterns before the last must touch nothing but digits.
+  for (std::size_t i = 0; i + 1 < file_.patterns.size(); ++i)
+    if (!file_.patterns[i].regex().starts_with("\\p{N}")) return false;
+  return !file_.patterns.empty() && file_.patterns.back().splits_words();
+}
+
+std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t from) const {
+  if (!may_cut_) return text.size();
+  const bool at_lines = file_.byte_encoding == ByteEncoding::byte_level;
+  for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at) {
+    if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
+    if (at_lines && text[at - 1] == '\n' && begins_visibly(text.substr(at))) return at;
+  }
+  return text.size();
+}
+
+std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_workspace() const {
+  auto work = std::make_unique<Workspace>();
+  for (const Pattern& pattern : file_.patterns) work->matchers.emplace_back(pattern);
+  return work;
+}
+
+void HuggingFaceTokenizer::encode_chunk(std::string_view text, Chunk chunk,
+                                        std::vector<std::int32_t>& ids) const {
+  const auto work = workspaces_.acquire([this] { return make_workspace(); });
+  Output out{*work, ids};
+  encode_section(text, chunk == Chunk::first ? Begin::document : Begin::continued, &raw_added_,
+                 out);
+}
+
+void HuggingFaceTokenizer::encode_section(std::string_view text, Begin begin,
+                                          const AddedTokens* added, Output& out) const {
+  if (added == nullptr) return encode_plain(text, begin, out);
+  const AddedTokens* next = added == &raw_added_ ? &normalized_added_ : nullptr;
+  std::size_t at = 0;
+  while (const auto match = added->find(text, at)) {
+    encode_section(text.substr(at, match->begin - at), begin, next, out);
+    out.ids.push_back(match->id);
+    at = match->end;
+    begin = Begin::section;
+  }
+  encode_section(text.substr(at), begin, next, out);
+}
+
+void HuggingFaceTokenizer::encode_plain(std::string_view text, Begin begin, Output& out) const {
+  while (!text.empty()) {
+    const std::size_t valid = valid_utf8_prefix(text);
+    if (valid > 0) encode_valid(text.substr(0, valid), begin, out);
+    text.remove_prefix(valid);
+    begin = Begin::continued;
+    for (; !text.empty() && utf8_length(text) == 0; text.remove_prefix(1))
+      out.ids.push_back(byte_id(text.front()));
+  }
+}
+
+void HuggingFaceTokenizer::encode_valid(std::string_view text, Begin begin, Output& out) const {
+  const bool spaced = text.front() == ' ' || (file_.byte_encoding == ByteEncoding::byte_fallback &&
+                                              text.starts_with("\u2581"));
+  const bool add_space =
+      (file_.prefix_space == PrefixSpace::always && begin != Begin::continued) ||
+      (file_.prefix_space == PrefixSpace::unless_space && begin != Begin::continued && !spaced) ||
+      (file_.prefix_space == PrefixSpace::only_first && begin == Begin::document && !spaced);
+  if (add_space) {
+    out.work.with_space.assign(1, ' ');
+    out.work.with_space += text;
+    text = out.work.with_space;
+  }
+  if (file_.byte_encoding == ByteEncoding::byte_level)
+    cut_by_patterns(text, 0, out);
+  else
+    cut_before_spaces(text, out);
+}
+
+void HuggingFaceTokenizer::cut_by_patterns(std::string_view text, std::size_t pattern,
+                                           Output& out) const {
+  if (pattern == file_.patterns.size()) return encode_word(text, out);
+  const bool splits_words = file_.patterns[pattern].splits_words();
+  std::size_t at = 0;
+  while (at < text.size()) {
+    std::size_t begin = at;
+    std::size_t end = splits_words ? end_of_plain_word(text, at) : at;
+    if (end == at) {
+      const auto match = out.work.matchers[pattern].find(text, at);
+      begin = match ? match->begin : text.size();
+      end = match ? match->end : text.size();
+    }
+    if (begin > at) cut_by_patterns(text.substr(at, begin - at), pattern + 1, out);
+    if (end > begin) cut_by_patterns(text.substr(begin, end - begin), pattern + 1, out);
+    at = end;
+  }
+}
+
+void HuggingFaceTokenizer::cut_before_spaces(std::string_view text, Output& out) const {
+  std::size_t begin = 0;
+  if (spaces_part_words_)
+    for (std::size_t at = 1; at < text.size(); ++at) {
+      if (text[at] != ' ' || text[at - 1] == ' ' || text.substr(0, at).ends_with("\u2581"))
+        continue;
+      encode_word(text.substr(begin, at - begin), out);
+      begin = at;
+    }
+  encode_word(text.substr(begin), out);
+}
+
+void HuggingFaceTokenizer::encode_word(std::string_view word, Output& out) const {
+  const bool short_word = word.size() <= WordCache::longest;
+  if (short_word) {
+    const auto known = out.work.words.find(word);
+    if (!known.empty()) {
+      out.ids.insert(out.ids.end(), known.begin(), known.end());
+      return;
+    }
+  }
+  auto& symbols = out.work.symbols;
+  find_word(word, symbols);
+  out.ids.insert(out.ids.end(), symbols.begin(), symbols.end());
+  if (short_word) out.work.words.put(word, symbols);
+}
+
+void HuggingFaceTokenizer::find_word(std::string_view word,
+                                     std::vector<std::int32_t>& symbols) const {
+  symbols.clear();
+  if (file_.ignore_merges) {
+    const auto found = whole_words_.find(word);
+    if (found != whole_words_.end()) {
+      symbols.push_back(found->second);
+      return;
+    }
+  }
+  append_symbols(word, symbols);
+  merges_.apply(symbols);
+}
+
+void HuggingFaceTokenizer::append_symbols(std::string_view word,
+                                          std::vector<std::int32_t>& symbols) const {
+  if (file_.byte_encoding == ByteEncoding::byte_level) {
+    for (const char c : word) symbols.push_back(byte_id(c));
+    return;
+  }
+  const std::string utf8_space = to_utf8(space_symbol);
+  while (!word.empty()) {
+    const std::size_t length = utf8_length(word);
+    const bool space = word.front() == ' ';
+    const auto found =
+        character_ids_.find(space ? space_symbol : code_point(word.substr(0, length)));
+    if (found != character_ids_.end())
+      symbols.push_back(found->second);
+    else
+      for (const char c : space ? std::string_view(utf8_space) : word.substr(0, length))
+        symbols.push_back(byte_id(c));
+    word.remove_prefix(length);
+  }
+}
+
+std::shared_ptr<const Tokenizer> parse_hugging_face(const std::string& name, std::string_view json,
+                                                    std::string_view config) {
+  return std::make_shared<const HuggingFaceTokenizer>(
+      name, parse_tokenizer_json(name, json),
+      parse_tokenizer_config(name + "'s tokenizer_config.json", config));
+}
+
+std::shared_ptr<const Tokenizer> open_hugging_face(const std::string& path) {
+  return parse_hugging_face(path, read_tokenizer_file(path), read_config_beside(path));
+}
+
+}  // namespace llamesh::tokenizer

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/added_tokens.hpp"
+#include "tokenizer/bpe.hpp"
+#include "tokenizer/object_pool.hpp"
+#include "tokenizer/tokenizer.hpp"
+#include "tokenizer/tokenizer_json.hpp"
+#include "tokenizer/word_cache.hpp"
+
+namespace llamesh::tokenizer {
+
+/// BPE by a tokenizer.json. Text goes through it from the outside in: added tokens, stretches of
+/// valid UTF-8, words by the patterns, symbols, merges.
+class HuggingFaceTokenizer final : public Tokenizer {
+ public:
+  /// `name` begins the messages of user errors.
+  HuggingFaceTokenizer(const std::string& name, TokenizerFile file, const TokenizerConfig& config);
+
+  void encode_chunk(std::string_view text, Chunk chunk,
+                    std::vector<std::int32_t>& ids) const override;
+  std::size_t next_cut(std::string_view text, std::size_t from) const override;
+
+ private:
+  /// What one thread works with.
+  struct Workspace {
+    std::vector<Pattern::Matcher> matchers;
+    WordCache words;
+    std::vector<std::int32_t> symbols;
+    std::string with_space;
+  };
+  struct Output {
+    Workspace& work;
+    std::vector<std::int32_t>& ids;
+  };
+  enum class Begin : std::uint8_t { document, section, continued };
+
+  std::unique_ptr<Workspace> make_workspace() const;
+  void find_symbols();
+  std::int32_t byte_id(char byte) const;
+  bool spaces_part_words() const;
+  bool words_can_be_cut() const;
+  void encode_section(std::string_view text, Begin begin, const AddedTokens* added,
+                      Output& out) const;
+  void encode_plain(std::string_view text, Begin begin, Output& out) const;
+  void encode_valid(std::string_view text, Begin begin, Output& out) const;
+  void cut_by_patterns(std::string_view text, std::size_t pattern, Output& out) const;
+  void cut_before_spaces(std::string_view text, Output& out) const;
+  void encode_word(std::string_view word, Output& out) const;
+  void find_word(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void append_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const;
+
+  static constexpr std::int32_t no_id = -1;
+
+  std::string name_;  ///< for messages
+  TokenizerFile file_;
+  BytePairEncoding merges_;
+  AddedTokens raw_added_;
+  AddedTokens normalized_added_;
+  std::array<std::int32_t, 256> byte_ids_{};  ///< token of a byte, or no_id
+  std::unordered_map<std::uint32_t, std::int32_t>
+      character_ids_;  ///< for ByteEncoding::byte_fallback
+  std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
+  bool spaces_part_words_;  ///< no merge reaches over a space
+  bool may_cut_;
+  mutable ObjectPool<Workspace> workspaces_;
+};
+
+}  // namespace llamesh::tokenizer

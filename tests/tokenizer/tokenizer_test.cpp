@@ -1,0 +1,222 @@
+#include "tokenizer/tokenizer.hpp"
+
+#include <gtest/gtest.h>
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+#include <random>
+
+#include "data/files.hpp"
+#include "tokenizer/encode_documents.hpp"
+
+namespace llamesh::tokenizer {
+namespace {
+
+using test::TemporaryFolder;
+using Ids = std::vector<std::int32_t>;
+
+const std::vector<std::string> files = {"gpt2.json",      "llama3.json",  "digits.json",
+                                        "prefix.json",    "unusual.json", "llama2.json",
+                                        "metaspace.json", "bpe.model",    "unigram.model"};
+
+std::string golden(const std::string& file) {
+  return std::string(LLAMESH_GOLDEN "/") + file;
+}
+
+/// Words, lines, marks and bytes that are no UTF-8, in an order of its own for each seed.
+std::string random_text(std::uint32_t seed, std::size_t bytes, bool valid) {
+  std::mt19937 random(seed);
+  const std::vector<std::string> parts = {
+      "the",  " heaven", " and", "\n",   "\n\n", " ",      "  ",           "And it", " 1611",
+      "'s",   ". ",      ", ",   "\r\n", "\t",   "\u00e9", "\u4f60\u597d", "\u0301", "\U0001f600",
+      "A.B.", "\u3000",  "<s>",  "-",    "\n  ", "\u2581", "<|endoftext|>"};
+  std::string text;
+  while (text.size() < bytes) {
+    text += parts[random() % parts.size()];
+    if (!valid && random() % 50 == 0) text += static_cast<char>(0x80 + random() % 128);
+  }
+  return text;
+}
+
+Ids encode_in_parallel(const Tokenizer& tokenizer, const std::vector<std::string_view>& documents,
+                       int threads) {
+  Ids ids;
+  encode_documents(tokenizer, documents, threads, [&](auto part, std::size_t) {
+    ids.insert(ids.end(), part.begin(), part.end());
+  });
+  return ids;
+}
+
+TEST(Tokenizer, BytesAreTokens) {
+  const auto bytes = open_tokenizer("byte");
+  EXPECT_EQ(bytes->encode("a\xff\n"), (Ids{97, 255, 10}));
+  EXPECT_EQ(bytes->decode(Ids{97, 255, 10}), "a\xff\n");
+  EXPECT_EQ(bytes->vocab_size(), 256);
+  EXPECT_FALSE(bytes->eos().has_value());
+  EXPECT_TRUE(bytes->suffix_ids().empty());
+}
+
+TEST(Tokenizer, CutTextHasTheIdsOfTheWholeText) {
+  for (const auto& file : files) {
+    // The scores of Unigram are only sure to be added up alike within 4 KiB.
+    const auto tokenizer = open_tokenizer(golden(file));
+    const std::string text = random_text(7, file == "unigram.model" ? 3000 : 40'000, false);
+    Ids whole;
+    tokenizer->encode_chunk(text, Chunk::first, whole);
+    std::size_t cuts = 0;
+    for (std::size_t step = 1; step < 3000; step = step * 2 + 1) {
+      Ids cut;
+      for (std::size_t at = 0; at < text.size(); ++cuts) {
+        const auto rest = std::string_view(text).substr(at);
+        const std::size_t end = tokenizer->next_cut(rest, std::min(step, rest.size()));
+        tokenizer->encode_chunk(rest.substr(0, end), at == 0 ? Chunk::first : Chunk::continuation,
+                                cut);
+        at += end;
+      }
+      EXPECT_EQ(cut, whole) << file << ", seed 7, chunks of " << step << " bytes and more";
+    }
+    const bool cannot = file == "unusual.json" || file == "digits.json" || file == "prefix.json";
+    EXPECT_EQ(cuts > 100, !cannot) << file << ": " << cuts;  // by pattern, or by lstrip and rstrip
+  }
+}
+
+TEST(Tokenizer, ThreadsChangeNothing) {
+  for (const auto& file :
+       {"gpt2.json", "llama2.json", "bpe.model", "unigram.model", "unusual.json"}) {
+    const auto tokenizer = open_tokenizer(golden(file));
+    const std::string a = random_text(1, 550'000, true), b = random_text(2, 10, true);
+    const std::vector<std::string_view> documents = {a, "", b, a};
+    const Ids one = encode_in_parallel(*tokenizer, documents, 1);
+    EXPECT_EQ(encode_in_parallel(*tokenizer, documents, 3), one) << file;
+    Ids expected;
+    for (const auto& text : {a, b, a})
+      for (const auto& part :
+           {tokenizer->prefix_ids(), tokenizer->encode(text), tokenizer->suffix_ids()})
+        expected.insert(expected.end(), part.begin(), part.end());
+    EXPECT_EQ(one, expected) << file;
+  }
+}
+
+/// Without a space or a line's end, so that SentencePiece has no place where it is cut for certain.
+std::string text_in_one_word(std::size_t bytes) {
+  std::mt19937 random(5);
+  const std::vector<std::string> parts = {"the", "heaven", "and", "1611", "\u4f60\u597d", "A.B."};
+  std::string text;
+  while (text.size() < bytes) text += parts[random() % parts.size()];
+  return text;
+}
+
+TEST(Tokenizer, LongTextWithoutASpaceHasNearlyTheIdsOfTheWholeText) {
+  const std::string text = text_in_one_word(200'000);
+  for (const auto& file : {"bpe.model", "unigram.model"}) {
+    sentencepiece::SentencePieceProcessor library;
+    ASSERT_TRUE(library.Load(golden(file)).ok());
+    const auto tokenizer = open_tokenizer(golden(file));
+    Ids whole, ids;
+    ASSERT_TRUE(library.Encode(text, &whole).ok());
+    tokenizer->encode_chunk(text, Chunk::first, ids);
+    // In four parts: the same tokens from the beginning, to the end, and nearly as many.
+    const auto [a, b] = std::mismatch(ids.begin(), ids.end(), whole.begin(), whole.end());
+    EXPECT_GT(a - ids.begin(), std::ssize(ids) / 4) << file;
+    const auto [c, d] = std::mismatch(ids.rbegin(), ids.rend(), whole.rbegin(), whole.rend());
+    EXPECT_GT(c - ids.rbegin(), 1000) << file;
+    EXPECT_LE(std::abs(std::ssize(ids) - std::ssize(whole)), 3 * 3) << file;
+    EXPECT_EQ(tokenizer->decode(ids), tokenizer->decode(whole)) << file << ": no space is added";
+    EXPECT_EQ(encode_in_parallel(*tokenizer, {text + " " + text}, 3),
+              encode_in_parallel(*tokenizer, {text + " " + text}, 1))
+        << file;
+    const std::string part = text.substr(0, text.rfind("heaven", 65'530));
+    ASSERT_TRUE(library.Encode(part, &whole).ok());
+    EXPECT_EQ(tokenizer->encode(part), whole) << file;
+  }
+}
+
+TEST(Tokenizer, WhatTheSinkThrowsEndsTheWork) {
+  const auto tokenizer = open_tokenizer(golden("gpt2.json"));
+  const std::string text = random_text(3, 3'000'000, true);
+  const std::string_view documents[] = {text};
+  EXPECT_ERROR(encode_documents(*tokenizer, documents, 2,
+                                [](auto, std::size_t) { fail(ExitCode::bad_input, "enough"); }),
+               "enough");
+}
+
+TEST(Tokenizer, ByteLevelKeepsEveryByte) {
+  for (const auto& file : {"gpt2.json", "llama3.json", "unusual.json", "whole.json"}) {
+    const auto tokenizer = open_tokenizer(golden(file));
+    for (std::uint32_t seed = 0; seed < 20; ++seed) {
+      const std::string text = random_text(seed, 400, false);
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text) << file << ", seed " << seed;
+    }
+  }
+}
+
+TEST(Tokenizer, BytesThatAreNoUtf8StandForThemselves) {
+  const auto tokenizer = open_tokenizer(golden("gpt2.json"));
+  Ids expected = tokenizer->encode("the");
+  for (const char* invalid : {"\xff", "\xc3", "\xed\xa0\x80", "\xc0\x80", "\xf4\x90\x80\x80"}) {
+    Ids ids = tokenizer->encode(std::string("the") + invalid + "the");
+    EXPECT_EQ(ids.size(), 2 * expected.size() + std::string_view(invalid).size());
+    EXPECT_EQ(tokenizer->decode(ids), std::string("the") + invalid + "the");
+  }
+  // SentencePiece writes U+FFFD for each of them.
+  const auto pieces = open_tokenizer(golden("bpe.model"));
+  EXPECT_EQ(pieces->encode("a\xff\xc3z"), pieces->encode("a\ufffd\ufffdz"));
+}
+
+TEST(Tokenizer, StreamHoldsCharactersBackUntilTheyAreWhole) {
+  const auto bytes = open_tokenizer("byte");
+  const auto told = [&](const std::string& text) {
+    TextStream stream(*bytes);
+    std::vector<std::string> parts;
+    for (const char c : text) parts.push_back(stream.push(static_cast<unsigned char>(c)));
+    parts.push_back(stream.finish());
+    return parts;
+  };
+  using Parts = std::vector<std::string>;
+  EXPECT_EQ(told("a\u00e9"), (Parts{"a", "", "\u00e9", ""}));
+  EXPECT_EQ(told("\U0001f600"), (Parts{"", "", "", "\U0001f600", ""}));
+  EXPECT_EQ(told("\xe4\xbd"), (Parts{"", "", "\ufffd\ufffd"}));
+  EXPECT_EQ(told("\xe4z"), (Parts{"", "\ufffdz", ""}));
+  EXPECT_EQ(told("\xff"), (Parts{"\ufffd", ""}));
+  EXPECT_EQ(told("\xed\xa0"), (Parts{"", "\ufffd\ufffd", ""}));
+}
+
+TEST(Tokenizer, SpecialIdsAreThoseOfTheFilesRules) {
+  const auto llama3 = open_tokenizer(golden("llama3.json"));
+  const Ids begin = llama3->encode("<|begin|>"), end = llama3->encode("<|endoftext|>");
+  EXPECT_EQ(llama3->prefix_ids(), begin);
+  EXPECT_EQ(llama3->suffix_ids(), end);  // once, although it is the EOS too
+  EXPECT_EQ(llama3->eos(), end.at(0));
+  EXPECT_EQ(llama3->bos(), std::nullopt);
+  const auto llama2 = open_tokenizer(golden("llama2.json"));
+  EXPECT_EQ(llama2->prefix_ids(), Ids{1});
+  EXPECT_EQ(llama2->suffix_ids(), Ids{2});
+  EXPECT_EQ(open_tokenizer(golden("bpe.model"))->prefix_ids(), Ids{});
+  EXPECT_EQ(open_tokenizer(golden("bpe.model"))->suffix_ids(), Ids{2});
+
+  const TemporaryFolder folder;
+  for (const char* file : {"llama3.json", "bpe.model"})
+    std::filesystem::copy_file(golden(file),
+                               folder.path(std::string("tokenizer") +
+                                           std::string(file).substr(std::string(file).find('.'))));
+  folder.write(
+      "tokenizer_config.json",
+      R"({"bos_token": {"content": "<|begin|>"}, "eos_token": "Q", "add_bos_token": true})");
+  const auto configured = open_tokenizer(folder.path(""));
+  EXPECT_EQ(configured->bos(), begin.at(0));
+  EXPECT_EQ(configured->decode(Ids{configured->eos().value_or(0)}), "Q");
+  EXPECT_EQ(configured->suffix_ids(), (Ids{end.at(0), configured->eos().value_or(0)}));
+  EXPECT_EQ(open_tokenizer(folder.path("tokenizer.model"))->prefix_ids(), Ids{1});
+  folder.write("tokenizer_config.json", R"({"eos_token": "no such token"})");
+  EXPECT_ERROR(open_tokenizer(folder.path("")),
+               "names the token 'no such token', which is not there");
+}
+
+TEST(Tokenizer, IdsOutsideTheVocabularyAreRefused) {
+  const auto tokenizer = open_tokenizer(golden("gpt2.json"));
+  EXPECT_ERROR(tokenizer->decode(Ids{-1}), "token id -1");
+  EXPECT_ERROR(tokenizer->decode(Ids{900}), "vocabulary of 900");
+}
+
+}  // namespace
+}  // namespace llamesh::tokenizer
