@@ -8,9 +8,8 @@
 
 namespace llamesh::optim {
 
-double gradient_norm(const sharding::Fsdp& fsdp) {
-  return std::sqrt(fsdp.shard_group().sum(
-      ops::sum_of_squares(device::compute_stream(), fsdp.gradients()), "the gradient norm"));
+double squared_gradient_norm(const sharding::Fsdp& fsdp) {
+  return ops::sum_of_squares(device::compute_stream(), fsdp.gradients());
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, sharding::Fsdp& fsdp)

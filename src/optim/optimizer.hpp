@@ -16,10 +16,10 @@ namespace llamesh::optim {
 inline constexpr std::array<const char*, 2> adamw_moments = {"exp_avg", "exp_avg_sq"};
 inline constexpr const char* sgd_moment = "momentum";
 
-/// The norm of the whole gradient: the square root of the fp32 shards' sum of squares over the
-/// shard axis. The replicas hold the same sums and are not counted again; padding is zero. Every
-/// rank gets the same number. Collective over the shard axis.
-double gradient_norm(const sharding::Fsdp& fsdp);
+/// This rank's part of the squared norm of the whole gradient: the sum of squares of its fp32
+/// shards. The norm is the square root of the sum over the shard axis; the replicas hold the same
+/// gradients and are not counted again; padding is zero. Local; waits for the compute stream.
+double squared_gradient_norm(const sharding::Fsdp& fsdp);
 
 /// AdamW, or SGD with momentum, on this rank's shards. It reads the gradient shards of `fsdp` and
 /// updates its master shards in place, in one pass. Weight decay applies to matrices only.

@@ -87,7 +87,7 @@ class GoldenRun {
       loss += llama_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
     }
     sharded_.fsdp().finish_gradients();
-    const double norm = gradient_norm(sharded_.fsdp());
+    const double norm = sharded_.gradient_norm();
     optimizer_.step(options_.lr, norm, step);
     return {test::world().sum(loss) / static_cast<double>(valid_), norm};
   }

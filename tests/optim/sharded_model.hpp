@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cmath>
+
 #include "model/llama_config.hpp"
 #include "mpi_world.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 
 namespace llamesh::test {
@@ -31,6 +34,10 @@ class ShardedModel {
   void for_each_piece(Visit visit) const {
     for (std::size_t u = 0; u < layout_.units().size(); ++u)
       for (const auto& piece : layout_.pieces(u, fsdp_.shard_rank())) visit(u, piece);
+  }
+  /// The norm of the whole gradient, the same on every rank. Collective.
+  double gradient_norm() const {
+    return std::sqrt(fsdp_.shard_group().sum(optim::squared_gradient_norm(fsdp_)));
   }
   /// The largest magnitude in the padding of this rank's shard of a unit.
   float padding_of(std::size_t unit, const Tensor& shard) const {
