@@ -145,14 +145,13 @@ std::int64_t Trainer::load_micro_batches() {
 
 /// Leaves the step's gradients in the shards; returns this rank's sum of token losses.
 double Trainer::forward_backward(float scale, const OnProgress& on_progress) {
-  double loss = 0;
   for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
     fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
-    loss += llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
+    llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
     on_progress();
   }
   fsdp_.finish_gradients();
-  return loss;
+  return llama_.take_loss();
 }
 
 /// What all ranks have to say of the step, by rank: one collective for all of it. No rank updates
@@ -181,7 +180,6 @@ void Trainer::check_convergence(const StepRecord& record) const {
 
 double Trainer::evaluate(const OnProgress& on_progress) {
   const Inputs& in = setup_.inputs;
-  double loss = 0;
   std::int64_t valid = 0;
   std::exception_ptr unreadable;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
@@ -193,7 +191,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       unreadable = std::current_exception();
       batch = data::Batch(in.train.micro_batch, in.data.sequence_length);
     }
-    loss += llama_.evaluate(fsdp_, as_tensors(batch));
+    llama_.evaluate(fsdp_, as_tensors(batch));
     valid += valid_targets(batch);
     on_progress();
   }
@@ -203,7 +201,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   };
   const std::int64_t all_valid =
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
-  const double all_loss = data_group_.sum(loss, "the loss");
+  const double all_loss = data_group_.sum(llama_.take_loss(), "the loss");
   if (all_valid == 0)
     comm::agree(world_, [] {  // all ranks have the same number, one tells it
       fail(ExitCode::bad_input,
@@ -250,14 +248,14 @@ data::BatchPartition Trainer::batch_partition() const {
           .ranks = setup_.mesh.group_size(data)};
 }
 
-/// The batch where the model computes. On a GPU all batches use one copy: the model is done with a
-/// batch when it has returned its loss.
+/// The batch where the model computes. On a GPU all batches use one copy: the next batch comes into
+/// it behind the work on this one, in the compute stream.
 model::Batch Trainer::as_tensors(data::Batch& batch) {
   const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
     if (values.empty()) return Tensor();
     const Tensor host(values.data(), DType::i32,
                       {setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length});
-    return staging.reachable(device::compute_stream(), host);
+    return staging.reachable_soon(device::compute_stream(), host);
   };
   return {tensor(batch.tokens, ids_), tensor(batch.targets, targets_),
           tensor(batch.document_starts, document_starts_)};
