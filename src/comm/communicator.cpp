@@ -9,6 +9,7 @@
 #include <numeric>
 #include <optional>
 
+#include "comm/exchange.hpp"
 #include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
 #include "comm/session.hpp"
@@ -175,6 +176,17 @@ std::string Communicator::broadcast(std::string text, int root) const {
   return text;
 }
 
+void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine,
+                      std::span<std::byte> all, const char* purpose) {
+  expects(all.size() == mine.size() * static_cast<std::size_t>(group.size()),
+          "room for {} bytes where {} ranks give {} each", all.size(), group.size(), mine.size());
+  const auto count = static_cast<int>(mine.size());
+  complete(group, "all-gather", purpose, [&](MPI_Request* request) {
+    return MPI_Iallgather(mine.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, native(group),
+                          request);
+  });
+}
+
 namespace {
 
 /// How a phase ended on one rank, as one number that ranks can exchange.
@@ -191,13 +203,22 @@ struct Outcome {
   }
 };
 
+/// What a rank tells the others after a phase.
+struct PhaseResult {
+  std::int64_t outcome = 0;  // Outcome::encode()
+  std::int64_t value = 0;
+};
+
 }  // namespace
 
-void agree(const Communicator& group, const std::function<void()>& phase, const char* purpose) {
+std::vector<std::int64_t> agree_and_gather(const Communicator& group,
+                                           const std::function<std::int64_t()>& phase,
+                                           const char* purpose) {
   Outcome mine;
+  std::int64_t value = 0;
   std::exception_ptr error;
   try {
-    phase();
+    value = phase();
   } catch (const PeerFailure& failed) {
     mine = {failed.code(), true};
     error = std::current_exception();
@@ -212,17 +233,30 @@ void agree(const Communicator& group, const std::function<void()>& phase, const 
   // The reporting rank is the lowest with an error of its own; a PeerFailure has nothing to report.
   int reporting = -1;
   Outcome reported;
-  const auto outcomes = group.all_gather(mine.encode(), purpose);
+  std::vector<std::int64_t> values;
+  const auto results = all_gather(group, PhaseResult{mine.encode(), value}, purpose);
   for (int r = 0; r < group.size(); ++r) {
-    const auto outcome = Outcome::decode(outcomes[static_cast<std::size_t>(r)]);
+    const auto& result = results[static_cast<std::size_t>(r)];
+    values.push_back(result.value);
+    const auto outcome = Outcome::decode(result.outcome);
     if (!outcome.code) continue;
     if (reporting >= 0 && (!reported.follows || outcome.follows)) continue;
     reporting = r;
     reported = outcome;
   }
-  if (reporting < 0) return;
+  if (reporting < 0) return values;
   if (reporting == group.rank()) std::rethrow_exception(error);
   throw PeerFailure(*reported.code);
+}
+
+void agree(const Communicator& group, const std::function<void()>& phase, const char* purpose) {
+  agree_and_gather(
+      group,
+      [&] {
+        phase();
+        return std::int64_t{0};
+      },
+      purpose);
 }
 
 std::string on_rank_0(const Communicator& group, const std::function<std::string()>& phase) {

@@ -29,6 +29,9 @@ std::unique_ptr<Stream::Queue> make_queue(Priority priority);
 
 void upload(Stream& stream, void* to, const void* from, std::size_t bytes);
 void download(Stream& stream, void* to, const void* from, std::size_t bytes);
+/// Without waiting; the host's memory is of allocate_pinned().
+void upload_async(Stream& stream, void* to, const void* from, std::size_t bytes);
+void download_async(Stream& stream, void* to, const void* from, std::size_t bytes);
 void copy(Stream& stream, void* to, const void* from, std::size_t bytes);
 void set_bytes(Stream& stream, void* data, unsigned char value, std::size_t bytes);
 

@@ -45,6 +45,12 @@ void upload(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t 
 void download(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
   absent();
 }
+void upload_async(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
+  absent();
+}
+void download_async(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
+  absent();
+}
 void copy(Stream& /*stream*/, void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) {
   absent();
 }

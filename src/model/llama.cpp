@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <type_traits>
 
 #include "device/device.hpp"
@@ -40,7 +39,7 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
           activations_.scratch};
 }
 
-double Llama::train(Weights& weights, const Batch& batch, float scale) {
+void Llama::train(Weights& weights, const Batch& batch, float scale) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes());
   // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
@@ -48,15 +47,15 @@ double Llama::train(Weights& weights, const Batch& batch, float scale) {
   const Residual hidden = forward(x, batch.tokens);
   head_backward(x, hidden, batch.targets, scale);
   backward(x, batch.tokens);
-  return sum_of_losses();  // last: it waits for the device
+  losses_.add(stream_, activations_.scratch.losses);
 }
 
-double Llama::evaluate(Weights& weights, const Batch& batch) {
+void Llama::evaluate(Weights& weights, const Batch& batch) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
   head(x, forward(x, batch.tokens), batch.targets);
-  return sum_of_losses();
+  losses_.add(stream_, activations_.scratch.losses);
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
@@ -106,13 +105,6 @@ void Llama::chunked_losses(const Tensor& weight, const Tensor& targets, float sc
                        scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
   }
-}
-
-double Llama::sum_of_losses() {
-  const Tensor& losses = activations_.scratch.losses;
-  losses_.resize(static_cast<std::size_t>(losses.numel()));
-  device::download(stream_, losses_.data(), losses);
-  return std::accumulate(losses_.begin(), losses_.end(), 0.0);
 }
 
 void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& targets) {

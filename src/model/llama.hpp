@@ -5,6 +5,7 @@
 #include "device/stream.hpp"
 #include "model/activations.hpp"
 #include "model/block.hpp"
+#include "model/loss_sum.hpp"
 #include "model/weights.hpp"
 
 namespace llamesh::model {
@@ -30,12 +31,16 @@ class Llama {
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
         std::int64_t sequence, const MemoryOptions& memory, DType dtype);
 
-  /// Forward and backward. The gradients are those of `scale` times the sum of the token losses;
-  /// the return value is that sum without the scale, in nats.
-  double train(Weights& weights, const Batch& batch, float scale);
+  /// Forward and backward. The gradients are those of `scale` times the sum of the token losses,
+  /// which take_loss() gives without the scale. On a GPU work is put into the compute stream and
+  /// not waited for; it reads the batch.
+  void train(Weights& weights, const Batch& batch, float scale);
 
-  /// Forward alone: the sum of the token losses in nats.
-  double evaluate(Weights& weights, const Batch& batch);
+  /// Forward alone: take_loss() gives the sum of the token losses.
+  void evaluate(Weights& weights, const Batch& batch);
+
+  /// The sum of the token losses of all batches since the last call, in nats. Waits for the device.
+  double take_loss() { return losses_.take(); }
 
   /// The logits (M, V) of a forward pass alone, written to `logits`.
   void logits(Weights& weights, const Batch& batch, Tensor logits);
@@ -50,7 +55,6 @@ class Llama {
   void backward(const BlockContext& context, const Tensor& tokens);
   template <class PerChunk>
   void chunked_losses(const Tensor& weight, const Tensor& targets, float scale, PerChunk per_chunk);
-  double sum_of_losses();
 
   LlamaConfig config_;
   const ParameterTable& table_;
@@ -59,7 +63,7 @@ class Llama {
   device::Stream& stream_ = device::compute_stream();
   Activations activations_;
   device::Buffer rope_;
-  std::vector<float> losses_;  ///< of the last micro-batch's tokens, on the host
+  LossSum losses_;
 };
 
 }  // namespace llamesh::model

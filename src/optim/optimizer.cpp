@@ -39,10 +39,6 @@ double squared_norm_share(const sharding::ShardedState& state) {
   return sum;
 }
 
-double gradient_norm(const sharding::ShardedState& state, const comm::Communicator& world) {
-  return std::sqrt(world.sum(squared_norm_share(state), "the gradient norm"));
-}
-
 void Optimizer::step(double lr, double norm, std::int64_t step) const {
   const double clip =
       options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;

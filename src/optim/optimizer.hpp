@@ -19,11 +19,8 @@ std::vector<std::string> moments_of(OptimizerName optimizer);
 
 /// This rank's share of the squared norm of the whole gradient: the sum of squares of the gradients
 /// that it holds, each element of the model counted by one of the ranks that hold it. So the sum of
-/// the shares over the world is the squared norm.
+/// the shares over the world is the squared norm. Local; waits for the compute stream.
 double squared_norm_share(const sharding::ShardedState& state);
-
-/// The norm of the whole gradient, the same on every rank. Collective.
-double gradient_norm(const sharding::ShardedState& state, const comm::Communicator& world);
 
 /// AdamW, or SGD with momentum, on this rank's shards. It reads the gradients of `state` and
 /// updates its master weights and moments in place, in one pass. Weight decay applies to matrices

@@ -17,14 +17,17 @@ struct StepRecord {
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
   std::int64_t tokens = 0;  ///< since the start of the run
-  double seconds = 0;       ///< this step
+  /// On the slowest rank, from the exchange of the former step's numbers to that of this one's: the
+  /// former update, this step's data and passes; without what happened between the two steps.
+  double seconds = 0;
   double tokens_per_second = 0;
   double mfu = 0;           ///< see flops.hpp, over the measured GEMM rate of all ranks
-  std::int64_t valley = 0;  ///< bytes in use after the step, on the fullest rank
+  std::int64_t valley = 0;  ///< bytes in use after the passes, on the fullest rank
   std::int64_t peak = 0;    ///< most bytes in use within the step, on the fullest rank
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by a rank in the step
   /// By axis: how many of these go to another node, as the mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes;
+  std::int64_t request = 0;  ///< of the ranks, the greatest (Trainer::Request)
 };
 
 /// The newest step that metrics.jsonl tells of; -1: none.

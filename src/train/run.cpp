@@ -118,14 +118,21 @@ class Run {
           trainer_.step(), in.train.steps, in.train.epochs > 0 ? "epochs" : "steps");
     while (trainer_.step() < in.train.steps) {
       watchdog_.begin(Activity::training, trainer_.step() + 1);
-      const StepRecord record = trainer_.train_step([this] { watchdog_.progress(); });
+      const StepRecord record =
+          trainer_.train_step([this] { watchdog_.progress(); },
+                              [&](double seconds) { return wanted(trainer_.step() + 1, seconds); });
+      step_seconds_ = record.seconds;
       if (metrics_) metrics_->write(record);
       if (std::exchange(first, false)) log_startup(progress);
       progress.show(record.step, fields(record, in.train.steps), seconds_since(start));
       const bool last = record.step == in.train.steps;
-      if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0))
+      std::int64_t asked = record.request;
+      if (in.evaluate.every_steps > 0 && (last || record.step % in.evaluate.every_steps == 0)) {
         evaluate(progress);
-      const Next next = agree_on_next(record.seconds);
+        asked = std::max(asked, world_.max(wanted(record.step, record.seconds),
+                                           "whether to stop or save"));  // time has passed
+      }
+      const Next next = decode(asked);
       if (next.stop != Stop::no && !last) return stop_early(next.stop, progress);
       if (next.save) save(progress);
     }
@@ -217,19 +224,20 @@ class Run {
     return static_cast<Stop>(world_.max(static_cast<std::int64_t>(deadline_.asked(0, 0))));
   }
 
-  /// Whether to stop and whether to save, the same on every rank. What rank 0's clock says counts:
-  /// clocks of ranks differ.
-  Next agree_on_next(double step_seconds) {
+  /// Whether to stop and whether to save after `step`, as far as this rank knows: the greatest of
+  /// all ranks' counts. What rank 0's clock says counts: clocks of ranks differ.
+  std::int64_t wanted(std::int64_t step, double step_seconds) {
     const auto& options = setup_.inputs.checkpoint;
-    step_seconds_ = step_seconds;
     const Stop stop = deadline_.asked(store_.slowest_save(), step_seconds);
-    bool save = options.every_steps > 0 && trainer_.step() % options.every_steps == 0;
+    bool save = options.every_steps > 0 && step % options.every_steps == 0;
     if (options.every_minutes > 0 && world_.rank() == 0)
       save |= seconds_since(last_save_) >= 60 * options.every_minutes;
     // As one number; who stops saves anyway.
-    const auto agreed =
-        world_.max(2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0), "whether to stop or save");
-    return {static_cast<Stop>(agreed / 2), agreed % 2 != 0};
+    return 2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0);
+  }
+
+  static Next decode(std::int64_t wanted) {
+    return {static_cast<Stop>(wanted / 2), wanted % 2 != 0};
   }
 
   /// The walltime may end before a save would: what is known of both decides, on rank 0.

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <utility>
 
+#include "comm/exchange.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
@@ -22,6 +24,26 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::int64_t valid_targets(const data::Batch& batch) {
+  return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
+}
+
+// Sums over a group of ranks in rank order: every rank of it gets the same bits.
+
+std::int64_t sum_over(const std::vector<int>& ranks, const std::vector<std::int64_t>& by_rank) {
+  std::int64_t sum = 0;
+  for (const int rank : ranks) sum += by_rank[static_cast<std::size_t>(rank)];
+  return sum;
+}
+
+template <class Part>
+double sum_over(const std::vector<int>& ranks, const std::vector<Part>& by_rank,
+                double Part::*number) {
+  double sum = 0;
+  for (const int rank : ranks) sum += by_rank[static_cast<std::size_t>(rank)].*number;
+  return sum;
+}
+
 }  // namespace
 
 Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh)
@@ -30,6 +52,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
       data_group_(mesh.group(setup.mesh.data())),
+      data_ranks_(setup.mesh.group(setup.mesh.data(), world.rank())),
       state_(*setup.layout, mesh_, setup.inputs.precision,
              optim::moments_of(setup.inputs.optimizer.name)),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
@@ -82,37 +105,23 @@ std::string Trainer::describe() const {
                      products.empty() ? "" : ", bf16 products: " + products);
 }
 
-StepRecord Trainer::train_step(const OnProgress& on_progress) {
+StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
   for (const auto& axis : mesh_.axes()) sent_before_[axis.name] = axis.collectives->bytes_sent();
-  std::int64_t mine = 0;
-  // A bad file is met by several ranks.
-  comm::agree(
-      world_, [&] { mine = load_micro_batches(); }, "whether the data was read");
-  const std::int64_t valid_tokens = data_group_.sum(mine, "the number of tokens");
+  const std::int64_t valid_tokens = load_micro_batches();
   // A batch may hold nothing but prompts: then there is nothing to learn, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
-  const float scale = 1.0F / static_cast<float>(divisor);
-
-  double loss = 0;
-  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
-    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
-    loss += llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
-    on_progress();
-  }
-  fsdp_.finish_gradients();
+  const double loss = forward_backward(1.0F / static_cast<float>(divisor), on_progress);
+  const auto parts = exchange(loss, former_update_ + seconds_since(start), request);
+  const auto exchanged = Clock::now();
 
   StepRecord record;
-  record.loss = data_group_.sum(loss, "the loss") / divisor;
-  record.grad_norm = optim::gradient_norm(state_, world_);
-  if (!std::isfinite(record.loss) || !std::isfinite(record.grad_norm))
-    comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
-      fail(ExitCode::no_progress,
-           "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
-           "schedule.warmup_steps",
-           step_ + 1, record.loss, record.grad_norm);
-    });
+  record.loss = sum_over(data_ranks_, parts, &StepPart::loss) / divisor;
+  double squared_norm = 0;
+  for (const auto& part : parts) squared_norm += part.squared_norm;
+  record.grad_norm = std::sqrt(squared_norm);
+  check_convergence(record);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
   optimizer_.step(record.lr, record.grad_norm, step_ + 1);
@@ -120,51 +129,101 @@ StepRecord Trainer::train_step(const OnProgress& on_progress) {
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
-  measure(record, seconds_since(start));
+  measure(record, parts);
+  former_update_ = seconds_since(exchanged);
   return record;
 }
 
-/// Takes the step's data from the loader; returns how many of this rank's targets count.
+/// Takes the step's data from the loader; returns how many of all ranks' targets count. The ranks
+/// agree on that and on whether the data was read in one collective: a bad file is met by several.
 std::int64_t Trainer::load_micro_batches() {
-  std::int64_t valid = 0;
-  for (auto& batch : micro_batches_) {
-    batch = loader_->next();
-    valid += std::count_if(batch.targets.begin(), batch.targets.end(),
-                           [](std::int32_t target) { return target >= 0; });
+  const auto load = [&] {
+    std::int64_t valid = 0;
+    for (auto& batch : micro_batches_) {
+      batch = loader_->next();
+      valid += valid_targets(batch);
+    }
+    return valid;
+  };
+  return sum_over(data_ranks_, comm::agree_and_gather(world_, load, "whether the data was read"));
+}
+
+/// Leaves the step's gradients in the shards; returns this rank's sum of token losses.
+double Trainer::forward_backward(float scale, const OnProgress& on_progress) {
+  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
+    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
+    llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
+    on_progress();
   }
-  return valid;
+  fsdp_.finish_gradients();
+  return llama_.take_loss();
+}
+
+/// What all ranks have to say of the step, by rank: one collective for all of it. No rank updates
+/// its master weights before it: those in shared memory are read by the others' backward passes.
+std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
+                                                 const Request& request) const {
+  StepPart mine{
+      .loss = loss, .squared_norm = optim::squared_norm_share(state_), .seconds = seconds};
+  const auto& meter = device::MemoryMeter::instance();
+  mine.in_use = meter.in_use();
+  mine.peak = meter.peak();
+  mine.request = request(seconds);
+  return comm::all_gather(world_, mine,
+                          "the loss, the gradient norm and the measurements of the step");
+}
+
+void Trainer::check_convergence(const StepRecord& record) const {
+  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return;
+  comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
+    fail(ExitCode::no_progress,
+         "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
+         "schedule.warmup_steps",
+         step_ + 1, record.loss, record.grad_norm);
+  });
 }
 
 double Trainer::evaluate(const OnProgress& on_progress) {
-  data::Batch batch(setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length);
-  double loss = 0;
+  const Inputs& in = setup_.inputs;
   std::int64_t valid = 0;
+  std::exception_ptr unreadable;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
-    // A bad file is met by several.
-    comm::agree(
-        world_, [&] { validation_->read(k, batch); }, "whether the data was read");
-    loss += llama_.evaluate(fsdp_, as_tensors(batch));
-    valid += std::count_if(batch.targets.begin(), batch.targets.end(),
-                           [](std::int32_t target) { return target >= 0; });
+    data::Batch batch(in.train.micro_batch, in.data.sequence_length);
+    try {
+      if (!unreadable) validation_->read(k, batch);
+    } catch (const std::exception&) {
+      // The other ranks do not know yet: this one takes part in their collectives to the end.
+      unreadable = std::current_exception();
+      batch = data::Batch(in.train.micro_batch, in.data.sequence_length);
+    }
+    llama_.evaluate(fsdp_, as_tensors(batch));
+    valid += valid_targets(batch);
     on_progress();
   }
-  const std::int64_t all_valid = data_group_.sum(valid, "the number of tokens");
-  comm::agree(world_, [&] {  // all ranks have the same number, one tells it
-    validate(all_valid > 0,
-             "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
-             "other data in data.validation");
-  });
-  return data_group_.sum(loss, "the loss") / static_cast<double>(all_valid);
+  const auto read = [&] {  // a bad file is met by several
+    if (unreadable) std::rethrow_exception(unreadable);
+    return valid;
+  };
+  const std::int64_t all_valid =
+      sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
+  const double all_loss = data_group_.sum(llama_.take_loss(), "the loss");
+  if (all_valid == 0)
+    comm::agree(world_, [] {  // all ranks have the same number, one tells it
+      fail(ExitCode::bad_input,
+           "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
+           "other data in data.validation");
+    });
+  return all_loss / static_cast<double>(all_valid);
 }
 
 /// Completes the record with what was measured, as of the slowest and fullest rank.
-void Trainer::measure(StepRecord& record, double seconds) {
-  const auto& meter = device::MemoryMeter::instance();
-  record.valley = world_.max(meter.in_use(), "the memory in use");
-  record.peak = world_.max(meter.peak(), "the memory in use");
-  record.seconds = static_cast<double>(world_.max(static_cast<std::int64_t>(seconds * 1e9),
-                                                  "the time of the step")) /
-                   1e9;
+void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
+  for (const auto& part : parts) {
+    record.valley = std::max(record.valley, part.in_use);
+    record.peak = std::max(record.peak, part.peak);
+    record.seconds = std::max(record.seconds, part.seconds);
+    record.request = std::max(record.request, part.request);
+  }
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
@@ -194,14 +253,14 @@ data::BatchPartition Trainer::batch_partition() const {
           .ranks = setup_.mesh.group_size(data)};
 }
 
-/// The batch where the model computes. On a GPU all batches use one copy: the model is done with a
-/// batch when it has returned its loss.
+/// The batch where the model computes. On a GPU all batches use one copy: the next batch comes into
+/// it behind the work on this one, in the compute stream.
 model::Batch Trainer::as_tensors(data::Batch& batch) {
   const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
     if (values.empty()) return Tensor();
     const Tensor host(values.data(), DType::i32,
                       {setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length});
-    return staging.reachable(device::compute_stream(), host);
+    return staging.reachable_soon(device::compute_stream(), host);
   };
   return {tensor(batch.tokens, ids_), tensor(batch.targets, targets_),
           tensor(batch.document_starts, document_starts_)};

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/device_mesh.hpp"
 #include "data/loader.hpp"
@@ -29,9 +30,17 @@ class Trainer {
   /// Called after each micro-batch.
   using OnProgress = std::function<void()>;
 
-  /// One optimizer step: forward and backward of every micro-batch, then one update.
-  StepRecord train_step(const OnProgress& on_progress = [] {});
-  /// The mean loss over the validation data, nats a token. Same on every rank.
+  /// What this rank asks of all, given its seconds of the step so far: the greatest answer of all
+  /// ranks is StepRecord::request.
+  using Request = std::function<std::int64_t(double seconds)>;
+
+  /// One optimizer step: forward and backward of every micro-batch, then one update. Two small
+  /// collectives of the world frame the passes: the number of tokens, without which no gradient
+  /// can be scaled, and all other numbers of the record at once.
+  StepRecord train_step(
+      const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; });
+  /// The mean loss over the validation data, nats a token. Same on every rank. Data that cannot be
+  /// read are reported at its end.
   double evaluate(const OnProgress& on_progress = [] {});
 
   std::int64_t step() const { return step_; }
@@ -55,8 +64,21 @@ class Trainer {
   void keep_bf16_products(const std::string& recorded);
 
  private:
+  /// A rank's part of a step's record.
+  struct StepPart {
+    double loss = 0;          ///< sum over its tokens
+    double squared_norm = 0;  ///< of its gradient shards
+    double seconds = 0;
+    std::int64_t in_use = 0;  ///< bytes of memory
+    std::int64_t peak = 0;
+    std::int64_t request = 0;
+  };
+
   std::int64_t load_micro_batches();
-  void measure(StepRecord& record, double seconds);
+  double forward_backward(float scale, const OnProgress& on_progress);
+  std::vector<StepPart> exchange(double loss, double seconds, const Request& request) const;
+  void check_convergence(const StepRecord& record) const;
+  void measure(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
   model::Batch as_tensors(data::Batch& batch);
 
@@ -65,6 +87,7 @@ class Trainer {
   int threads_;
   comm::DeviceMesh& mesh_;
   const comm::Communicator& data_group_;  ///< the ranks that read different data
+  std::vector<int> data_ranks_;           ///< the same as ranks of the world
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
   optim::Optimizer optimizer_;
@@ -76,6 +99,7 @@ class Trainer {
   std::optional<GemmPeak> peak_;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
+  double former_update_ = 0;                         ///< seconds from its exchange to its end
   std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until this step
 };
 

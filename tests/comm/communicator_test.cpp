@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "comm/communicator.hpp"
+#include "comm/exchange.hpp"
 #include "comm/mpi.hpp"
 #include "comm/session.hpp"
 #include "mpi_world.hpp"
@@ -75,6 +76,19 @@ std::pair<int, std::string> outcome(const std::function<void()>& phase) {
   return {0, ""};
 }
 
+TEST(Communicator, GathersAStructOfEachRank) {
+  struct Numbers {
+    double sum;
+    std::int64_t rank;
+  };
+  const auto all = all_gather(world(), Numbers{0.1 * world().rank(), world().rank()}, "a test");
+  ASSERT_EQ(std::ssize(all), world().size());
+  for (int r = 0; r < world().size(); ++r) {
+    EXPECT_EQ(all[static_cast<std::size_t>(r)].sum, 0.1 * r);
+    EXPECT_EQ(all[static_cast<std::size_t>(r)].rank, r);
+  }
+}
+
 TEST(Agree, EveryRankLeavesByTheLowestFailure) {
   const int last = world().size() - 1;
   const bool fails = world().rank() == last;
@@ -95,6 +109,24 @@ TEST(Agree, EveryRankLeavesByTheLowestFailure) {
   left = outcome([&] { fail(ExitCode::io_failure, "rank {} fails", world().rank()); });
   EXPECT_EQ(left.first, 74);
   EXPECT_EQ(left.second, world().rank() == 0 ? "rank 0 fails" : "follows");
+}
+
+TEST(Agree, AndGatherGivesWhatEachRankFound) {
+  const auto found = agree_and_gather(
+      world(), [] { return std::int64_t{10} * world().rank(); }, "a test");
+  ASSERT_EQ(std::ssize(found), world().size());
+  for (int r = 0; r < world().size(); ++r) EXPECT_EQ(found[static_cast<std::size_t>(r)], 10 * r);
+  const auto left = outcome([] {
+    agree_and_gather(
+        world(),
+        []() -> std::int64_t {
+          validate(world().rank() != 0, "bad file");
+          return 1;
+        },
+        "a test");
+  });
+  EXPECT_EQ(left.first, 78);
+  EXPECT_EQ(left.second, world().rank() == 0 ? "bad file" : "follows");
 }
 
 TEST(Agree, TheOriginalErrorIsToldRatherThanOneThatFollows) {

@@ -88,8 +88,10 @@ struct Answers {
     llama.logits(weights, batch, out);
     const auto numbers = out.span<float>();
     logits.insert(logits.end(), numbers.begin(), numbers.end());
-    evaluated += llama.evaluate(weights, batch);
-    trained += llama.train(weights, batch, 0.25F);
+    llama.evaluate(weights, batch);
+    evaluated += llama.take_loss();
+    llama.train(weights, batch, 0.25F);
+    trained += llama.take_loss();
   }
   std::vector<float> gradient(ParameterId id) const {
     const auto g = weights.gradient_of(id).span<float>();

@@ -37,6 +37,15 @@ struct Fixture {
     for (auto& t : tokens) t = static_cast<std::int32_t>(random() % 53);
     for (auto& t : targets) t = random() % 5 == 0 ? -1 : static_cast<std::int32_t>(random() % 53);
   }
+  /// The loss of the batch, with its gradients.
+  double train(float scale = 1.0F) {
+    llama.train(weights, batch(), scale);
+    return llama.take_loss();
+  }
+  double evaluate() {
+    llama.evaluate(weights, batch());
+    return llama.take_loss();
+  }
   Batch batch() const {
     return {numbers.tensor(DType::i32, {batch_size, sequence}),
             numbers.tensor(DType::i32, {batch_size, sequence}, batch_size * sequence * 4)};
@@ -55,14 +64,14 @@ class EveryModel : public testing::TestWithParam<bool> {};
 // Along random directions d, (L(w + e d) - L(w - e d)) / 2e must be the gradient's component on d.
 TEST_P(EveryModel, GradientsAgreeWithFiniteDifferences) {
   Fixture f(small(GetParam()));
-  f.llama.train(f.weights, f.batch(), 1.0F);
+  f.train();
   const auto values = f.weights.all_values().span<float>();
   const auto gradients = f.weights.all_gradients().span<float>();
   const std::vector<float> start(values.begin(), values.end());
   const auto loss_at = [&](const std::vector<float>& d, double e) {
     for (std::size_t i = 0; i < start.size(); ++i)
       values[i] = static_cast<float>(start[i] + e * d[i]);
-    return f.llama.evaluate(f.weights, f.batch());
+    return f.evaluate();
   };
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
@@ -90,7 +99,7 @@ TEST_P(EveryModel, RecomputingChangesNothing) {
   config.num_hidden_layers = 4;
   const auto gradients = [&](ActivationCheckpointing how, std::int64_t full_layers = 0) {
     Fixture f(config, {how, 1024, full_layers});
-    const double loss = f.llama.train(f.weights, f.batch(), 0.5F);
+    const double loss = f.train(0.5F);
     const auto g = f.weights.all_gradients().span<float>();
     return std::pair(loss, std::vector<float>(g.begin(), g.end()));
   };
@@ -103,7 +112,7 @@ TEST_P(EveryModel, RecomputingChangesNothing) {
 TEST_P(EveryModel, TheLossDoesNotDependOnTheChunk) {
   const auto run = [&](std::int64_t chunk) {
     Fixture f(small(GetParam()), {ActivationCheckpointing::none, chunk});
-    const double loss = f.llama.train(f.weights, f.batch(), 1.0F);
+    const double loss = f.train();
     const auto g = f.weights.all_gradients().span<float>();
     return std::pair(loss, std::vector<float>(g.begin(), g.end()));
   };
@@ -118,16 +127,23 @@ TEST_P(EveryModel, TheLossDoesNotDependOnTheChunk) {
 
 TEST_P(EveryModel, EvaluateGivesTheTrainingLoss) {
   Fixture f(small(GetParam()));
-  EXPECT_NEAR(f.llama.evaluate(f.weights, f.batch()), f.llama.train(f.weights, f.batch(), 1.0F),
-              1e-4);
+  EXPECT_NEAR(f.evaluate(), f.train(), 1e-4);
+}
+
+TEST_P(EveryModel, TheLossIsThatOfAllBatchesSinceItWasTaken) {
+  Fixture f(small(GetParam()));
+  const double once = f.evaluate();
+  EXPECT_EQ(f.llama.take_loss(), 0.0);
+  for (int i = 0; i < 5; ++i) f.llama.evaluate(f.weights, f.batch());
+  EXPECT_EQ(f.llama.take_loss(), once + once + once + once + once);
 }
 
 TEST_P(EveryModel, AccumulatesWhereTheSlotSaysSo) {
   Fixture f(small(GetParam()));
-  f.llama.train(f.weights, f.batch(), 1.0F);
+  f.train();
   const auto g = f.weights.all_gradients().span<float>();
   const std::vector<float> once(g.begin(), g.end());
-  f.llama.train(f.weights, f.batch(), 1.0F);
+  f.train();
   for (std::size_t i = 0; i < once.size(); ++i)
     ASSERT_NEAR(g[i], 2 * once[i], 1e-4 + 1e-4 * std::abs(once[i]));
 }
@@ -135,8 +151,8 @@ TEST_P(EveryModel, AccumulatesWhereTheSlotSaysSo) {
 TEST_P(EveryModel, Bf16StaysNearFp32) {
   Fixture exact(small(GetParam()));
   Fixture rounded(small(GetParam()), {}, DType::bf16);
-  const double loss = exact.llama.train(exact.weights, exact.batch(), 1.0F);
-  EXPECT_NEAR(rounded.llama.train(rounded.weights, rounded.batch(), 1.0F), loss, 0.02 * loss);
+  const double loss = exact.train();
+  EXPECT_NEAR(rounded.train(), loss, 0.02 * loss);
   double dot = 0, a2 = 0, b2 = 0;
   const auto a = exact.weights.all_gradients().span<float>();
   const auto b = rounded.weights.all_gradients().span<float>();
@@ -154,11 +170,11 @@ INSTANTIATE_TEST_SUITE_P(Heads, EveryModel, testing::Bool(),
 
 TEST(Llama, MemoryIsInUseOnlyWithinAStep) {
   Fixture f(small(false));
-  f.llama.train(f.weights, f.batch(), 1.0F);  // the first step makes the kernels' own scratch
+  f.train();  // the first step makes the kernels' own scratch
   auto& meter = device::MemoryMeter::instance();
   const auto before = meter.in_use();
   meter.start_interval();
-  f.llama.train(f.weights, f.batch(), 1.0F);
+  f.train();
   EXPECT_EQ(meter.in_use(), before);
   EXPECT_GT(meter.peak(), before);
 }

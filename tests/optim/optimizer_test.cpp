@@ -162,7 +162,7 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
     for (std::int64_t step = 1; step <= 5; ++step) {
       const double lr = 0.02 / static_cast<double>(step);
       set_gradients(sharded, step);
-      optimizer.step(lr, gradient_norm(sharded.state(), test::world()), step);
+      optimizer.step(lr, sharded.gradient_norm(), step);
       reference.step(lr, step);
       expect_same(sharded, reference);
       if (testing::Test::HasFatalFailure()) return;
@@ -196,7 +196,7 @@ TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
   const Reference reference(sharded.table(), {});
   for (std::int64_t step = 1; step <= 3; ++step) {
     set_gradients(sharded, step);
-    const double norm = gradient_norm(sharded.state(), test::world());
+    const double norm = sharded.gradient_norm();
     EXPECT_NEAR(norm, reference.norm(step), 1e-6 * reference.norm(step));
     for (const auto bits : test::world().all_gather(std::bit_cast<std::int64_t>(norm)))
       EXPECT_EQ(bits, std::bit_cast<std::int64_t>(norm));
@@ -205,13 +205,13 @@ TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
 
 TEST_P(EveryMesh, GradientNormOfZeroIsZeroAndOfNoNumberIsNoNumberEverywhere) {
   ShardedModel sharded(tiny(), GetParam());
-  EXPECT_EQ(gradient_norm(sharded.state(), test::world()), 0.0);
+  EXPECT_EQ(sharded.gradient_norm(), 0.0);
   bool first = test::world().rank() == 0;
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
     if (std::exchange(first, false))
       sharded.state().gradients().shards[unit].as<float>()[piece.offset] = std::nanf("");
   });
-  EXPECT_TRUE(std::isnan(gradient_norm(sharded.state(), test::world())));
+  EXPECT_TRUE(std::isnan(sharded.gradient_norm()));
 }
 
 TEST(Optimizer, MomentsHaveTheNamesOfCheckpoints) {

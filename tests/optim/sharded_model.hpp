@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cmath>
+
 #include "model/llama_config.hpp"
 #include "mpi_world.hpp"
 #include "optim/optimizer.hpp"
@@ -35,6 +37,10 @@ class ShardedModel {
   void for_each_piece(Visit visit) const {
     for (std::size_t u = 0; u < layout_.units().size(); ++u)
       for (const auto& piece : layout_.pieces(u, state_.rank())) visit(u, piece);
+  }
+  /// The norm of the whole gradient, the same on every rank. Collective.
+  double gradient_norm() const {
+    return std::sqrt(world().sum(optim::squared_norm_share(state_)));
   }
   /// The largest magnitude in the padding of this rank's shard of a unit.
   float padding_of(std::size_t unit, const Tensor& shard) const {

@@ -45,11 +45,12 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   Sum sum;
   for (std::int64_t k = 0; k < data.batches(); ++k) {
     comm::agree(world, [&] { data.read(k, batch); });  // a bad file is met by several ranks
-    sum.nats += llama.evaluate(model.weights,
-                               {reachable(tokens, batch.tokens), reachable(targets, batch.targets),
-                                reachable(document_starts, batch.document_starts)});
+    llama.evaluate(model.weights,
+                   {reachable(tokens, batch.tokens), reachable(targets, batch.targets),
+                    reachable(document_starts, batch.document_starts)});
     sum.tokens += std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; });
   }
+  sum.nats = llama.take_loss();
   return sum;
 }
 

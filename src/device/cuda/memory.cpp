@@ -43,13 +43,21 @@ std::shared_ptr<void> allocate_pinned(std::int64_t bytes) {
   return {data, [](void* p) { cudaFreeHost(p); }};
 }
 
-void upload(Stream& stream, void* to, const void* from, std::size_t bytes) {
+void upload_async(Stream& stream, void* to, const void* from, std::size_t bytes) {
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, native(stream)), "a copy to it");
+}
+
+void download_async(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)), "a copy from it");
+}
+
+void upload(Stream& stream, void* to, const void* from, std::size_t bytes) {
+  upload_async(stream, to, from, bytes);
   check(cudaStreamSynchronize(native(stream)), "a copy to it");
 }
 
 void download(Stream& stream, void* to, const void* from, std::size_t bytes) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, native(stream)), "a copy from it");
+  download_async(stream, to, from, bytes);
   check(cudaStreamSynchronize(native(stream)), "a copy from it");
 }
 

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "comm/communicator.hpp"
+
+// One collective where several values go together. `purpose` is as with Communicator.
+namespace llamesh::comm {
+
+/// To `all`, each rank's bytes, by rank; as many of each.
+void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine,
+                      std::span<std::byte> all, const char* purpose);
+
+/// What each rank gave, by rank: a struct of plain numbers.
+template <class T>
+std::vector<T> all_gather(const Communicator& group, const T& value, const char* purpose) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<std::size_t>(group.size()));
+  all_gather_bytes(group, std::as_bytes(std::span(&value, 1)),
+                   std::as_writable_bytes(std::span(all)), purpose);
+  return all;
+}
+
+/// As agree(), and returns what `phase` returned on each rank, by rank.
+std::vector<std::int64_t> agree_and_gather(const Communicator& group,
+                                           const std::function<std::int64_t()>& phase,
+                                           const char* purpose);
+
+}  // namespace llamesh::comm

@@ -1,0 +1,36 @@
+#include "device/async_copy.hpp"
+
+#include <cstring>
+
+#include "core/error.hpp"
+#include "device/cuda.hpp"
+
+namespace llamesh::device {
+namespace {
+
+std::size_t bytes_of(const Tensor& tensor) {
+  expects(tensor.dense(), "a copy of a tensor with rows apart");
+  return static_cast<std::size_t>(tensor.bytes());
+}
+
+}  // namespace
+
+Event upload_async(Stream& stream, const Tensor& to, const void* from) {
+  const auto bytes = bytes_of(to);
+  if (stream.on_gpu())
+    cuda::upload_async(stream, to.data(), from, bytes);
+  else
+    stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
+  return stream.record();
+}
+
+Event download_async(Stream& stream, void* to, const Tensor& from) {
+  const auto bytes = bytes_of(from);
+  if (stream.on_gpu())
+    cuda::download_async(stream, to, from.data(), bytes);
+  else
+    stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
+  return stream.record();
+}
+
+}  // namespace llamesh::device

@@ -1,0 +1,211 @@
+#include "train/trainer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "comm/in_collective.hpp"
+#include "comm/session.hpp"
+#include "training/small_run.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using test::world;
+
+/// A trainer of the small model over all ranks, with a folder of this rank's own.
+class SmallTrainer {
+ public:
+  explicit SmallTrainer(Inputs in)
+      : setup_(make_setup(world(), std::move(in))),
+        mesh_(world(), setup_.topology, setup_.mesh),
+        trainer_(world(), setup_, mesh_) {}
+
+  Trainer* operator->() { return &trainer_; }
+  /// This rank's shards of the master weights and the moments.
+  std::vector<std::vector<float>> state() const {
+    std::vector<std::vector<float>> state;
+    for (const auto& shard : shards()) {
+      const auto values = shard.span<float>();
+      state.emplace_back(values.begin(), values.end());
+    }
+    return state;
+  }
+  void restore(const std::vector<std::vector<float>>& state) {
+    const auto to = shards();
+    for (std::size_t i = 0; i < to.size(); ++i)
+      std::ranges::copy(state[i], to[i].span<float>().begin());
+    world().barrier();  // a node's master shards are gathered as they stand
+    trainer_.on_master_weights_loaded();
+  }
+
+ private:
+  std::vector<Tensor> shards() const {
+    std::vector<Tensor> shards;
+    for (std::size_t u = 0; u < setup_.layout->units().size(); ++u)
+      shards.push_back(trainer_.fsdp().master(u));
+    for (const auto& moment : trainer_.optimizer().moments())
+      shards.insert(shards.end(), moment.shards.begin(), moment.shards.end());
+    return shards;
+  }
+
+  Setup setup_;
+  comm::DeviceMesh mesh_;
+  Trainer trainer_;
+};
+
+Inputs inputs_in(const test::TemporaryFolder& folder) {
+  auto in = test::small_inputs(folder.path());
+  in.mesh.ranks_per_node = world().size() == 4 ? 2 : 0;
+  return in;
+}
+
+void expect_same_everywhere(double value) {
+  const auto bits = std::bit_cast<std::int64_t>(value);
+  EXPECT_EQ(world().all_gather(bits),
+            std::vector<std::int64_t>(static_cast<std::size_t>(world().size()), bits));
+}
+
+TEST(Trainer, AStepsRecordIsTheSameOnEveryRank) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  for (std::int64_t step = 1; step <= 2; ++step) {
+    const auto record = trainer->train_step();
+    EXPECT_EQ(record.step, step);
+    EXPECT_EQ(record.tokens, step * 12 * 24);
+    EXPECT_DOUBLE_EQ(record.lr, 3e-3 * static_cast<double>(step) / 4);  // warmup
+    EXPECT_NEAR(record.loss, std::log(257), 0.5);
+    EXPECT_GT(record.grad_norm, 0);
+    EXPECT_GE(record.peak, record.valley);
+    for (const double value : {record.loss, record.grad_norm, record.seconds})
+      expect_same_everywhere(value);
+  }
+}
+
+TEST(Trainer, AStepTakesTwoCollectivesOfHostValues) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  trainer->train_step();
+  const auto entered = [] { return comm::collectives_entered(world().members()->id); };
+  const auto before = entered();
+  trainer->train_step();
+  EXPECT_EQ(entered() - before, 2);
+}
+
+TEST(Trainer, TheGreatestRequestOfAllRanksIsInTheRecord) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  double asked_at = -1;
+  const auto record = trainer->train_step([] {},
+                                          [&](double seconds) {
+                                            asked_at = seconds;
+                                            return std::int64_t{3} + world().rank();
+                                          });
+  EXPECT_EQ(record.request, 3 + world().size() - 1);
+  EXPECT_GT(asked_at, 0);
+  EXPECT_LE(asked_at, record.seconds);
+}
+
+TEST(Trainer, ResumeFromRepeatsTheNextStepToTheBit) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  trainer->train_step();
+  const auto second = trainer->train_step();
+  const auto state = trainer.state();
+  const auto third = trainer->train_step();
+  EXPECT_NE(trainer.state(), state);
+  trainer.restore(state);
+  trainer->resume_from(2, second.tokens);
+  EXPECT_EQ(trainer->step(), 2);
+  const auto again = trainer->train_step();
+  EXPECT_EQ(again.step, 3);
+  EXPECT_EQ(again.tokens, third.tokens);
+  EXPECT_EQ(std::bit_cast<std::int64_t>(again.loss), std::bit_cast<std::int64_t>(third.loss));
+  EXPECT_EQ(std::bit_cast<std::int64_t>(again.grad_norm),
+            std::bit_cast<std::int64_t>(third.grad_norm));
+}
+
+TEST(Trainer, EvaluationLeavesTrainingAsItWas) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  in.data.validation = in.data.train;
+  in.evaluate = {.every_steps = 1, .batches = 3};
+  SmallTrainer trainer(in);
+  SmallTrainer undisturbed(in);
+  double before = 0;
+  for (int step = 0; step < 3; ++step) {
+    const double loss = trainer->evaluate();
+    expect_same_everywhere(loss);
+    EXPECT_EQ(loss, trainer->evaluate());
+    EXPECT_TRUE(step == 0 || loss < before) << loss << " after " << before;
+    before = loss;
+    const auto state = trainer.state();
+    trainer->evaluate();
+    EXPECT_EQ(trainer.state(), state);
+    EXPECT_EQ(trainer->train_step().loss, undisturbed->train_step().loss);
+  }
+  EXPECT_EQ(trainer.state(), undisturbed.state());
+}
+
+/// Ids without a header, 24 a sequence, of which sequence `bad` has one that the vocabulary lacks.
+std::string tokens_with(std::int64_t bad, const test::TemporaryFolder& folder) {
+  std::string bytes;
+  for (std::int64_t i = 0; i < 24 * 24 + 1; ++i) {
+    const auto id = i == bad * 24 + 5 ? 300 : i % 250;
+    bytes.push_back(static_cast<char>(id % 256));
+    bytes.push_back(static_cast<char>(id / 256));
+  }
+  return folder.write("tokens" + std::to_string(bad) + ".bin", bytes);
+}
+
+/// How this rank leaves: its own error's text, "follows", or "" when there was none.
+template <class Action>
+std::string left_by(Action action) {
+  try {
+    action();
+  } catch (const comm::Failed& failed) {
+    EXPECT_EQ(failed.code(), ExitCode::bad_input);
+    return "follows";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    return error.what();
+  }
+  return "";
+}
+
+/// One rank tells that an id is out of the vocabulary, and all leave.
+void expect_one_tells(const std::string& left) {
+  EXPECT_NE(left, "");
+  const bool tells = left.find("300") != std::string::npos;
+  EXPECT_TRUE(tells || left == "follows") << left;
+  EXPECT_EQ(world().sum(std::int64_t{tells}), 1);
+}
+
+Inputs inputs_of_tokens(const test::TemporaryFolder& folder, std::int64_t bad) {
+  auto in = inputs_in(folder);
+  in.data.format = data::Format::tokens;
+  in.data.token_dtype = data::TokenDtype::uint16;
+  in.data.order = data::Order::sequential;
+  in.data.train = {tokens_with(bad, folder)};
+  return in;
+}
+
+TEST(Trainer, DataThatOneRankCannotReadEndTheStepOnAll) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_of_tokens(folder, 13));  // of the second step
+  EXPECT_EQ(left_by([&] { trainer->train_step(); }), "");
+  expect_one_tells(left_by([&] { trainer->train_step(); }));
+}
+
+TEST(Trainer, ValidationDataThatOneRankCannotReadEndTheEvaluationOnAll) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_of_tokens(folder, 100);  // behind the end: the training data are good
+  in.data.validation = {tokens_with(1, folder)};
+  in.evaluate = {.every_steps = 1, .batches = 0};
+  SmallTrainer trainer(in);
+  expect_one_tells(left_by([&] { trainer->evaluate(); }));
+}
+
+}  // namespace
+}  // namespace llamesh::train
