@@ -219,16 +219,16 @@ void CommandLine::add_bench() {
     add_examples(measured, {plain.c_str(), (plain + " --device cpu").c_str()});
     runs(measured, [this, run] { return run(device_); });
   };
-  on_device("gemm", "GEMM rates beside the peak", bench_gemm);
-  on_device("ops", "Every other kernel beside its floor", bench_ops);
-  on_device("decode", "Generation beside reading the weights (takes 5 GB)", bench_decode);
+  on_device("gemm", "GEMM rates against the peak", bench_gemm);
+  on_device("ops", "Every other kernel against its floor", bench_ops);
+  on_device("decode", "Generation against reading the weights (takes 5 GB)", bench_decode);
   auto* command =
-      bench->add_subcommand("collectives", "Collectives beside plain MPI (under mpirun)");
+      bench->add_subcommand("collectives", "Collectives against plain MPI (under mpirun)");
   add_examples(command, {"mpirun -n 4 llamesh bench collectives",
                          "srun -N 2 --ntasks-per-node=8 llamesh bench collectives"});
   runs(command, bench_collectives);
   command = bench->add_subcommand("checkpoint",
-                                  "Saving and loading beside raw writes and reads (under mpirun)");
+                                  "Saving and loading against raw writes and reads (under mpirun)");
   command->add_option("--mib", mebibytes_, "Size of the state, about (default 2048)");
   add_examples(command, {"mpirun -n 4 llamesh bench checkpoint",
                          "mpirun -n 4 llamesh bench checkpoint --mib 256"});
@@ -238,7 +238,7 @@ void CommandLine::add_bench() {
 
 void CommandLine::add_bench_step(CLI::App* bench) {
   auto* command =
-      bench->add_subcommand("step", "Whole training steps beside their floor (under mpirun)");
+      bench->add_subcommand("step", "Whole training steps against their floor (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
   add_device(command, device_);

@@ -22,7 +22,7 @@ struct LoadedModel {
   data::DataOptions data;
 
   /// `path` is what model_path() gives. Takes the weights in `dtype`, and for a while the largest
-  /// tensor in fp32 beside them. Throws a user error that names what is missing or does not fit.
+  /// tensor in fp32 in addition. Throws a user error that names what is missing or does not fit.
   LoadedModel(const std::string& path, DType dtype);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;

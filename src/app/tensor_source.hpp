@@ -22,7 +22,7 @@ class TensorSource {
   virtual const std::vector<Entry>& entries() const = 0;
   /// All numbers of an entry, their checksums checked where there are any.
   virtual std::vector<float> load(const Entry& entry) const = 0;
-  /// A checkpoint has other tensors beside the model's, and its groups in front of names.
+  /// A checkpoint has other tensors besides the model's, and its groups in front of names.
   virtual bool has_groups() const { return false; }
 };
 

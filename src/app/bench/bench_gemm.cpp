@@ -100,7 +100,7 @@ void print_table(const std::string& name, std::span<const Layer> layers, std::in
 
 void bench_gemm_on_gpu() {
   fmt::print("GEMMs of Llama 3 8B in GFLOP/s on {}\n", where());
-  fmt::print("in bf16 each beside the best of cuBLASLt's first {} algorithms for the shape\n",
+  fmt::print("in bf16 each against the best of cuBLASLt's first {} algorithms for the shape\n",
              ops::gemm_candidates());
   for (const auto dtype : {DType::f32, DType::bf16})
     print_table(std::string(name_of(dtype)), layers_8b, 16384, dtype);

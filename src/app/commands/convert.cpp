@@ -56,7 +56,7 @@ Origin origin_if_known(const fs::path& checkpoint) {
   }
 }
 
-/// Finds what goes into the folder beside the weights, if it is still there. The tokenizer is that
+/// Finds what goes into the folder with the weights, if it is still there. The tokenizer is that
 /// of the run's data; where they are bytes, or ids, it is that of the folder the model came from.
 void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);

@@ -19,8 +19,8 @@
 namespace llamesh::app {
 namespace {
 
-/// The tensors of a source under the names by which they are compared: beside a Hugging Face folder
-/// a checkpoint is only its model.
+/// The tensors of a source under the names by which they are compared: against a Hugging Face
+/// folder a checkpoint is only its model.
 std::map<std::string, const TensorSource::Entry*> by_name(const TensorSource& source,
                                                           bool model_only) {
   std::map<std::string, const TensorSource::Entry*> entries;

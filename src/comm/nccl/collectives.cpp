@@ -32,7 +32,7 @@ std::size_t count_of(const Tensor& tensor) {
 
 /// What the user has set stays.
 void set_nccl_defaults() {
-  // Kernels of different axes run beside each other. NCCL then wants them to start in the order of
+  // Kernels of different axes run concurrently. NCCL then wants them to start in the order of
   // the calls, the same on all ranks, so that they cannot wait for each other in a circle.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   // NVLink's switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
@@ -41,7 +41,7 @@ void set_nccl_defaults() {
 
 /// Of every communicator. They share no resources (splitShare): those that do run their collectives
 /// one after another (NCCL's enqueue.cc orders each launch behind the last by a stream that belongs
-/// to the resources), so an axis could not be busy beside another one.
+/// to the resources), so an axis could not be busy at the same time as another one.
 ncclConfig_t non_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;

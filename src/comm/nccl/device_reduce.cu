@@ -69,7 +69,7 @@ void launch(cudaStream_t stream, void* to, const void* from, std::int64_t count)
   const auto blocks = static_cast<unsigned>((count + per_block - 1) / per_block);
   combine<To, From, add>
       <<<blocks, threads, 0, stream>>>(static_cast<To*>(to), static_cast<const From*>(from), count);
-  device::cuda::check(cudaGetLastError(), "a cast or sum beside NCCL");
+  device::cuda::check(cudaGetLastError(), "a cast or sum of a collective");
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ void convert(cudaStream_t stream, const Tensor& to, const Tensor& from) {
     device::cuda::check(
         cudaMemcpyAsync(to.data(), from.data(), static_cast<std::size_t>(to.bytes()),
                         cudaMemcpyDeviceToDevice, stream),
-        "a copy beside NCCL");
+        "a copy of a collective");
   else if (to.dtype() == DType::bf16)
     launch<false, __nv_bfloat16, float>(stream, to.data(), from.data(), n);
   else
