@@ -27,8 +27,10 @@ for preset in "${presets[@]}"; do
   case $preset in
     # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads of our own
     # (the kernels' are libgomp's, which it does not know). The long comparison of strategies is left out.
-    asan) targets=(tests/all) selection=(-L unit -R '@[12]$' -E '^training/strategies') ;;
-    tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
+    asan) targets=(tests_unit)
+          selection=(-L unit -R '@[12]$' -E '^training/strategies') ;;
+    tsan) targets=(tests_{comm,data,tokenizer,device,optim,train} test_checkpoint_store
+                   test_training_{changed_data,data,footprint,poison,resume})
           selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/strategies') ;;
   esac
   scripts/build.sh "$preset" "${targets[@]}"

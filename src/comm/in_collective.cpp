@@ -44,6 +44,7 @@ std::vector<OpenCollective> open_collectives() {
   auto& [mutex, open, entered] = record();
   const std::lock_guard lock(mutex);
   std::vector<OpenCollective> all;
+  all.reserve(open.size());
   for (const InCollective* one : open)
     all.push_back({one->members_, one->number_,
                    fmt::format("{}{}{} along {}", one->kind_, *one->subject_ == '\0' ? "" : " of ",

@@ -100,7 +100,7 @@ Vocabulary make_vocabulary(const std::string& name, const TokenizerFile& file,
   for (const auto& entry : file.vocabulary) largest = std::max(largest, entry.second);
   for (const AddedToken& token : file.added) largest = std::max(largest, token.id);
   Vocabulary vocabulary;
-  vocabulary.bytes.resize(static_cast<std::size_t>(largest + 1));
+  vocabulary.bytes.resize(static_cast<std::size_t>(std::int64_t{largest} + 1));
   for (const auto& [token, id] : file.vocabulary)
     vocabulary.bytes[static_cast<std::size_t>(id)] = bytes_of_token(file.byte_encoding, token);
   for (const AddedToken& token : file.added)

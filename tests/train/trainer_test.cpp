@@ -164,7 +164,7 @@ template <class Action>
 std::string left_by(Action action) {
   try {
     action();
-  } catch (const comm::Failed& failed) {
+  } catch (const comm::PeerFailure& failed) {
     EXPECT_EQ(failed.code(), ExitCode::bad_input);
     return "follows";
   } catch (const Error& error) {

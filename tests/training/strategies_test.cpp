@@ -109,10 +109,9 @@ TEST_P(EveryMesh, GivesTheLossesOfOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
-                         testing::Values(std::pair{1, 1}, std::pair{2, 1}, std::pair{1, 2},
-                                         std::pair{3, 1}, std::pair{1, 3}, std::pair{4, 1},
-                                         std::pair{1, 4}, std::pair{2, 2}, std::pair{6, 1},
-                                         std::pair{1, 6}, std::pair{3, 2}, std::pair{2, 3}));
+                         testing::Values(std::pair{1, 1}, std::pair{4, 1}, std::pair{1, 4},
+                                         std::pair{2, 2}, std::pair{6, 1}, std::pair{1, 6},
+                                         std::pair{3, 2}, std::pair{2, 3}));
 
 TEST(Replicas, HoldTheSameBits) {
   const TemporaryFolder folder;

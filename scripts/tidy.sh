@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have changed since BASE
+# (what this branch left origin/main at; on that itself its last commit), committed or not; needs no build but build/ci
+# configured. A file takes some ten seconds, so of more than --files N (20) the first ones are taken, and the number of the
+# others is told; --all takes every file there is.
+#   scripts/tidy.sh [--files N] [BASE | --all]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+most=20 base=
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --files) most=$2; shift 2 ;;
+    --all) most=1000000 base=--all; shift ;;
+    -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) base=$1; shift ;;
+  esac
+done
+if [[ -z $base ]]; then
+  base=$(git merge-base HEAD origin/main 2>/dev/null || true)
+  if [[ -z $base || $base == "$(git rev-parse HEAD)" ]]; then base=$(git rev-parse -q --verify HEAD~1 || echo --all); fi
+fi
+if [[ $base == --all ]]; then list=(git ls-files); else list=(git diff --name-only --diff-filter=d "$base"); fi
+# Files of the GPU backend and of tests/fuzz are none of build/ci's.
+mapfile -t files < <("${list[@]}" -- 'src/*.cpp' 'tests/*.cpp' |
+  grep -v -E '^src/.*/(cuda|nccl)/|^tests/(fake_cuda|fuzz)/' || true)
+if [[ ${#files[@]} == 0 ]]; then echo "clang-tidy: no file has changed"; exit 0; fi
+
+if [[ ! -e build/ci/compile_commands.json ]]; then cmake --preset ci --log-level=WARNING >/dev/null; fi
+left_out=$((${#files[@]} > most ? ${#files[@]} - most : 0))
+files=("${files[@]:0:most}")
+
+# OpenMP off: clang 16 refuses structured bindings in what it thinks runs in another thread.
+tidy() {
+  clang-tidy-16 -p build/ci --quiet --extra-arg=-fno-openmp --extra-arg=-Wno-everything "$1" 2>/dev/null || {
+    echo "clang-tidy: findings in $1" >&2
+    return 1
+  }
+}
+export -f tidy
+printf '%s\n' "${files[@]}" | xargs -P "${LLAMESH_JOBS:-$(nproc)}" -I{} bash -c 'tidy {}' || exit 1
+echo "clang-tidy: ${#files[@]} files without a finding, $left_out not looked at"
