@@ -10,15 +10,16 @@
 #include "comm/shared_window.hpp"
 #include "comm/watchdog.hpp"
 #include "core/log.hpp"
-#include "train/deadline.hpp"
-#include "train/job_report.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/job_report.hpp"
+#include "train/job/run_state.hpp"
+#include "train/job/shared_folder.hpp"
+#include "train/job/watch.hpp"
 #include "train/metrics.hpp"
-#include "train/progress.hpp"
 #include "train/run_checkpoints.hpp"
-#include "train/run_state.hpp"
-#include "train/shared_folder.hpp"
+#include "train/terminal/progress.hpp"
+#include "train/terminal/step_fields.hpp"
 #include "train/trainer.hpp"
-#include "train/watch.hpp"
 
 namespace llamesh::train {
 namespace {

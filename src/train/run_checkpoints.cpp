@@ -5,7 +5,7 @@
 #include "checkpoint/hf_weights.hpp"
 #include "core/log.hpp"
 #include "core/version.hpp"
-#include "train/watch.hpp"
+#include "train/job/watch.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -10,10 +10,10 @@
 #include "comm/device_mesh.hpp"
 #include "comm/watchdog.hpp"
 #include "train/host_state.hpp"
-#include "train/job_report.hpp"
-#include "train/progress.hpp"
+#include "train/job/job_report.hpp"
 #include "train/resume.hpp"
 #include "train/run.hpp"
+#include "train/terminal/progress.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {

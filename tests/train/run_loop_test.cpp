@@ -9,9 +9,9 @@
 
 #include "comm/session.hpp"
 #include "core/stop_signals.hpp"
-#include "train/deadline.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
-#include "train/run_state.hpp"
 #include "training/whole_run.hpp"
 
 // When a run saves and what stops it.

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "comm/communicator.hpp"
-#include "train/deadline.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
-#include "train/run_state.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {

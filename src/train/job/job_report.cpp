@@ -1,4 +1,4 @@
-#include "train/job_report.hpp"
+#include "train/job/job_report.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 
 #include "core/log.hpp"
 #include "device/device.hpp"
-#include "train/run_folder.hpp"
+#include "train/job/run_folder.hpp"
 
 namespace llamesh::train {
 
