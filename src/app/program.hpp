@@ -6,7 +6,7 @@
 
 #include "comm/communicator.hpp"
 #include "comm/launch.hpp"
-#include "train/inputs.hpp"
+#include "train/run_inputs.hpp"
 
 /// What the commands that run under mpirun or srun have in common.
 namespace llamesh::app {

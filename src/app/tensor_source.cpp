@@ -24,9 +24,9 @@ class Checkpoint final : public TensorSource {
     const auto& dataset = *manifest_.find(entry.name);
     std::vector<float> all(static_cast<std::size_t>(dataset.numel()));
     checkpoint::for_each_range(path_, dataset,
-                                 [&](std::int64_t begin, std::span<const float> values) {
-                                   std::ranges::copy(values, all.begin() + begin);
-                                 });
+                               [&](std::int64_t begin, std::span<const float> values) {
+                                 std::ranges::copy(values, all.begin() + begin);
+                               });
     return all;
   }
   bool has_groups() const override { return true; }

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "train/inputs.hpp"
+#include "train/run_inputs.hpp"
 
 namespace llamesh::config {
 

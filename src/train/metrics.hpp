@@ -51,7 +51,4 @@ class MetricsFile {
   Descriptor file_;
 };
 
-/// The record for people, "loss 2.3457", the most important field first.
-std::vector<std::string> fields(const StepRecord& record, std::int64_t total_steps);
-
 }  // namespace llamesh::train

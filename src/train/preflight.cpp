@@ -8,8 +8,8 @@
 #include <set>
 #include <string_view>
 
+#include "train/job/shared_folder.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/shared_folder.hpp"
 
 namespace llamesh::train {
 

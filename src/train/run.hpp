@@ -6,8 +6,8 @@
 
 #include "comm/watchdog.hpp"
 #include "core/error.hpp"
+#include "train/job/startup.hpp"
 #include "train/setup.hpp"
-#include "train/startup.hpp"
 
 namespace llamesh::train {
 
@@ -16,10 +16,10 @@ using ConfigChanges =
     std::function<std::vector<std::string>(const std::string& before, const std::string& now)>;
 
 /// A whole run: opens the run folder, goes on from the newest good checkpoint, trains to the last
-/// step or until it is asked to stop (deadline.hpp), and on the way evaluates, saves, and tells
+/// step or until it is asked to stop (job/deadline.hpp), and on the way evaluates, saves, and tells
 /// people and files about it. `config` is the resolved inputs as YAML, kept in the run folder and
 /// in every checkpoint; where it is not what the checkpoint has, `changes` says how, for the log.
-/// `watchdog` is that of watch_over() (watch.hpp). Returns `done`, or `stopped_early` with a
+/// `watchdog` is that of watch_over() (job/watch.hpp). Returns `done`, or `stopped_early` with a
 /// checkpoint. Collective.
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
              Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes = {});

@@ -7,7 +7,7 @@
 #include "comm/topology.hpp"
 #include "data/training_data.hpp"
 #include "sharding/shard_layout.hpp"
-#include "train/inputs.hpp"
+#include "train/run_inputs.hpp"
 
 namespace llamesh::train {
 

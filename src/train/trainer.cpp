@@ -11,7 +11,7 @@
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
 #include "optim/schedule.hpp"
-#include "train/bf16_products.hpp"
+#include "train/bf16_product_choice.hpp"
 #include "train/flops.hpp"
 #include "train/threads.hpp"
 

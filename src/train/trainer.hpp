@@ -58,7 +58,7 @@ class Trainer {
   const sharding::ShardedState& state() const { return state_; }
   /// Comes after the masters were written from outside, by work in the compute stream.
   void on_master_weights_loaded() { fsdp_.on_master_weights_updated(); }
-  /// How bf16 products are computed, as a checkpoint records it (bf16_products.hpp).
+  /// How bf16 products are computed, as a checkpoint records it (bf16_product_choice.hpp).
   std::string bf16_products() const;
   /// Computes them as the run of a checkpoint did. Collective.
   void keep_bf16_products(const std::string& recorded);

@@ -13,9 +13,9 @@
 #include "data/mapped_file.hpp"
 #include "temporary_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
+#include "train/job/run_folder.hpp"
+#include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
-#include "train/run_folder.hpp"
-#include "train/run_state.hpp"
 
 // Every kind of file that the program opens by a name that others could have put something under.
 

@@ -13,7 +13,7 @@
 #include "checkpoint/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
-#include "train/run_state.hpp"
+#include "train/job/run_state.hpp"
 
 namespace {
 

@@ -24,9 +24,9 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "disk_record.hpp"
+#include "train/job/run_folder.hpp"
+#include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
-#include "train/run_folder.hpp"
-#include "train/run_state.hpp"
 
 /// The disks are made to be thrown away.
 extern "C" int fsync(int) {

@@ -1,4 +1,4 @@
-#include "train/deadline.hpp"
+#include "train/job/deadline.hpp"
 
 #include <gtest/gtest.h>
 

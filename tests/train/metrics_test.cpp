@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "train/terminal/step_fields.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {

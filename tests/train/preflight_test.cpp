@@ -6,7 +6,7 @@
 
 #include "comm/session.hpp"
 #include "core/process.hpp"
-#include "train/shared_folder.hpp"
+#include "train/job/shared_folder.hpp"
 #include "training/whole_run.hpp"
 
 namespace llamesh::train {

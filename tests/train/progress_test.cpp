@@ -1,4 +1,4 @@
-#include "train/progress.hpp"
+#include "train/terminal/progress.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "train/walltime.hpp"
+#include "train/job/walltime.hpp"
 
 #include <gtest/gtest.h>
 

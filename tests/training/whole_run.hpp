@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <string>
 
+#include "train/job/watch.hpp"
 #include "train/run.hpp"
-#include "train/watch.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::test {

@@ -20,7 +20,7 @@
 #include "device/buffer.hpp"
 #include "device/staging.hpp"
 #include "model/llama.hpp"
-#include "train/bf16_products.hpp"
+#include "train/bf16_product_choice.hpp"
 #include "train/shared_tokens.hpp"
 #include "train/threads.hpp"
 

@@ -12,7 +12,7 @@
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
 #include "tokenizer/encode_documents.hpp"
-#include "train/progress.hpp"
+#include "train/terminal/progress.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -12,9 +12,9 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "sharding/wrap_policy.hpp"
+#include "train/job/watch.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
-#include "train/watch.hpp"
 
 namespace llamesh::app {
 

@@ -7,8 +7,8 @@
 
 #include "checkpoint/store_folder.hpp"
 #include "core/file.hpp"
+#include "train/job/shared_folder.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/shared_folder.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/hash.hpp"
 #include "data/mapped_file.hpp"
 #include "ops/gemm_rate.hpp"
-#include "train/bf16_products.hpp"
+#include "train/bf16_product_choice.hpp"
 #include "train/preflight/checks.hpp"
 #include "train/threads.hpp"
 

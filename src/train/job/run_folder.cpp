@@ -1,4 +1,4 @@
-#include "train/run_folder.hpp"
+#include "train/job/run_folder.hpp"
 
 #include "core/file.hpp"
 #include "core/log.hpp"

@@ -1,4 +1,4 @@
-#include "train/watch.hpp"
+#include "train/job/watch.hpp"
 
 #include <fcntl.h>
 #include <spawn.h>
@@ -14,9 +14,9 @@
 #include "comm/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "train/deadline.hpp"
-#include "train/run_folder.hpp"
-#include "train/run_state.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_folder.hpp"
+#include "train/job/run_state.hpp"
 
 namespace llamesh::train {
 

@@ -1,4 +1,4 @@
-#include "train/run_state.hpp"
+#include "train/job/run_state.hpp"
 
 #include <fmt/chrono.h>
 

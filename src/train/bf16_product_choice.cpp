@@ -1,4 +1,4 @@
-#include "train/bf16_products.hpp"
+#include "train/bf16_product_choice.hpp"
 
 #include <algorithm>
 

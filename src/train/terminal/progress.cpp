@@ -1,4 +1,4 @@
-#include "train/progress.hpp"
+#include "train/terminal/progress.hpp"
 
 #include <fmt/ranges.h>
 #include <sys/ioctl.h>

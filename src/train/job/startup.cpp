@@ -1,4 +1,4 @@
-#include "train/startup.hpp"
+#include "train/job/startup.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "train/shared_folder.hpp"
+#include "train/job/shared_folder.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/communicator.hpp"
-#include "train/walltime.hpp"
+#include "train/job/walltime.hpp"
 
 namespace llamesh::train {
 

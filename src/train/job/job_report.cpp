@@ -1,0 +1,107 @@
+#include "train/job/job_report.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "core/log.hpp"
+#include "device/device.hpp"
+#include "train/job/run_folder.hpp"
+
+namespace llamesh::train {
+
+JobReport::JobReport(const comm::Communicator& world, std::filesystem::path folder,
+                     Deadline& deadline)
+    : world_(world), folder_(std::move(folder)), deadline_(deadline) {}
+
+void JobReport::open() {
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) metrics_path_ = open_run_folder(folder_);
+  });
+}
+
+void JobReport::log_job(const Setup& setup, const Trainer& trainer) {
+  const TrainOptions& train = setup.inputs.train;
+  spdlog::info("{}", trainer.describe());
+  if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
+    spdlog::info("train.gemm_table is for GPUs: the CPU's products have one algorithm each");
+  for (const std::string& line : trainer.describe_data()) spdlog::info("{}", line);
+  if (train.epochs > 0)
+    spdlog::info("train.epochs {}: {} steps of {} sequences", train.epochs, train.steps,
+                 train.global_batch);
+  const char* job = std::getenv("SLURM_JOB_ID");
+  if (job == nullptr) return;
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  const auto left = deadline_.seconds_left(std::chrono::seconds(1));
+  spdlog::info("job {}, restart {}, {}", job, restarts == nullptr ? "0" : restarts,
+               left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
+}
+
+void JobReport::start(const Origin& origin, std::int64_t step, std::int64_t saved_step,
+                      const std::string& config) {
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) return;
+    const auto before = read_run_state(folder_);
+    warn_of_sudden_end(before);
+    state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
+    write_run_state(folder_, state_);
+    write_config(folder_, config);
+    metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
+    metrics_->write_event(origin.event, step, origin.detail);
+    warn_of_short_walltime();
+  });
+}
+
+/// Of a start that was killed, so that nobody could record why.
+void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const {
+  if (!before || before->phase != RunPhase::running) return;
+  std::error_code ignored;
+  const auto last =
+      std::filesystem::exists(metrics_path_, ignored) ? last_step_of(metrics_path_) : 0;
+  spdlog::warn(
+      "the start before{} was killed, or lost its node: its state.json of {} still says that it "
+      "runs; the last step that it did is {}, its newest checkpoint is of step {}",
+      before->job.empty() ? "" : " (job " + before->job + ")", before->time,
+      std::max({last, before->step, std::int64_t{0}}), before->step);
+}
+
+/// By what the start before has measured.
+void JobReport::warn_of_short_walltime() {
+  const auto left = deadline_.seconds_left();
+  if (left && *left < state_.seconds_needed)
+    spdlog::warn(
+        "{:.0f} s of walltime are left, but two steps and the time to save need {:.0f} s, as the "
+        "start before has found: the run will gain one step at most; give the job more time",
+        *left, state_.seconds_needed);
+}
+
+void JobReport::on_step(const StepRecord& record) {
+  step_seconds_ = record.seconds;
+  if (metrics_) metrics_->write(record);
+}
+
+void JobReport::on_validation(std::int64_t step, double loss) {
+  if (metrics_) metrics_->write_validation(step, loss);
+}
+
+void JobReport::on_saved(std::int64_t step, const std::string& name) {
+  if (metrics_) metrics_->write_event("checkpoint", step, name);
+  if (world_.rank() != 0) return;
+  state_.step = step;
+  write_run_state(folder_, state_);
+}
+
+void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
+                       double slowest_save) {
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) return;
+    state_.phase = phase;
+    if (step_seconds_ > 0) state_.seconds_needed = lead_time(slowest_save, 2 * step_seconds_);
+    state_.exit_code = code;
+    state_.reason = reason;
+    write_run_state(folder_, state_);
+  });
+}
+
+}  // namespace llamesh::train

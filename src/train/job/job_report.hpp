@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_state.hpp"
+#include "train/metrics.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::train {
+
+/// What a run goes on from: the name and the detail of an event of metrics.jsonl.
+struct Origin {
+  std::string event;
+  std::string detail;
+};
+
+/// What a run leaves in its folder for people and for the job script: state.json, metrics.jsonl
+/// and config.yaml, and lines of the log about the job. Rank 0 writes; on the other ranks nothing
+/// happens. An I/O failure throws (exit 74).
+class JobReport {
+ public:
+  /// `world` and `deadline` are borrowed.
+  JobReport(const comm::Communicator& world, std::filesystem::path folder, Deadline& deadline);
+
+  /// Makes the run folder this job's: starts log.txt. Collective.
+  void open();
+  /// What is trained on which data, and the Slurm job with its walltime, to the log.
+  void log_job(const Setup& setup, const Trainer& trainer);
+  /// The run goes on after `step`, from `origin`; `saved_step` is its newest own checkpoint's, 0:
+  /// none. Warns of what the start before has left behind, and throws where another start would
+  /// not help (start_after()). Collective.
+  void start(const Origin& origin, std::int64_t step, std::int64_t saved_step,
+             const std::string& config);
+
+  void on_step(const StepRecord& record);
+  void on_validation(std::int64_t step, double loss);
+  /// The checkpoint `name` of `step` is on the disk.
+  void on_saved(std::int64_t step, const std::string& name);
+  /// The run ends; `slowest_save` is in seconds. Collective.
+  void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
+
+ private:
+  void warn_of_sudden_end(const std::optional<RunState>& before) const;
+  void warn_of_short_walltime();
+
+  const comm::Communicator& world_;
+  std::filesystem::path folder_;
+  Deadline& deadline_;
+  std::filesystem::path metrics_path_;
+  std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
+  RunState state_;                        ///< rank 0: as it is in state.json
+  double step_seconds_ = 0;               ///< of the newest step
+};
+
+}  // namespace llamesh::train

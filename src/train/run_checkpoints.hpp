@@ -1,0 +1,68 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "checkpoint/store.hpp"
+#include "comm/watchdog.hpp"
+#include "train/job/job_report.hpp"
+#include "train/resume.hpp"
+#include "train/run.hpp"
+#include "train/terminal/progress.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh::train {
+
+/// The checkpoints of a run: what it goes on from, when one is due, and saving them, beside the
+/// training where the inputs ask for that. checkpoint::Store has the files and how many stay.
+class RunCheckpoints {
+ public:
+  /// Collective. All but `folder` is borrowed.
+  RunCheckpoints(const comm::Communicator& world, const Setup& setup, const std::string& config,
+                 Trainer& trainer, comm::Watchdog& watchdog, JobReport& report);
+
+  /// Puts the trainer where the newest good checkpoint has it, or to the start. `changes` is that
+  /// of run(). Collective.
+  Origin resume(const ConfigChanges& changes);
+
+  /// Whether a save is due after `step`, as far as this rank knows: by the step every rank does, by
+  /// time rank 0 alone, since clocks of ranks differ.
+  bool due(std::int64_t step) const;
+  /// Whether there is time for a save until the job ends, by rank 0's clock. Collective.
+  bool fits(Deadline& deadline) const;
+  /// Saves the trainer's state after the step that it has done; an asynchronous save goes on until
+  /// finish(). Collective.
+  void save(Progress& progress);
+  /// Waits for an asynchronous save; only then is it reported that there is a checkpoint.
+  /// Collective.
+  void finish();
+
+  /// The newest step of which the run has a checkpoint of its own; -1: none.
+  std::int64_t saved_step() const { return saved_step_; }
+  double slowest_save() const { return store_.slowest_save(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Origin initialize_weights();
+  checkpoint::Progress progress_now() const;
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  const std::string& config_;
+  Trainer& trainer_;
+  comm::Watchdog& watchdog_;
+  JobReport& report_;
+  std::filesystem::path folder_;  ///< of the run's own checkpoints
+  checkpoint::State state_;       ///< views of the trainer's
+  DataOfRun data_;
+  checkpoint::Store store_;
+  Clock::time_point last_save_ = Clock::now();
+  std::filesystem::path under_way_;  ///< the checkpoint that is being saved
+  std::int64_t saved_step_ = -1;
+};
+
+}  // namespace llamesh::train

@@ -1,0 +1,172 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "comm/session.hpp"
+#include "core/stop_signals.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_state.hpp"
+#include "train/metrics.hpp"
+#include "training/whole_run.hpp"
+
+// When a run saves and what stops it.
+
+namespace llamesh::train {
+namespace {
+
+using test::inputs_in;
+using test::SharedFolder;
+using test::world;
+
+constexpr std::int64_t endless = 1'000'000;
+
+ExitCode run_with(const Inputs& in) {
+  const auto setup = make_setup(world(), in);
+  auto watchdog = watch_over(world());
+  const auto code = run(world(), setup, "run: {}\n", {}, watchdog);
+  world().barrier();
+  return code;
+}
+
+std::set<std::string> checkpoints_of(const Inputs& in) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(in.run.folder + "/checkpoints"))
+    if (const auto name = entry.path().filename().string(); name.starts_with("step_"))
+      names.insert(name);
+  return names;
+}
+
+std::filesystem::path metrics_of(const Inputs& in) {
+  return in.run.folder + "/metrics.jsonl";
+}
+
+/// Does `what` on this rank once the run has done a step.
+class AfterAStep {
+ public:
+  AfterAStep(const Inputs& in, std::function<void()> what)
+      : thread_([metrics = metrics_of(in), what = std::move(what)](const std::stop_token& stop) {
+          while (!stop.stop_requested()) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+            std::error_code ignored;
+            if (!std::filesystem::exists(metrics, ignored) || last_step_of(metrics) < 1) continue;
+            return what();
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
+/// It stopped after some step of which there is a checkpoint, and state.json says why.
+void expect_stopped_and_saved(const Inputs& in, const std::string& reason) {
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->phase, RunPhase::stopped);
+  EXPECT_EQ(state->exit_code, ExitCode::stopped_early);
+  EXPECT_EQ(state->reason, reason);
+  EXPECT_GE(state->step, 1);
+  EXPECT_EQ(state->step, last_step_of(metrics_of(in)));
+  EXPECT_EQ(checkpoints_of(in).count(fmt::format("step_{:08}", state->step)), 1U);
+}
+
+TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
+  const SharedFolder folder;
+  const auto in = inputs_in(folder.path());  // 12 steps, a save every 5
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_EQ(checkpoints_of(in),
+            (std::set<std::string>{"step_00000005", "step_00000010", "step_00000012"}));
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->phase, RunPhase::done);
+  EXPECT_EQ(state->step, 12);
+}
+
+TEST(RunLoop, SavesWhereRankZerosClockSaysAndKeepsTheNewest) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = 6;
+  in.checkpoint = {.every_minutes = 1e-9, .keep = 2, .async = true};
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_EQ(checkpoints_of(in), (std::set<std::string>{"step_00000005", "step_00000006"}));
+  std::ifstream metrics(metrics_of(in));
+  std::vector<std::int64_t> saved;
+  for (std::string line; std::getline(metrics, line);)
+    if (const auto entry = nlohmann::json::parse(line); entry.value("event", "") == "checkpoint")
+      saved.push_back(entry.at("step"));
+  EXPECT_EQ(saved, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6}));
+}
+
+TEST(RunLoop, AnEvaluationBetweenStepAndSaveKeepsBoth) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.data.validation = in.data.train;
+  in.evaluate = {.every_steps = 5, .batches = 1};
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_EQ(checkpoints_of(in),
+            (std::set<std::string>{"step_00000005", "step_00000010", "step_00000012"}));
+}
+
+TEST(RunLoop, AHaltFileStopsItAndKeepsItFromStarting) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = endless;
+  in.checkpoint.every_steps = 0;
+  const auto halt = Deadline::halt_file(in.run.folder);
+  {
+    const AfterAStep touch(in, [&] {
+      if (world().rank() == 0) std::ofstream(halt) << "";
+    });
+    EXPECT_EQ(run_with(in), ExitCode::stopped_early);
+  }
+  expect_stopped_and_saved(in, "the file " + halt.string());
+  world().barrier();
+  try {
+    run_with(in);
+    FAIL() << "it started";
+  } catch (const comm::Failed& failed) {
+    EXPECT_NE(world().rank(), 0);
+    EXPECT_EQ(failed.code(), ExitCode::bad_input);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    EXPECT_NE(std::string(error.what()).find("remove it"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RunLoop, ASignalToOneRankStopsAll) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = endless;
+  in.checkpoint.every_steps = 0;
+  note_stop_signals();
+  {
+    const AfterAStep signal(in, [] {
+      if (world().rank() == world().size() - 1) std::raise(SIGUSR2);
+    });
+    EXPECT_EQ(run_with(in), ExitCode::stopped_early);
+  }
+  note_stop_signals();  // forgets it
+  expect_stopped_and_saved(in, "SIGUSR2");
+}
+
+TEST(RunLoop, DoesNotTrainWhereTheWalltimeIsTooShortToSave) {
+  const SharedFolder folder;
+  const auto in = inputs_in(folder.path());
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto end = std::chrono::duration_cast<std::chrono::seconds>(now).count() + 30;
+  setenv("SLURM_JOB_END_TIME", std::to_string(end).c_str(), 1);
+  EXPECT_EQ(run_with(in), ExitCode::stopped_early);
+  unsetenv("SLURM_JOB_END_TIME");
+  EXPECT_LT(last_step_of(metrics_of(in)), 1);
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->phase, RunPhase::stopped);
+  EXPECT_EQ(state->reason, "the end of the walltime");
+}
+
+}  // namespace
+}  // namespace llamesh::train
