@@ -8,7 +8,7 @@
 #include "app/origin.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
 #include "core/error.hpp"

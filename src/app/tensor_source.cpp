@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/reader.hpp"
-#include "checkpoint/safetensors.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::app {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/hf_options.hpp"
+#include "checkpoint/hf/hf_options.hpp"
 #include "data/data_options.hpp"
 #include "model/options.hpp"
 #include "optim/options.hpp"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
 #include "config/keys.hpp"
 #include "config/reader.hpp"

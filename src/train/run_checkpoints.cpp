@@ -1,8 +1,8 @@
 #include "train/run_checkpoints.hpp"
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "core/log.hpp"
 #include "core/version.hpp"
 #include "train/job/watch.hpp"

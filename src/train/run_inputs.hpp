@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/hf_options.hpp"
+#include "checkpoint/hf/hf_options.hpp"
 #include "checkpoint/options.hpp"
 #include "comm/options.hpp"
 #include "data/data_options.hpp"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"

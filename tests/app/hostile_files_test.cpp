@@ -3,11 +3,11 @@
 #include <functional>
 
 #include "app/report/run_metrics.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/lease.hpp"
 #include "checkpoint/reader.hpp"
-#include "checkpoint/safetensors.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"

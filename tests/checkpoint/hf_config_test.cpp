@@ -1,4 +1,4 @@
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 
 #include <gtest/gtest.h>
 

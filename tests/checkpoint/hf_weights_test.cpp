@@ -1,4 +1,4 @@
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <map>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/safetensors_bytes.hpp"
 #include "model/golden.hpp"
 

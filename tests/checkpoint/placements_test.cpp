@@ -6,8 +6,8 @@
 
 #include "../sharding/placements.hpp"
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/reader.hpp"
 #include "fixture.hpp"
 

@@ -42,8 +42,8 @@ class Checkpoint {
       auto file = checkpoint::h5::File::create(state_);
       file.create_attribute("step", std::int64_t{7});
       file.create_attribute("config", manifest_.progress.config);
-      add(file, {"/model/model.embed_tokens.weight", {16, 8}, 0, {}});
-      add(file, {"/model/model.norm.weight", {8}, 0, {}});
+      add(file, {"/model/model.embed_tokens.weight", {16, 8}, 0, {}, {}});
+      add(file, {"/model/model.norm.weight", {8}, 0, {}, {}});
       file.link("/model/model.embed_tokens.weight", "/model/lm_head.weight");
       file.close();
     }

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "answer.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_index.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_index.hpp"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "answer.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 
 namespace {
 

@@ -74,8 +74,7 @@ class LocalWeights final : public model::Weights {
   Tensor view(const device::Buffer& buffer, DType dtype, model::ParameterId id) const {
     const auto& p = table_[id];
     const std::int64_t at = offset_[model::index(id)] * size_of(dtype);
-    return p.is_matrix() ? buffer.tensor(dtype, {p.shape[0], p.shape[1]}, at)
-                         : buffer.tensor(dtype, {p.shape[0]}, at);
+    return buffer.tensor(dtype, {p.numel()}, at).reshape(p.shape);
   }
 
   const model::ParameterTable& table_;

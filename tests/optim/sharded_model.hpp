@@ -39,9 +39,7 @@ class ShardedModel {
       for (const auto& piece : layout_.pieces(u, state_.rank())) visit(u, piece);
   }
   /// The norm of the whole gradient, the same on every rank. Collective.
-  double gradient_norm() const {
-    return std::sqrt(world().sum(optim::squared_norm_share(state_)));
-  }
+  double gradient_norm() const { return std::sqrt(world().sum(optim::squared_norm_share(state_))); }
   /// The largest magnitude in the padding of this rank's shard of a unit.
   float padding_of(std::size_t unit, const Tensor& shard) const {
     const auto pieces = layout_.pieces(unit, state_.rank());

@@ -19,7 +19,7 @@
 #include <tuple>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 #include "comm/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"

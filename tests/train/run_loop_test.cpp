@@ -128,7 +128,7 @@ TEST(RunLoop, AHaltFileStopsItAndKeepsItFromStarting) {
   try {
     run_with(in);
     FAIL() << "it started";
-  } catch (const comm::Failed& failed) {
+  } catch (const comm::PeerFailure& failed) {
     EXPECT_NE(world().rank(), 0);
     EXPECT_EQ(failed.code(), ExitCode::bad_input);
   } catch (const Error& error) {

@@ -42,10 +42,8 @@ class SmallTrainer {
 
  private:
   std::vector<Tensor> shards() const {
-    std::vector<Tensor> shards;
-    for (std::size_t u = 0; u < setup_.layout->units().size(); ++u)
-      shards.push_back(trainer_.fsdp().master(u));
-    for (const auto& moment : trainer_.optimizer().moments())
+    auto shards = trainer_.state().masters().shards;
+    for (const auto& moment : trainer_.state().moments())
       shards.insert(shards.end(), moment.shards.begin(), moment.shards.end());
     return shards;
   }

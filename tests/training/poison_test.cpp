@@ -58,8 +58,10 @@ TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
       world(), inputs_of(Strategy::full_shard, DType::bf16, /*by_messages=*/true, folder));
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   const Poisoned poisoned;
-  sharding::Fsdp fsdp(*setup.layout, mesh, setup.inputs.sharding, setup.inputs.precision);
-  fsdp.initialize(1, 0.02F);
+  sharding::ShardedState state(*setup.layout, mesh, setup.inputs.precision, {});
+  state.initialize(1, 0.02F);
+  sharding::Fsdp fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision);
+  fsdp.on_master_weights_updated();
   const auto& unit = setup.layout->units().front();
   const auto id = unit.parameters.front();
   const auto first = [](const Tensor& t) { return static_cast<float>(t.span<bf16>()[0]); };

@@ -88,9 +88,7 @@ double rise_in_mib(const comm::Communicator& world, const std::function<void()>&
 class Bench {
  public:
   Bench(const comm::Communicator& world, std::int64_t mebibytes)
-      : world_(world),
-        state_(world, mebibytes),
-        folder_(comm::on_rank_0(world, [] {
+      : world_(world), state_(world, mebibytes), folder_(comm::on_rank_0(world, [] {
           const auto path = fs::current_path() / ("bench-checkpoint." + checkpoint::job_name());
           make_folder(path);
           return path.string();

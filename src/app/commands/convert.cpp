@@ -8,7 +8,7 @@
 #include <map>
 
 #include "app/origin.hpp"
-#include "checkpoint/hf_export.hpp"
+#include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
 #include "comm/session.hpp"

@@ -9,11 +9,11 @@
 
 #include "app/json_output.hpp"
 #include "app/tensor_source.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/reader.hpp"
-#include "checkpoint/safetensors.hpp"
 
 namespace llamesh::app {
 namespace {

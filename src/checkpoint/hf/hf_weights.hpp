@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf_options.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/hf_options.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/communicator.hpp"
 

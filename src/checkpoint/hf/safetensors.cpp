@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

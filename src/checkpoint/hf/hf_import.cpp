@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_export.hpp"
-#include "checkpoint/hf_new_folder.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_export.hpp"
+#include "checkpoint/hf/hf_new_folder.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"

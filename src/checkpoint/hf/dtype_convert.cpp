@@ -1,4 +1,4 @@
-#include "checkpoint/hf_numbers.hpp"
+#include "checkpoint/hf/dtype_convert.hpp"
 
 #include <bit>
 #include <cmath>

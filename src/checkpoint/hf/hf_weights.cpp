@@ -1,9 +1,9 @@
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 
 #include <set>
 
-#include "checkpoint/hf_index.hpp"
-#include "checkpoint/hf_json.hpp"
+#include "checkpoint/hf/hf_index.hpp"
+#include "checkpoint/hf/hf_json.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::checkpoint {

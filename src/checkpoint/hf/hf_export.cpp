@@ -1,4 +1,4 @@
-#include "checkpoint/hf_export.hpp"
+#include "checkpoint/hf/hf_export.hpp"
 
 #include <fcntl.h>
 
@@ -6,9 +6,9 @@
 #include <array>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_config.hpp"
-#include "checkpoint/hf_json.hpp"
-#include "checkpoint/hf_new_folder.hpp"
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/hf/hf_json.hpp"
+#include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/reader.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"

@@ -1,9 +1,9 @@
-#include "checkpoint/hf_index.hpp"
+#include "checkpoint/hf/hf_index.hpp"
 
 #include <algorithm>
 
-#include "checkpoint/hf_json.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/hf_json.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::checkpoint {

@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf_weights.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/hf_numbers.hpp"
+#include "checkpoint/hf/dtype_convert.hpp"
 #include "core/file.hpp"
 #include "data/mapped_file.hpp"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf_numbers.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/dtype_convert.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "comm/communicator.hpp"
 
 namespace llamesh::checkpoint {

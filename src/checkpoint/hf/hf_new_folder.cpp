@@ -1,4 +1,4 @@
-#include "checkpoint/hf_new_folder.hpp"
+#include "checkpoint/hf/hf_new_folder.hpp"
 
 #include <utility>
 

@@ -1,9 +1,9 @@
-#include "checkpoint/hf_config.hpp"
+#include "checkpoint/hf/hf_config.hpp"
 
 #include <cmath>
 
-#include "checkpoint/hf_json.hpp"
-#include "checkpoint/safetensors.hpp"
+#include "checkpoint/hf/hf_json.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 
