@@ -183,7 +183,7 @@ TEST(Faults, NumbersThatAreNoneAreDamage) {
   changes.push_back({"format_version", "1", "0"});
   changes.push_back({"step", "2", "1000000000000000000"});
   for (const auto& bad : {"1.5", "-1", "true"}) changes.push_back({"seed", "7", bad});
-  for (const auto& bad : {"[97.0,24]", "[97,-24]", "[97,24,1]", "[]", "[0]", "[2147483648,1]"})
+  for (const auto& bad : {"[97.0,24]", "[97,-24]", "[97,24,1,1,1]", "[]", "[0]", "[2147483648,1]"})
     changes.push_back({"shape", "[97,24]", bad});
   for (const auto& [key, good, bad] : changes) {
     const auto damaged =

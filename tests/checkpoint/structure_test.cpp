@@ -105,14 +105,14 @@ TEST_F(Structure, OfAnotherType) {
 }
 
 TEST_F(Structure, OfAnotherShape) {
-  for (const auto& shape : {std::vector<hsize_t>{576}, {12, 48}, {23, 24}}) {
+  for (const auto& shape : {std::vector<hsize_t>{576}, {12, 48}, {23, 24}, {1, 24, 24}}) {
     open();
     make(H5T_IEEE_F32LE, shape);
     expect_refused("does not lie in state.h5 as the manifest says");
   }
   open();
-  make(H5T_IEEE_F32LE, {1, 24, 24});
-  expect_refused("one or two dims");
+  make(H5T_IEEE_F32LE, {1, 1, 1, 24, 24});
+  expect_refused("one to four dims");
 }
 
 TEST_F(Structure, OfBytesElsewhereInTheFile) {
