@@ -47,7 +47,8 @@ class Reference {
       : table_(table), options_(options) {
     for (const auto& p : table.parameters) {
       std::vector<float> values(static_cast<std::size_t>(p.numel()), 1.0F);
-      if (p.shape.size() == 2) fill_normal(values.data(), 0, p.numel(), seed, p.name, initial_deviation);
+      if (p.shape.size() == 2)
+        fill_normal(values.data(), 0, p.numel(), seed, p.name, initial_deviation);
       values_.emplace_back(values.begin(), values.end());
       first_.emplace_back(values.size(), 0.0);
       second_.emplace_back(values.size(), 0.0);
