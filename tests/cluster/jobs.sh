@@ -173,8 +173,8 @@ no_process() { [[ -z $(processes_here) ]]; }
 # saving RUN: a save is under way, or was cut off.
 saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 
-# nothing_left: no process of any job is on any node, soon.
-nothing_left() { within 15 no_process || bad "processes are left: $(processes_here)"; }
+# nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not start takes its time.
+nothing_left() { within 60 no_process || bad "processes are left: $(processes_here)"; }
 
 # --- between scenarios
 
