@@ -3,6 +3,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -25,11 +26,22 @@ using test::world;
 
 constexpr std::int64_t endless = 1'000'000;
 
+/// What run() throws is thrown again when the watchdog has ended: while an error unwinds it is left
+/// to itself, since other ranks may never come to its end.
 ExitCode run_with(const Inputs& in) {
   const auto setup = make_setup(world(), in);
-  auto watchdog = watch_over(world());
-  const auto code = run(world(), setup, "run: {}\n", {}, watchdog);
+  ExitCode code{};
+  std::exception_ptr error;
+  {
+    auto watchdog = watch_over(world());
+    try {
+      code = run(world(), setup, "run: {}\n", {}, watchdog);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
   world().barrier();
+  if (error) std::rethrow_exception(error);
   return code;
 }
 
