@@ -38,12 +38,6 @@ sharding::Placements cut_twice(const model::ParameterTable& table, const comm::P
   return placements;
 }
 
-model::LlamaConfig even_config() {
-  auto config = small_config();
-  config.vocab_size = 98;
-  return config.resolved();
-}
-
 std::deque<Job> jobs() {  // a job stays where it was made
   std::deque<Job> all;
   for (const auto placements :

@@ -18,23 +18,13 @@ using model::Pass;
 constexpr std::uint64_t seed = 3;
 constexpr float stddev = 0.5F;
 
-model::LlamaConfig tiny() {
-  model::LlamaConfig c;
-  c.hidden_size = 12;
-  c.intermediate_size = 20;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 2;
-  c.vocab_size = 38;
-  return c.resolved();
-}
-
 using PlacementsOf = Placements (*)(const model::ParameterTable&, const comm::ParallelDims&);
 
 /// A model on a mesh of all ranks; its units in the order in which the forward pass enters them.
 struct Sharded {
   Sharded(const comm::ParallelDims& dims, PlacementsOf placements, const ShardingOptions& options,
           const PrecisionOptions& precision = {})
-      : table(model::parameter_table(tiny())),
+      : table(model::parameter_table(test::even_config())),
         layout(table, make_units(table, {}), dims, placements(table, dims)),
         mesh(test::world(), comm::discover_topology(test::world(), 0), dims),
         state(layout, mesh, precision, {"exp_avg"}),

@@ -39,13 +39,7 @@ TEST(Placement, ADimThatDoesNotDivideIsNamed) {
 
 /// A table as a mixture of experts has it: beside a Llama's matrices a stack of them.
 model::ParameterTable table_with_experts() {
-  model::LlamaConfig c;
-  c.hidden_size = 12;
-  c.intermediate_size = 20;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 2;
-  c.vocab_size = 38;
-  auto table = model::parameter_table(c.resolved());
+  auto table = model::parameter_table(test::even_config());
   table.parameters.push_back({"experts", {4, 6, 10}, table.root, model::Initial::normal});
   return table;
 }

@@ -1,8 +1,20 @@
 #pragma once
 
+#include "model/llama_config.hpp"
 #include "sharding/placement.hpp"
 
 namespace llamesh::test {
+
+/// A small model whose every dim can be cut into two.
+inline model::LlamaConfig even_config() {
+  model::LlamaConfig c;
+  c.hidden_size = 12;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 2;
+  c.vocab_size = 38;
+  return c.resolved();
+}
 
 /// Placements that no strategy has: one parameter after another is cut along `tensor` by its first
 /// dim, by its last one, or not at all, and sharded along `shard`.
