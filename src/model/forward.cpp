@@ -1,0 +1,28 @@
+#include "model/forward.hpp"
+
+#include "ops/ops.hpp"
+
+namespace llamesh::model {
+
+Residual forward(const BlockContext& x, const ParameterTable& table, const Activations& a,
+                 Tensor tokens) {
+  Residual hidden{a.blocks.front()->input(), {}};
+  {
+    const Entered entered(x.weights, table.embed_tokens.module, x.pass);
+    // Each rank looks up the tokens that are in its part of the vocabulary.
+    const Tensor rows = x.weights.parameter(table.embed_tokens.weight);
+    ops::embedding(x.stream, x.tensor.summand(hidden.x), tokens, rows);
+    x.stream.wait(x.tensor.reduce(hidden.x));
+  }
+  for (const auto& block : a.blocks) hidden = block->forward(x, hidden);
+  return hidden;
+}
+
+Tensor final_norm(const BlockContext& x, const ParameterTable& table, const Activations& a,
+                  const Residual& hidden) {
+  ops::rms_norm(x.stream, a.normed_last, a.last_rms, a.last, hidden.x, hidden.delta,
+                x.weights.parameter(table.norm.weight), static_cast<float>(x.config.rms_norm_eps));
+  return a.normed_last;
+}
+
+}  // namespace llamesh::model
