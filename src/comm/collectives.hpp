@@ -49,8 +49,9 @@ class Collectives {
   /// others until their `after` has happened, not longer.
   virtual device::Event all_gather(Tensor whole, Tensor mine, device::Event after) = 0;
 
-  /// mine (n, fp32) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts
-  /// in fp32 or bf16, summed in fp32 in a fixed order. When size() is 1, `mine` may be `parts`
+  /// mine (n) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts
+  /// in fp32 or bf16, summed in fp32 in a fixed order; mine in fp32, or bf16 as parts are where
+  /// nothing is accumulated. When size() is 1, `mine` may be `parts`
   /// itself. `parts` is used up: what it holds after the event is not defined.
   virtual device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                        device::Event after) = 0;

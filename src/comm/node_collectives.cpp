@@ -175,8 +175,7 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
   if (peers.empty()) return messages_.reduce_scatter(mine, parts, accumulate);
   const std::int64_t n = mine.numel();
   if (size() > 1 || accumulate == Accumulate::yes || mine.data() != parts.data())
-    sum_parts(mine.as<float>(), moved(peers, rank() * n * size_of(parts.dtype())), parts.dtype(), n,
-              accumulate);
+    sum_parts(mine, moved(peers, rank() * n * size_of(parts.dtype())), parts.dtype(), accumulate);
   barrier();  // the peers may overwrite their parts now
 }
 
@@ -194,7 +193,7 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
     return count * static_cast<std::int64_t>(sizeof(float));
   };
   const auto own = slice_of(data.numel(), rank(), size());
-  sum_parts(data.as<float>() + own.first, moved(peers, floats(own.first)), DType::f32, own.count,
+  sum_parts(data.slice(own.first, own.count), moved(peers, floats(own.first)), DType::f32,
             Accumulate::no);
   barrier();
   for (int step = 1; step < size(); ++step) {

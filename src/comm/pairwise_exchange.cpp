@@ -143,12 +143,16 @@ void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
                                       Accumulate accumulate) {
   const std::int64_t n = mine.numel();
   const auto part = [&](int peer) { return parts.slice(peer * n, n); };
-  add_to(mine, part(group_.rank()), accumulate);
+  const auto in_fp32 =
+      mine.dtype() == DType::f32 ? device::Buffer() : device::Buffer(n * size_of(DType::f32));
+  const Tensor sum = mine.dtype() == DType::f32 ? mine : in_fp32.tensor(DType::f32, {n});
+  add_to(sum, part(group_.rank()), accumulate);
   exchange(
       part, [&](int) { return part(group_.rank()); },
       [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(mine.slice(std::min(first, n), piece.numel()), piece, Accumulate::yes);
+        add_to(sum.slice(std::min(first, n), piece.numel()), piece, Accumulate::yes);
       });
+  copy_cast(mine, sum);
 }
 
 void PairwiseExchange::all_reduce(const Tensor& data) {

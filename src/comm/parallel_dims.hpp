@@ -38,6 +38,8 @@ class ParallelDims {
   AxisSet named(std::initializer_list<std::string_view> names) const;
   /// The axes along which the ranks read different data: replicate and shard.
   AxisSet data() const { return named({"replicate", "shard"}); }
+  /// The axes along which the matrices of each layer are cut.
+  AxisSet tensor() const { return named({"tensor"}); }
 
   /// Coordinates of `rank`, outermost first.
   std::vector<int> coordinates(int rank) const;

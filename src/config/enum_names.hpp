@@ -34,6 +34,11 @@ inline EnumNames<sharding::Strategy> names(sharding::Strategy) {
   return result;
 }
 
+inline EnumNames<sharding::ResidualLayout> names(sharding::ResidualLayout) {
+  using enum sharding::ResidualLayout;
+  return {{{"sequence", sequence}, {"whole", whole}}, {"hidden"}};
+}
+
 inline EnumNames<sharding::Wrap> names(sharding::Wrap) {
   using enum sharding::Wrap;
   return {{{"layer", layer}, {"size", size}, {"none", none}}};

@@ -49,9 +49,12 @@ void parallel_keys(Io& io, Inputs& in) {
     io.section("axes", [&] {
       io.automatic("replicate", in.mesh.replicate);
       io.automatic("shard", in.mesh.shard);
+      io.key("tensor", in.mesh.tensor, at_least(1));
     });
+    io.key("allow_tensor_across_nodes", in.mesh.allow_tensor_across_nodes);
     io.automatic("ranks_per_node", in.mesh.ranks_per_node);
   });
+  io.section("tensor", [&] { io.key("residual", in.tensor.residual); });
   io.section("sharding", [&] {
     io.key("strategy", in.sharding.strategy);
     io.key("wrap", in.sharding.wrap.wrap);

@@ -50,6 +50,7 @@ struct Inputs {
   model::LlamaConfig model;
   checkpoint::PretrainedOptions pretrained;
   comm::MeshOptions mesh;
+  sharding::TensorOptions tensor;
   sharding::ShardingOptions sharding;
   sharding::PrecisionOptions precision;
   model::MemoryOptions memory;

@@ -13,6 +13,7 @@
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "sharding/tensor_parallel.hpp"
 #include "train/shared_tokens.hpp"
 
 namespace llamesh::train {
@@ -119,9 +120,12 @@ Setup lay_out(const Inputs& inputs, comm::Topology topology) {
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
+  sharding::check_tensor_parallel(in.model, setup.mesh, in.tensor,
+                                  in.train.micro_batch * in.data.sequence_length);
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
   setup.layout = std::make_unique<const sharding::ShardLayout>(
-      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh);
+      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh,
+      sharding::tensor_parallel_placements(*setup.table, setup.mesh, in.tensor));
   if (in.train.epochs == 0) check_schedule(in);
   return setup;
 }

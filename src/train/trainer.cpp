@@ -56,10 +56,14 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       state_(*setup.layout, mesh_, setup.inputs.precision,
              optim::moments_of(setup.inputs.optimizer.name)),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
+      tensor_(sharding::make_tensor_parallel(
+          mesh_, setup.inputs.tensor,
+          setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
+          setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       optimizer_(setup.inputs.optimizer, state_),
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
-             setup.inputs.precision.parameters),
+             setup.inputs.precision.parameters, *tensor_),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
           data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {

@@ -14,6 +14,7 @@
 #include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
+#include "sharding/tensor_parallel.hpp"
 #include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
 #include "train/setup.hpp"
@@ -90,6 +91,7 @@ class Trainer {
   std::vector<int> data_ranks_;           ///< the same as ranks of the world
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
+  std::unique_ptr<model::TensorParallel> tensor_;
   optim::Optimizer optimizer_;
   model::Llama llama_;
   std::optional<data::Loader> loader_;
