@@ -19,7 +19,7 @@ void copy_cast(const Tensor& to, const Tensor& from);
 void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate);
 
 /// out (count, fp32) = or += the sum of `parts`, each `count` elements of `dtype`, in their order.
-/// A part may be `out`. Block by block, so that the sum stays in cache while the parts stream by.
+/// A part may be `out`. Block by block, so that the sum stays in cache.
 void sum_parts(float* out, std::span<const std::byte* const> parts, DType dtype, std::int64_t count,
                Accumulate accumulate);
 

@@ -6,23 +6,23 @@
 
 namespace llamesh::train {
 
-/// The line of a terminal of so many columns: a bar, then as many of the fields and the time left
-/// as fit, the most important first. Shorter than `columns`, so that no terminal wraps it. `done`
-/// goes from 0 to 1.
+/// The progress line for a terminal of `columns` columns: a bar, then as many of the fields and the
+/// time left as fit, the most important first. Shorter than `columns`, so that no terminal wraps
+/// it. `done` goes from 0 to 1.
 std::string bar_line(double done, std::vector<std::string> fields, double seconds_left,
                      int columns);
 
-/// What a person sees of long work: a line of the log every `every_steps`. On a terminal log.txt
-/// alone has these lines, and one line of the terminal is redrawn at every step, as wide as the
+/// Shows the progress of long work: a line of the log every `every_steps`. On a terminal only
+/// log.txt gets these lines, and one line of the terminal is redrawn at every step, as wide as the
 /// terminal is then. Silent on ranks other than 0.
-class Progress {
+class ProgressBar {
  public:
-  Progress(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps);
-  ~Progress();  ///< Ends the terminal line.
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  ProgressBar(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps);
+  ~ProgressBar();  ///< Ends the terminal line.
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// A step is done; `fields` tell of it, the most important first, in ASCII. `seconds` since the
+  /// A step is done, described by `fields`, the most important first, in ASCII. `seconds` since the
   /// start of the first one.
   void show(std::int64_t step, const std::vector<std::string>& fields, double seconds);
   /// Clears the bar's line, so that something else can be printed.
