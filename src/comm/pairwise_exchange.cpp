@@ -17,14 +17,14 @@ constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // of an all-red
 constexpr std::int64_t broadcast_bytes = std::int64_t{64} << 20U;
 constexpr int tag = 1;
 
-/// One direction of an exchange: pieces numbered step by step, a few of them under way.
+/// One direction of an exchange: pieces numbered step by step, a few of them in flight.
 class Flow {
  public:
   template <class Post>
   void post_up_to(std::int64_t total, Post&& post) {
     for (; posted_ < total && posted_ - done_ < in_flight; ++posted_) post(posted_, &slot(posted_));
   }
-  /// Whether the oldest piece under way is complete; it is not counted as done yet.
+  /// Whether the oldest piece in flight is complete; it is not counted as done yet.
   bool oldest_complete(std::string_view doing) {
     if (done_ == posted_) return false;
     int complete = 0;

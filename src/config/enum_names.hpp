@@ -12,11 +12,11 @@
 
 namespace llamesh::config {
 
-/// The words of an enum in the inputs.
+/// The names of an enum's values in the inputs.
 template <class E>
 struct EnumNames {
   std::vector<std::pair<std::string_view, E>> words;
-  std::vector<std::string_view> planned = {};  ///< documented words that are refused for now
+  std::vector<std::string_view> planned = {};  ///< documented names that are not implemented
 };
 
 /// The only value of rope_scaling.rope_type.

@@ -60,8 +60,8 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("wrap", in.sharding.wrap.wrap);
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
     io.key("prefetch", in.sharding.prefetch, from_to(0, 1));
-    io.refused("offload", "offloading is not there yet; leave it out");
-    io.refused("spec", "partition-spec files are not there yet; choose a sharding.strategy");
+    io.refused("offload", "offloading is not implemented; leave it out");
+    io.refused("spec", "partition-spec files are not implemented; choose a sharding.strategy");
   });
   io.section("precision", [&] {
     io.key("parameters", in.precision.parameters);
@@ -141,7 +141,8 @@ void all_keys(Io& io, Inputs& in) {
   });
   io.section("log", [&] {
     io.key("every_steps", in.log.every_steps, at_least(1));
-    io.refused("tensorboard", "TensorBoard files are not there yet; metrics.jsonl has every step");
+    io.refused("tensorboard",
+               "TensorBoard files are not implemented; metrics.jsonl has every step");
   });
 }
 

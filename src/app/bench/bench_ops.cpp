@@ -56,8 +56,8 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   const auto b = size_of(dtype);
   const RandomTokens tokens(chunk, V);
   const RandomMatrix logits(dtype, chunk, V), losses(DType::f32, 1, chunk);
-  // The gradient overwrites the logits, so later calls see other numbers; none takes another path
-  // for that.
+  // The gradient overwrites the logits, so later calls read other values; the time does not depend
+  // on them.
   print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
     ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
   });
@@ -84,7 +84,7 @@ void elementwise(double memory) {
   print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
 }
 
-/// The FLOPs that causality leaves: 2 products forward, 5 backward, of T (T + 1) / 2 scores a head.
+/// The FLOPs of causal attention: 2 matmuls forward, 5 backward, of T (T + 1) / 2 scores a head.
 void attention(const Shapes& shapes, DType dtype, double peak) {
   auto& stream = device::compute_stream();
   const auto& s = shapes.attention;
@@ -120,7 +120,7 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
 }  // namespace
 
 int bench_ops(const std::string& device) {
-  use_lone_device(device);
+  use_single_device(device);
   const bool on_gpu = device::compute_stream().on_gpu();
   const Shapes& s = on_gpu ? of_8b : of_100m;
   const auto memory = measured_memory_rate();
@@ -132,7 +132,7 @@ int bench_ops(const std::string& device) {
     norm_and_activation(s, dtype, memory);
     vocabulary(s, dtype, memory);
   }
-  fmt::print("Above 100 % the numbers stay in the last-level cache.\n");
+  fmt::print("Above 100 % the data stay in the last-level cache.\n");
   const auto peak = [&](DType dtype) {
     return on_gpu ? measured_gemm_rate(dtype) : measured_fma_rate();
   };
