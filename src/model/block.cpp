@@ -22,6 +22,17 @@ struct QkvSlices {
   Tensor q, k, v;
 };
 
+ops::AttentionCall attention_call(const BlockContext& x, const BlockActivations& a) {
+  const QkvSlices s(x, a.qkv);
+  return {.shape = attention_shape(x),
+          .q = s.q,
+          .k = s.k,
+          .v = s.v,
+          .document_starts = x.document_starts,
+          .out = a.attention,
+          .log_sum_exp = a.log_sum_exp};
+}
+
 void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
   // q and k are neighbours: one call turns the heads of both.
   const QkvSlices s(x, qkv);
@@ -33,8 +44,13 @@ void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
 void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Tensor sum,
           const Residual& in) {
   const Entered entered(x.weights, leaf.module, x.pass);
-  ops::rms_norm(x.stream, normed, rms, in.delta ? sum : Tensor(), in.x, in.delta,
-                x.weights.parameter(leaf.weight), static_cast<float>(x.config.rms_norm_eps));
+  ops::rms_norm(x.stream, {.x = in.x,
+                           .delta = in.delta,
+                           .sum = in.delta ? sum : Tensor(),
+                           .w = x.weights.parameter(leaf.weight),
+                           .eps = static_cast<float>(x.config.rms_norm_eps),
+                           .y = normed,
+                           .inverse_rms = rms});
 }
 
 /// Adds to d_residual what comes back through a norm.
@@ -42,17 +58,21 @@ void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Ten
                    Tensor rms) {
   const Entered entered(x.weights, leaf.module, Pass::backward);
   const auto [dw, how] = x.weights.gradient(leaf.weight);
-  ops::rms_norm_backward(x.stream, x.scratch.d_residual, Accumulate::yes, dw, how, d_normed, input,
-                         rms, x.weights.parameter(leaf.weight));
+  ops::rms_norm_backward(x.stream, {.x = input,
+                                    .w = x.weights.parameter(leaf.weight),
+                                    .inverse_rms = rms,
+                                    .dy = d_normed,
+                                    .dx = x.scratch.d_residual,
+                                    .accumulate_dx = Accumulate::yes,
+                                    .dw = dw,
+                                    .accumulate_dw = how});
 }
 
 void attention_forward(const BlockContext& x, const LayerIds& l, const BlockActivations& a) {
   const Entered entered(x.weights, l.self_attn, x.pass);
   linear(x.stream, x.weights, x.pass, {l.q_proj, l.k_proj, l.v_proj}, a.qkv, a.normed_input);
   rotate(x, a.qkv, ops::Rotation::forward);
-  const QkvSlices s(x, a.qkv);
-  ops::attention(x.stream, a.attention, a.log_sum_exp, s.q, s.k, s.v, x.document_starts,
-                 attention_shape(x));
+  ops::attention(x.stream, attention_call(x, a));
   linear(x.stream, x.weights, x.pass, {l.o_proj}, x.scratch.delta, a.attention);
 }
 
@@ -78,10 +98,10 @@ void attention_backward(const BlockContext& x, const LayerIds& l, const BlockAct
   const Scratch& s = x.scratch;
   linear_backward(x.stream, x.weights, {l.o_proj}, s.d_attention, Accumulate::no, s.d_residual,
                   a.attention);
-  const QkvSlices in(x, a.qkv);
   const QkvSlices d(x, s.d_qkv);
-  ops::attention_backward(x.stream, d.q, d.k, d.v, s.d_attention, in.q, in.k, in.v, a.attention,
-                          a.log_sum_exp, s.d_softmax, x.document_starts, attention_shape(x));
+  ops::attention_backward(
+      x.stream, attention_call(x, a),
+      {.dout = s.d_attention, .dq = d.q, .dk = d.k, .dv = d.v, .delta = s.d_softmax});
   rotate(x, s.d_qkv, ops::Rotation::backward);
   linear_backward(x.stream, x.weights, {l.q_proj, l.k_proj, l.v_proj}, s.delta, Accumulate::no,
                   s.d_qkv, a.normed_input);

@@ -82,7 +82,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
     tokens = tokens.subspan(count);
   }
   const Entered head(weights_, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight));
+  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   device::download(stream_, logits_on_host_.data(), logits_);
   return logits_on_host_;
 }
@@ -118,9 +118,13 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
 /// residual += delta; normed = norm(residual).
 void Decoder::norm(const Leaf& leaf, const Space& s, bool with_delta) {
   const Entered entered(weights_, leaf.module, Pass::evaluate);
-  ops::rms_norm(stream_, s.normed, s.rms, with_delta ? s.residual : Tensor(), s.residual,
-                with_delta ? s.delta : Tensor(), weights_.parameter(leaf.weight),
-                static_cast<float>(config_.rms_norm_eps));
+  ops::rms_norm(stream_, {.x = s.residual,
+                          .delta = with_delta ? s.delta : Tensor(),
+                          .sum = with_delta ? s.residual : Tensor(),
+                          .w = weights_.parameter(leaf.weight),
+                          .eps = static_cast<float>(config_.rms_norm_eps),
+                          .y = s.normed,
+                          .inverse_rms = s.rms});
 }
 
 void Decoder::attend(const LayerIds& layer, std::size_t index, const Space& s) {
@@ -143,7 +147,9 @@ void Decoder::attend(const LayerIds& layer, std::size_t index, const Space& s) {
   const ops::AttentionShape shape{1, count, config_.num_attention_heads,
                                   config_.num_key_value_heads, config_.head_dim};
   if (position_ == 0)
-    ops::attention(stream_, s.attention, s.log_sum_exp, q, k, v, Tensor(), shape);
+    ops::attention(
+        stream_,
+        {.shape = shape, .q = q, .k = k, .v = v, .out = s.attention, .log_sum_exp = s.log_sum_exp});
   else
     ops::cached_attention(stream_, s.attention, q, keys_[index], values_[index], shape, position_);
   linear(stream_, weights_, Pass::evaluate, {layer.o_proj}, s.delta, s.attention);

@@ -65,7 +65,8 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const Residual hidden = forward(x, batch.tokens);
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits, final_norm(x, hidden), weights.parameter(table_.lm_head.weight));
+  ops::linear(stream_, logits, final_norm(x, hidden), weights.parameter(table_.lm_head.weight),
+              Accumulate::no);
 }
 
 Residual Llama::forward(const BlockContext& x, const Tensor& tokens) {
@@ -82,9 +83,13 @@ Residual Llama::forward(const BlockContext& x, const Tensor& tokens) {
 /// Returns the normed hidden state (M, D) after the last layer. Its module is entered by the
 /// caller.
 Tensor Llama::final_norm(const BlockContext& x, const Residual& hidden) {
-  ops::rms_norm(stream_, x.scratch.normed_last, x.scratch.last_rms, x.scratch.last, hidden.x,
-                hidden.delta, x.weights.parameter(table_.norm.weight),
-                static_cast<float>(config_.rms_norm_eps));
+  ops::rms_norm(stream_, {.x = hidden.x,
+                          .delta = hidden.delta,
+                          .sum = x.scratch.last,
+                          .w = x.weights.parameter(table_.norm.weight),
+                          .eps = static_cast<float>(config_.rms_norm_eps),
+                          .y = x.scratch.normed_last,
+                          .inverse_rms = x.scratch.last_rms});
   return x.scratch.normed_last;
 }
 
@@ -100,7 +105,7 @@ void Llama::chunked_losses(const Tensor& weight, const Tensor& targets, float sc
   for (std::int64_t first = 0; first < tokens; first += s.logits.rows()) {
     const std::int64_t count = std::min(s.logits.rows(), tokens - first);
     const Tensor logits = s.logits.slice_rows(0, count);
-    ops::linear(stream_, logits, s.normed_last.slice_rows(first, count), weight);
+    ops::linear(stream_, logits, s.normed_last.slice_rows(first, count), weight, Accumulate::no);
     ops::cross_entropy(stream_, s.losses.slice(first, count), logits, targets.slice(first, count),
                        scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
@@ -133,8 +138,14 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
     dw.accumulate = Accumulate::yes;
   });
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
-  ops::rms_norm_backward(stream_, s.d_residual, Accumulate::no, d_norm, how, s.delta, s.last,
-                         s.last_rms, x.weights.parameter(table_.norm.weight));
+  ops::rms_norm_backward(stream_, {.x = s.last,
+                                   .w = x.weights.parameter(table_.norm.weight),
+                                   .inverse_rms = s.last_rms,
+                                   .dy = s.delta,
+                                   .dx = s.d_residual,
+                                   .accumulate_dx = Accumulate::no,
+                                   .dw = d_norm,
+                                   .accumulate_dw = how});
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {
