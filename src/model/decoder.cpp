@@ -76,7 +76,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
     tokens = tokens.subspan(count);
   }
   const Entered head(weights_, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight));
+  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   stream_.wait(tensor_.all_gather(all_logits_, logits_));
   device::download(stream_, logits_on_host_.data(), all_logits_);
   return logits_on_host_;

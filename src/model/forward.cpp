@@ -20,8 +20,13 @@ Residual forward(const BlockContext& x, const ParameterTable& table, const Activ
 
 Tensor final_norm(const BlockContext& x, const ParameterTable& table, const Activations& a,
                   const Residual& hidden) {
-  ops::rms_norm(x.stream, a.normed_last, a.last_rms, a.last, hidden.x, hidden.delta,
-                x.weights.parameter(table.norm.weight), static_cast<float>(x.config.rms_norm_eps));
+  ops::rms_norm(x.stream, {.x = hidden.x,
+                           .delta = hidden.delta,
+                           .sum = a.last,
+                           .w = x.weights.parameter(table.norm.weight),
+                           .eps = static_cast<float>(x.config.rms_norm_eps),
+                           .y = a.normed_last,
+                           .inverse_rms = a.last_rms});
   return a.normed_last;
 }
 

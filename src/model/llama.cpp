@@ -68,7 +68,7 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits, final_norm(x, table_, activations_, hidden),
-              weights.parameter(table_.lm_head.weight));
+              weights.parameter(table_.lm_head.weight), Accumulate::no);
 }
 
 /// The losses of all tokens, by way of logits for loss_chunk tokens at a time: the full (M, V)
@@ -83,7 +83,7 @@ void Llama::chunked_losses(const Tensor& normed, const Tensor& weight, const Ten
   for (std::int64_t first = 0; first < tokens; first += a.logits.rows()) {
     const std::int64_t count = std::min(a.logits.rows(), tokens - first);
     const Tensor logits = a.logits.slice_rows(0, count);
-    ops::linear(stream_, logits, normed.slice_rows(first, count), weight);
+    ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
     ops::cross_entropy(stream_, a.losses.slice(first, count), logits, targets.slice(first, count),
                        scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
@@ -118,8 +118,14 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
   });
   stream_.wait(tensor_.reduce(x.delta));
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
-  ops::rms_norm_backward(stream_, x.d_residual, Accumulate::no, d_norm, how, x.delta, a.last,
-                         a.last_rms, x.weights.parameter(table_.norm.weight));
+  ops::rms_norm_backward(stream_, {.x = a.last,
+                                   .w = x.weights.parameter(table_.norm.weight),
+                                   .inverse_rms = a.last_rms,
+                                   .dy = x.delta,
+                                   .dx = x.d_residual,
+                                   .accumulate_dx = Accumulate::no,
+                                   .dw = d_norm,
+                                   .accumulate_dw = how});
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {

@@ -90,7 +90,7 @@ TEST_P(Linear, GradientsAreFiniteDifferences) {
 
 TEST_P(Linear, RefusesShapesThatDoNotFit) {
   const Matrix x(dtype(), 4, 6), w(dtype(), 5, 7), y(dtype(), 4, 5);
-  EXPECT_THROW(ops::linear(stream, y, x, w), std::exception);
+  EXPECT_THROW(ops::linear(stream, y, x, w, Accumulate::no), std::exception);
 }
 
 // Both ways are the product, to the rounding of the result.
@@ -104,7 +104,7 @@ TEST(Bf16Products, AreAlikeInBothWays) {
     ops::use_bf16_products(way);
     EXPECT_EQ(ops::bf16_products(), way);
     const Matrix y(DType::bf16, 37, 50);
-    ops::linear(stream, y, x, w);
+    ops::linear(stream, y, x, w, Accumulate::no);
     expect_near(y.numbers(), exact, tolerance(DType::bf16), std::string(name_of(way)).c_str());
   }
   ops::use_bf16_products(taken);

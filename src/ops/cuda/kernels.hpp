@@ -20,11 +20,10 @@
 /// the CPU's, and compile for sm_80 and sm_90a. None has run on a GPU yet, so no time has been
 /// measured.
 namespace LLAMESH_OPS_CUDA {
+#define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
 #include "ops/kernels.inc"
+#undef LLAMESH_KERNEL
 
-/// As in ops.hpp.
-std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
-                           const AttentionShape& shape);
 /// "cuDNN 9.19.0", or "built-in kernels" and why. Throws nothing.
 std::string attention_library();
 }  // namespace LLAMESH_OPS_CUDA
