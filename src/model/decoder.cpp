@@ -37,6 +37,7 @@ PassShape Decoder::shape(std::int64_t tokens) const {
   return {.batch = 1,
           .sequence = tokens,
           .residual_rows = tensor_.residual_rows(tokens),
+          .tensor_ranks = tensor_.size(),
           .dtype = dtype_,
           .has_backward = false};
 }

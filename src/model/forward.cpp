@@ -11,7 +11,7 @@ Residual forward(const BlockContext& x, const ParameterTable& table, const Activ
     const Entered entered(x.weights, table.embed_tokens.module, x.pass);
     // Each rank looks up the tokens that are in its part of the vocabulary.
     const Tensor rows = x.weights.parameter(table.embed_tokens.weight);
-    ops::embedding(x.stream, x.tensor.summand(hidden.x), tokens, rows);
+    ops::embedding(x.stream, x.tensor.summand(hidden.x), tokens, rows, first_class(x));
     x.stream.wait(x.tensor.reduce(hidden.x));
   }
   for (const auto& block : a.blocks) hidden = block->forward(x, hidden);
