@@ -19,14 +19,15 @@
 /// bits of GEMMs.
 namespace llamesh::ops {
 
-// --- Linear layers (GEMM). x (M, in) rows, w (out, in) dense, y (M, out) rows. ---
+// --- Linear layers (GEMM). x (M, in) rows, w (out, in) rows, y (M, out) rows. ---
 
 /// y = x w^T, or y += x w^T. y may be fp32 where x and w are bf16.
 extern const Kernel<void(Stream&, Tensor y, Tensor x, Tensor w, Accumulate accumulate)> linear;
 /// dx (M, in) = or += dy (M, out) w.
 extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate)>
     linear_backward_input;
-/// dw (out, in) = or += dy^T x. dw is fp32 or bf16, whatever the others are.
+/// dw (out, in) rows = or += dy^T x. dw is fp32 or bf16, whatever the others are; on a GPU it is
+/// dense where it is bf16 and they are fp32.
 extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate)>
     linear_backward_weight;
 
