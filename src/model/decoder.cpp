@@ -96,7 +96,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   {
     const Entered embedding(weights_, table_.embed_tokens.module, Pass::evaluate);
-    ops::embedding(stream_, s.residual, ids, weights_.parameter(table_.embed_tokens.weight));
+    ops::embedding(stream_, s.residual, ids, weights_.parameter(table_.embed_tokens.weight), 0);
   }
   for (std::size_t i = 0; i < table_.layers.size(); ++i) {
     const auto& layer = table_.layers[i];

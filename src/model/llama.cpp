@@ -73,7 +73,7 @@ Residual Llama::forward(const BlockContext& x, const Tensor& tokens) {
   Residual hidden{activations_.blocks.front().input, {}};
   {
     const Entered entered(x.weights, table_.embed_tokens.module, x.pass);
-    ops::embedding(stream_, hidden.x, tokens, x.weights.parameter(table_.embed_tokens.weight));
+    ops::embedding(stream_, hidden.x, tokens, x.weights.parameter(table_.embed_tokens.weight), 0);
   }
   for (std::size_t i = 0; i < table_.layers.size(); ++i)
     hidden = block_forward(x, table_.layers[i], hidden, activations_.blocks[i]);
@@ -154,7 +154,7 @@ void Llama::backward(const BlockContext& x, const Tensor& tokens) {
 
   const Entered entered(x.weights, table_.embed_tokens.module, Pass::backward);
   const auto [d_table, how] = x.weights.gradient(table_.embed_tokens.weight);
-  ops::embedding_backward(stream_, d_table, x.scratch.d_residual, tokens, how);
+  ops::embedding_backward(stream_, d_table, x.scratch.d_residual, tokens, 0, how);
 }
 
 }  // namespace llamesh::model
