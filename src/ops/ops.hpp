@@ -19,24 +19,28 @@
 /// bits of GEMMs.
 namespace llamesh::ops {
 
-// --- Linear layers (GEMM). x (M, in) rows, w (out, in) dense, y (M, out) rows. ---
+// --- Linear layers (GEMM). x (M, in) rows, w (out, in) rows, y (M, out) rows. ---
 
 /// y = x w^T, or y += x w^T. y may be fp32 where x and w are bf16.
 extern const Kernel<void(Stream&, Tensor y, Tensor x, Tensor w, Accumulate accumulate)> linear;
 /// dx (M, in) = or += dy (M, out) w.
 extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate)>
     linear_backward_input;
-/// dw (out, in) = or += dy^T x. dw is fp32 or bf16, whatever the others are.
+/// dw (out, in) rows = or += dy^T x. dw is fp32 or bf16, whatever the others are; on a GPU it is
+/// dense where it is bf16 and they are fp32.
 extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate)>
     linear_backward_weight;
 
-// --- Embedding. tokens (M) int32, table (V, D). ---
+// --- Embedding. tokens (M) int32; table (rows, D) holds rows [first_row, first_row + rows) of the
+// vocabulary: all of it, or the part of one rank (Megatron's VocabParallelEmbedding). ---
 
-/// out (M, D) = table[tokens].
-extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table)> embedding;
-/// dtable (V, D) = or += the sums of dout over equal tokens, in token order (deterministic). dtable
-/// fp32 or bf16.
-extern const Kernel<void(Stream&, Tensor dtable, Tensor dout, Tensor tokens, Accumulate accumulate)>
+/// out (M, D) = table[tokens - first_row], zeros where a token is not of this part.
+extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row)>
+    embedding;
+/// dtable (rows, D) = or += the sums of dout over equal tokens, in token order (deterministic).
+/// dtable fp32 or bf16.
+extern const Kernel<void(Stream&, Tensor dtable, Tensor dout, Tensor tokens, std::int64_t first_row,
+                         Accumulate accumulate)>
     embedding_backward;
 
 // --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). ---
@@ -100,6 +104,21 @@ enum class WithGradient : bool { no, yes };
 extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor targets, float scale,
                          WithGradient gradient)>
     cross_entropy;
+
+// --- The same of a vocabulary that is cut into t parts, the ranks of a group having one each:
+// logits (M, cols) of classes [first_class, first_class + cols). As Megatron's vocab-parallel
+// cross-entropy, but with one gather between two kernels. ---
+
+/// part (M, 3) fp32 of each row: the largest logit, the sum of exp(logit - largest), and the
+/// target's logit, 0 if that is of another part. Zeros where ignored.
+extern const Kernel<void(Stream&, Tensor part, Tensor logits, Tensor targets,
+                         std::int64_t first_class)>
+    cross_entropy_part;
+/// As cross_entropy(), from the parts (t, M, 3) of all ranks in rank order. Losses are the same
+/// bits on all ranks, since they are merged in that order.
+extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor parts, Tensor targets,
+                         std::int64_t first_class, float scale, WithGradient gradient)>
+    cross_entropy_from_parts;
 
 // --- Elementwise, dense tensors. ---
 

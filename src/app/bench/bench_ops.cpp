@@ -76,9 +76,9 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   });
   const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
   print_rate("embedding", dtype, 2 * chunk * D * b, memory,
-             [&] { ops::embedding(stream, x, tokens, table); });
+             [&] { ops::embedding(stream, x, tokens, table, 0); });
   print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
-             [&] { ops::embedding_backward(stream, dtable, x, tokens, Accumulate::no); });
+             [&] { ops::embedding_backward(stream, dtable, x, tokens, 0, Accumulate::no); });
 }
 
 void elementwise(double memory) {

@@ -12,8 +12,9 @@
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda
 #endif
 
-/// The kernels of ops.hpp on a GPU. Nothing waits for the stream but sum_of_squares(). A token or
-/// target out of range stops the device with an error that the next wait for the stream reports.
+/// The kernels of ops.hpp on a GPU. Nothing waits for the stream but sum_of_squares(). A token
+/// below zero or a target beyond the vocabulary stops the device with an error that the next wait
+/// for the stream reports.
 /// Results are the same in every run: no sum is taken in an order that may change.
 ///
 /// State: all but the linear layers and the attention by cuDNN have run under the emulator against
