@@ -9,7 +9,7 @@
 #include "app/bench/bench.hpp"
 #include "app/commands/commands.hpp"
 #include "app/report/report.hpp"
-#include "config/reader.hpp"
+#include "config/key_reader.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -10,7 +10,7 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
 #include "device/staging.hpp"
 #include "ops/ops.hpp"

@@ -5,7 +5,7 @@
 
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::app {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
 #include "data/mapped_file.hpp"

@@ -13,12 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "checkpoint/checkpoint_options.hpp"
 #include "checkpoint/lease.hpp"
-#include "checkpoint/options.hpp"
-#include "checkpoint/reader.hpp"
 #include "checkpoint/state.hpp"
+#include "checkpoint/state_reader.hpp"
+#include "checkpoint/state_writer.hpp"
 #include "checkpoint/store_folder.hpp"
-#include "checkpoint/writer.hpp"
 #include "comm/communicator.hpp"
 #include "device/buffer.hpp"
 

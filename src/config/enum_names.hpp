@@ -6,9 +6,9 @@
 
 #include "checkpoint/hf/hf_options.hpp"
 #include "data/data_options.hpp"
-#include "model/options.hpp"
-#include "optim/options.hpp"
-#include "sharding/options.hpp"
+#include "model/memory_options.hpp"
+#include "optim/optimizer_options.hpp"
+#include "sharding/sharding_options.hpp"
 
 namespace llamesh::config {
 

@@ -5,10 +5,10 @@
 
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
+#include "config/key_reader.hpp"
+#include "config/key_writer.hpp"
 #include "config/keys.hpp"
-#include "config/reader.hpp"
 #include "config/tree.hpp"
-#include "config/writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "data/file_patterns.hpp"
@@ -27,7 +27,7 @@ std::filesystem::path beside(const Node& path, const std::string& name) {
 
 /// The keys of a model's shape as they would be written in a file.
 Node tree_of(model::LlamaConfig shape, const std::string& name) {
-  Writer writer;
+  KeyWriter writer;
   shape_keys(writer, shape);
   return parse_tree(writer.text(), name);
 }
@@ -169,7 +169,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   include_hf_folder(root, name);
   include_model_file(root, name);
   Inputs inputs;
-  Reader reader(root);
+  KeyReader reader(root);
   all_keys(reader, inputs);
   reader.finish();
   complete(inputs, name);
@@ -206,7 +206,7 @@ void expand_patterns(data::DataOptions& data, const std::string& name) {
 }
 
 std::string to_yaml(const Inputs& inputs) {
-  Writer writer;
+  KeyWriter writer;
   Inputs copy = inputs;  // the list of keys serves reading too, so it takes variables
   all_keys(writer, copy);
   return writer.text();

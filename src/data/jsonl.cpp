@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t longest_record = std::size_t{256} << 20;
 constexpr std::string_view white_space = " \t\r\n";
 
-struct Message {
+struct ChatMessage {
   std::optional<std::string> role;
   std::optional<std::string> content;
 };
@@ -24,7 +24,7 @@ struct Fields {
   std::optional<std::string> instruction;
   std::optional<std::string> input;
   std::optional<std::string> output;
-  std::optional<std::vector<Message>> messages;
+  std::optional<std::vector<ChatMessage>> messages;
 };
 
 /// Takes the fields that are known out of the parser's events and lets all else pass, so that no
@@ -67,7 +67,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     --depth_;
     if (depth_ == 2 && in_messages_) {
-      const Message& message = fields_.messages->back();
+      const ChatMessage& message = fields_.messages->back();
       if (!message.role || !message.content) refuse_message();
       key_ = "messages";
     }
@@ -141,7 +141,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;           ///< the last one of the root object, or of a message
 };
 
-Document chat(std::vector<Message> messages, const LineNumber& where) {
+Document chat(std::vector<ChatMessage> messages, const LineNumber& where) {
   constexpr std::array<std::string_view, 3> roles = {"system", "user", "assistant"};
   Document document;
   std::string prompt;

@@ -24,7 +24,7 @@ Loader::Loader(const TrainingData& data, const BatchPartition& partition, std::u
           partition.ranks, partition.micro_batch);
   expects(partition.rank >= 0 && partition.rank < partition.ranks, "data rank {} of {}",
           partition.rank, partition.ranks);
-  ring_.assign(ring_size, Batch(partition.micro_batch, partition.sequence_length));
+  ring_.assign(ring_size, TokenBatch(partition.micro_batch, partition.sequence_length));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -37,7 +37,7 @@ Loader::~Loader() {
   thread_.join();
 }
 
-const Batch& Loader::next() {
+const TokenBatch& Loader::next() {
   std::unique_lock lock(mutex_);
   ++taken_;
   changed_.notify_all();  // the batch before is free now
@@ -72,7 +72,7 @@ void Loader::run() {
   }
 }
 
-void Loader::fill(Batch& batch, std::int64_t number) const {
+void Loader::fill(TokenBatch& batch, std::int64_t number) const {
   const std::int64_t step = number / partition_.micro_batches();
   const std::int64_t micro = number % partition_.micro_batches();
   const std::int64_t position =

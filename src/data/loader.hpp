@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "data/batch.hpp"
 #include "data/sampler.hpp"
+#include "data/token_batch.hpp"
 #include "data/training_data.hpp"
 
 namespace llamesh::data {
@@ -41,20 +41,20 @@ class Loader {
 
   /// The next micro-batch; valid until the next call. Throws what went wrong while reading it, for
   /// example a token id outside the vocabulary.
-  const Batch& next();
+  const TokenBatch& next();
   /// Sequences in an epoch.
   std::int64_t epoch_length() const { return sampler_.epoch_length(); }
 
  private:
   void run();
-  void fill(Batch& batch, std::int64_t number) const;
+  void fill(TokenBatch& batch, std::int64_t number) const;
 
   const TrainingData& data_;
   BatchPartition partition_;
   Sampler sampler_;
-  std::int64_t first_;       ///< number of the first micro-batch, counted from step 0
-  std::vector<Batch> ring_;  ///< batch k lies in slot k % size
-  std::mutex mutex_;         ///< guards what follows
+  std::int64_t first_;            ///< number of the first micro-batch, counted from step 0
+  std::vector<TokenBatch> ring_;  ///< batch k lies in slot k % size
+  std::mutex mutex_;              ///< guards what follows
   std::condition_variable changed_;
   std::int64_t filled_ = 0;  ///< batches made
   std::int64_t taken_ = 0;   ///< batches handed out; the last one is still in use

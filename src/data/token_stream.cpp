@@ -6,9 +6,30 @@
 #include <utility>
 
 #include "core/error.hpp"
-#include "data/random_tokens.hpp"
+#include "core/philox.hpp"
 
 namespace llamesh::data {
+namespace {
+
+constexpr std::int64_t random_stream_size = std::int64_t{1} << 40;  // far more than a run can read
+
+/// Writes tokens [first, first + out.size()) of an endless stream of ids below `vocab_size`. Token
+/// i is a function of (seed, vocab_size, i) only: Philox's word i times vocab_size / 2^32 (uniform
+/// to within vocab_size / 2^32).
+void draw_tokens(std::uint64_t seed, std::int64_t vocab_size, std::int64_t first,
+                 std::span<std::int32_t> out) {
+  const std::uint64_t key = seed ^ name_hash("random tokens");
+  const auto begin = static_cast<std::uint64_t>(first);
+  auto words = philox(key, 0, begin / 4);
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::uint64_t at = begin + i;
+    if (i > 0 && at % 4 == 0) words = philox(key, 0, at / 4);
+    out[i] =
+        static_cast<std::int32_t>((words[at % 4] * static_cast<std::uint64_t>(vocab_size)) >> 32U);
+  }
+}
+
+}  // namespace
 
 TokenStream::TokenStream(const DataOptions& options, std::span<const std::string> files,
                          std::int64_t vocab_size, std::optional<TokenizedText> tokenized)

@@ -24,7 +24,7 @@ ValidationData::ValidationData(const TokenStream& stream, const BatchPartition& 
   if (limit > 0) batches_ = std::min(batches_, limit);
 }
 
-void ValidationData::read(std::int64_t k, Batch& batch) const {
+void ValidationData::read(std::int64_t k, TokenBatch& batch) const {
   expects(k >= 0 && k < batches_, "validation batch {} of {}", k, batches_);
   const std::int64_t first = (k * partition_.ranks + partition_.rank) * partition_.micro_batch;
   for (std::int64_t row = 0; row < partition_.micro_batch; ++row)

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "data/batch.hpp"
 #include "data/loader.hpp"
+#include "data/token_batch.hpp"
 
 namespace llamesh::data {
 
@@ -20,7 +20,7 @@ class ValidationData {
   /// Batches of each rank.
   std::int64_t batches() const { return batches_; }
   /// Fills batch `k` of this rank; `batch` must have room for micro_batch x sequence_length.
-  void read(std::int64_t k, Batch& batch) const;
+  void read(std::int64_t k, TokenBatch& batch) const;
 
  private:
   const TokenStream& stream_;

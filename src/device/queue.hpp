@@ -28,4 +28,7 @@ class Stream::Queue {
   static Event::State* state_of(const Event& event) { return event.state_.get(); }
 };
 
+/// A queue of the CPU: a thread that does the work.
+std::unique_ptr<Stream::Queue> make_worker();
+
 }  // namespace llamesh::device

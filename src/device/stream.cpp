@@ -3,7 +3,6 @@
 #include "device/cuda.hpp"
 #include "device/device.hpp"
 #include "device/queue.hpp"
-#include "device/worker.hpp"
 
 namespace llamesh::device {
 

@@ -1,11 +1,11 @@
-#include "device/worker.hpp"
-
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
+
+#include "device/queue.hpp"
 
 namespace llamesh::device {
 namespace {

@@ -5,7 +5,7 @@
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
 #include "model/llama_config.hpp"
-#include "model/options.hpp"
+#include "model/memory_options.hpp"
 
 /// B batch, T sequence, M = B T tokens, D hidden, H heads, K kv heads, E head dim, F intermediate,
 /// V vocabulary.

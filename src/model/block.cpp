@@ -1,6 +1,6 @@
 #include "model/block.hpp"
 
-#include "model/linear.hpp"
+#include "model/linear_layer.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "device/device.hpp"
-#include "model/linear.hpp"
+#include "model/linear_layer.hpp"
 #include "model/planner.hpp"
-#include "model/rope.hpp"
+#include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
 // M tokens at hand, D hidden, H heads, K kv heads, E head dim, F intermediate, V vocabulary

@@ -6,7 +6,7 @@
 
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
-#include "model/rope.hpp"
+#include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
 // B batch, T sequence, M = B T tokens, D hidden, E head dim, V vocabulary

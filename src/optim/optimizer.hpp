@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "optim/options.hpp"
+#include "optim/optimizer_options.hpp"
 #include "sharding/sharded_state.hpp"
 
 namespace llamesh::optim {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "optim/options.hpp"
+#include "optim/optimizer_options.hpp"
 
 namespace llamesh::optim {
 

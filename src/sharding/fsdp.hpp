@@ -5,8 +5,8 @@
 
 #include "comm/device_mesh.hpp"
 #include "model/weights.hpp"
-#include "sharding/options.hpp"
 #include "sharding/sharded_state.hpp"
+#include "sharding/sharding_options.hpp"
 #include "sharding/slot_pool.hpp"
 
 namespace llamesh::sharding {

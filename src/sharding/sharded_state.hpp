@@ -6,8 +6,8 @@
 
 #include "comm/device_mesh.hpp"
 #include "device/buffer.hpp"
-#include "sharding/options.hpp"
 #include "sharding/shard_layout.hpp"
+#include "sharding/sharding_options.hpp"
 
 namespace llamesh::sharding {
 

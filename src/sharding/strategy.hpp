@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "comm/device_mesh.hpp"
-#include "comm/options.hpp"
+#include "comm/mesh_options.hpp"
 
 namespace llamesh::sharding {
 

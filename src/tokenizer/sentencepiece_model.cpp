@@ -47,7 +47,7 @@ std::optional<Field> take_field(std::string_view& message) {
 }
 
 /// One unit of a double-array trie as Darts-clone lays it out (darts.h, DoubleArrayUnit).
-struct Unit {
+struct TrieUnit {
   std::uint32_t bits;
   bool holds_value() const { return (bits >> 31) != 0; }
   bool has_leaf() const { return ((bits >> 8) & 1U) != 0; }
@@ -57,9 +57,9 @@ struct Unit {
 
 /// Whether every step of a search stays in the trie, and every result in the text behind it.
 bool is_closed(std::string_view trie, std::string_view texts) {
-  std::vector<Unit> units(trie.size() / sizeof(Unit));
+  std::vector<TrieUnit> units(trie.size() / sizeof(TrieUnit));
   if (units.empty() || units.size() % 256 != 0 || texts.empty() || texts.back() != 0) return false;
-  std::memcpy(units.data(), trie.data(), units.size() * sizeof(Unit));
+  std::memcpy(units.data(), trie.data(), units.size() * sizeof(TrieUnit));
   for (std::size_t i = 0; i < units.size(); ++i) {
     // No search goes on from a value; the root is not asked whether it is one.
     if (i > 0 && units[i].holds_value()) continue;

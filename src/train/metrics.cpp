@@ -1,6 +1,7 @@
 #include "train/metrics.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -113,6 +114,18 @@ void MetricsFile::write_validation(std::int64_t step, double loss) {
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
                               const std::string& detail) {
   append(nlohmann::ordered_json{{"event", name}, {"step", step}, {"detail", detail}}.dump());
+}
+
+std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_steps) {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return {
+      fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
+      fmt::format("loss {:.4f}", r.loss),
+      fmt::format("{:.0f} tokens/s", r.tokens_per_second),
+      fmt::format("MFU {:.0f} %", 100 * r.mfu),
+      fmt::format("grad norm {:.3f}", r.grad_norm),
+      fmt::format("lr {:.2e}", r.lr),
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
 }
 
 }  // namespace llamesh::train

@@ -30,6 +30,9 @@ struct StepRecord {
   std::int64_t request = 0;  ///< of the ranks, the greatest (Trainer::Request)
 };
 
+/// The record as fields of a log line, "loss 2.3457", the most important field first.
+std::vector<std::string> log_fields(const StepRecord& record, std::int64_t total_steps);
+
 /// The newest step that metrics.jsonl tells of; -1: none.
 std::int64_t last_step_of(const std::filesystem::path& path);
 

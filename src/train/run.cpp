@@ -18,7 +18,6 @@
 #include "train/metrics.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/terminal/progress.hpp"
-#include "train/terminal/step_fields.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
@@ -69,8 +68,8 @@ class Run {
   void start() {
     report_.open();
     report_.log_job(setup_, trainer_);
-    const Origin origin = checkpoints_.resume(changes_);
-    report_.start(origin, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
+    const StartEvent event = checkpoints_.resume(changes_);
+    report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
     startup_.end_phase("resume");
   }
@@ -122,7 +121,7 @@ class Run {
                             [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
     report_.on_step(record);
     if (std::exchange(first_, false)) log_startup(progress);
-    progress.show(record.step, fields(record, in.train.steps), seconds_since(start));
+    progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
     const bool evaluates =
         in.evaluate.every_steps > 0 &&
         (record.step == in.train.steps || record.step % in.evaluate.every_steps == 0);

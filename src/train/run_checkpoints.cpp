@@ -3,8 +3,8 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
+#include "core/build_info.hpp"
 #include "core/log.hpp"
-#include "core/version.hpp"
 #include "train/job/watch.hpp"
 
 namespace llamesh::train {
@@ -31,7 +31,7 @@ RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& set
       state_(checkpoint::state_of(trainer.state())),
       store_(folder_, setup.inputs.checkpoint, world) {}
 
-Origin RunCheckpoints::resume(const ConfigChanges& changes) {
+StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
   data_ = {.seed = setup_.inputs.run.seed, .fingerprint = comm::on_rank_0(world_, [&] {
                                              return data::to_text(setup_.train_tokens->fingerprint(
@@ -55,7 +55,7 @@ Origin RunCheckpoints::resume(const ConfigChanges& changes) {
 }
 
 /// With the weights of a Hugging Face folder, or those that the seed makes.
-Origin RunCheckpoints::initialize_weights() {
+StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   if (!pretrained.load_weights) return {"start", "a fresh start"};
   const auto begin = Clock::now();

@@ -26,7 +26,7 @@ class RunCheckpoints {
 
   /// Puts the trainer where the newest good checkpoint has it, or to the start. `changes` is that
   /// of run(). Collective.
-  Origin resume(const ConfigChanges& changes);
+  StartEvent resume(const ConfigChanges& changes);
 
   /// Whether a save is due after `step`, as far as this rank knows: by the step every rank does, by
   /// time rank 0 alone, since clocks of ranks differ.
@@ -47,7 +47,7 @@ class RunCheckpoints {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Origin initialize_weights();
+  StartEvent initialize_weights();
   checkpoint::Progress progress_now() const;
 
   const comm::Communicator& world_;

@@ -24,7 +24,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::int64_t valid_targets(const data::Batch& batch) {
+std::int64_t valid_targets(const data::TokenBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
@@ -62,7 +62,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
              setup.inputs.precision.parameters),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
-          data::Batch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
+          data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
   const Inputs& in = setup.inputs;
   state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
   fsdp_.on_master_weights_updated();
@@ -188,13 +188,13 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   std::int64_t valid = 0;
   std::exception_ptr unreadable;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
-    data::Batch batch(in.train.micro_batch, in.data.sequence_length);
+    data::TokenBatch batch(in.train.micro_batch, in.data.sequence_length);
     try {
       if (!unreadable) validation_->read(k, batch);
     } catch (const std::exception&) {
       // The other ranks do not know yet: this one takes part in their collectives to the end.
       unreadable = std::current_exception();
-      batch = data::Batch(in.train.micro_batch, in.data.sequence_length);
+      batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
     llama_.evaluate(fsdp_, as_tensors(batch));
     valid += valid_targets(batch);
@@ -255,7 +255,7 @@ data::BatchPartition Trainer::batch_partition() const {
 
 /// The batch where the model computes. On a GPU all batches use one copy: the next batch comes into
 /// it behind the work on this one, in the compute stream.
-model::Batch Trainer::as_tensors(data::Batch& batch) {
+model::Batch Trainer::as_tensors(data::TokenBatch& batch) {
   const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
     if (values.empty()) return Tensor();
     const Tensor host(values.data(), DType::i32,

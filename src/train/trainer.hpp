@@ -80,7 +80,7 @@ class Trainer {
   void check_convergence(const StepRecord& record) const;
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
-  model::Batch as_tensors(data::Batch& batch);
+  model::Batch as_tensors(data::TokenBatch& batch);
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -94,7 +94,7 @@ class Trainer {
   model::Llama llama_;
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
-  std::vector<data::Batch> micro_batches_;           ///< of the step at hand
+  std::vector<data::TokenBatch> micro_batches_;      ///< of the step at hand
   device::Staging ids_, targets_, document_starts_;  ///< of one of them
   std::optional<GemmPeak> peak_;
   std::int64_t step_ = 0;                            ///< steps done

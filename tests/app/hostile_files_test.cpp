@@ -7,7 +7,7 @@
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/lease.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"

@@ -8,7 +8,7 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {

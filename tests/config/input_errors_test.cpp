@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "config/inputs.hpp"
-#include "config/reader.hpp"
+#include "config/key_reader.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::config {

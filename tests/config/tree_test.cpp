@@ -8,7 +8,7 @@
 #include <random>
 
 #include "config/inputs.hpp"
-#include "config/writer.hpp"
+#include "config/key_writer.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::config {

@@ -50,7 +50,7 @@ class Cursor : public testing::Test {
       const BatchPartition partition{length, micro, global_batch, rank, ranks};
       Loader loader(data, partition, 5, first);
       for (std::int64_t k = 0; k < steps * partition.micro_batches(); ++k) {
-        const Batch& batch = loader.next();
+        const TokenBatch& batch = loader.next();
         const std::int64_t position = (k * ranks + rank) * micro;
         for (std::int64_t i = 0; i < micro; ++i)
           for (const auto* values : {&batch.tokens, &batch.targets, &batch.document_starts})
@@ -105,7 +105,7 @@ TEST_F(Cursor, ShowsEverySequenceAsOftenAsItsWeightSays) {
     // Two epochs of weight 0.5 are one pass, and perhaps one more sequence where it is rounded up.
     ASSERT_TRUE(source != 1 || sequences % 2 == 0) << sequences << ": take other texts";
     for (std::int64_t i = 0; i < sequences; ++i) {
-      Batch batch(1, length);
+      TokenBatch batch(1, length);
       batch.set_row(0, stream, i);
       Row row = batch.tokens;
       for (const auto* values : {&batch.targets, &batch.document_starts})

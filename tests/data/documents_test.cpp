@@ -3,8 +3,8 @@
 #include <random>
 #include <set>
 
-#include "data/batch.hpp"
 #include "data/sampler.hpp"
+#include "data/token_batch.hpp"
 #include "data/validation.hpp"
 #include "files.hpp"
 
@@ -47,7 +47,7 @@ DataOptions options_of(Format format, bool mask) {
 void expect_rows(const TokenStream& stream, const Expected& expected, bool mask) {
   ASSERT_EQ(stream.size(), expected.size());
   for (const std::int64_t length : {1, 2, 3, 7, 16, 1000}) {
-    Batch batch(2, length);
+    TokenBatch batch(2, length);
     for (std::int64_t row = 0; row * length < expected.size() + 2 * length; ++row) {
       batch.set_row(1, stream, row);
       ASSERT_EQ(batch.document_starts.size(), mask ? batch.tokens.size() : 0U);
@@ -194,7 +194,7 @@ TEST(DocumentMasks, OfValidationDataKeepWhatCounts) {
   const std::vector<std::string> files = {folder.write("a", "abc"), folder.write("b", "defgh")};
   const TokenStream stream(options_of(Format::text, true), files, 256);
   const ValidationData data(stream, {.sequence_length = 3}, 0);
-  Batch batch(1, 3);
+  TokenBatch batch(1, 3);
   std::string predicted;
   for (std::int64_t k = 0; k < data.batches(); ++k) {
     data.read(k, batch);

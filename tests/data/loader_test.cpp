@@ -65,7 +65,7 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
         EXPECT_EQ(loader.epoch_length(), 99);
         for (std::int64_t step = 0; step < 4; ++step)
           for (std::int64_t a = 0; a < 36 / (ranks * micro); ++a) {
-            const Batch& batch = loader.next();
+            const TokenBatch& batch = loader.next();
             ASSERT_EQ(batch.tokens.size(), static_cast<std::size_t>(micro * 10));
             for (std::int64_t i = 0; i < micro * 10; ++i) {
               const std::int64_t p = step * 36 + (a * ranks + rank) * micro + i / 10;
@@ -87,8 +87,8 @@ TEST(Loader, ResumesAtAnyStep) {
   for (std::int64_t step = 0; step < 40; ++step) {
     Loader resumed(data, partition, 9, step);
     for (int a = 0; a < 2; ++a) {
-      const Batch& expected = whole.next();
-      const Batch& batch = resumed.next();
+      const TokenBatch& expected = whole.next();
+      const TokenBatch& batch = resumed.next();
       ASSERT_EQ(batch.tokens, expected.tokens) << "step " << step;
       ASSERT_EQ(batch.targets, expected.targets) << "step " << step;
     }
@@ -100,8 +100,8 @@ TEST(Loader, KeepsTheBatchInUseUntouched) {
   const TrainingData data = text.data(4, Order::sequential);
   Loader loader(data, deal(4, 1, 1, 0, 1), 0, 0);
   for (int i = 0; i < 20; ++i) {
-    const Batch& batch = loader.next();
-    const Batch copy = batch;
+    const TokenBatch& batch = loader.next();
+    const TokenBatch copy = batch;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the thread fills what it may
     EXPECT_EQ(batch.tokens, copy.tokens);
   }
@@ -148,7 +148,7 @@ TEST(ValidationData, CoversEveryPredictionOnce) {
           EXPECT_EQ(data.batches(), batches);
         }
         batches = data.batches();
-        Batch batch(2, 10);
+        TokenBatch batch(2, 10);
         for (std::int64_t k = 0; k < batches; ++k) {
           data.read(k, batch);
           for (std::size_t i = 0; i < 20; ++i)
@@ -208,7 +208,7 @@ TEST(RandomTokens, AreDealtToAnyNumberOfRanksFromAnyStep) {
     for (int rank = 0; rank < ranks; ++rank) {
       Loader loader(data, deal(7, 1, 4, rank, ranks), 3, first_step);
       for (std::int64_t k = 0; k < (3 - first_step) * 4 / ranks; ++k) {
-        const Batch& batch = loader.next();
+        const TokenBatch& batch = loader.next();
         seen[static_cast<std::size_t>(k % (4 / ranks) * ranks + rank)] = batch.tokens;
         EXPECT_TRUE(
             std::equal(batch.tokens.begin() + 1, batch.tokens.end(), batch.targets.begin()));

@@ -13,8 +13,8 @@
 
 #include "answer.hpp"
 #include "checkpoint/h5.hpp"
-#include "checkpoint/reader.hpp"
-#include "checkpoint/writer.hpp"
+#include "checkpoint/state_reader.hpp"
+#include "checkpoint/state_writer.hpp"
 #include "core/hash.hpp"
 #include "temporary_folder.hpp"
 

@@ -6,7 +6,7 @@
 
 #include "core/error.hpp"
 #include "model/parameters.hpp"
-#include "model/rope.hpp"
+#include "model/rope_table.hpp"
 
 namespace llamesh::model {
 namespace {

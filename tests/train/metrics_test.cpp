@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "train/terminal/step_fields.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {
@@ -233,7 +232,7 @@ TEST(Fields, SayWhatPeopleLookForFirstThingsFirst) {
   const std::vector<std::string> expected{"step    9/1000",    "loss 2.3457",     "12345 tokens/s",
                                           "MFU 42 %",          "grad norm 1.500", "lr 3.00e-04",
                                           "memory 3.0/5.0 MiB"};
-  EXPECT_EQ(fields(record, 1000), expected);
+  EXPECT_EQ(log_fields(record, 1000), expected);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "ops/bf16_products.hpp"
 #include "training/whole_run.hpp"
 

@@ -10,12 +10,12 @@
 #include "app/origin.hpp"
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/location.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "comm/session.hpp"
-#include "config/writer.hpp"
+#include "config/key_writer.hpp"
+#include "core/build_info.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "core/version.hpp"
 #include "device/buffer.hpp"
 
 namespace llamesh::app {

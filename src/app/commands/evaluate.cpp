@@ -34,7 +34,7 @@ struct Sum {
 
 Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType dtype,
                    std::int64_t sequence_length, const comm::Communicator& world) {
-  data::Batch batch(1, sequence_length);
+  data::TokenBatch batch(1, sequence_length);
   model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype);
   device::Staging tokens, targets, document_starts;
   const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {

@@ -11,7 +11,7 @@
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 

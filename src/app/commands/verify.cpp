@@ -13,7 +13,7 @@
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 
 namespace llamesh::app {
 namespace {

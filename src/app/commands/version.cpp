@@ -3,7 +3,7 @@
 #include "app/commands/commands.hpp"
 #include "comm/nccl.hpp"
 #include "comm/session.hpp"
-#include "core/version.hpp"
+#include "core/build_info.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 

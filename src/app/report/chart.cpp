@@ -12,7 +12,7 @@ namespace {
 constexpr double left = 58, right = 14, top = 10, bottom = 38;  // margins around the plot
 constexpr std::size_t most_points = 1200;                       // of a line; a pixel shows no more
 
-struct Range {
+struct AxisRange {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
   void add(double value) {
@@ -31,7 +31,7 @@ bool showable(const Point& p, YScale scale) {
 
 /// What the showable points of all series span.
 struct Extent {
-  Range x, y;
+  AxisRange x, y;
   explicit Extent(const Chart& chart) {
     for (const Series& series : chart.series)
       for (const Point& p : series.points)
@@ -43,7 +43,7 @@ struct Extent {
 };
 
 /// Room around the data, and never an empty range.
-Range padded(Range range, YScale scale) {
+AxisRange padded(AxisRange range, YScale scale) {
   if (scale == YScale::logarithmic) {
     const double factor = std::max(1.1, std::pow(range.high / range.low, 0.06));
     return {range.low / factor, range.high * factor};
@@ -206,7 +206,7 @@ class Plot {
 
   const Chart& chart_;
   double width_, height_;
-  Range x_, y_;
+  AxisRange x_, y_;
 };
 
 std::string legend(const Chart& chart) {

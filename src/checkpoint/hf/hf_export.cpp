@@ -9,7 +9,7 @@
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_json.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"

@@ -9,7 +9,7 @@
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
-#include "checkpoint/writer.hpp"
+#include "checkpoint/state_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "device/buffer.hpp"

@@ -38,7 +38,7 @@ void JobReport::log_job(const Setup& setup, const Trainer& trainer) {
                left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
 }
 
-void JobReport::start(const Origin& origin, std::int64_t step, std::int64_t saved_step,
+void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
                       const std::string& config) {
   comm::agree(world_, [&] {
     if (world_.rank() != 0) return;
@@ -48,7 +48,7 @@ void JobReport::start(const Origin& origin, std::int64_t step, std::int64_t save
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
-    metrics_->write_event(origin.event, step, origin.detail);
+    metrics_->write_event(event.name, step, event.detail);
     warn_of_short_walltime();
   });
 }

@@ -14,9 +14,9 @@
 
 namespace llamesh::train {
 
-/// What a run goes on from: the name and the detail of an event of metrics.jsonl.
-struct Origin {
-  std::string event;
+/// How a run started, as an event of metrics.jsonl: "start" or "resume", and from what.
+struct StartEvent {
+  std::string name;
   std::string detail;
 };
 
@@ -32,10 +32,10 @@ class JobReport {
   void open();
   /// What is trained on which data, and the Slurm job with its walltime, to the log.
   void log_job(const Setup& setup, const Trainer& trainer);
-  /// The run goes on after `step`, from `origin`; `saved_step` is its newest own checkpoint's, 0:
+  /// The run goes on after `step`, as `event` says; `saved_step` is its newest own checkpoint's, 0:
   /// none. Warns of what the start before has left behind, and throws where another start would
   /// not help (start_after()). Collective.
-  void start(const Origin& origin, std::int64_t step, std::int64_t saved_step,
+  void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
              const std::string& config);
 
   void on_step(const StepRecord& record);

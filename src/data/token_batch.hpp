@@ -8,7 +8,7 @@
 namespace llamesh::data {
 
 /// One micro-batch of one rank. B sequences, T tokens each.
-struct Batch {
+struct TokenBatch {
   std::vector<std::int32_t> tokens;   ///< (B, T)
   std::vector<std::int32_t> targets;  ///< (B, T): the token that follows, or ignored_target
   /// (B, T): the place in its row of the first token of a token's document, 0 where the document
@@ -17,7 +17,7 @@ struct Batch {
   std::vector<std::int32_t> document_starts;
 
   /// A batch of room for B x T.
-  Batch(std::int64_t sequences, std::int64_t sequence_length);
+  TokenBatch(std::int64_t sequences, std::int64_t sequence_length);
   std::int64_t sequence_length;
 
   /// Makes row `row` sequence `sequence` of the stream. What lies behind the stream's end is token

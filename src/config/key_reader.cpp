@@ -1,4 +1,4 @@
-#include "config/reader.hpp"
+#include "config/key_reader.hpp"
 
 #include <fmt/ranges.h>
 
@@ -95,12 +95,12 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
   return fmt::format("; did you mean {}?", fmt::join(near, " or "));
 }
 
-const Node* Reader::lookup(std::string_view name) {
+const Node* KeyReader::lookup(std::string_view name) {
   known_.insert(path(name));
   return here_ ? here_->find(name) : nullptr;
 }
 
-const Node* Reader::enter(std::string_view name) {
+const Node* KeyReader::enter(std::string_view name) {
   sections_.insert(path(name));
   const Node* node = here_ ? here_->find(name) : nullptr;
   if (node == nullptr || node->kind == Node::Kind::null) return nullptr;
@@ -109,20 +109,20 @@ const Node* Reader::enter(std::string_view name) {
   return node;
 }
 
-const Node* Reader::scalar(std::string_view name, std::string_view expected) {
+const Node* KeyReader::scalar(std::string_view name, std::string_view expected) {
   const Node* node = lookup(name);
   validate(node == nullptr || node->kind == Node::Kind::scalar, "{}: {}: expected {}, got {}",
            node ? node->where : "", path(name), expected, node ? node->describe() : "");
   return node;
 }
 
-bool Reader::is_auto(std::string_view name) {
+bool KeyReader::is_auto(std::string_view name) {
   const Node* node = scalar(name, "an integer or auto");
   return node != nullptr && node->scalar == "auto";
 }
 
-std::optional<std::int64_t> Reader::integer(std::string_view name, Range range, Range of_type,
-                                            std::string_view expected) {
+std::optional<std::int64_t> KeyReader::integer(std::string_view name, Range range, Range of_type,
+                                               std::string_view expected) {
   const Node* node = scalar(name, expected);
   if (node == nullptr) return std::nullopt;
   const auto value = parse_integer(node->scalar);
@@ -136,7 +136,7 @@ std::optional<std::int64_t> Reader::integer(std::string_view name, Range range, 
   return value;
 }
 
-double Reader::number(const Node& node, std::string_view name, Range range) const {
+double KeyReader::number(const Node& node, std::string_view name, Range range) const {
   const auto value =
       node.kind == Node::Kind::scalar ? parse<double>(node.scalar) : std::optional<double>();
   validate(value && std::isfinite(*value), "{}: {}: expected a number, got {}", node.where,
@@ -146,11 +146,11 @@ double Reader::number(const Node& node, std::string_view name, Range range) cons
   return *value;
 }
 
-void Reader::key(std::string_view name, double& value, Range range) {
+void KeyReader::key(std::string_view name, double& value, Range range) {
   if (const Node* node = lookup(name)) value = number(*node, name, range);
 }
 
-void Reader::key(std::string_view name, bool& value) {
+void KeyReader::key(std::string_view name, bool& value) {
   const Node* node = scalar(name, "true or false");
   if (node == nullptr) return;
   validate(node->scalar == "true" || node->scalar == "false",
@@ -158,11 +158,11 @@ void Reader::key(std::string_view name, bool& value) {
   value = node->scalar == "true";
 }
 
-void Reader::key(std::string_view name, std::string& value) {
+void KeyReader::key(std::string_view name, std::string& value) {
   if (const Node* node = scalar(name, "a word")) value = node->scalar;
 }
 
-void Reader::key(std::string_view name, std::vector<std::string>& value) {
+void KeyReader::key(std::string_view name, std::vector<std::string>& value) {
   const Node* node = lookup(name);
   if (node == nullptr) return;
   if (node->kind == Node::Kind::scalar) {
@@ -179,7 +179,7 @@ void Reader::key(std::string_view name, std::vector<std::string>& value) {
   }
 }
 
-bool Reader::is_list_of_groups(const Node& node, std::string_view name) const {
+bool KeyReader::is_list_of_groups(const Node& node, std::string_view name) const {
   const auto is_group = [](const Node& item) { return item.kind == Node::Kind::map; };
   if (node.kind != Node::Kind::list || std::ranges::none_of(node.items, is_group)) return false;
   const auto stranger = std::ranges::find_if_not(node.items, is_group);
@@ -190,9 +190,9 @@ bool Reader::is_list_of_groups(const Node& node, std::string_view name) const {
   return true;
 }
 
-std::optional<std::size_t> Reader::word(std::string_view name,
-                                        const std::vector<std::string_view>& words,
-                                        const std::vector<std::string_view>& planned) {
+std::optional<std::size_t> KeyReader::word(std::string_view name,
+                                           const std::vector<std::string_view>& words,
+                                           const std::vector<std::string_view>& planned) {
   const std::string allowed = fmt::format("{}", fmt::join(words, ", "));
   const Node* node = scalar(name, "one of " + allowed);
   if (node == nullptr) return std::nullopt;
@@ -205,7 +205,7 @@ std::optional<std::size_t> Reader::word(std::string_view name,
        node->describe(), allowed, did_you_mean(node->scalar, {words.begin(), words.end()}));
 }
 
-void Reader::pair(std::string_view name, double& first, double& second, Range range) {
+void KeyReader::pair(std::string_view name, double& first, double& second, Range range) {
   const Node* node = lookup(name);
   if (node == nullptr) return;
   validate(node->kind == Node::Kind::list && node->items.size() == 2,
@@ -216,17 +216,17 @@ void Reader::pair(std::string_view name, double& first, double& second, Range ra
   second = number(node->items[1], name, range);
 }
 
-void Reader::refused(std::string_view name, std::string_view why) {
+void KeyReader::refused(std::string_view name, std::string_view why) {
   refused_.insert(path(name));
   if (const Node* node = lookup(name))
     fail(ExitCode::bad_input, "{}: {}: {}", node->where, path(name), why);
 }
 
-void Reader::finish() const {
+void KeyReader::finish() const {
   refuse_unknown(*root_, "");
 }
 
-void Reader::refuse_unknown(const Node& node, const std::string& prefix) const {
+void KeyReader::refuse_unknown(const Node& node, const std::string& prefix) const {
   for (const auto& [name, value] : node.members) {
     const std::string full = prefix + name;
     const bool nested_name = name.find('.') != std::string::npos;

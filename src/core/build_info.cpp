@@ -1,4 +1,4 @@
-#include "core/version.hpp"
+#include "core/build_info.hpp"
 
 namespace llamesh {
 

@@ -1,4 +1,4 @@
-#include "data/batch.hpp"
+#include "data/token_batch.hpp"
 
 #include <algorithm>
 #include <span>
@@ -25,12 +25,12 @@ void mark_documents(const TokenStream& stream, std::int64_t begin, std::span<std
 
 }  // namespace
 
-Batch::Batch(std::int64_t sequences, std::int64_t length)
+TokenBatch::TokenBatch(std::int64_t sequences, std::int64_t length)
     : tokens(static_cast<std::size_t>(sequences * length)),
       targets(static_cast<std::size_t>(sequences * length), ignored_target),
       sequence_length(length) {}
 
-void Batch::set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence) {
+void TokenBatch::set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence) {
   const auto length = static_cast<std::size_t>(sequence_length);
   const std::size_t offset = static_cast<std::size_t>(row) * length;
   const auto inputs = std::span(tokens).subspan(offset, length);

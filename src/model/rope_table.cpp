@@ -1,4 +1,4 @@
-#include "model/rope.hpp"
+#include "model/rope_table.hpp"
 
 #include <cmath>
 #include <numbers>

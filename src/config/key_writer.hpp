@@ -16,9 +16,9 @@ namespace llamesh::config {
 /// A word as YAML: plain where that is safe, else in double quotes.
 std::string yaml_word(std::string_view word);
 
-/// Writes variables as YAML text that Reader reads back to the same values. The functions are
-/// Reader's.
-class Writer {
+/// Writes variables as YAML text that KeyReader reads back to the same values. The functions are
+/// KeyReader's.
+class KeyWriter {
  public:
   const std::string& text() const { return text_; }
 

@@ -1,4 +1,4 @@
-#include "checkpoint/writer.hpp"
+#include "checkpoint/state_writer.hpp"
 
 #include <fcntl.h>
 #include <spdlog/spdlog.h>

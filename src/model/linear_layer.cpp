@@ -1,4 +1,4 @@
-#include "model/linear.hpp"
+#include "model/linear_layer.hpp"
 
 #include <deque>
 #include <vector>

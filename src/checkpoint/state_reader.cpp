@@ -1,4 +1,4 @@
-#include "checkpoint/reader.hpp"
+#include "checkpoint/state_reader.hpp"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,7 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/segment_reader.hpp"
-#include "checkpoint/writer.hpp"
+#include "checkpoint/state_writer.hpp"
 #include "core/file.hpp"
 #include "device/device.hpp"
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/collectives.hpp"
+#include "comm/nccl/nccl_collectives.hpp"
 
 #include <cstdlib>
 #include <cstring>

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/options.hpp"
+#include "checkpoint/checkpoint_options.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/communicator.hpp"
 

@@ -1,4 +1,4 @@
-#include "config/writer.hpp"
+#include "config/key_writer.hpp"
 
 #include <fmt/ranges.h>
 
@@ -37,7 +37,7 @@ std::string yaml_word(std::string_view word) {
   return text + '"';
 }
 
-void Writer::key(std::string_view name, const std::vector<std::string>& value) {
+void KeyWriter::key(std::string_view name, const std::vector<std::string>& value) {
   std::vector<std::string> words;
   for (const std::string& word : value) words.push_back(yaml_word(word));
   line(name, fmt::format(" [{}]", fmt::join(words, ", ")));

@@ -20,10 +20,11 @@ namespace llamesh::config {
 
 /// Fills variables from a tree. A key that is not there leaves its variable as it is. Every key
 /// asked for becomes known; `finish` refuses the rest. All errors are user errors that begin with
-/// file and line. Writer has the same functions, so one list of keys drives both (config/keys.hpp).
-class Reader {
+/// file and line. KeyWriter has the same functions, so one list of keys drives both
+/// (config/keys.hpp).
+class KeyReader {
  public:
-  explicit Reader(const Node& root) : root_(&root), here_(&root) {}
+  explicit KeyReader(const Node& root) : root_(&root), here_(&root) {}
 
   /// The keys below `name`, asked for by `body`.
   template <class Body>
