@@ -27,7 +27,7 @@ if [[ -n $skips ]]; then
   echo "Skipped cases within these tests, by reason:"
   sort <<<"$skips" | uniq -c | sort -rn
 fi
-cases=$(cat "${logs[@]}" 2>/dev/null | sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p' |
+cases=$({ cat "${logs[@]}" 2>/dev/null || true; } | sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p' |
   awk '{ sum += $1 } END { print sum + 0 }')
 echo
 echo "$cases cases of GoogleTest passed in the ctest runs of: $* ($skipped cases skipped)"
