@@ -24,7 +24,7 @@ void add_json(CLI::App* command, Output& output) {
       "--json", [&output] { output = Output::json; }, "Print one JSON object (docs/json.md)");
 }
 
-/// Two of them, to be copied: what is typed behind "llamesh".
+/// Two examples, without the leading "llamesh".
 void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
   std::string text = "Examples:";
   for (const char* line : lines) text += std::string("\n  ") + line;
@@ -53,7 +53,7 @@ CommandLine::CommandLine() {
   cli_.set_version_flag("--version", version_text());
   cli_.require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   add_train();
-  add_looking();
+  add_inspection();
   add_models();
   add_tokenize();
   add_bench();
@@ -89,10 +89,10 @@ void CommandLine::add_train() {
   runs(command, [this] { return train(train_); });
 }
 
-/// Commands that look at what is there: one path each, or two.
-void CommandLine::add_looking() {
+/// Commands that inspect files: one path each, or two.
+void CommandLine::add_inspection() {
   constexpr auto what = "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
-  auto* command = cli_.add_subcommand("inspect", "Say what is at a path, in a table");
+  auto* command = cli_.add_subcommand("inspect", "Describe what is at a path, in a table");
   command->add_option("PATH", path_, std::string(what) + ", or a token file")->required();
   add_json(command, output_);
   add_examples(command, {"llamesh inspect runs/tiny", "llamesh inspect --json model.safetensors"});
@@ -124,7 +124,7 @@ void CommandLine::add_looking() {
   });
 }
 
-/// Commands that take a trained model.
+/// Commands that use a trained model.
 void CommandLine::add_models() {
   auto* command = cli_.add_subcommand(
       "convert", "A checkpoint into a Hugging Face folder, or the other way (also under mpirun)");
@@ -209,7 +209,7 @@ void CommandLine::add_tokenize() {
 void CommandLine::add_bench() {
   auto* bench = cli_.add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
-  // A row is there once it is measured, also where the benchmark is ended before its last one.
+  // Rows are flushed as they are measured, in case the benchmark is interrupted.
   bench->preparse_callback([](std::size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
   add_examples(bench, {"llamesh bench gemm", "mpirun -n 4 llamesh bench collectives"});
   const auto on_device = [&](const std::string& name, const char* help, auto run) {
@@ -220,7 +220,7 @@ void CommandLine::add_bench() {
     runs(measured, [this, run] { return run(device_); });
   };
   on_device("gemm", "GEMM rates against the peak", bench_gemm);
-  on_device("ops", "Every other kernel against its floor", bench_ops);
+  on_device("ops", "Every other kernel against its limit", bench_ops);
   on_device("decode", "Generation against reading the weights (takes 5 GB)", bench_decode);
   auto* command =
       bench->add_subcommand("collectives", "Collectives against plain MPI (under mpirun)");
@@ -237,13 +237,13 @@ void CommandLine::add_bench() {
 }
 
 void CommandLine::add_bench_step(CLI::App* bench) {
-  auto* command =
-      bench->add_subcommand("step", "Whole training steps against their floor (under mpirun)");
+  auto* command = bench->add_subcommand(
+      "step", "Whole training steps against their minimum time (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (the 100M yardstick when left out), then key.path=value ...");
   add_device(command, device_);
   command->add_option("--tune-gemms", gemm_table_,
-                      "On a GPU: find the fastest algorithm for each product of the step and write "
+                      "On a GPU: find the fastest algorithm for each GEMM of the step and write "
                       "them to this file, for train.gemm_table");
   add_examples(command, {"llamesh bench step",
                          "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});

@@ -26,7 +26,7 @@ class CommandLine {
 
  private:
   void add_train();
-  void add_looking();
+  void add_inspection();
   void add_models();
   void add_tokenize();
   void add_bench();

@@ -9,8 +9,8 @@
 
 namespace llamesh::app {
 
-/// The checkpoint or Hugging Face folder that a user names as a model: of a run its newest good
-/// checkpoint. By one process. Throws a user error when it is none.
+/// The checkpoint or Hugging Face folder of a path that a user passes as a model; for a run its
+/// newest good checkpoint. By one process. Throws a user error when it is neither.
 std::string model_path(const std::string& name);
 
 /// A model as `generate` and `evaluate` use it: all of its weights on this process's device.
@@ -18,7 +18,7 @@ struct LoadedModel {
   model::LlamaConfig config;  ///< resolved
   model::ParameterTable table;
   model::FrozenWeights weights;
-  /// How it was trained to read: tokenizer, document_mask and eos_token are set.
+  /// Of its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
 
   /// `path` is what model_path() gives. Takes the weights in `dtype`, and for a while the largest

@@ -21,7 +21,7 @@ comm::Launch launch() {
   return comm::detect_launch([](const char* name) { return std::getenv(name); });
 }
 
-/// What was printed must have arrived, whatever the command.
+/// Fails if stdout could not be written.
 void check_output() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
@@ -49,7 +49,7 @@ int run(const comm::Launch& launch, int argc, char** argv) {
 int main(int argc, char** argv) {
   // A file larger than RLIMIT_FSIZE is a failed write then, and reported as one.
   std::signal(SIGXFSZ, SIG_IGN);
-  if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::note_stop_signals();
+  if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::catch_stop_signals();
   const auto launch = llamesh::app::launch();
   try {
     const int code = llamesh::app::run(launch, argc, argv);

@@ -7,15 +7,15 @@
 
 namespace llamesh::app {
 
-/// What the inputs that a checkpoint was made with say of it.
+/// What a checkpoint's inputs say about its model and data.
 struct Origin {
   std::string hf;          ///< the Hugging Face folder that the model came from; empty: none
   data::DataOptions data;  ///< format, tokenizer, document_mask and eos_token; others are not set
 };
 
-/// Of inputs as a checkpoint keeps them (YAML): those of a run, of whatever version, or the little
-/// that `convert` leaves. Keys that are not there have their defaults. Throws a user error where
-/// the text is no YAML.
+/// Reads the inputs stored in a checkpoint (YAML): those of a run of any version, or the few keys
+/// that `convert` writes. Missing keys have their defaults. Throws a user error where the text is
+/// not YAML.
 Origin origin_of(const std::string& config);
 
 /// The tokenizer of the model's text, for tokenizer::open_tokenizer: that of the run's data; where

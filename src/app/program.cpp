@@ -40,7 +40,7 @@ void use_device(const comm::Communicator& world, const std::string& choice) {
   comm::choose_device(world, choice_of(choice));
 }
 
-void use_lone_device(const std::string& choice) {
+void use_single_device(const std::string& choice) {
   using enum comm::DeviceChoice;
   const auto wanted = choice_of(choice);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
@@ -55,7 +55,7 @@ void use_faster_bf16_products() {
 
 void refuse(const comm::Launch& launch, const std::string& what) {
   std::optional<comm::MpiSession> session;
-  if (launch.by_open_mpi()) session.emplace();  // it takes part in ending the job
+  if (launch.by_open_mpi()) session.emplace();  // mpirun needs MPI_Init to end the job quietly
   if (launch.rank != 0) throw comm::PeerFailure(ExitCode::bad_input);
   fail(ExitCode::bad_input, "{}", what);
 }

@@ -20,13 +20,14 @@ class TensorSource {
 
   virtual ~TensorSource() = default;
   virtual const std::vector<Entry>& entries() const = 0;
-  /// All numbers of an entry, their checksums checked where there are any.
+  /// All elements of an entry, verified by checksums where there are any.
   virtual std::vector<float> load(const Entry& entry) const = 0;
   /// A checkpoint has other tensors besides the model's, and its groups in front of names.
   virtual bool has_groups() const { return false; }
 };
 
-/// Opens it, of a run its newest good checkpoint. Throws a user error when it holds no tensors.
+/// Opens `path`; for a run its newest good checkpoint. Throws a user error when it holds no
+/// tensors.
 std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location);
 
 }  // namespace llamesh::app

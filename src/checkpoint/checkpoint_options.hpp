@@ -14,12 +14,11 @@ struct CheckpointOptions {
   std::int64_t keep_every = 0;   ///< also keep those whose step is a multiple of this; 0: none
   std::string resume =
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
-  bool async = false;  ///< write beside the training
-  /// Tell the system to start writing to the disk while the file is still being filled
-  /// (sync_file_range): a local disk is then busy during the transfers.
+  bool async = false;  ///< write while training continues
+  /// Start writing to the disk while the file is still being filled (sync_file_range), so that a
+  /// local disk is busy during the transfers.
   bool early_write_back = true;
-  /// "key=value" for the MPI-IO driver, e.g. "striping_factor=16"; a driver ignores those that it
-  /// does not know.
+  /// "key=value" for the MPI-IO driver, e.g. "striping_factor=16"; a driver ignores unknown ones.
   std::vector<std::string> mpi_io_hints = {};
 };
 

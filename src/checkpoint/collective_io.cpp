@@ -16,7 +16,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-constexpr auto patience = std::chrono::seconds(5);
+constexpr auto timeout = std::chrono::seconds(5);
 
 /// Ends the job unless it is destroyed in time.
 class AbortTimer {
@@ -36,7 +36,7 @@ class AbortTimer {
  private:
   void wait() {
     std::unique_lock lock(mutex_);
-    if (wake_.wait_for(lock, patience, [this] { return in_time_; })) return;
+    if (wake_.wait_for(lock, timeout, [this] { return in_time_; })) return;
     print_error(fmt::format("rank {} on {}: {}", this_process().rank, this_process().host, why_));
     comm::abort_job(ExitCode::io_failure);
   }

@@ -6,9 +6,9 @@
 
 namespace llamesh::checkpoint {
 
-/// comm::agree() for a phase in which HDF5 itself communicates. When it fails here, the other ranks
-/// may wait for this one inside HDF5 for ever, and never come to agree: after 5 s this rank then
-/// tells what was wrong and ends the job (exit 74).
+/// comm::agree() for a phase in which HDF5 itself communicates. When it fails on this rank, the
+/// other ranks may wait for it inside HDF5 forever and never reach agree(): after 5 s this rank
+/// prints the error and ends the job (exit 74).
 void agree_or_abort(const comm::Communicator& world, const std::function<void()>& phase);
 
 }  // namespace llamesh::checkpoint

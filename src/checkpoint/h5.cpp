@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::int64_t max_transfer = std::int64_t{1} << 28U;  // elements: 1 GiB, below MPI-IO's 2
 
-/// Once per process: our messages carry the error stack, HDF5 need not print it; and no file locks,
-/// which some cluster file systems refuse (the lease keeps two jobs apart).
+/// Once per process: our messages contain the error stack, so HDF5 need not print it; and no file
+/// locks, which some cluster file systems refuse (the lease excludes a second job).
 void set_up() {
   static const bool done = [] {
-    H5dont_atexit();  // a file that was abandoned must not be closed by a process that leaves
+    H5dont_atexit();  // an abandoned file must not be closed at exit
     setenv("HDF5_USE_FILE_LOCKING", "FALSE", /*overwrite=*/0);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -130,7 +130,7 @@ void Handle::release() {
 
 Dataset::Dataset(Handle handle, std::string path)
     : handle_(std::move(handle)), path_(std::move(path)) {
-  // The layout first: to tell its shape a virtual dataset opens other files.
+  // The layout first: for its shape a virtual dataset opens other files.
   const Handle plist(H5Dget_create_plist(handle_.id()), H5Pclose, "ask for the layout of " + path_);
   const Handle type(H5Dget_type(handle_.id()), H5Tclose, "ask for the type of " + path_);
   if (H5Pget_layout(plist.id()) != H5D_CONTIGUOUS || H5Pget_external_count(plist.id()) != 0 ||
@@ -146,7 +146,7 @@ Dataset::Dataset(Handle handle, std::string path)
   const auto numel = H5Sget_simple_extent_npoints(space.id());
   if (const auto stored = H5Dget_storage_size(handle_.id());
       stored / sizeof(float) != static_cast<hsize_t>(numel) || stored % sizeof(float) != 0)
-    fail(ExitCode::io_failure, "{} has {} bytes in its file for {} numbers", path_, stored, numel);
+    fail(ExitCode::io_failure, "{} has {} bytes in its file for {} elements", path_, stored, numel);
 }
 
 std::int64_t Dataset::offset() const {

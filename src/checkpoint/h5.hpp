@@ -10,8 +10,8 @@
 #include "comm/communicator.hpp"
 #include "core/box.hpp"
 
-/// The door to HDF5. Every failure is thrown (exit 74) with HDF5's own error stack. The library is
-/// not thread-safe: one thread of a process at a time may be in here.
+/// The wrapper of HDF5. Every failure is thrown (exit 74) with HDF5's error stack. The library is
+/// not thread-safe: only one thread of a process at a time may use it.
 namespace llamesh::checkpoint::h5 {
 
 /// Owns an HDF5 identifier (hid_t). Move-only; the destructor logs what it cannot report.
@@ -31,7 +31,7 @@ class Handle {
   std::int64_t id() const { return id_; }
   /// Closes now, and throws when that fails.
   void close(std::string_view doing);
-  /// Gives it up without closing it.
+  /// Releases it without closing it.
   void release();
 
  private:
@@ -42,8 +42,8 @@ class Handle {
 /// A contiguous fp32 dataset, its elements in row-major order.
 class Dataset {
  public:
-  /// Throws unless it lies in this file, and as we write them: one to Tensor::max_dims dims of
-  /// little-endian fp32, contiguous, all of its bytes there.
+  /// Throws unless it is stored in this file as llamesh writes datasets: one to Tensor::max_dims
+  /// dims of little-endian fp32, contiguous, with all of its bytes.
   Dataset(Handle handle, std::string path);
 
   const Shape& shape() const { return shape_; }
@@ -64,35 +64,35 @@ class Dataset {
   Shape shape_;
 };
 
-/// A file. One process lays it out or reads it on its own (POSIX; so no rank can wait for another
-/// one over metadata that cannot be written or read); all ranks of a group then fill it together
-/// (MPI-IO).
+/// A file. One process creates its structure, or reads it, with the POSIX driver, so that no rank
+/// waits for another over metadata that cannot be written or read; then all ranks of a group fill
+/// it with the MPI-IO driver.
 class File {
  public:
-  /// To be laid out by this process. A file that is there is overwritten and keeps its mode.
+  /// Creates the file on this process. An existing file is overwritten and keeps its mode.
   static File create(const std::filesystem::path& path);
-  /// To fill the datasets of a file that is laid out, which changes no metadata. Collective, as is
+  /// Opens an existing file to fill its datasets, which changes no metadata. Collective, as is
   /// close() then. The hints ("key=value") go to the MPI-IO driver.
   static File open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
                            const std::vector<std::string>& hints);
-  /// Throws unless it is a regular file. HDF5 opens it by its name once more: who can exchange
-  /// files in the folder in between can still make it wait.
+  /// Throws unless it is a regular file. HDF5 opens it by its name once more: a file exchanged in
+  /// between can still block it.
   static File open(const std::filesystem::path& path);
 
-  /// Throws when the file has a link that leads elsewhere: an external one, or a soft one other
-  /// than lm_head.weight to its group's model.embed_tokens.weight (link() makes those).
+  /// Throws when the file has a link other than our own: an external one, or a soft one other than
+  /// lm_head.weight to its group's model.embed_tokens.weight (link() makes those).
   void check_links() const;
-  /// Space is taken at once and not filled. Missing groups of the path are made.
+  /// Space is allocated at once and not filled. Missing groups of the path are created.
   Dataset create_dataset(const std::string& path, const Shape& shape);
   void create_attribute(const std::string& name, const std::string& text);
   void create_attribute(const std::string& name, std::int64_t number);
   /// Makes `path` another name of `target`.
   void link(const std::string& target, const std::string& path);
   Dataset dataset(const std::string& path) const;
-  /// Leaves the file open for ever. After a failed write closing would flush, fail again on some
-  /// rank, and let the other ranks wait for it.
+  /// Abandons the file without closing it. After a failed write closing would flush, fail again on
+  /// some rank, and leave the other ranks waiting for it.
   void abandon();
-  /// The bytes are with the system then, not yet on the disk.
+  /// The bytes are then in the page cache, not yet on the disk.
   void close();
 
  private:
@@ -101,10 +101,10 @@ class File {
   std::filesystem::path path_;
 };
 
-/// Throws exit 78 unless each hint is "key=value" with a length that MPI takes.
+/// Throws exit 78 unless each hint is "key=value" with a length that MPI allows.
 void check_hints(const std::vector<std::string>& hints);
 
-/// The number of the library, for --version.
+/// The library's version, for --version.
 std::string version();
 
 }  // namespace llamesh::checkpoint::h5

@@ -32,8 +32,8 @@ std::string job_id() {
   return job != nullptr ? job : fmt::format("{}-{}", this_process().host, getpid());
 }
 
-/// What a lease that nobody holds says. It is not empty, so that a lease can be taken on a disk
-/// that is full: its block is there.
+/// The text of a free lease. It is not empty, so that a lease can be taken on a full disk: its
+/// block is allocated.
 constexpr std::string_view released = "released";
 
 LeaseHolder read_holder(const Descriptor& file) {

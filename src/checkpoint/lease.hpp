@@ -7,11 +7,11 @@
 
 namespace llamesh::checkpoint {
 
-/// The sole right to write into a folder, for as long as it lives: a file `.lease` that says who
-/// holds it, locked on this host (the lock goes with the process, however that ends) and touched
-/// every 5 s for other hosts. Throws exit 78, naming the holder, while another job holds it. A
-/// lease left behind by a dead job is taken over: at once from this host or the same job, else
-/// after 12 s without a touch.
+/// The exclusive right to write into a folder, for the object's lifetime: a file `.lease` that
+/// names the holder, locked on this host (the system releases the lock when the process ends) and
+/// touched every 5 s for other hosts. Throws exit 78, naming the holder, while another job holds
+/// it. A lease left behind by a dead job is taken over: at once from this host or the same job,
+/// else after 12 s without a touch.
 class Lease {
  public:
   explicit Lease(const std::filesystem::path& folder);
@@ -24,7 +24,7 @@ class Lease {
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 
-/// Who holds a lease, as its file says: words of printable characters. Empty: nobody.
+/// The holder of a lease, as its file says: words of printable characters. Empty: none.
 struct LeaseHolder {
   std::string job, host, process;
 

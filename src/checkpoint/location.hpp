@@ -19,20 +19,20 @@ enum class PathKind : std::uint8_t {
 /// "checkpoint", "run", "hf", "safetensors" or "tokens".
 std::string_view word_of(PathKind kind);
 
-/// What a user names where a model, a checkpoint or data to look at are expected.
+/// A path that a user passes as a model, a checkpoint or data.
 struct Location {
   PathKind kind;
   std::filesystem::path path;  ///< without "hf:"
-  /// Of a run those that are committed, newest first (not verified); of a checkpoint itself.
+  /// Of a run its committed checkpoints, newest first (not verified); of a checkpoint itself.
   std::vector<std::filesystem::path> checkpoints = {};
 };
 
-/// Looks at what `name` is; "hf:" before it makes it a Hugging Face folder. The one place that
-/// decides this, for every command and input. By one process. Throws a user error where there is
-/// nothing, or none of the kinds.
+/// Determines what `name` is; the prefix "hf:" makes it a Hugging Face folder. Every command and
+/// input uses this. By one process. Throws a user error where there is nothing, or none of the
+/// kinds.
 Location locate(const std::string& name);
 
-/// The name without the "hf:" that may stand before a Hugging Face folder.
+/// The name without the optional prefix "hf:" of a Hugging Face folder.
 std::string without_hf_prefix(const std::string& name);
 
 /// A checkpoint itself, or the newest good one of a run. Where a run has several, they are read and

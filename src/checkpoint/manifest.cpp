@@ -22,7 +22,7 @@ constexpr std::int64_t most_parts = 4096;
 constexpr std::size_t most_digits = 18;  // of a step in a name
 constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
-/// The first line: opens the object, and seals the rest of the text.
+/// The first line: opens the object and has the checksum of the rest of the text.
 std::string seal(std::string_view rest) {
   return fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size()));
 }
@@ -90,12 +90,12 @@ Progress progress_from(const json& from) {
   p.config = from.at("config");
   p.model_config = from.at("model");
   p.llamesh_version = from.at("llamesh_version");
-  p.data = from.value("data", "");  // there was none at first
+  p.data = from.value("data", "");  // absent in early checkpoints
   p.bf16_products = from.value("bf16_products", "");
   return p;
 }
 
-/// Whether the parts lie in the dataset, apart from one another, and are together all of it.
+/// Whether the parts are within the dataset, disjoint, and together cover it.
 bool parts_tile(const DatasetEntry& d) {
   if (d.parts.empty() || std::ssize(d.parts) > most_parts) return false;
   std::int64_t left = d.numel();
@@ -128,7 +128,7 @@ bool segments_tile(const DatasetEntry& d) {
   return part + 1 == d.parts.size() && at == d.parts[part].numel();
 }
 
-/// That the number of elements is one: the sizes are below 2^31 each.
+/// Whether the number of elements fits into int64: the sizes are below 2^31 each.
 bool is_countable(const Shape& shape) {
   std::int64_t left = std::numeric_limits<std::int64_t>::max() / 4;
   for (const auto size : shape) left /= size;
@@ -187,7 +187,7 @@ std::string to_text(const Manifest& manifest) {
                      {"metadata_hash", to_hex(manifest.metadata_hash)},
                      {"hash", "XXH3-64"},
                      {"datasets", std::move(datasets)}};
-  const std::string rest = body.dump().substr(1) + "\n";  // the seal opens the object
+  const std::string rest = body.dump().substr(1) + "\n";  // the checksum's line opens the object
   return seal(rest) + rest;
 }
 

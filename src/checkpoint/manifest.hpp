@@ -15,9 +15,8 @@ std::string name_of_step(std::int64_t step);
 /// The step of such a name, at most 18 digits; -1 for any other name.
 std::int64_t step_of_name(std::string_view name);
 
-/// Where a run stands: what is in a checkpoint beside the tensors (attributes of / in state.h5).
-/// Random numbers and the order of the data are functions of seed, step and tokens, so this is all
-/// of it.
+/// The training state of a checkpoint other than the tensors (attributes of / in state.h5). Random
+/// numbers and the order of the data are functions of seed, step and tokens, so this suffices.
 struct Progress {
   std::int64_t step = 0;    ///< optimizer steps done
   std::int64_t tokens = 0;  ///< since the start, over all ranks
@@ -28,7 +27,8 @@ struct Progress {
   std::string model_config;     ///< as Hugging Face's config.json
   std::string llamesh_version;  ///< of the program that wrote it
   std::string data = {};        ///< to_text() of data::Fingerprint; empty: not known
-  /// How CPUs computed bf16 products: "native" or "fp32"; empty: in no such run, or not known.
+  /// How CPUs computed bf16 matmuls: "native" or "fp32"; empty: not a bf16 run on CPUs, or not
+  /// known.
   std::string bf16_products = {};
 
   bool operator==(const Progress&) const = default;
@@ -57,7 +57,7 @@ struct DatasetEntry {
   }
 };
 
-/// manifest.json: what state.h5 must be, to the byte. A checkpoint is one when this is there.
+/// manifest.json: what state.h5 must be, to the byte. A folder without it is no checkpoint.
 struct Manifest {
   Progress progress;
   std::int64_t file_bytes = 0;      ///< size of state.h5
@@ -75,8 +75,8 @@ std::string to_text(const Manifest& manifest);
 
 /// Throws exit 74 when the text is damaged, exit 78 when its format_version is newer than ours or
 /// the memory does not suffice. `name` is that of the file, for the error.
-/// What it returns is consistent: numbers are integers in their range, segments tile their
-/// datasets, datasets lie within the file.
+/// What it returns is consistent: integers are in range, segments tile their datasets, datasets are
+/// within the file.
 Manifest parse_manifest(const std::string& text, const std::string& name = manifest_name);
 
 }  // namespace llamesh::checkpoint

@@ -10,15 +10,15 @@
 
 namespace llamesh::checkpoint {
 
-/// Who hashes what is read: the reader itself, piece by piece while it is in the cache; or another
-/// thread, which hides the hashing where there is a core to spare.
+/// Who hashes what is read: the reading thread, piece by piece while it is in the cache; or another
+/// thread, which overlaps the hashing with the reads where there is an idle core.
 enum class Hashing : bool { synchronous, asynchronous };
 
 /// Asynchronous where each rank has at least two cores. Collective.
 Hashing best_hashing(const comm::Communicator& world);
 
-/// Reads segments of state.h5 by plain reads, at the places that HDF5 and the manifest agree on,
-/// and checks their hashes. Every failure is thrown (exit 74).
+/// Reads segments of state.h5 by pread, at the offsets on which HDF5 and the manifest agree, and
+/// checks their hashes. Every failure is thrown (exit 74).
 class SegmentReader {
  public:
   SegmentReader(const std::filesystem::path& state_file, Hashing hashing);
@@ -28,10 +28,10 @@ class SegmentReader {
 
   /// Reads one segment; it is checked before this returns.
   void read(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
-  /// Reads one segment; it is checked before finish() returns. The entry and the values stay in
-  /// place until then.
+  /// Reads one segment; it is checked before finish() returns. The entry and the values must stay
+  /// valid until then.
   void read_ahead(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
-  /// Throws what was wrong with the first damaged segment of read_ahead().
+  /// Throws the error of the first damaged segment of read_ahead().
   void finish();
 
  private:

@@ -19,7 +19,7 @@ struct StateGroup {
   device::MemoryKind memory = device::MemoryKind::device;
 };
 
-/// This rank's part of all that a checkpoint holds. Views: what they show stays alive and in place.
+/// This rank's part of all that a checkpoint holds. Views: the tensors must outlive it.
 struct State {
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
@@ -29,7 +29,7 @@ struct State {
 /// The master weights and the moments.
 State state_of(const sharding::ShardedState& state);
 
-/// Elements of a dataset and where they lie on this rank.
+/// Elements of a dataset and their memory on this rank.
 struct Transfer {
   std::size_t dataset;  ///< index into datasets_of()
   int part;             ///< of the dataset: DatasetEntry::parts
@@ -47,8 +47,8 @@ std::vector<DatasetEntry> datasets_of(const State& state);
 /// All that this rank holds, without padding.
 std::vector<Transfer> transfers_of(const State& state);
 
-/// What of it this rank writes: of what replicas hold each writes its part, so that together the
-/// ranks write every element once.
+/// What of it this rank writes: each replica writes its part of what all of them hold, so that
+/// together the ranks write every element once.
 std::vector<Transfer> transfers_to_write(const State& state);
 
 /// Elements hashed together, and moved in one call: 4 MiB of them.

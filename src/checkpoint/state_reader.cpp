@@ -25,12 +25,12 @@ std::string text_of(const std::vector<std::int64_t>& shape) {
 h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   auto dataset = file.dataset(entry.path);
   if (dataset.shape() != entry.shape || dataset.offset() != entry.offset)
-    fail(ExitCode::io_failure, "{} does not lie in state.h5 as the manifest says", entry.path);
+    fail(ExitCode::io_failure, "{} is not stored in state.h5 as the manifest says", entry.path);
   return dataset;
 }
 
-/// A segment that lies within the transfer is read in place, where the host can; any other goes
-/// through `spare`.
+/// A segment within the transfer is read in place, where the host can access it; any other is read
+/// into `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const Transfer& transfer, std::vector<float>& spare) {
   const bool in_host = device::host_accessible(transfer.memory);
@@ -54,8 +54,8 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
   }
 }
 
-/// Without HDF5: what it told the writer about places is in the manifest, and metadata_hash has
-/// shown that its own headers are still the same.
+/// Without HDF5: the manifest has the datasets' offsets, and metadata_hash has shown that HDF5's
+/// headers are unchanged.
 void read_transfers(const std::filesystem::path& path, const Manifest& manifest, const State& state,
                     Hashing hashing) {
   const auto wanted = datasets_of(state);
@@ -72,15 +72,15 @@ void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
   reader.finish();
 }
 
-/// That the datasets lie in state.h5 as the manifest says, before their bytes are read. The hash of
-/// the headers finds damage; this finds a file that was made so.
+/// Checks that the datasets are stored in state.h5 as the manifest says, before their bytes are
+/// read. The hash of the headers detects damage; this detects a crafted file.
 void check_structure(const std::filesystem::path& path, const Manifest& manifest) {
   const auto file = h5::File::open(path);
   file.check_links();
   for (const auto& entry : manifest.datasets) open_dataset(file, entry);
 }
 
-/// A checkpoint can be kept under any name; one of the form step_N says its step.
+/// A checkpoint may have any name; one of the form step_N must match its step.
 void check_name(const std::filesystem::path& checkpoint, const Manifest& manifest) {
   std::error_code error;
   const auto name = std::filesystem::weakly_canonical(checkpoint, error).filename().string();

@@ -18,7 +18,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A segment that this rank wrote; plain numbers, so that ranks can exchange them.
+/// A segment that this rank wrote; trivially copyable, so that ranks can exchange it.
 struct Written {
   std::size_t dataset;
   Segment segment;
@@ -48,9 +48,10 @@ void link_tied_head(h5::File& file, const State& state) {
               group.path + "/lm_head.weight");
 }
 
-/// Attributes, datasets and links, by one rank: a disk that takes no more is its own error then,
-/// and no rank waits for another one inside HDF5.
-void lay_out(const std::filesystem::path& path, const State& state, const Manifest& manifest) {
+/// Attributes, datasets and links, by one rank: a full disk is then its error alone, and no rank
+/// waits for another one inside HDF5.
+void create_structure(const std::filesystem::path& path, const State& state,
+                      const Manifest& manifest) {
   Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
   auto file = h5::File::create(path);
   try {
@@ -64,10 +65,10 @@ void lay_out(const std::filesystem::path& path, const State& state, const Manife
   }
 }
 
-/// The values of tensors one after another where the host can read them.
+/// Makes tensors, one at a time, readable by the host.
 class HostView {
  public:
-  /// Of at most segment_numel elements. Holds until the next call.
+  /// Of at most segment_numel elements. Valid until the next call.
   std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
     if (device::host_accessible(memory)) return values.span<float>();
     if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
@@ -77,7 +78,7 @@ class HostView {
   }
 
  private:
-  device::Buffer copy_;  // of what lies in the memory of a GPU
+  device::Buffer copy_;  // host copy of a segment on a GPU
 };
 
 /// The same file without HDF5 and MPI-IO.
@@ -85,8 +86,7 @@ class PlainFile {
  public:
   PlainFile(const std::filesystem::path& path, bool early_write_back)
       : file_(Descriptor::to_write(path, O_WRONLY)), early_write_back_(early_write_back) {}
-  /// Asks the system to start writing what lies in this range to the disk; a hint, so its failure
-  /// is none.
+  /// Asks the system to start writing this range to the disk; a hint, so a failure is ignored.
   void start_write_back(const DatasetEntry& entry, const BoxRange& range) const {
     if (!early_write_back_) return;
     std::int64_t first = entry.numel();
@@ -98,9 +98,9 @@ class PlainFile {
     ::sync_file_range(file_.get(), entry.offset + 4 * first, 4 * (last - first),
                       SYNC_FILE_RANGE_WRITE);
   }
-  /// After a failure of MPI-IO, which keeps the system's reason to itself, and gives up where a
-  /// write has been interrupted or has taken a part of the bytes: writes the same. Throws the
-  /// reason if there still is one.
+  /// After a failure of MPI-IO, which does not report the system's error and gives up on an
+  /// interrupted or partial write: writes the same bytes again. Throws the system's error if it
+  /// persists.
   void write_after(const Error& failure, const DatasetEntry& entry, const BoxRange& range,
                    std::span<const float> values) {
     for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
@@ -140,7 +140,7 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
   return written;
 }
 
-/// Every rank learns all segments.
+/// All-gathers the segments.
 void exchange_segments(const comm::Communicator& world, const std::vector<Written>& mine,
                        std::vector<DatasetEntry>& entries) {
   static_assert(std::is_trivially_copyable_v<Written>);
@@ -163,9 +163,9 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
                      const CheckpointOptions& options) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
   comm::agree(world, [&] {
-    if (world.rank() == 0) lay_out(path, state, manifest);
+    if (world.rank() == 0) create_structure(path, state, manifest);
   });
-  // First of all, since a rank whose open fails within MPI-IO waits there for the others.
+  // First, since a rank whose open fails within MPI-IO waits there for the others.
   std::optional<PlainFile> plain;
   comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
@@ -190,7 +190,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     file->abandon();
     throw;
   }
-  // Each rank, since on a cluster file system fsync brings what this node has written.
+  // On each rank, since on a cluster file system fsync covers what this node has written.
   comm::agree(world, [&] { Descriptor::to_write(path, O_WRONLY).sync(); });
   exchange_segments(world, written, manifest.datasets);
   const auto sums = comm::on_rank_0(world, [&] {

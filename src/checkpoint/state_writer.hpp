@@ -8,11 +8,10 @@
 
 namespace llamesh::checkpoint {
 
-/// Writes state.h5 with all ranks of `world` together and brings it to the disk. Each shard is
-/// written once, a part of it by each replica, straight from where it lies (no copy; out of the
-/// memory of a GPU segment by segment). Returns the
-/// manifest, on every rank. Of the options it obeys early_write_back and mpi_io_hints. On an error
-/// anywhere every rank throws, and the file is worthless.
+/// Writes state.h5 with all ranks of `world` and syncs it to the disk. Each shard is written once,
+/// a part of it by each replica, directly from its memory (from a GPU through a host copy of a
+/// segment at a time). Returns the manifest, on every rank. Of the options it uses early_write_back
+/// and mpi_io_hints. On an error anywhere every rank throws, and the file is invalid.
 Manifest write_state(const std::filesystem::path& file, const State& state,
                      const Progress& progress, const comm::Communicator& world,
                      const CheckpointOptions& options);

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Rank 0's numbers, on every rank.
+/// Broadcasts rank 0's integers.
 std::vector<std::int64_t> broadcast(const comm::Communicator& world,
                                     const std::vector<std::int64_t>& numbers) {
   const auto bytes = world.broadcast(std::string(reinterpret_cast<const char*>(numbers.data()),
@@ -39,15 +39,15 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const comm::Comm
     if (world_.rank() != 0) return;
     make_folder(folder_);
     lease_ = std::make_unique<Lease>(folder_);
-    // Now, since a save may find no room beside it.
-    for (const auto& debris : debris_in(folder_)) remove_quietly(debris);
+    // Now, since a save may not find room otherwise.
+    for (const auto& partial : partial_checkpoints_in(folder_)) remove_quietly(partial);
   });
 }
 
 Store::~Store() {
   try {
     wait();
-  } catch (const comm::PeerFailure&) {  // another rank tells
+  } catch (const comm::PeerFailure&) {  // another rank reports it
   } catch (const std::exception& error) {
     spdlog::error("the last checkpoint was not saved: {}", error.what());
   }
@@ -74,8 +74,8 @@ void Store::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-/// The room for copies of the shards. Its pages are written to, since finding them takes longer
-/// than copying into them.
+/// Memory for copies of the shards. Its pages are touched now, since page faults take longer than
+/// copying into them.
 void Store::reserve(const State& state) {
   std::int64_t bytes = 0;
   for (const auto& group : state.groups)
@@ -157,14 +157,14 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
   sync_folder(folder_);
 }
 
-/// Removes what need not be kept any more. The checkpoint is committed: what fails here, besides
-/// reading it back, does not take it back.
+/// Removes what need not be kept any more. The checkpoint is committed: a failure here, other than
+/// of reading it back, does not undo that.
 void Store::prune(const Manifest& newest) {
   const auto step = newest.progress.step;
   const auto path = folder_ / name_of_step(step);
   std::vector<fs::path> stale;  // of rank 0: checkpoints that have been in quarantine
   std::vector<std::int64_t> steps;
-  verified_.erase(step);  // that was another one
+  verified_.erase(step);  // of an earlier checkpoint of this step
   on_rank_0_quietly([&] {
     quarantine_later_than(folder_, step);
     stale = stale_in_quarantine(folder_, step);
@@ -182,7 +182,7 @@ void Store::prune(const Manifest& newest) {
       throw;
     }
   }
-  const auto doomed = beyond_the_kept(steps);
+  const auto doomed = steps_to_remove(steps);
   on_rank_0_quietly([&] {
     write_durably(folder_ / "LATEST", path.filename().string() + "\n");
     for (const auto old : doomed) remove_committed(folder_ / name_of_step(old));
@@ -190,21 +190,21 @@ void Store::prune(const Manifest& newest) {
   });
 }
 
-/// The steps that may go, of those that there are, newest first. Only good checkpoints count among
-/// the kept ones; a damaged one that is found here is quarantined.
-std::vector<std::int64_t> Store::beyond_the_kept(std::span<const std::int64_t> steps) {
+/// The steps that may be removed, of those that there are, newest first. Only good checkpoints
+/// count among the kept ones; a damaged one that is found here is quarantined.
+std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> steps) {
   const auto keep = static_cast<std::size_t>(options_.keep);
-  const auto may_go = [&](std::int64_t step) {
+  const auto removable = [&](std::int64_t step) {
     return options_.keep_every == 0 || step % options_.keep_every != 0;
   };
   std::vector<std::int64_t> doomed;
-  // When nothing would go anyway, nothing is read.
-  if (steps.size() <= keep || std::ranges::none_of(steps.subspan(keep), may_go)) return doomed;
+  // When nothing would be removed anyway, nothing is read.
+  if (steps.size() <= keep || std::ranges::none_of(steps.subspan(keep), removable)) return doomed;
   std::size_t kept = 0;
   for (const auto step : steps) {
     if (kept < keep)
       kept += is_good(step) ? 1 : 0;
-    else if (may_go(step))
+    else if (removable(step))
       doomed.push_back(step);
   }
   return doomed;
@@ -259,7 +259,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
       if (mode == "auto") verified_.insert(progress.step);
       return progress;
     } catch (const comm::PeerFailure& failed) {
-      if (failed.code() != ExitCode::io_failure) throw;  // another rank tells
+      if (failed.code() != ExitCode::io_failure) throw;  // another rank reports it
     } catch (const Error& error) {
       if (error.code() != ExitCode::io_failure) throw;
       spdlog::warn("checkpoint {} is not used: {}", path.string(), error.what());
@@ -269,7 +269,7 @@ std::optional<Progress> Store::resume(const State& state, const std::string& mod
     if (world_.rank() != 0) return;
     fail(ExitCode::bad_input,
          "none of the {} checkpoints looked at can be used (newest: {}); see the warnings above, "
-         "or start anew under another run.name, with checkpoint.resume=auto",
+         "or start a new run under another run.name, with checkpoint.resume=auto",
          candidates.size(), candidates.front().string());
   });
   return std::nullopt;

@@ -25,15 +25,15 @@
 namespace llamesh::checkpoint {
 
 /// The checkpoints of a run: commits new ones, finds the newest good one, removes old ones. All
-/// calls are collective over the world. A checkpoint exists from one rename on; a process that is
-/// killed at any instant leaves the former ones as they were (docs/checkpoint-format.md).
+/// calls are collective over the world. A checkpoint is committed by one rename; a process that is
+/// killed at any instant leaves the former ones unchanged (docs/checkpoint-format.md).
 class Store {
  public:
-  /// `folder` is <run>/checkpoints; it is made, a lease taken on it, and what killed saves have
-  /// left in it removed, at once. The world is borrowed until the constructor returns.
+  /// `folder` is <run>/checkpoints; it is created, a lease taken on it, and what killed saves have
+  /// left in it removed. The world is borrowed until the constructor returns.
   Store(std::filesystem::path folder, const CheckpointOptions& options,
         const comm::Communicator& world);
-  ~Store();  ///< Waits for a save under way; logs its error when nobody asked for it.
+  ~Store();  ///< Waits for a save in progress; logs its error if wait() was not called.
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
@@ -41,19 +41,19 @@ class Store {
   /// copied, once the save before has ended; errors surface at the next save() or wait().
   /// Before anything older is removed, the new checkpoint is read back and verified. Only verified
   /// ones count as kept; damaged ones are quarantined.
-  /// Throws exit 74 when it fails: the former checkpoints stand.
+  /// Throws exit 74 when it fails: the former checkpoints remain.
   std::filesystem::path save(const State& state, const Progress& progress);
-  /// Waits for the save under way, and throws what went wrong with it.
+  /// Waits for the save in progress, and throws its error.
   void wait();
 
-  /// The longest that a save of this run has taken so far, of those that have ended: seconds.
+  /// The duration of the slowest completed save so far, in seconds.
   double slowest_save() const { return slowest_save_; }
 
   /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
   /// newest good checkpoint, if there is any at all; else from the checkpoint or run of that path.
   /// Throws exit 78 when there are checkpoints but none is good, or when one does not fit the
-  /// model; rank 0 asks `accept` before a state is read. With options.async it also makes room for
-  /// the copies of the shards, so that the first save need not.
+  /// model; rank 0 calls `accept` before a state is read. With options.async it also allocates the
+  /// copies of the shards, so that the first save need not.
   std::optional<Progress> resume(const State& state, const std::string& mode,
                                  const Accept& accept = {});
 
@@ -62,7 +62,7 @@ class Store {
   std::string prepare(const State& state, const Progress& progress) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
   void prune(const Manifest& newest);
-  std::vector<std::int64_t> beyond_the_kept(std::span<const std::int64_t> steps);
+  std::vector<std::int64_t> steps_to_remove(std::span<const std::int64_t> steps);
   bool is_good(std::int64_t step);
   void on_rank_0_quietly(const std::function<void()>& work) const;
   void reserve(const State& state);

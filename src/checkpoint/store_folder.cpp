@@ -31,8 +31,7 @@ std::vector<fs::path> names_in(const fs::path& folder) {
   return found;
 }
 
-/// The step of a checkpoint in quarantine; -1 for anything else, also for what somebody else has
-/// put in the way.
+/// The step of a checkpoint in quarantine; -1 for any other name.
 std::int64_t step_of_quarantined(const fs::path& path) {
   const auto name = path.filename().string();
   const auto at = name.find(".quarantined-");
@@ -54,7 +53,7 @@ std::vector<fs::path> committed_checkpoints(const fs::path& folder) {
   return found;
 }
 
-std::vector<fs::path> debris_in(const fs::path& folder) {
+std::vector<fs::path> partial_checkpoints_in(const fs::path& folder) {
   auto found = names_in(folder);
   std::erase_if(found, [](const fs::path& path) {
     const auto name = path.filename().string();
@@ -63,11 +62,11 @@ std::vector<fs::path> debris_in(const fs::path& folder) {
   return found;
 }
 
-std::int64_t debris_bytes(const fs::path& folder) {
+std::int64_t partial_checkpoint_bytes(const fs::path& folder) {
   std::int64_t bytes = 0;
   std::error_code error;
-  for (const auto& debris : debris_in(folder))
-    for (fs::recursive_directory_iterator at(debris, error), end; !error && at != end;
+  for (const auto& partial : partial_checkpoints_in(folder))
+    for (fs::recursive_directory_iterator at(partial, error), end; !error && at != end;
          at.increment(error)) {
       struct stat status {};
       if (lstat(at->path().c_str(), &status) == 0) bytes += 512 * status.st_blocks;

@@ -19,9 +19,12 @@ void check_reduce_scatter(const Collectives& axis, const Tensor& mine, const Ten
   expects(parts.numel() == mine.numel() * axis.size(),
           "reduce_scatter of {} elements over {} ranks into {}", parts.numel(), axis.size(),
           mine.numel());
-  expects(mine.dtype() == DType::f32 && parts.dtype() != DType::i32,
-          "reduce_scatter sums fp32 or bf16 into fp32, not {} into {}", name_of(parts.dtype()),
-          name_of(mine.dtype()));
+  expects(parts.dtype() != DType::i32 &&
+              (mine.dtype() == DType::f32 ||
+               (mine.dtype() == parts.dtype() && accumulate == Accumulate::no)),
+          "reduce_scatter sums fp32 or bf16 into fp32, or bf16 into bf16 without accumulation, not "
+          "{} into {}",
+          name_of(parts.dtype()), name_of(mine.dtype()));
   expects(mine.data() != parts.data() || mine.numel() == 0 ||
               (axis.size() == 1 && accumulate == Accumulate::no && parts.dtype() == DType::f32),
           "reduce_scatter in place needs one rank, fp32 and no accumulation");

@@ -23,7 +23,7 @@ std::int64_t all_reduce_bytes(const Tensor& data, int size);
 std::int64_t broadcast_bytes(const Collectives& axis, const Tensor& data, int root);
 
 /// Waits for the work of a stream and ends its worker. When an exception unwinds this thread, waits
-/// for other ranks are given up first, since they will not come.
+/// for other ranks are cancelled first, since those will not arrive.
 void finish(device::Stream& stream);
 
 }  // namespace llamesh::comm

@@ -46,11 +46,11 @@ void Backoff::reset() {
 
 }  // namespace llamesh::comm
 
-/// Takes the place of libc's in the whole process, for the sake of MPI's own blocking calls
+/// Replaces libc's sched_yield() in the whole process because of MPI's blocking calls
 /// (MPI_Comm_split, MPI_Win_allocate_shared, MPI-IO), which yield for as long as they wait
-/// (mpi_yield_when_idle). Where ranks share cores, several processes that do nothing else starve
-/// the others on a core: Linux 6.18 was seen to let a rank wait for 20 to 60 s. So only the first
-/// yields in a row are yields; those that follow sleep.
+/// (mpi_yield_when_idle). Where ranks share cores, several processes that only yield starve the
+/// others on a core (on Linux 6.18 for 20 to 60 s). So only the first yields in a row yield; those
+/// that follow sleep.
 extern "C" int sched_yield() noexcept {
   using Clock = std::chrono::steady_clock;
   constexpr int yields_in_a_row = 64;

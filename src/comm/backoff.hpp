@@ -11,7 +11,7 @@ namespace llamesh::comm {
 class Backoff {
  public:
   void pause();
-  /// Something moved: wait eagerly again.
+  /// There was progress: poll without sleeping again.
   void reset();
 
  private:
@@ -20,8 +20,8 @@ class Backoff {
 };
 
 /// Makes every wait for other ranks in this process throw from now on. Called when an exception
-/// tears the process down: the peers will not come any more, and the workers have to be joined
-/// before the error can be printed and the job ended.
+/// tears the process down: the peers will not arrive any more, and the worker threads must be
+/// joined before the error can be printed and the job ended.
 void stop_waiting() noexcept;
 
 /// Throws PeerFailure when stop_waiting() was called.

@@ -16,13 +16,13 @@ namespace llamesh::comm {
 
 /// The data plane of one mesh axis: collectives over the ranks that differ in that axis only.
 ///
-/// Each object has a stream of its own, so all its collectives happen in the one order in which
-/// they were called; every rank calls the same ones in the same order. A call starts once `after`
-/// has happened and returns an event for its end. Tensors are dense and stay alive until then.
-/// Results are bit-identical from run to run and, where ranks share a result, between ranks.
+/// Each object has its own stream, so its collectives run in the order in which they were called;
+/// every rank calls the same ones in the same order. A call starts once `after` is complete and
+/// returns an event for its end. Tensors are dense and stay alive until then. Results are
+/// bit-identical from run to run and, where ranks share a result, between ranks.
 ///
 /// Buffers from allocate_*() take the fast path (on CPUs within a node an MPI shared-memory window,
-/// in which nothing has to be copied); any other memory works too.
+/// without copies); any other memory works too.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -30,32 +30,33 @@ class Collectives {
   int rank() const { return rank_; }
   int size() const { return size_; }
   device::Stream& stream() { return stream_; }
-  /// Names what the calls that follow are for (a unit), for messages; the text outlives them.
+  /// Names what the following calls are for (a unit), for messages; the text outlives them.
   void set_subject(const char* subject) { subject_ = subject; }
 
   /// A buffer of size() equal ranges of `bytes_per_rank` (a multiple of 64) for all_gather. Ranks
-  /// of one node may share the memory of it: before its all_gather a rank writes only its own
-  /// range. Counts 1/size() of shared memory as this rank's. Zero at first. Collective.
+  /// of one node may share its memory: before its all_gather a rank writes only its own range.
+  /// 1/size() of shared memory is counted as this rank's. Zero at first. Collective.
   virtual device::Buffer allocate_gathered(std::int64_t bytes_per_rank) = 0;
   /// Whether buffers of allocate_gathered() are one copy in memory that all ranks of the axis
-  /// share. Then a rank's state can stay there for good, and gathering it costs no byte.
+  /// share. Then a rank's state can stay there permanently, and gathering it moves no data.
   virtual bool shares_gathered() const { return size_ == 1; }
 
-  /// A buffer of this rank's own for reduce_scatter and all_reduce. Zero at first. Collective.
+  /// A buffer of this rank for reduce_scatter and all_reduce. Zero at first. Collective.
   virtual device::Buffer allocate_symmetric(std::int64_t bytes) = 0;
 
-  /// whole[r * n, (r + 1) * n) = rank r's `mine` (n numbers), cast to whole's dtype, for all r.
-  /// `mine` may be its own range of `whole`. The former contents of `whole` may be in use by
-  /// others until their `after` has happened, not longer.
+  /// whole[r * n, (r + 1) * n) = rank r's `mine` (n elements), cast to whole's dtype, for all r.
+  /// `mine` may be its own range of `whole`. Other ranks may read the former contents of `whole`
+  /// until their `after` is complete.
   virtual device::Event all_gather(Tensor whole, Tensor mine, device::Event after) = 0;
 
-  /// mine (n, fp32) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts
-  /// in fp32 or bf16, summed in fp32 in a fixed order. When size() is 1, `mine` may be `parts`
-  /// itself. `parts` is used up: what it holds after the event is not defined.
+  /// mine (n) = or += sum over ranks q of q's parts[r * n, (r + 1) * n), r this rank; parts in
+  /// fp32 or bf16, summed in fp32 in a fixed order; mine in fp32, or in bf16 like parts where
+  /// nothing is accumulated. When size() is 1, `mine` may be `parts` itself. `parts` is consumed:
+  /// its contents after the event are undefined.
   virtual device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                        device::Event after) = 0;
 
-  /// data (fp32) = sum of all ranks' data, everywhere the same bits.
+  /// data (fp32) = sum of all ranks' data, bit-identical on all of them.
   virtual device::Event all_reduce(Tensor data, device::Event after) = 0;
 
   /// data = root's data.
@@ -73,7 +74,7 @@ class Collectives {
         size_(group.size()),
         stream_(device::Stream::communication()) {}
   const char* subject() const { return subject_; }
-  /// Puts the collective `work` into the stream, behind `after`, and counts what it will send.
+  /// Enqueues the collective `work` after `after`, and counts the bytes that it sends.
   template <class Work>
   device::Event submit(const char* kind, const device::Event& after, std::int64_t bytes,
                        Work&& work) {

@@ -18,7 +18,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// One call of a nonblocking MPI collective, completed politely.
+/// One nonblocking MPI collective, completed by polling with backoff.
 template <class Start>
 void complete(const Communicator& group, const char* kind, const char* purpose, Start&& start) {
   const InCollective in(group.members(), kind, purpose);
@@ -61,7 +61,7 @@ Communicator::Handle::Handle(MPI_Comm owned, Handle* parent, const std::string& 
   Members made{name, 0, ranks_in_world(comm, size)};
   if (parent != nullptr) {
     if (name.empty()) made.name = parent->members->name;
-    // All ranks make the same communicators out of one, so they know the same of each.
+    // All ranks create the same communicators from one, so they compute the same id for each.
     const std::array origin{parent->members->id, ++parent->children,
                             static_cast<std::uint64_t>(made.ranks.front())};
     made.id = hash_of(origin.data(), sizeof(origin));
@@ -97,7 +97,7 @@ Communicator Communicator::duplicate() const {
 }
 
 Communicator Communicator::split(int color, int key, const std::string& name) const {
-  barrier();  // MPI_Comm_split has no polite form; after a barrier it is short
+  barrier();  // MPI_Comm_split has no nonblocking form; after a barrier it is short
   MPI_Comm part = MPI_COMM_NULL;
   check(MPI_Comm_split(handle_->comm, color, key, &part), "MPI_Comm_split");
   return Communicator(std::make_unique<Handle>(part, handle_.get(), name));
@@ -189,7 +189,7 @@ void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine
 
 namespace {
 
-/// How a phase ended on one rank, as one number that ranks can exchange.
+/// How a phase ended on one rank, encoded as one integer for exchange.
 struct Outcome {
   std::optional<ExitCode> code;  // none: it went well
   bool follows = false;          // the error is another rank's (PeerFailure)
@@ -203,7 +203,7 @@ struct Outcome {
   }
 };
 
-/// What a rank tells the others after a phase.
+/// What a rank sends to the others after a phase.
 struct PhaseResult {
   std::int64_t outcome = 0;  // Outcome::encode()
   std::int64_t value = 0;
@@ -230,7 +230,7 @@ std::vector<std::int64_t> agree_and_gather(const Communicator& group,
     mine = {ExitCode::internal_error, false};
     error = std::make_exception_ptr(Error(ExitCode::internal_error, "an error of unknown type"));
   }
-  // The reporting rank is the lowest with an error of its own; a PeerFailure has nothing to report.
+  // The reporting rank is the lowest one that failed itself; a PeerFailure has nothing to report.
   int reporting = -1;
   Outcome reported;
   std::vector<std::int64_t> values;

@@ -10,19 +10,19 @@
 
 namespace llamesh::comm {
 
-/// Who a communicator's ranks are.
+/// The ranks of a communicator.
 struct Members {
   std::string name;        ///< "world", or that of a mesh axis, for messages
-  std::uint64_t id = 0;    ///< the same on all of them, and of no other communicator
-  std::vector<int> ranks;  ///< by rank in it: the rank in the world
+  std::uint64_t id = 0;    ///< the same on all ranks; unique among communicators
+  std::vector<int> ranks;  ///< world rank, by rank of the communicator
 };
 
-/// Owns an MPI communicator: a group of ranks with a message space of its own. Move-only.
+/// Owns an MPI communicator: a group of ranks with its own message context. Move-only.
 ///
-/// The collective calls here are the control plane: small host values, every rank of the group
-/// calls, in the same order. They poll politely (yield, then short sleeps), so that a rank that
-/// waits does not take the core of one that computes. Any failure of MPI is thrown with MPI's own
-/// text. Only one thread at a time may use a communicator; give another thread a duplicate().
+/// The collectives here are the control plane, for small host values: every rank of the group calls
+/// them, in the same order. They poll with backoff (yield, then short sleeps), so that a waiting
+/// rank does not take the core of a computing one. An MPI error is thrown with MPI's text. Only one
+/// thread at a time may use a communicator; give another thread a duplicate().
 ///
 /// `purpose` says what a call is for ("the loss"), in the line that reports a hang; the text
 /// outlives the call.
@@ -36,7 +36,7 @@ class Communicator {
   int size() const;
   const std::shared_ptr<const Members>& members() const;
 
-  /// The same group with a message space of its own. Collective.
+  /// MPI_Comm_dup: the same group with its own message context. Collective.
   Communicator duplicate() const;
   /// The ranks that gave the same `color`, in the order of `key`, under this communicator's name or
   /// another one. Collective.
@@ -50,10 +50,10 @@ class Communicator {
   std::int64_t sum(std::int64_t value, const char* purpose = "") const;
   std::int64_t max(std::int64_t value, const char* purpose = "") const;
   std::int64_t min(std::int64_t value, const char* purpose = "") const;
-  /// What each rank gave, by rank.
+  /// What each rank passed, by rank.
   std::vector<std::int64_t> all_gather(std::int64_t value, const char* purpose = "") const;
   std::vector<std::string> all_gather(std::string_view text) const;
-  /// Root's text, on every rank.
+  /// Returns root's text on every rank.
   std::string broadcast(std::string text, int root = 0) const;
 
   /// Access to the MPI handle for this layer and for parallel HDF5 (comm/mpi.hpp).
@@ -67,11 +67,11 @@ class Communicator {
 
 /// Runs `phase` on every rank of the group and agrees on the outcome. When it threw anywhere, every
 /// rank throws: the lowest rank on which it failed the original error, the others a PeerFailure. So
-/// one rank reports, all leave by the same exit code, and nobody waits for a rank that gave up.
+/// one rank reports, all exit with the same code, and no rank waits for one that failed.
 void agree(const Communicator& group, const std::function<void()>& phase,
            const char* purpose = "the outcome of a phase");
 
-/// Runs `phase` on rank 0 alone, as agree() does, and gives its text to all.
+/// Runs `phase` on rank 0 alone, as agree() does, and broadcasts its text.
 std::string on_rank_0(const Communicator& group, const std::function<std::string()>& phase);
 
 }  // namespace llamesh::comm

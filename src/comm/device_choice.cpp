@@ -17,7 +17,7 @@ bool may_share() {
 }
 
 /// Whether all ranks see a GPU; refuses a job in which some do.
-bool all_see_one(const Communicator& world, bool required) {
+bool all_see_a_gpu(const Communicator& world, bool required) {
   const auto seen = world.all_gather(std::int64_t{device::cuda_devices() > 0});
   const auto without = std::ranges::find(seen, 0);
   if (without == seen.end()) return true;
@@ -54,7 +54,7 @@ void refuse_sharing(const Communicator& world, const Communicator& machine) {
 
 void choose_device(const Communicator& world, DeviceChoice choice) {
   if (choice == DeviceChoice::cpu) return;
-  if (!all_see_one(world, choice == DeviceChoice::cuda)) return;
+  if (!all_see_a_gpu(world, choice == DeviceChoice::cuda)) return;
   const auto machine = world.split_shared_memory();
   std::string seen;
   agree(world, [&] { seen = device::visible_identities(); });

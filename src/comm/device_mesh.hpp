@@ -26,7 +26,7 @@ class DeviceMesh {
     int rank;                    ///< this rank's coordinate
     bool within_node;            ///< in every such group all ranks share one node
     double share_between_nodes;  ///< of the bytes that all ranks send over it, by bytes_sent()
-    Communicator group;          ///< for small host values and collective I/O
+    Communicator group;          ///< for host values and collective I/O
     std::unique_ptr<Collectives> collectives;
   };
 
@@ -37,11 +37,11 @@ class DeviceMesh {
   int rank() const { return world_.rank(); }  ///< in the world
   std::vector<Axis>& axes() { return axes_; }
   Axis& axis(std::string_view name);
-  /// This rank's group along several axes, with collectives over it: that of an axis where it is
-  /// one, else it is made when it is asked for first; then this is collective.
+  /// Collectives over this rank's group along several axes: those of the axis where it is one, else
+  /// created at the first call, which is then collective.
   Axis& along(AxisSet axes);
-  /// This rank's group along several axes: the world's, an axis' or one of its own, which is made
-  /// when it is asked for first; then this is collective.
+  /// This rank's group along several axes: the world's, an axis', or one created at the first call,
+  /// which is then collective.
   const Communicator& group(AxisSet along);
 
  private:
@@ -50,7 +50,7 @@ class DeviceMesh {
   const Communicator& world_;
   Topology topology_;
   ParallelDims dims_;
-  std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are cut out of it
+  std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are split from it
   std::vector<Axis> axes_;
   // Along several axes, by AxisSet::to_ulong().
   std::map<unsigned long, Axis> combined_;
@@ -63,7 +63,7 @@ std::string describe(const ParallelDims& dims, const Topology& topology);
 /// Whether each group along these axes has all its ranks on one node. Pure.
 bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology);
 
-/// The ways that bytes take between the ranks of an axis.
+/// The communication pattern between the ranks of an axis.
 enum class Route : std::uint8_t {
   pairs,  ///< each rank sends as much to every other one: PairwiseExchange
   ring,   ///< each rank sends all to the next one, a node's ranks following each other: NCCL

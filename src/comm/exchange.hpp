@@ -16,7 +16,7 @@ namespace llamesh::comm {
 void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine,
                       std::span<std::byte> all, const char* purpose);
 
-/// What each rank gave, by rank: a struct of plain numbers.
+/// What each rank passed, by rank: a trivially copyable struct.
 template <class T>
 std::vector<T> all_gather(const Communicator& group, const T& value, const char* purpose) {
   static_assert(std::is_trivially_copyable_v<T>);

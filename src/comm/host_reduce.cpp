@@ -40,21 +40,22 @@ void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate) {
     accumulate_all(sum.as<float>(), addend.as<float>(), sum.numel());
 }
 
-void sum_parts(float* out, std::span<const std::byte* const> parts, DType dtype, std::int64_t count,
+void sum_parts(const Tensor& out, std::span<const std::byte* const> parts, DType dtype,
                Accumulate accumulate) {
   constexpr std::int64_t block = 4096;
-  alignas(64) std::array<float, block> sum;
-  for (std::int64_t first = 0; first < count; first += block) {
-    const std::int64_t n = std::min(block, count - first);
+  alignas(64) std::array<float, block> sums;
+  for (std::int64_t first = 0; first < out.numel(); first += block) {
+    const Tensor to = out.slice(first, std::min(block, out.numel() - first));
+    const Tensor sum(sums.data(), DType::f32, {to.numel()});
     bool empty = accumulate == Accumulate::no;
-    if (!empty) std::copy_n(out + first, n, sum.data());
+    if (!empty) copy_cast(sum, to);
     for (const std::byte* part : parts) {
       const std::byte* from = part + first * size_of(dtype);
       const auto take = [&](const auto* values) {
         if (empty)
-          convert(sum.data(), values, n);
+          convert(sums.data(), values, to.numel());
         else
-          accumulate_all(sum.data(), values, n);
+          accumulate_all(sums.data(), values, to.numel());
       };
       if (dtype == DType::bf16)
         take(reinterpret_cast<const bf16*>(from));
@@ -62,7 +63,7 @@ void sum_parts(float* out, std::span<const std::byte* const> parts, DType dtype,
         take(reinterpret_cast<const float*>(from));
       empty = false;
     }
-    std::copy_n(sum.data(), n, out + first);
+    copy_cast(to, sum);
   }
 }
 

@@ -18,9 +18,9 @@ void copy_cast(const Tensor& to, const Tensor& from);
 /// sum (fp32) = or += addend. They may be the same memory when nothing is accumulated.
 void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate);
 
-/// out (count, fp32) = or += the sum of `parts`, each `count` elements of `dtype`, in their order.
-/// A part may be `out`. Block by block, so that the sum stays in cache while the parts stream by.
-void sum_parts(float* out, std::span<const std::byte* const> parts, DType dtype, std::int64_t count,
+/// out = or += the sum in fp32 of `parts`, each as many elements of `dtype`, in their order. A part
+/// may be `out`. Block by block, so that the sum stays in cache.
+void sum_parts(const Tensor& out, std::span<const std::byte* const> parts, DType dtype,
                Accumulate accumulate);
 
 }  // namespace llamesh::comm

@@ -10,8 +10,8 @@
 
 namespace llamesh::comm {
 
-/// Records that the calling thread is in a collective, for as long as the object lives: a lock and
-/// no memory. For those who look for what a rank waits for. Any thread.
+/// Records that the calling thread is in a collective, for as long as the object lives; takes a
+/// lock and allocates nothing. Read by the search for what a rank waits for. Any thread.
 class InCollective {
  public:
   /// `kind`: "all-gather". `subject`: what it is of, a unit or a purpose, or "". Both texts outlive
@@ -34,7 +34,7 @@ class InCollective {
 /// A collective that a thread of this process is in.
 struct OpenCollective {
   std::shared_ptr<const Members> members;
-  std::int64_t number;  ///< counts the collectives of these members from 1, the same on all of them
+  std::int64_t number;  ///< of these members' collectives, from 1, the same on all ranks
   std::string what;     ///< "all-gather of layers.3 along shard"
   std::chrono::steady_clock::time_point since;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-// The only door to <mpi.h>. Included by comm/*.cpp and by checkpoint/ (parallel HDF5), by no header
+// The only include of <mpi.h>. Used by comm/*.cpp and by checkpoint/ (parallel HDF5), by no header
 // of another layer.
 #include <mpi.h>
 
@@ -13,7 +13,7 @@
 
 namespace llamesh::comm {
 
-/// MPI's own words for an error.
+/// MPI's text for an error.
 std::string error_text(int code);
 
 /// Throws when an MPI call failed: what was being done, MPI_Error_string, rank, file and line.
@@ -27,13 +27,13 @@ void wait_all(std::span<MPI_Request> requests, std::string_view doing);
 
 MPI_Comm native(const Communicator& communicator);
 
-/// Whether collective calls that free something may still be made: MPI runs, and no exception is
-/// unwinding this thread (the other ranks would not take part).
+/// Whether collective calls that free resources are still possible: MPI is not finalized, and no
+/// exception is unwinding this thread (the other ranks would not take part).
 bool may_free();
 
-/// The MPI communicator inside a Communicator, with what is asked of it most.
+/// The MPI communicator inside a Communicator, with cached properties.
 struct Communicator::Handle {
-  /// Takes the ownership of `owned`, which was made out of `parent` (none: the world).
+  /// Takes ownership of `owned`, which was created from `parent` (none: the world).
   Handle(MPI_Comm owned, Handle* parent, const std::string& name);
   ~Handle();
   Handle(const Handle&) = delete;
@@ -44,7 +44,7 @@ struct Communicator::Handle {
   int size = 1;
   std::shared_ptr<const Members> members;
   std::uint64_t children =
-      0;  ///< communicators made out of this one, in the same order on all ranks
+      0;  ///< communicators created from this one, in the same order on all ranks
 };
 
 }  // namespace llamesh::comm

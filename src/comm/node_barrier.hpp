@@ -6,9 +6,9 @@
 namespace llamesh::comm {
 
 /// A barrier of the ranks of one node, in memory that they share and that is zero at first. What a
-/// rank wrote before it arrived is seen by all after they left. A rank that waits yields a little
-/// and then sleeps in the kernel (a futex); it looks up from time to time, so that stop_waiting()
-/// ends it.
+/// rank wrote before it arrived is seen by all after they left. A waiting rank yields a little and
+/// then sleeps in the kernel (a futex); it wakes up from time to time, so that stop_waiting() ends
+/// the wait.
 class NodeBarrier {
  public:
   void arrive_and_wait(int ranks);

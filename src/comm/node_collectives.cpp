@@ -34,16 +34,16 @@ std::vector<const std::byte*> moved(const std::vector<std::byte*>& from, std::in
 
 }  // namespace
 
-/// What the ranks share besides buffers: a barrier, then the places of two calls in turn, by rank.
-/// Two, since a rank may begin the next call while another still reads the places of this one.
+/// What the ranks share besides buffers: a barrier, then each rank's tensor location, double
+/// buffered, since a rank may begin the next call while another still reads those of this one.
 struct NodeCollectives::Control {
   NodeBarrier barrier;
 
   static std::int64_t bytes(int ranks) {
-    return 64 + 2 * ranks * static_cast<std::int64_t>(sizeof(Place));
+    return 64 + 2 * ranks * static_cast<std::int64_t>(sizeof(TensorLocation));
   }
-  Place* places(std::int64_t call, int ranks) {
-    auto* first = reinterpret_cast<Place*>(reinterpret_cast<std::byte*>(this) + 64);
+  TensorLocation* locations(std::int64_t call, int ranks) {
+    auto* first = reinterpret_cast<TensorLocation*>(reinterpret_cast<std::byte*>(this) + 64);
     return first + (call % 2) * ranks;
   }
 };
@@ -84,44 +84,46 @@ device::Buffer NodeCollectives::allocate_symmetric(std::int64_t bytes) {
   return {std::move(window), data, bytes, bytes};
 }
 
-NodeCollectives::Place NodeCollectives::place_of(const Tensor& tensor) const {
-  Place place{-1, 0, tensor.bytes(), false};
+NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor) const {
+  TensorLocation location{-1, 0, tensor.bytes(), false};
   const auto* data = static_cast<const std::byte*>(tensor.data());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < regions_.size(); ++i) {
     const auto& window = *regions_[i].window;
     if (!window.contains(data)) continue;
-    place.region = static_cast<std::int64_t>(i);
-    place.offset = data - window.data();
+    location.region = static_cast<std::int64_t>(i);
+    location.offset = data - window.data();
   }
-  return place;
+  return location;
 }
 
 void NodeCollectives::barrier() {
   control_->barrier.arrive_and_wait(size());
 }
 
-std::vector<NodeCollectives::Place> NodeCollectives::exchange_places(const Place& mine) {
-  Place* places = control_->places(calls_++, size());
-  places[rank()] = mine;
+std::vector<NodeCollectives::TensorLocation> NodeCollectives::exchange_locations(
+    const TensorLocation& mine) {
+  TensorLocation* locations = control_->locations(calls_++, size());
+  locations[rank()] = mine;
   barrier();
-  std::vector<Place> all(places, places + size());
-  for (const Place& place : all)
-    expects(place.bytes == mine.bytes, "ranks call a collective with {} and {} bytes", mine.bytes,
-            place.bytes);
+  std::vector<TensorLocation> all(locations, locations + size());
+  for (const TensorLocation& location : all)
+    expects(location.bytes == mine.bytes, "ranks call a collective with {} and {} bytes",
+            mine.bytes, location.bytes);
   return all;
 }
 
-std::vector<std::byte*> NodeCollectives::addresses(std::span<const Place> places, Kind kind) const {
+std::vector<std::byte*> NodeCollectives::addresses(std::span<const TensorLocation> locations,
+                                                   Kind kind) const {
   std::vector<std::byte*> all;
   const std::lock_guard lock(mutex_);
-  for (const Place& place : places) {
-    if (place.region < 0) return {};
-    const Region& region = regions_[static_cast<std::size_t>(place.region)];
+  for (const TensorLocation& location : locations) {
+    if (location.region < 0) return {};
+    const Region& region = regions_[static_cast<std::size_t>(location.region)];
     if (region.kind != kind) return {};
-    all.push_back(region.window->data() + place.offset);
+    all.push_back(region.window->data() + location.offset);
   }
-  // Gathered memory is one copy only when all mean the same place.
+  // Gathered memory is one copy only when all ranks pass the same location.
   if (kind == Kind::gathered && std::ranges::adjacent_find(all, std::not_equal_to<>{}) != all.end())
     return {};
   return all;
@@ -129,24 +131,25 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const Place> places
 
 device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  Place place = place_of(whole);
-  place.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
-                  mine.dtype() == whole.dtype();
+  TensorLocation location = locate(whole);
+  location.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
+                     mine.dtype() == whole.dtype();
   return submit("all-gather", after, all_gather_bytes(whole, size()),
-                [this, whole, mine, place] { gather_now(whole, mine, place); });
+                [this, whole, mine, location] { gather_now(whole, mine, location); });
 }
 
-void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine, const Place& place) {
+void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine,
+                                 const TensorLocation& location) {
   const std::int64_t n = mine.numel();
   const Tensor own = whole.slice(rank() * n, n);
-  const auto places = exchange_places(place);
-  if (!addresses(places, Kind::gathered).empty()) {
-    // Past the first barrier everybody is done with the former contents.
-    if (std::ranges::all_of(places, &Place::written)) return;
+  const auto locations = exchange_locations(location);
+  if (!addresses(locations, Kind::gathered).empty()) {
+    // After the first barrier no rank reads the former contents.
+    if (std::ranges::all_of(locations, &TensorLocation::written)) return;
     copy_cast(own, mine);
     return barrier();
   }
-  const auto peers = addresses(places, Kind::symmetric);
+  const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.all_gather(whole, mine);
   copy_cast(own, mine);
   barrier();
@@ -163,38 +166,37 @@ device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()),
-                [this, mine, parts, accumulate, place = place_of(parts)] {
-                  reduce_scatter_now(mine, parts, accumulate, place);
+                [this, mine, parts, accumulate, location = locate(parts)] {
+                  reduce_scatter_now(mine, parts, accumulate, location);
                 });
 }
 
 void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts,
-                                         Accumulate accumulate, const Place& place) {
-  const auto places = exchange_places(place);
-  const auto peers = addresses(places, Kind::symmetric);
+                                         Accumulate accumulate, const TensorLocation& location) {
+  const auto locations = exchange_locations(location);
+  const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.reduce_scatter(mine, parts, accumulate);
   const std::int64_t n = mine.numel();
   if (size() > 1 || accumulate == Accumulate::yes || mine.data() != parts.data())
-    sum_parts(mine.as<float>(), moved(peers, rank() * n * size_of(parts.dtype())), parts.dtype(), n,
-              accumulate);
+    sum_parts(mine, moved(peers, rank() * n * size_of(parts.dtype())), parts.dtype(), accumulate);
   barrier();  // the peers may overwrite their parts now
 }
 
 device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
   return submit("all-reduce", after, all_reduce_bytes(data, size()),
-                [this, data, place = place_of(data)] { all_reduce_now(data, place); });
+                [this, data, location = locate(data)] { all_reduce_now(data, location); });
 }
 
-void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
-  const auto places = exchange_places(place);
-  const auto peers = addresses(places, Kind::symmetric);
+void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& location) {
+  const auto locations = exchange_locations(location);
+  const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.all_reduce(data);
   const auto floats = [](std::int64_t count) {
     return count * static_cast<std::int64_t>(sizeof(float));
   };
   const auto own = slice_of(data.numel(), rank(), size());
-  sum_parts(data.as<float>() + own.first, moved(peers, floats(own.first)), DType::f32, own.count,
+  sum_parts(data.slice(own.first, own.count), moved(peers, floats(own.first)), DType::f32,
             Accumulate::no);
   barrier();
   for (int step = 1; step < size(); ++step) {
@@ -209,14 +211,15 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const Place& place) {
 
 device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit("broadcast", after, broadcast_bytes(*this, data, root),
-                [this, data, root, place = place_of(data)] { broadcast_now(data, root, place); });
+  return submit(
+      "broadcast", after, broadcast_bytes(*this, data, root),
+      [this, data, root, location = locate(data)] { broadcast_now(data, root, location); });
 }
 
-void NodeCollectives::broadcast_now(const Tensor& data, int root, const Place& place) {
-  const auto places = exchange_places(place);
-  if (!addresses(places, Kind::gathered).empty()) return;  // one copy: root's words are everybody's
-  const auto peers = addresses(places, Kind::symmetric);
+void NodeCollectives::broadcast_now(const Tensor& data, int root, const TensorLocation& location) {
+  const auto locations = exchange_locations(location);
+  if (!addresses(locations, Kind::gathered).empty()) return;  // one copy that all ranks share
+  const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.broadcast(data, root);
   if (rank() != root)
     std::memcpy(data.data(), peers[static_cast<std::size_t>(root)],

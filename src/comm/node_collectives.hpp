@@ -14,11 +14,11 @@ namespace llamesh::comm {
 
 /// Collectives of ranks that share a node, by loads and stores in MPI shared-memory windows:
 /// gathered buffers are one copy that all ranks see, so gathering into them in place is a barrier;
-/// sums read the peers' symmetric buffers in place. Where any rank passes other memory,
-/// messages do it.
+/// sums read the peers' symmetric buffers in place. Where any rank passes other memory, MPI
+/// point-to-point is used.
 ///
-/// Windows are given back when this object and every buffer of them are gone; since that is
-/// collective, all ranks let go of them in the same order.
+/// Windows are freed when this object and every buffer of them are destroyed; since that is
+/// collective, all ranks destroy them in the same order.
 class NodeCollectives final : public Collectives {
  public:
   /// Collective; all ranks of `group` share memory. Keeps two duplicates of it: for the calling
@@ -43,8 +43,8 @@ class NodeCollectives final : public Collectives {
     std::shared_ptr<SharedWindow> window;
     Kind kind;
   };
-  /// What a rank shows the others at the start of a collective: the address of its tensor.
-  struct alignas(64) Place {
+  /// A rank's tensor as the others find it, exchanged at the start of a collective.
+  struct alignas(64) TensorLocation {
     std::int64_t region = -1;  ///< index into regions_; -1: in no window
     std::int64_t offset = 0;   ///< bytes from the start of the window
     std::int64_t bytes = 0;
@@ -52,20 +52,20 @@ class NodeCollectives final : public Collectives {
   };
   struct Control;
 
-  Place place_of(const Tensor& tensor) const;
+  TensorLocation locate(const Tensor& tensor) const;
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
 
   void barrier();
-  /// Tells the others my place and learns theirs; a barrier.
-  std::vector<Place> exchange_places(const Place& mine);
+  /// Exchanges the ranks' tensor locations; a barrier.
+  std::vector<TensorLocation> exchange_locations(const TensorLocation& mine);
   /// The addresses of all ranks' tensors when they are all in windows of this kind, else none.
-  std::vector<std::byte*> addresses(std::span<const Place> places, Kind kind) const;
+  std::vector<std::byte*> addresses(std::span<const TensorLocation> locations, Kind kind) const;
 
-  void gather_now(const Tensor& whole, const Tensor& mine, const Place& place);
+  void gather_now(const Tensor& whole, const Tensor& mine, const TensorLocation& location);
   void reduce_scatter_now(const Tensor& mine, const Tensor& parts, Accumulate accumulate,
-                          const Place& place);
-  void all_reduce_now(const Tensor& data, const Place& place);
-  void broadcast_now(const Tensor& data, int root, const Place& place);
+                          const TensorLocation& location);
+  void all_reduce_now(const Tensor& data, const TensorLocation& location);
+  void broadcast_now(const Tensor& data, int root, const TensorLocation& location);
 
   Communicator group_;
   PairwiseExchange messages_;

@@ -17,14 +17,14 @@ constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // of an all-red
 constexpr std::int64_t broadcast_bytes = std::int64_t{64} << 20U;
 constexpr int tag = 1;
 
-/// One direction of an exchange: pieces numbered step by step, a few of them under way.
+/// One direction of an exchange: pieces numbered step by step, a few of them in flight.
 class Flow {
  public:
   template <class Post>
   void post_up_to(std::int64_t total, Post&& post) {
     for (; posted_ < total && posted_ - done_ < in_flight; ++posted_) post(posted_, &slot(posted_));
   }
-  /// Whether the oldest piece under way is complete; it is not counted as done yet.
+  /// Whether the oldest piece in flight is complete; it is not counted as done yet.
   bool oldest_complete(std::string_view doing) {
     if (done_ == posted_) return false;
     int complete = 0;
@@ -143,12 +143,16 @@ void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
                                       Accumulate accumulate) {
   const std::int64_t n = mine.numel();
   const auto part = [&](int peer) { return parts.slice(peer * n, n); };
-  add_to(mine, part(group_.rank()), accumulate);
+  const auto in_fp32 =
+      mine.dtype() == DType::f32 ? device::Buffer() : device::Buffer(n * size_of(DType::f32));
+  const Tensor sum = mine.dtype() == DType::f32 ? mine : in_fp32.tensor(DType::f32, {n});
+  add_to(sum, part(group_.rank()), accumulate);
   exchange(
       part, [&](int) { return part(group_.rank()); },
       [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(mine.slice(std::min(first, n), piece.numel()), piece, Accumulate::yes);
+        add_to(sum.slice(std::min(first, n), piece.numel()), piece, Accumulate::yes);
       });
+  copy_cast(mine, sum);
 }
 
 void PairwiseExchange::all_reduce(const Tensor& data) {

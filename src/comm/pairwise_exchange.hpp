@@ -12,12 +12,12 @@ namespace llamesh::comm {
 
 /// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
 /// rank sends to the k-th after it and receives from the k-th before it, in pieces of which few are
-/// under way, so a large group is never flooded and a receiver adds one piece while the next
+/// in flight, so a large group is never flooded and a receiver adds one piece while the next
 /// arrives. Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes
 /// the same calls. Tensors and results as in Collectives.
 class PairwiseExchange {
  public:
-  /// Collective: the messages travel on a duplicate of `group`.
+  /// Collective: messages use a duplicate of `group`.
   explicit PairwiseExchange(const Communicator& group) : group_(group.duplicate()) {}
 
   void all_gather(const Tensor& whole, const Tensor& mine);

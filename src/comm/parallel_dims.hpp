@@ -18,12 +18,12 @@ struct MeshAxis {
 using AxisSet = std::bitset<8>;
 
 /// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
-/// neighbouring ranks. It answers every question about which rank has which place and which ranks
+/// neighbouring ranks. It answers every question about a rank's coordinates and about which ranks
 /// form a group, for any list of axes; nothing else computes a rank from a rank. Pure arithmetic,
 /// the same on every rank.
 ///
 /// A group along some axes are the ranks that differ in these axes only, in rank order. Along no
-/// axis every rank is a group of its own.
+/// axis every rank is a group of one.
 class ParallelDims {
  public:
   ParallelDims() = default;  ///< one rank
@@ -38,11 +38,13 @@ class ParallelDims {
   AxisSet named(std::initializer_list<std::string_view> names) const;
   /// The axes along which the ranks read different data: replicate and shard.
   AxisSet data() const { return named({"replicate", "shard"}); }
+  /// The axes along which the matrices of each layer are cut.
+  AxisSet tensor() const { return named({"tensor"}); }
 
   /// Coordinates of `rank`, outermost first.
   std::vector<int> coordinates(int rank) const;
   int group_size(AxisSet along) const;
-  /// The place of `rank` in its group, 0 to group_size() - 1.
+  /// The rank of `rank` within its group, 0 to group_size() - 1.
   int rank_in_group(AxisSet along, int rank) const;
   /// The ranks of the group of `rank`.
   std::vector<int> group(AxisSet along, int rank) const;

@@ -117,7 +117,7 @@ void RollCall::drop_completed_sends() {
   });
 }
 
-/// One roll for each collective that this rank does not get out of.
+/// One roll for each collective in which this rank is stuck.
 void RollCall::call_rolls() {
   std::vector<Roll> rolls;
   for (auto& open : open_collectives()) {
@@ -130,16 +130,16 @@ void RollCall::call_rolls() {
       rolls.push_back(std::move(*known));
     } else {
       const auto& members = open.members->ranks;
-      const bool speaks = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
+      const bool is_leader = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
       auto to_ask = ranks_to_ask(members, hosts_, group_.rank());
-      rolls.push_back({std::move(open), std::move(to_ask), speaks});
+      rolls.push_back({std::move(open), std::move(to_ask), is_leader});
     }
     call(rolls.back());
   }
   rolls_ = std::move(rolls);
 }
 
-/// Asks again those that have answered, and about those that have not the witnesses.
+/// Asks again those that have answered; about those that have not it asks the witnesses.
 void RollCall::call(Roll& roll) {
   const auto is_old = [&](const Asked& asked) { return now_ - asked.at > limits_.answer / 2; };
   for (const int rank : roll.to_ask) {
@@ -211,7 +211,7 @@ bool RollCall::late(const Roll& roll, int rank) const {
   return answer->has_come == 0 && !(waiting && now_ - at > limits_.answer);
 }
 
-/// Whether the rank is late or, when it speaks for its host, knows of one that is.
+/// Whether the rank is late or, when it is its host's leader, knows of one that is.
 bool RollCall::awaits_late(const Roll& roll, int rank) const {
   if (late(roll, rank)) return true;
   const auto found = roll.asked.find(rank);
@@ -220,21 +220,22 @@ bool RollCall::awaits_late(const Roll& roll, int rank) const {
   return answer->awaits_late != 0 && !(waiting && now_ - at > limits_.answer);
 }
 
-/// What this rank answers for its host. Another host does not learn what a third one has answered,
-/// and only who speaks answers: else ranks could keep each other waiting for one that has come.
+/// Whether this rank, as its host's leader, knows of a late rank. Answers from one host are not
+/// passed on to another, and only leaders answer: else ranks could keep each other waiting for one
+/// that has arrived.
 bool RollCall::knows_of_late(const Question& question, int source) const {
   const auto roll = std::ranges::find_if(rolls_, [&](const Roll& one) {
     return one.collective.members->id == question.members &&
            one.collective.number == question.collective;
   });
-  if (roll == rolls_.end() || !roll->speaks) return false;
+  if (roll == rolls_.end() || !roll->is_leader) return false;
   return std::ranges::any_of(roll->to_ask, [&](int rank) {
     return (on_my_host(source) || on_my_host(rank)) && awaits_late(*roll, rank);
   });
 }
 
-/// Whether a late rank has no right to be. One that is in another collective may itself wait for
-/// the one that is to blame: that is reported first.
+/// Whether a late rank exceeds its limit. One that is in another collective may itself wait for the
+/// rank at fault: that is reported first.
 bool RollCall::to_blame(const Roll& roll, int rank) const {
   if (!late(roll, rank)) return false;
   const auto& answer = *roll.asked.at(rank).answer;
@@ -264,9 +265,9 @@ std::optional<Verdict> RollCall::verdict() {
   return {};
 }
 
-/// How long it has to stay so before this rank reports it: an answer may just be under way, and
-/// others are to report first. Of a cut link that is the lower rank, and the first on its host; of
-/// a late rank the first of those that wait for it, unless this one alone has asked it.
+/// How long the verdict must hold before this rank reports it: an answer may be in flight, and
+/// others report first. For a broken link that is the lower rank, and the first on its host; for a
+/// late rank the first of those that wait for it, unless this one alone has asked it.
 RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool link) const {
   const int own = group_.rank();
   const auto& ranks = roll.collective.members->ranks;

@@ -18,17 +18,17 @@
 
 namespace llamesh::comm {
 
-/// The first of these ranks on each host speaks for it: it asks all of them on its own host and the
-/// first ones on the others. The rest ask the first one on their host. So a rank asks as many as
-/// there are hosts and ranks on its own, not all. `hosts`: by rank. Pure.
+/// The first of these ranks on each host is its leader: it asks all of them on its own host and the
+/// leaders of the other hosts. The others ask their host's leader. So a rank asks as many as there
+/// are hosts and ranks on its own host, not all. `hosts`: by rank. Pure.
 std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<std::string>& hosts,
                               int own);
 
-/// Finds out what a rank waits for that does not get out of a collective: it asks other members
-/// where they are (ranks_to_ask()), and each watchdog answers at once. A member that gives no
-/// answer, although ranks that receive its heartbeats hear it, is alive behind a cut link. One that
-/// has not come to the collective is late. Nothing is sent unless a rank has been in one collective
-/// for long; then the questions are repeated for as long as it is.
+/// Finds out what a rank waits for that is stuck in a collective: it asks other members where they
+/// are (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
+/// others receive its heartbeats, is alive behind a broken link. One that has not entered the
+/// collective is late. Nothing is sent unless a rank has been in one collective for long; then the
+/// questions are repeated for as long as it is.
 ///
 /// Only one thread at a time may use it, the one that uses `group`.
 class RollCall {
@@ -39,7 +39,7 @@ class RollCall {
   struct RankStatus {
     std::string doing;   ///< "training step 14"
     double stalled = 0;  ///< seconds without progress
-    double limit = 0;    ///< and how many there may be
+    double limit = 0;    ///< the limit of those seconds
     double silence = 0;  ///< seconds since the last heartbeat of the previous rank
   };
 
@@ -49,16 +49,15 @@ class RollCall {
 
   /// To be called at each interval: answers, receives answers, asks.
   void poll(const RankStatus& mine);
-  /// Asks again from the beginning: what was asked before this process was suspended does not
-  /// count.
+  /// Starts asking again: questions from before this process was suspended do not count.
   void reset() { rolls_.clear(); }
-  /// Who is to blame, once that is certain. Where several ranks can report it, all but the first
+  /// The rank at fault, once that is certain. Where several ranks can report it, all but the first
   /// give that one time to do so.
   std::optional<Verdict> verdict();
   /// Whether a member of a collective that this rank is in is late, and answers, here or to the
   /// first rank on a host: it is to be judged by its own limit.
   bool waits_for_another() const;
-  /// Collective: answers until all ranks are here. Who `gave_verdict` waits for no answer.
+  /// Collective: answers until all ranks are here. A rank that `gave_verdict` waits for no answer.
   void shut_down(bool gave_verdict);
 
  private:
@@ -71,7 +70,7 @@ class RollCall {
   struct Answer {
     std::int64_t number = 0;
     std::int64_t has_come = 0;       ///< to the collective
-    std::int64_t awaits_late = 0;    ///< it speaks for its host, and knows a member that is late
+    std::int64_t awaits_late = 0;    ///< it is its host's leader, and knows a late member
     std::int64_t in_collective = 0;  ///< this one or another: then it may itself wait for a rank
     double stalled = 0;
     double limit = 0;
@@ -88,9 +87,9 @@ class RollCall {
   struct Roll {
     OpenCollective collective;
     std::vector<int> to_ask;
-    bool speaks = false;  ///< this rank for its host
+    bool is_leader = false;  ///< this rank is its host's leader
     std::map<int, Asked> asked = {};
-    std::optional<Clock::time_point> found = {};  ///< who is to blame
+    std::optional<Clock::time_point> found = {};  ///< when the rank at fault was found
   };
   struct Sending {
     Question question;
@@ -124,7 +123,7 @@ class RollCall {
   Clock::time_point now_ = Clock::now();
   std::vector<Roll> rolls_;
   std::int64_t numbers_ = 0;
-  std::set<std::int64_t> unanswered_;  ///< numbers of questions
+  std::set<std::int64_t> unanswered_;  ///< ids of questions
   std::list<Sending> sending_;
 };
 

@@ -19,11 +19,10 @@
 namespace llamesh::comm {
 namespace {
 
-/// Defaults of Open MPI for ranks that compute on the cores they wait on; what the user has set
-/// stays.
+/// Defaults of Open MPI for ranks that wait on the cores on which they compute; variables that the
+/// user set are kept.
 void set_mpi_defaults() {
-  // MPI's own blocking calls (MPI_Comm_split, MPI_Win_free, MPI-IO) give the core away while they
-  // wait.
+  // MPI's blocking calls (MPI_Comm_split, MPI_Win_free, MPI-IO) yield the core while they wait.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
 }
 
@@ -64,7 +63,7 @@ MpiSession::MpiSession() {
     throw;
   }
   const TimeLimit limit("MPI_Init", timeout_, launch.rank);
-  // Without a PMI MPI_Init would end every task with a page of text of its own.
+  // Without a PMI MPI_Init would end every task with a page of text.
   if (!launch.wired && launch.variable == "SLURM_STEP_NUM_TASKS") refuse(launch, 1);
   set_mpi_defaults();
   int granted = MPI_THREAD_SINGLE;
@@ -96,7 +95,7 @@ MpiSession::~MpiSession() {
 }
 
 void end_process_soon(ExitCode code) {
-  // Not by a thread: that the system starts no more of them may be why the process ends.
+  // Not by a thread: the process may be ending because no more threads can be started.
   static std::atomic<int> exit_code;
   exit_code = static_cast<int>(code);
   std::signal(SIGALRM, [](int) { _exit(exit_code); });
@@ -107,7 +106,7 @@ void abort_job(ExitCode code) {
   stop_waiting();
   std::fflush(nullptr);
   end_process_soon(code);  // the launcher is asked to end the ranks, and may itself be gone
-  // Within MPI_Init there is PMIx already.
+  // During MPI_Init PMIx is already initialized.
   if (!abort_by_pmix(code) && mpi_runs() && this_process().world_size > 1)
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));

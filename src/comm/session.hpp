@@ -9,11 +9,11 @@
 
 namespace llamesh::comm {
 
-/// MPI for the time of its life: initialised (thread multiple, errors returned and checked), the
-/// rank and host written into this_process(). A rank that never comes to MPI_Init or MPI_Finalize
-/// ends the job (comm/time_limit.hpp). Throws a user error when srun started the ranks one
-/// by one (no PMI), seen by SLURM_NTASKS against the size of the world. One per process. While an
-/// exception unwinds it, MPI is left alone: abort_job() has to end the job then.
+/// Initializes MPI (MPI_THREAD_MULTIPLE, errors returned and checked) and finalizes it; writes rank
+/// and host to this_process(). A rank that never calls MPI_Init or MPI_Finalize ends the job
+/// (comm/time_limit.hpp). Throws a user error when srun started the ranks without a PMI, as
+/// singletons (SLURM_NTASKS differs from the world's size). One per process. While an exception
+/// unwinds, MPI is not finalized: abort_job() must end the job then.
 class MpiSession {
  public:
   MpiSession();
@@ -28,18 +28,17 @@ class MpiSession {
   std::chrono::seconds timeout_{};
 };
 
-/// Thrown on ranks that follow another rank's failure: nothing to report, the same exit code.
+/// Thrown on ranks that stop because another rank failed: nothing to report, the same exit code.
 class PeerFailure : public Error {
  public:
   explicit PeerFailure(ExitCode code) : Error(code, "another rank failed") {}
 };
 
-/// Ends the whole job at once, whatever the other ranks are doing, with this exit code (through
-/// PMIx where MPI uses it, so that nothing is printed, or else MPI_Abort; plain exit of a single
-/// process or when MPI does not run).
+/// Ends the whole job at once with this exit code: by PMIx_Abort where MPI uses PMIx, which prints
+/// nothing, else MPI_Abort; by exit where there is one process or MPI is not initialized.
 [[noreturn]] void abort_job(ExitCode code);
 
-/// Ends this process by itself in 5 s, whatever else it does or waits for until then.
+/// Ends this process in 5 s, even if it is blocked.
 void end_process_soon(ExitCode code);
 
 /// Name and version of the MPI library, for --version.

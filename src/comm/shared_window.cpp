@@ -25,7 +25,7 @@ const char* backing_folder() {
   return chosen != nullptr ? chosen : "/dev/shm";
 }
 
-/// A window larger than its file system would end the process by a bus error at some later write.
+/// A window larger than its file system would end the process by SIGBUS at some later write.
 void validate_room(std::int64_t bytes, const char* advice) {
   check_shared_memory();
   struct statvfs room {};

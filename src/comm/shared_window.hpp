@@ -9,13 +9,13 @@
 namespace llamesh::comm {
 
 /// Throws a user error where this node's folder for shared memory (/dev/shm) cannot be written: MPI
-/// needs it for windows and, also of one rank, for files.
+/// needs it for windows and, even with one rank, for files.
 void check_shared_memory();
 
 /// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts
-/// at a page, is zero at first, and has another address in every process. Collective to make
-/// and to end; while an exception unwinds, or after MPI has ended, it is left to the end of the
-/// process.
+/// at a page, is zero at first, and has another address in every process. Construction and
+/// destruction are collective; while an exception unwinds, or after MPI_Finalize, it is freed by
+/// the end of the process.
 class SharedWindow {
  public:
   /// `bytes` in total. Throws a user error with the sizes and `advice` where there is no room: on

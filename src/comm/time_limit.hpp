@@ -12,13 +12,13 @@
 namespace llamesh::comm {
 
 /// How long MPI_Init and MPI_Finalize may wait for the other ranks: LLAMESH_MPI_TIMEOUT in seconds,
-/// 0 for ever; 300 s when it is not set. An environment variable, since no input is read yet.
-/// Throws a user error when it is no whole number. Pure.
+/// 0: no limit; 300 s when it is not set. An environment variable, since no input is read before.
+/// Throws a user error when it is not an integer. Pure.
 std::chrono::seconds mpi_timeout(const Environment& environment);
 
-/// Ends this process with exit 75 when what MPI does without a limit of its own does not return in
-/// time, since a rank that is stopped or lost never arrives. A line says what was being done; rank
-/// 0 prints it, the others only when rank 0 has not ended the job by then.
+/// Ends this process with exit 75 when an MPI call without a timeout does not return in time, since
+/// a rank that is stopped or lost never arrives. Rank 0 prints what was being done; the others only
+/// when rank 0 has not ended the job by then.
 class TimeLimit {
  public:
   /// `doing`: "MPI_Init". `limit` 0: none. `rank`: by the launcher.

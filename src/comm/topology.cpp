@@ -60,7 +60,7 @@ Topology make_topology(const std::vector<int>& machine_of, const std::vector<std
   return topology;
 }
 
-Topology topology_on_paper(int ranks, int per_machine, int ranks_per_node) {
+Topology planned_topology(int ranks, int per_machine, int ranks_per_node) {
   expects(ranks >= 1 && per_machine >= 1, "{} ranks, {} of each machine", ranks, per_machine);
   std::vector<int> machine_of;
   std::vector<std::string> host_of;

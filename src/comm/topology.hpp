@@ -11,7 +11,7 @@ namespace llamesh::comm {
 /// `ranks_per_node` set, every machine is cut into logical nodes of that many ranks.
 struct Topology {
   std::vector<int> node_of;          ///< by world rank; nodes numbered by their lowest rank
-  std::vector<int> local_rank_of;    ///< by world rank: its place within its node
+  std::vector<int> local_rank_of;    ///< by world rank: its rank within its node
   std::vector<std::string> host_of;  ///< by world rank
   int nodes = 0;
 
@@ -20,7 +20,7 @@ struct Topology {
   int uniform_ranks_per_node() const;
 };
 
-/// Asks MPI who shares memory with whom. Collective. `ranks_per_node` 0: as the machines are.
+/// Asks MPI which ranks share memory. Collective. `ranks_per_node` 0: a machine is a node.
 Topology discover_topology(const Communicator& world, int ranks_per_node);
 
 /// The pure part: cuts the ranks of each machine, in rank order, into logical nodes.
@@ -28,8 +28,8 @@ Topology discover_topology(const Communicator& world, int ranks_per_node);
 Topology make_topology(const std::vector<int>& machine_of, const std::vector<std::string>& host_of,
                        int ranks_per_node);
 
-/// A launch thought through on paper: `ranks` dealt out to machines of `per_machine` each, the last
-/// of which may have fewer; then as make_topology().
-Topology topology_on_paper(int ranks, int per_machine, int ranks_per_node);
+/// The topology of a hypothetical launch (--ranks): `ranks` assigned to machines of `per_machine`
+/// each, the last of which may have fewer; then as make_topology().
+Topology planned_topology(int ranks, int per_machine, int ranks_per_node);
 
 }  // namespace llamesh::comm

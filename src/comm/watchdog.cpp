@@ -85,8 +85,8 @@ struct Watchdog::Watch {
   void run(const std::stop_token& stop) {
     try {
       poll_until(stop);
-    } catch (const std::exception& failed) {  // MPI itself: the ranks that compute will meet it too
-      spdlog::warn("hangs are not looked for any more: {}", failed.what());
+    } catch (const std::exception& failed) {  // an MPI error: other threads will meet it too
+      spdlog::warn("the watchdog has stopped: {}", failed.what());
     }
   }
 
@@ -107,7 +107,7 @@ struct Watchdog::Watch {
       roll_call.poll(status());
       const auto verdict = find_hang();
       if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
-      pass_on_the_alarm();
+      forward_alarm();
       const auto sound = [&] {
         const std::lock_guard alarm_lock(mutex);
         return alarm;
@@ -158,12 +158,12 @@ struct Watchdog::Watch {
     int done = 1;
     if (sending != MPI_REQUEST_NULL)
       check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a heartbeat");
-    if (done == 0) return;  // the next rank takes none: the rank after it will report that
+    if (done == 0) return;  // the next rank receives nothing: the rank after it will report that
     outgoing = now_doing();
     check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "a heartbeat");
   }
 
-  void pass_on_the_alarm() {
+  void forward_alarm() {
     const auto delivered = [&] {
       int done = 0;
       for (int tries = 0; done == 0 && tries < 200; ++tries) {
@@ -196,7 +196,7 @@ struct Watchdog::Watch {
     }
   }
 
-  /// Who is to blame when something hangs.
+  /// The rank at fault when something hangs.
   std::optional<Verdict> find_hang() {
     const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
     const auto silent_for = Clock::now() - last_received;
@@ -209,13 +209,13 @@ struct Watchdog::Watch {
                      doing_last};
     }
     if (auto verdict = roll_call.verdict()) return verdict;
-    // Those that wait for this rank know in which collective: they are to report first.
+    // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
     const double later = group.size() > 1 ? 6 * seconds(limits.interval) : 0;
     if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
     const auto open = open_collectives();
     const auto in = open.empty() ? "" : ", in the " + open.front().what;
-    return Verdict{fmt::format("{} has been {}{} for {:.0f} s and does not go on",
+    return Verdict{fmt::format("{} has been {}{} for {:.0f} s and makes no progress",
                                name_of(group.rank()), mine.doing, in, mine.stalled),
                    {group.rank()},
                    {host_of(group.rank())},
@@ -225,7 +225,7 @@ struct Watchdog::Watch {
   const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
   std::string name_of(int rank) const { return fmt::format("rank {} on {}", rank, host_of(rank)); }
 
-  /// Exchanges goodbyes with the two neighbours. After it no message is under way.
+  /// Exchanges goodbyes with the two neighbours. After it no message is in flight.
   void shut_down() {
     thread.request_stop();
     thread.join();
@@ -258,7 +258,7 @@ struct Watchdog::Watch {
   MPI_Request receiving = MPI_REQUEST_NULL;
   Clock::time_point last_received = Clock::now();
 
-  std::mutex mutex;  ///< over the alarm and what the rank itself is doing
+  std::mutex mutex;  ///< guards the alarm and this rank's activity
   Heartbeat doing{static_cast<std::int64_t>(Activity::starting), 0};
   Clock::time_point begun = Clock::now();
   Clock::time_point since = begun;  ///< the last progress

@@ -11,7 +11,7 @@
 
 namespace llamesh::comm {
 
-/// What a rank can be busy with, for the line that reports a hang.
+/// What a rank is doing, for the line that reports a hang.
 enum class Activity : std::int64_t {
   starting,
   building,
@@ -35,22 +35,23 @@ struct Verdict {
   std::string doing;  ///< "training step 14, in the all-gather of layers.3 along shard"
 };
 
-/// Finds a rank that does not go on: stopped, on a node that froze or fell off the network, or
-/// waiting for what never comes. A thread of each rank sends a heartbeat to the next rank every
-/// second (16 bytes, whatever the number of ranks) and receives those of the previous one; and it
-/// checks how long its own rank has been at what it is doing. When it does not get out of a
-/// collective the other ranks are asked where they are (comm/roll_call.hpp). An alarm is passed on
-/// from rank to rank, for ranks that the launcher cannot reach any more; the first one is the last.
+/// Finds a rank that makes no progress: stopped, on a node that froze or lost the network, or
+/// waiting for something that never happens. A thread of each rank sends a heartbeat to the next
+/// rank every second (16 bytes for any number of ranks) and receives those of the previous one; it
+/// also checks how long its own rank has been in its current activity. When that is stuck in a
+/// collective, the other ranks are asked where they are (comm/roll_call.hpp). An alarm is passed on
+/// from rank to rank, for ranks that the launcher cannot reach any more; only the first alarm
+/// counts.
 class Watchdog {
  public:
-  /// Called on the watchdog's own thread. It is expected to end the job.
+  /// Called on the watchdog's thread. It is expected to end the job.
   using Alarm = std::function<void(const Verdict& verdict)>;
 
   struct Limits {
     std::chrono::milliseconds interval{1000};  ///< between two heartbeats
     std::chrono::milliseconds silence{30000};  ///< of the previous rank, until it counts as lost
     /// The same once `job_ends` says that the job is being ended from outside: then a rank is
-    /// likely to be dead already, and the others wait for it in vain.
+    /// likely to be dead already.
     std::chrono::milliseconds silence_at_the_end{4000};
     std::function<bool()> job_ends = [] { return false; };
     std::chrono::milliseconds in_a_collective{15000};  ///< until the others are asked
@@ -64,13 +65,14 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// From now on this rank is at `activity` of step `step`; it begins with `starting`, which has
-  /// an hour. `of_the_first`: how long the first one of its kind may go without progress.
+  /// Sets what this rank is doing, `activity` of step `step`; the initial one is `starting`, with a
+  /// limit of an hour. `of_the_first`: the limit without progress of the first activity of its
+  /// kind.
   void begin(Activity activity, std::int64_t step,
              std::chrono::seconds of_the_first = std::chrono::minutes(10));
-  /// Part of the activity is done, such as a micro-batch of a step.
+  /// Records progress within the activity, such as a micro-batch of a step.
   void progress();
-  /// From now on this is called instead.
+  /// Replaces the callback.
   void set_alarm(Alarm alarm);
 
  private:

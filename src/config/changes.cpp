@@ -48,7 +48,7 @@ std::vector<std::string> changes(const std::string& before, const std::string& n
     const Node past = parse_tree(before, "inputs in the checkpoint");
     if (past.kind == Node::Kind::map) compare(past, present, "", changed);
   } catch (const Error&) {
-    return {};  // written by something else: nothing can be said of it
+    return {};  // not written by llamesh: nothing to compare
   }
   return changed;
 }

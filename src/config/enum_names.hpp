@@ -12,11 +12,11 @@
 
 namespace llamesh::config {
 
-/// The words of an enum in the inputs.
+/// The names of an enum's values in the inputs.
 template <class E>
 struct EnumNames {
   std::vector<std::pair<std::string_view, E>> words;
-  std::vector<std::string_view> planned = {};  ///< documented words that are refused for now
+  std::vector<std::string_view> planned = {};  ///< documented names that are not implemented
 };
 
 /// The only value of rope_scaling.rope_type.
@@ -32,6 +32,11 @@ inline EnumNames<sharding::Strategy> names(sharding::Strategy) {
   for (const auto s : {full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2})
     result.words.emplace_back(sharding::name_of(s), s);
   return result;
+}
+
+inline EnumNames<sharding::ResidualLayout> names(sharding::ResidualLayout) {
+  using enum sharding::ResidualLayout;
+  return {{{"sequence", sequence}, {"whole", whole}}, {"hidden"}};
 }
 
 inline EnumNames<sharding::Wrap> names(sharding::Wrap) {

@@ -18,33 +18,33 @@ namespace {
 
 constexpr std::int64_t most_bytes = 1 << 20;
 
-/// Where a path that an input file names lies: beside the file, or in the current folder when it
-/// was written on the command line.
-std::filesystem::path beside(const Node& path, const std::string& name) {
+/// Resolves a path of an input file: relative to the file, or to the current folder when it was
+/// given on the command line.
+std::filesystem::path resolve_path(const Node& path, const std::string& name) {
   return path.where == "command line" ? std::filesystem::path(path.scalar)
                                       : std::filesystem::path(name).parent_path() / path.scalar;
 }
 
-/// The keys of a model's shape as they would be written in a file.
+/// The keys of a model's shape as in an input file.
 Node tree_of(model::LlamaConfig shape, const std::string& name) {
   KeyWriter writer;
   shape_keys(writer, shape);
   return parse_tree(writer.text(), name);
 }
 
-/// A run or a checkpoint holds more than model.hf takes of a folder.
+/// Refuses a run or a checkpoint, which holds more than model.hf reads.
 void refuse_checkpoint(const std::filesystem::path& folder, const std::string& where) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) return;
-  validate(checkpoint::locate(folder.string()).kind == checkpoint::PathKind::hf_folder,
-           "{0}: model.hf: {1} is no Hugging Face folder but a run or a checkpoint; go on from it "
-           "by checkpoint.resume={1}, or make it one by llamesh convert --from {1} --to hf:FOLDER",
-           where, folder.string());
+  validate(
+      checkpoint::locate(folder.string()).kind == checkpoint::PathKind::hf_folder,
+      "{0}: model.hf: {1} is not a Hugging Face folder but a run or a checkpoint; resume from it "
+      "by checkpoint.resume={1}, or make it one by llamesh convert --from {1} --to hf:FOLDER",
+      where, folder.string());
 }
 
-/// Puts what config.json of the folder that `model.hf` names says below the keys written in
-/// `model`; where all of them are written it is not read. The weights are wanted unless it is said
-/// otherwise.
+/// Merges config.json of the folder `model.hf` under the keys of `model`, which take precedence;
+/// where all keys are given it is not read. The weights are loaded unless the inputs say otherwise.
 void include_hf_folder(Node& root, const std::string& name) {
   Node* model = root.find("model");
   Node* hf = model ? model->find("hf") : nullptr;
@@ -52,7 +52,7 @@ void include_hf_folder(Node& root, const std::string& name) {
   validate(model->find("file") == nullptr,
            "{}: model.hf and model.file both give the model's shape; keep one of them", hf->where);
   hf->scalar = checkpoint::without_hf_prefix(hf->scalar);
-  const auto folder = std::filesystem::absolute(beside(*hf, name)).lexically_normal();
+  const auto folder = std::filesystem::absolute(resolve_path(*hf, name)).lexically_normal();
   hf->scalar = folder.string();
   const std::string where = hf->where;  // members are about to be added
   if (model->find("load_weights") == nullptr)
@@ -66,14 +66,14 @@ void include_hf_folder(Node& root, const std::string& name) {
   *model = std::move(below);
 }
 
-/// Puts the keys of the file that `model.file` names below those written in `model`.
+/// Merges the keys of the file `model.file` under those of `model`, which take precedence.
 void include_model_file(Node& root, const std::string& name) {
   Node* model = root.find("model");
   Node* file = model ? model->find("file") : nullptr;
   if (file == nullptr) return;
   validate(file->kind == Node::Kind::scalar, "{}: model.file: expected a path, got {}", file->where,
            file->describe());
-  const std::string path = beside(*file, name).string();
+  const std::string path = resolve_path(*file, name).string();
   std::error_code ignored;
   validate(std::filesystem::exists(path, ignored), "{}: model.file: there is no file '{}'",
            file->where, path);
@@ -88,7 +88,7 @@ void include_model_file(Node& root, const std::string& name) {
   *model = std::move(below);
 }
 
-/// What no single key of the data can say.
+/// Checks of several data keys together.
 void complete_data(const Inputs& in, const std::string& name) {
   const bool random = in.data.format == data::Format::random;
   const auto sources = in.data.training_sources();
@@ -115,14 +115,14 @@ void complete_data(const Inputs& in, const std::string& name) {
            name, in.evaluate.every_steps);
 }
 
-/// Names go into logs, scripts and messages of one line.
+/// Names are used in logs, scripts and one-line messages.
 void validate_printable(const std::string& name, const char* key, const std::string& value) {
   validate(std::ranges::none_of(value, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
            "{}: {}: '{}' has a line's end or another control character in it; leave it out", name,
            key, value);
 }
 
-/// What no single key can say, and what stands for something else.
+/// Checks of several keys together, and values that imply others.
 void complete(Inputs& in, const std::string& name) {
   const std::string& run = in.run.name;
   validate(!run.empty() && run.find('/') == std::string::npos && run[0] != '.',
@@ -182,7 +182,7 @@ Inputs load_inputs(const std::string& path, const std::vector<std::string>& over
 
 void expand_patterns(data::DataOptions& data, const std::string& name) {
   if (data.format == data::Format::random) return;
-  // The resolved inputs must be read again, and parse_tree takes 20,000 values in a MiB.
+  // The resolved inputs must be readable again, and parse_tree accepts 20,000 values in a MiB.
   constexpr std::size_t most_files = 9'000;
   constexpr std::size_t most_name_bytes = std::size_t{800} << 10U;
   std::size_t count = 0, bytes = 0;
@@ -207,7 +207,7 @@ void expand_patterns(data::DataOptions& data, const std::string& name) {
 
 std::string to_yaml(const Inputs& inputs) {
   KeyWriter writer;
-  Inputs copy = inputs;  // the list of keys serves reading too, so it takes variables
+  Inputs copy = inputs;  // the list of keys also reads, so it takes non-const variables
   all_keys(writer, copy);
   return writer.text();
 }

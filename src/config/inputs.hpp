@@ -7,26 +7,26 @@
 
 namespace llamesh::config {
 
-/// All that an input file can say: each layer's own options, under the names of the file's groups.
+/// All options of an input file: each layer's, under the names of the file's groups.
 using train::Inputs;
 
 /// Reads an input file and applies `overrides` ("key.path=value"). Throws a user error of one line
-/// that begins with file and line for whatever is wrong with it.
+/// that begins with file and line for any fault in it.
 ///
 /// `model.file` names a file with the keys of `model`, relative to the input file (on the command
-/// line: to the current folder); keys beside it count more. `model.hf` names a Hugging Face folder
-/// in the same way: its config.json has the keys of `model`.
+/// line: to the current folder); keys given with it take precedence. `model.hf` names a Hugging
+/// Face folder in the same way: its config.json has the keys of `model`.
 Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides = {});
 
-/// The same from text; `name` stands for the path in messages and for `model.file`. The text of
+/// The same from text; `name` is used as its path in messages and for `model.file`. The text of
 /// to_yaml() has every key, so no other file is opened for it: it can be sent to other ranks and
 /// read there.
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
 /// Puts the files that patterns in `data.train` and `data.validation` match in their place
-/// (data::matching_files), unless no file is read. For one rank: another one's disk may show other
-/// files. Errors begin with `name`.
+/// (data::matching_files), unless no file is read. Called on one rank: another node's disk may have
+/// other files. Errors begin with `name`.
 void expand_patterns(data::DataOptions& data, const std::string& name);
 
 /// All keys with their values (--print-config); parse_inputs reads it back to the same Inputs.

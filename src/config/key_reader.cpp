@@ -71,12 +71,12 @@ std::vector<std::string> nearest(std::string_view text,
   std::size_t least = std::string::npos;
   for (const std::string& candidate : candidates) {
     const auto key = last_part(candidate);
-    // What they share, or what the word lacks, does not count: so much of the rest may be wrong.
+    // Shared or missing characters do not count: a third of the rest may be wrong.
     const bool same_group = group_of(word) == group_of(candidate);
     const bool no_group = last.size() == word.size() && key.size() > 4;
     const bool by_key = same_group || no_group;
     std::size_t distance = edit_distance(by_key ? last : word, by_key ? key : candidate);
-    // The right key in the wrong group, or in none, counts as one slip.
+    // The right key in the wrong group, or in none, counts as one typing error.
     if (last == key) distance = std::min<std::size_t>(distance, 1);
     const auto length = by_key ? last.size() : word.size();
     if (distance > std::max<std::size_t>(2, length / 3) || distance > least) continue;
@@ -88,7 +88,7 @@ std::vector<std::string> nearest(std::string_view text,
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr std::size_t most = 3;  // more of them are no hint
+  constexpr std::size_t most = 3;  // more would not help
   auto near = nearest(word, candidates);
   if (near.empty() || near.size() > most) return "";
   for (auto& one : near) one = fmt::format("'{}'", one);
@@ -199,8 +199,8 @@ std::optional<std::size_t> KeyReader::word(std::string_view name,
   const auto found = std::ranges::find(words, node->scalar);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
   validate(std::ranges::find(planned, node->scalar) == planned.end(),
-           "{}: {}: {} is not there yet; available: {}", node->where, path(name), node->describe(),
-           allowed);
+           "{}: {}: {} is not implemented; available: {}", node->where, path(name),
+           node->describe(), allowed);
   fail(ExitCode::bad_input, "{}: {}: unknown value {}; allowed: {}{}", node->where, path(name),
        node->describe(), allowed, did_you_mean(node->scalar, {words.begin(), words.end()}));
 }

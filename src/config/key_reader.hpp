@@ -18,15 +18,14 @@
 
 namespace llamesh::config {
 
-/// Fills variables from a tree. A key that is not there leaves its variable as it is. Every key
-/// asked for becomes known; `finish` refuses the rest. All errors are user errors that begin with
-/// file and line. KeyWriter has the same functions, so one list of keys drives both
-/// (config/keys.hpp).
+/// Fills variables from a tree. A missing key leaves its variable unchanged. Every key that is read
+/// becomes known; `finish` refuses the rest. All errors are user errors that begin with file and
+/// line. KeyWriter has the same functions, so one list of keys drives both (config/keys.hpp).
 class KeyReader {
  public:
   explicit KeyReader(const Node& root) : root_(&root), here_(&root) {}
 
-  /// The keys below `name`, asked for by `body`.
+  /// Reads the keys below `name` by `body`.
   template <class Body>
   void section(std::string_view name, Body body) {
     const Node* outside = here_;
@@ -48,7 +47,7 @@ class KeyReader {
 
   template <std::integral T>
   void key(std::string_view name, T& value, Range range, std::string_view expected = "an integer") {
-    // Far from the limits of double, so that they can be compared exactly.
+    // Limits of 64-bit T are rounded as doubles, which no valid key comes near.
     const Range of_type = from_to(static_cast<double>(std::numeric_limits<T>::min()),
                                   static_cast<double>(std::numeric_limits<T>::max()));
     if (const auto read = integer(name, range, of_type, expected)) value = static_cast<T>(*read);
@@ -56,10 +55,10 @@ class KeyReader {
   void key(std::string_view name, double& value, Range range);
   void key(std::string_view name, bool& value);
   void key(std::string_view name, std::string& value);
-  /// A list of words, or one word.
+  /// A list of strings, or one string.
   void key(std::string_view name, std::vector<std::string>& value);
-  /// A word or a list of words, or else a list of groups, whose keys `body` asks for with one of
-  /// `groups` at a time. What is there fills one of the two and empties the other.
+  /// A string or a list of strings, or else a list of groups, whose keys `body` reads into one of
+  /// `groups` at a time. Fills one of the two and clears the other.
   template <class T, class Body>
   void words_or_groups(std::string_view name, std::vector<std::string>& words,
                        std::vector<T>& groups, Body body) {
@@ -79,7 +78,7 @@ class KeyReader {
     for (const auto& entry : table.words) words.push_back(entry.first);
     if (const auto index = word(name, words, table.planned)) value = table.words[*index].second;
   }
-  /// A number of at least 1, or `auto` (also 0), which is stored as 0.
+  /// An integer of at least 1, or `auto` (also 0), which is stored as 0.
   template <std::integral T>
   void automatic(std::string_view name, T& value, Range range = at_least(0)) {
     if (is_auto(name))
@@ -89,12 +88,12 @@ class KeyReader {
   }
   /// A list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
-  /// A key that is documented but not served; `why` says so and what to do instead.
+  /// A key that is documented but not implemented; `why` says so and what to do instead.
   void refused(std::string_view name, std::string_view why);
-  /// A key that was dealt with before.
+  /// A key that was processed before.
   void handled(std::string_view name) { lookup(name); }
 
-  /// Throws for the first key that nobody asked for, with the nearest one that is known.
+  /// Throws for the first unknown key, with the nearest known one.
   void finish() const;
 
  private:
@@ -102,7 +101,7 @@ class KeyReader {
   const Node* lookup(std::string_view name);
   const Node* enter(std::string_view name);
   bool is_list_of_groups(const Node& node, std::string_view name) const;
-  /// `body` asks for the keys of `group`, which is called `name`; others are refused at once.
+  /// Reads the keys of `group`, named `name`, by `body`; others are refused at once.
   template <class Body>
   void inside(const Node& group, std::string_view name, Body body) {
     const Node* outside = here_;
@@ -127,7 +126,7 @@ class KeyReader {
   const Node* here_;  ///< null inside a section that is absent
   std::string prefix_;
   std::set<std::string> known_;    ///< leaves
-  std::set<std::string> refused_;  ///< of them, those that are never served
+  std::set<std::string> refused_;  ///< of them, those that are not implemented
   std::set<std::string> sections_;
 };
 

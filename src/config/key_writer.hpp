@@ -13,7 +13,7 @@
 
 namespace llamesh::config {
 
-/// A word as YAML: plain where that is safe, else in double quotes.
+/// A string as YAML: plain where that is safe, else in double quotes.
 std::string yaml_word(std::string_view word);
 
 /// Writes variables as YAML text that KeyReader reads back to the same values. The functions are

@@ -49,16 +49,19 @@ void parallel_keys(Io& io, Inputs& in) {
     io.section("axes", [&] {
       io.automatic("replicate", in.mesh.replicate);
       io.automatic("shard", in.mesh.shard);
+      io.key("tensor", in.mesh.tensor, at_least(1));
     });
+    io.key("allow_tensor_across_nodes", in.mesh.allow_tensor_across_nodes);
     io.automatic("ranks_per_node", in.mesh.ranks_per_node);
   });
+  io.section("tensor", [&] { io.key("residual", in.tensor.residual); });
   io.section("sharding", [&] {
     io.key("strategy", in.sharding.strategy);
     io.key("wrap", in.sharding.wrap.wrap);
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
     io.key("prefetch", in.sharding.prefetch, from_to(0, 1));
-    io.refused("offload", "offloading is not there yet; leave it out");
-    io.refused("spec", "partition-spec files are not there yet; choose a sharding.strategy");
+    io.refused("offload", "offloading is not implemented; leave it out");
+    io.refused("spec", "partition-spec files are not implemented; choose a sharding.strategy");
   });
   io.section("precision", [&] {
     io.key("parameters", in.precision.parameters);
@@ -138,7 +141,8 @@ void all_keys(Io& io, Inputs& in) {
   });
   io.section("log", [&] {
     io.key("every_steps", in.log.every_steps, at_least(1));
-    io.refused("tensorboard", "TensorBoard files are not there yet; metrics.jsonl has every step");
+    io.refused("tensorboard",
+               "TensorBoard files are not implemented; metrics.jsonl has every step");
   });
 }
 

@@ -13,7 +13,7 @@ namespace llamesh::config {
 namespace {
 
 constexpr std::size_t largest_text = 1U << 20U;
-// Aliases may refer to their own ancestors or double at every level: both end at these limits.
+// Aliases may refer to their own ancestors or double at every level: these limits stop both.
 constexpr int deepest = 16;
 constexpr int most_nodes = 20'000;
 
@@ -67,8 +67,8 @@ void set_where(Node& node, const std::string& where) {
   for (auto& member : node.members) set_where(member.second, where);
 }
 
-/// Only counts. Where a stray mark (",key:") keeps yaml-cpp from moving on, it finds documents
-/// without end, so loading them all would take all memory.
+/// Only counts. On a stray mark (",key:") yaml-cpp finds documents without end, so loading them all
+/// would exhaust the memory.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   int documents = 0;

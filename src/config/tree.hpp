@@ -32,15 +32,15 @@ struct Node::Member {
 };
 
 /// Parses one YAML document; an empty one gives an empty map. Throws a user error with `name` and
-/// the line for text that is not YAML, duplicate keys, keys that are no plain words, several
-/// documents, and for anything absurdly large or deep.
+/// the line for text that is not YAML, duplicate keys, keys that are not plain words, several
+/// documents, and excessive size or depth.
 Node parse_tree(const std::string& text, const std::string& name);
 
-/// Lays `over` on `base`: maps are merged key by key, anything else of `over` replaces.
+/// Merges `over` into `base`: maps key by key, any other value of `over` replaces that of `base`.
 void overlay(Node& base, Node over);
 
 /// Applies "key.path=value"; the value is YAML. The last of several for one key wins. Throws a user
-/// error when the text has another form or a part of the path is no group of keys.
+/// error when the text has another form or a part of the path is not a group of keys.
 void apply_override(Node& root, const std::string& text);
 
 }  // namespace llamesh::config

@@ -41,14 +41,14 @@ bool shares_rows(const BoxRange& a, const BoxRange& b);
 void for_each_box(const BoxRange& range,
                   const std::function<void(const Box& box, std::int64_t at)>& visit);
 
-/// The stretches of the range that are contiguous in `array`. visit(begin, at, count): elements
-/// [begin, begin + count) of the array are [at, at + count) of the range. Pure.
+/// The runs of the range that are contiguous in `array`. visit(begin, at, count): elements [begin,
+/// begin + count) of the array are [at, at + count) of the range. Pure.
 using VisitRun = std::function<void(std::int64_t begin, std::int64_t at, std::int64_t count)>;
 void for_each_run(const Shape& array, const BoxRange& range, const VisitRun& visit);
 
-/// The elements that two ranges of boxes of one array share, in stretches that are contiguous in
-/// both. visit(a, b, count): elements [a, a + count) of the first range are [b, b + count) of the
-/// second. Pure.
+/// The elements that two ranges of boxes of one array share, in runs that are contiguous in both.
+/// visit(a, b, count): elements [a, a + count) of the first range are [b, b + count) of the second.
+/// Pure.
 using VisitShared = std::function<void(std::int64_t a, std::int64_t b, std::int64_t count)>;
 void for_each_shared(const BoxRange& first, const BoxRange& second, const VisitShared& visit);
 

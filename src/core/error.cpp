@@ -13,7 +13,7 @@ namespace llamesh {
 
 namespace {
 
-/// Whether it is what writing to a file can meet.
+/// Whether it is an error of writing to a file.
 bool is_of_the_disk(const std::error_code& code) {
   for (const auto fault :
        {std::errc::no_space_on_device, std::errc::io_error, std::errc::file_too_large,
@@ -50,8 +50,8 @@ void print_error(const std::string& text) noexcept {
 namespace detail {
 
 void throw_user_error(ExitCode code, std::string text) {
-  // Messages quote files and the command line: neither a line's end nor an escape
-  // sequence of a terminal gets out of there, nor a megabyte.
+  // Messages quote files and the command line: line ends and terminal escape sequences are
+  // replaced, and long text is cut off.
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');

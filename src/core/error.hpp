@@ -9,14 +9,14 @@
 
 namespace llamesh {
 
-/// How the program ends; a scheduler decides by it whether to run the job again
+/// The program's exit code; a scheduler decides by it whether to run the job again
 /// (docs/exit-codes.md). Values follow sysexits.h where it has one.
 enum class ExitCode : int {
   done = 0,
   internal_error = 70,  ///< a bug, or a rank that died
   io_failure = 74,      ///< the previous checkpoint remains
   stopped_early = 75,   ///< stopped with a checkpoint: submit again
-  bad_input = 78,       ///< do not restart before the input is mended
+  bad_input = 78,       ///< do not restart before the input is fixed
   no_progress = 93,     ///< diverged, or no progress over restarts: do not restart
 };
 
@@ -31,13 +31,13 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Any exception as an Error: an Error as it is; what the system says of a path as bad input or,
-/// where the disk is at fault, as an I/O failure, as is what it says of writing; too little memory
-/// and too few threads as bad input; all else as a bug.
+/// Converts any exception to an Error: an Error stays as it is; a system error about a path is bad
+/// input or, where the disk is at fault, an I/O failure, as is an error of writing; too little
+/// memory and too few threads are bad input; all else is a bug.
 Error as_error(const std::exception& any);
 
-/// Prints "llamesh: <text>" as a line to standard error, also where nobody can read it any more:
-/// who prints this is about to end the process, and must come to it.
+/// Prints "llamesh: <text>" as a line to standard error, and ignores a failure to write it: the
+/// caller is about to end the process.
 void print_error(const std::string& text) noexcept;
 
 /// A format string that remembers where it was written. Implicit, so that callers write a literal.
@@ -67,7 +67,7 @@ void validate(bool ok, Message<std::type_identity_t<Args>...> message, Args&&...
                              fmt::format(message.text, std::forward<Args>(args)...));
 }
 
-/// Throws a user error with an exit code of its own.
+/// Throws a user error with the given exit code.
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, Message<std::type_identity_t<Args>...> message,
                        Args&&... args) {

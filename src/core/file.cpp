@@ -23,7 +23,7 @@ constexpr std::int64_t longest_line = 1 << 20;
   fail(ExitCode::io_failure, "cannot {} {}: {}", doing, path.string(), std::strerror(errno));
 }
 
-/// The result of the call, made again when a signal has interrupted it (network file systems).
+/// The result of the call, repeated when a signal interrupts it (network file systems).
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -80,7 +80,8 @@ Descriptor Descriptor::to_write(const fs::path& path, int flags) {
   return file;
 }
 
-/// Also makes reads and writes wait again, as they must where a file is fetched from tape first.
+/// Also makes reads and writes blocking again, as is needed where a file is first fetched from
+/// tape.
 void Descriptor::require_regular(ExitCode wrong_file) const {
   struct stat status {};
   if (fstat(fd_, &status) != 0) give_up("examine", path_);
@@ -211,7 +212,8 @@ void make_folder(const fs::path& folder) {
 void replace_durably(const fs::path& path, const std::function<void(Descriptor&)>& write) {
   auto temporary = path;
   temporary += fmt::format(".{}.tmp", this_process().rank);
-  // Whatever has this name is a rest of a killed process, or was put there: it is not written to.
+  // An existing file of this name is left over from a killed process, or planted: it is not written
+  // to.
   if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) give_up("replace", temporary);
   try {
     auto file = Descriptor::to_write(temporary, O_WRONLY | O_CREAT | O_EXCL);

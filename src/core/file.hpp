@@ -9,14 +9,14 @@
 
 #include "core/error.hpp"
 
-/// The one way to open, read and write files. What is in a file's place (a FIFO, a device, a
-/// socket, a link) neither blocks the program nor redirects what it writes.
+/// The one way to open, read and write files. A FIFO, device, socket or link where a file is
+/// expected neither blocks the program nor redirects its writes.
 ///
 /// Errors name the path and the system's reason: bad_input (exit 78) where the path leads to no
 /// file that could be used, io_failure (exit 74) where the disk is at fault.
 namespace llamesh {
 
-/// bad_input where what the system says of a path is about its name or its rights, else io_failure.
+/// bad_input where the system's error is about the path's name or permissions, else io_failure.
 ExitCode exit_code_of(const std::error_code& reason);
 
 /// Owns the file descriptor of a regular file or a folder. Move-only.
@@ -27,8 +27,8 @@ class Descriptor {
   static Descriptor to_read(const std::filesystem::path& path,
                             ExitCode wrong_file = ExitCode::bad_input);
   /// Opens a regular file, and no link, for writing. `flags` of open(2): the access mode, O_CREAT,
-  /// O_EXCL, O_TRUNC, O_APPEND. New files are 0640 within the user's umask. Without the right to
-  /// write: exit 74, as for a full disk.
+  /// O_EXCL, O_TRUNC, O_APPEND. New files are 0640 within the user's umask. Without write
+  /// permission: exit 74, as for a full disk.
   static Descriptor to_write(const std::filesystem::path& path, int flags);
   ~Descriptor();
   Descriptor(Descriptor&& other) noexcept;

@@ -12,8 +12,8 @@ namespace llamesh {
 /// nested more than 32 deep (the library copies and prints values by recursion).
 nlohmann::json parse_json(std::string_view text, std::string_view name);
 
-/// A value that is an integer of [least, most], else a user error; the library would also take 1.5
-/// and true for one, and make something else of a number that does not fit.
+/// A value that is an integer of [least, most], else a user error; the library would also accept
+/// 1.5 and true, and truncate a number that does not fit.
 std::int64_t to_integer(const nlohmann::json& value, std::int64_t least,
                         std::int64_t most = std::numeric_limits<std::int64_t>::max());
 

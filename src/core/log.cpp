@@ -20,7 +20,7 @@
 namespace llamesh {
 namespace {
 
-/// Where the log goes to: one more place can be added while other threads log.
+/// The log's destinations: one more can be added while other threads log.
 const std::shared_ptr<spdlog::sinks::dist_sink_mt>& places() {
   static const auto sink = std::make_shared<spdlog::sinks::dist_sink_mt>();
   return sink;

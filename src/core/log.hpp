@@ -6,7 +6,7 @@
 
 namespace llamesh {
 
-/// Sets spdlog up for this process: a timestamp, and the rank where it is not 0. Rank 0 logs from
+/// Sets up spdlog for this process: a timestamp, and the rank where it is not 0. Rank 0 logs from
 /// info on, the others from warning on, so that a message common to all ranks appears once.
 void setup_logging();
 

@@ -54,7 +54,7 @@ void print_from_handler(std::string_view what) {
       !write(STDERR_FILENO, line.data(), static_cast<std::size_t>(end - line.data())));
 }
 
-/// Zeros instead of what is not there, up to the end of the range.
+/// Maps zeros in place of the missing pages, up to the end of the range.
 bool put_zeros(Entry& entry, std::uintptr_t address) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = address / page * page;

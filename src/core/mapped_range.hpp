@@ -6,10 +6,10 @@
 
 namespace llamesh {
 
-/// Mapped memory that may turn out not to be there when it is touched, which the system says by
-/// SIGBUS: the file was cut off, its disk cannot be read, or a file system in memory is full. While
-/// one of these lives, a handler knows what the address belongs to:
-///   - file: zeros are read from there on, and lost_at() says so to who reads, in time to throw;
+/// Mapped memory whose pages may be missing when they are accessed, which raises SIGBUS: the file
+/// was truncated, its disk cannot be read, or a file system in memory is full. While an object
+/// lives, the SIGBUS handler knows what the address belongs to:
+/// - file: zeros are read from there on, and lost_at() reports it to the reader, which throws;
 ///   - shared memory: one line, and the process ends with exit 78;
 ///   - anything else: one line, and the process dies by the signal.
 class MappedRange {

@@ -4,14 +4,14 @@
 
 namespace llamesh {
 
-/// Who this process is among all ranks. Set once, by comm::MpiSession; one process of one before.
+/// This process's rank, world size and host. Set once, by comm::MpiSession; rank 0 of 1 before.
 struct Process {
   int rank = 0;
   int world_size = 1;
   std::string host;
 };
 
-/// The process's own entry; messages and logs name rank and host by it.
+/// Of this process; messages and logs name rank and host from it.
 Process& this_process();
 
 }  // namespace llamesh

@@ -11,17 +11,17 @@ namespace {
 
 constexpr std::array stop_signals{SIGTERM, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 
-std::atomic<unsigned> came = 0;  // bit n: signal n; written by the handler
+std::atomic<unsigned> received = 0;  // bit n: signal n; written by the handler
 static_assert(std::atomic<unsigned>::is_always_lock_free);
 
 void note(int signal) {
-  came.fetch_or(1U << static_cast<unsigned>(signal));
+  received.fetch_or(1U << static_cast<unsigned>(signal));
 }
 
 }  // namespace
 
-void note_stop_signals() {
-  came = 0;
+void catch_stop_signals() {
+  received = 0;
   for (const int signal : stop_signals) {
     struct sigaction action {};
     action.sa_handler = note;
@@ -31,8 +31,8 @@ void note_stop_signals() {
   }
 }
 
-int noted_stop_signal() noexcept {
-  const unsigned all = came.load();
+int received_stop_signal() noexcept {
+  const unsigned all = received.load();
   for (const int signal : stop_signals)
     if ((all & (1U << static_cast<unsigned>(signal))) != 0) return signal;
   return 0;

@@ -11,7 +11,7 @@
 
 namespace llamesh {
 
-/// A view of numbers that somebody else owns (device::Buffer does). Row-major; the rows (all dims
+/// A non-owning view of elements in memory (device::Buffer owns it). Row-major; the rows (all dims
 /// but the last, flattened) may be further apart than they are long, so a column slice of a matrix
 /// is a Tensor too. Copying a Tensor copies the view.
 class Tensor {
@@ -45,20 +45,20 @@ class Tensor {
   Tensor slice_cols(std::int64_t first, std::int64_t count) const;
   /// Elements [first, first + count) of a dense view, as one dim.
   Tensor slice(std::int64_t first, std::int64_t count) const;
-  /// The same dense numbers under another shape of equal numel.
+  /// The same dense elements under another shape of equal numel.
   Tensor reshape(std::span<const std::int64_t> shape) const;
   Tensor reshape(std::initializer_list<std::int64_t> shape) const {
     return reshape(std::span(shape.begin(), shape.size()));
   }
 
-  /// The numbers as T; T must match the dtype.
+  /// The elements as T; T must match the dtype.
   template <class T>
   T* as() const {
     expects(dtype_of<T> == dtype_, "tensor holds {}, not {}", name_of(dtype_),
             name_of(dtype_of<T>));
     return static_cast<T*>(data_);
   }
-  /// The numbers of a dense tensor as a span.
+  /// The elements of a dense tensor as a span.
   template <class T>
   std::span<T> span() const {
     expects(dense(), "a span needs a dense tensor");

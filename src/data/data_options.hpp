@@ -10,20 +10,20 @@ namespace llamesh::data {
 enum class Format : std::uint8_t {
   text,      ///< plain text, cut into tokens by the tokenizer
   jsonl,     ///< a document a line: text, an instruction with its answer, or a chat
-  tokens,    ///< token ids: llm.c's .bin with its header, or headerless numbers
+  tokens,    ///< token ids: llm.c's .bin with its header, or headerless integers
   megatron,  ///< Megatron-LM's pairs of .bin and .idx
   random,    ///< no files: ids drawn uniformly from the vocabulary, for measurements
 };
 
-/// Of text that a tokenizer is needed for.
+/// Text that needs a tokenizer.
 constexpr bool is_text(Format format) {
   return format == Format::text || format == Format::jsonl;
 }
 
-/// In which order the sequences of the training data are seen.
+/// The order in which the sequences of the training data are read.
 enum class Order : std::uint8_t {
   shuffled,    ///< a new permutation every epoch, a function of seed and epoch only
-  sequential,  ///< as they lie in the files, again from the start after the last
+  sequential,  ///< in file order, starting again after the last
 };
 
 /// The integers of headerless token files (little-endian).
@@ -54,9 +54,9 @@ struct DataOptions {
   TokenDtype token_dtype = TokenDtype::from_header;
   bool document_mask = false;   ///< a token sees its own document only
   std::int64_t eos_token = -1;  ///< of token files: a document ends with it; -1: not said
-  std::uint64_t seed = 0;       ///< of random tokens: run.seed, no key of its own
+  std::uint64_t seed = 0;       ///< of random tokens; set from run.seed, not a key
 
-  /// `sources`, or `train` as the only one; random tokens are one source whatever these name. Empty
+  /// `sources`, or `train` as the only one; random tokens are one source for any names. Empty
   /// where neither names a file.
   std::vector<SourceOptions> training_sources() const {
     if (format == Format::random) return {{}};

@@ -39,7 +39,7 @@ DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const std:
   if (special.byte_zero) special.suffix_ids = {0};
   validate(!special.suffix_ids.empty(),
            "the tokenizer '{}' has no token that ends a document, which the documents of JSONL "
-           "need; name one as eos_token in a tokenizer_config.json beside it",
+           "need; name one as eos_token in a tokenizer_config.json in its folder",
            name);
   special.eos = tokenizer.eos().value_or(special.suffix_ids.back());
   return special;

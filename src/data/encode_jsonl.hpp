@@ -15,7 +15,7 @@ namespace llamesh::data {
 struct DocumentTokens {
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;  ///< never empty
-  std::int32_t eos;                      ///< behind the assistant's turns within a chat
+  std::int32_t eos;                      ///< after the assistant's turns within a chat
   bool byte_zero;  ///< byte 0, of the byte tokenizer, is the suffix: no document may hold it
 };
 
@@ -30,8 +30,8 @@ struct EncodedDocument {
   std::vector<std::int64_t> masked_ranges;
 };
 
-/// `where` is for messages. Each segment is encoded apart from the one before it, so that an answer
-/// begins with a token of its own, as it does when the model is asked.
+/// `where` is for messages. Each segment is encoded separately from the one before it, so that an
+/// answer begins with a new token, as it does in generation.
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where);
 

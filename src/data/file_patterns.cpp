@@ -11,7 +11,7 @@
 namespace llamesh::data {
 namespace {
 
-/// What glob(3) found, given back at the end of the scope.
+/// The result of glob(3), freed at the end of the scope.
 struct Matches {
   Matches() = default;
   ~Matches() { ::globfree(&found); }

@@ -7,10 +7,10 @@
 
 namespace llamesh::data {
 
-/// The files that `name` stands for. With *, ? or [ in it, and unless a file has just this name, it
-/// is a pattern of glob(7) and stands for the files that it matches, in the byte order of their
-/// names; any other name stands for itself. Megatron pairs are matched, and named, without their
-/// extension. Throws a user error when no file matches, or a folder on the way cannot be read.
+/// The files that `name` matches. With *, ? or [ in it, and unless a file has exactly this name, it
+/// is a pattern of glob(7), and its files come in the byte order of their names; any other name is
+/// taken as it is. Megatron pairs are matched, and named, without their extension. Throws a user
+/// error when no file matches, or a folder in the path cannot be read.
 std::vector<std::string> matching_files(const std::string& name, Format format);
 
 }  // namespace llamesh::data

@@ -18,7 +18,7 @@ constexpr std::size_t pieces = 8;
 
 std::vector<FileFingerprint> source_from(const json& from) {
   std::vector<FileFingerprint> files;
-  auto left = std::numeric_limits<std::int64_t>::max();  // so that their sum is a number
+  auto left = std::numeric_limits<std::int64_t>::max();  // so that their sum does not overflow
   for (const auto& file : from) {
     files.push_back({file.at("path"), to_integer(file.at("tokens"), 0, left),
                      from_hex(file.at("hash").get<std::string>())});

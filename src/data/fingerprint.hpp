@@ -11,14 +11,14 @@
 
 namespace llamesh::data {
 
-/// By what a file of the training data is known again. It may have moved.
+/// Identifies a file of the training data, wherever it is stored.
 struct FileFingerprint {
   std::string path;  ///< for messages
   std::int64_t tokens = 0;
   std::uint64_t hash = 0;  ///< of its ids and what is said about them; see add_sample()
 };
 
-/// How a run cuts its data into sequences and in which order it sees them.
+/// How a run cuts its data into sequences and in which order it reads them.
 struct DataOrder {
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;  ///< sequences of a step
@@ -26,13 +26,13 @@ struct DataOrder {
   std::vector<double> weights;    ///< by source
 };
 
-/// By what a run notices that its training data are not those that it began with: what the position
-/// in them, which is all that a checkpoint holds of it, counts on.
+/// By this a resumed run notices that its training data have changed: a checkpoint holds only the
+/// position in them.
 struct Fingerprint {
   std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
   std::uint64_t vocabulary = 0;
   std::vector<std::vector<FileFingerprint>> sources;
-  /// Nothing in checkpoints from before it was kept.
+  /// Empty in checkpoints of versions that did not store it.
   std::optional<DataOrder> data_order = {};
 };
 
@@ -53,8 +53,8 @@ std::string to_text(const Fingerprint& fingerprint);
 /// also the sum of a source's tokens.
 std::optional<Fingerprint> parse_fingerprint(const std::string& text);
 
-/// What is not as it was `then`, in words for a user: the first difference. Empty when there is
-/// none, wherever the files lie.
+/// The first difference from `then`, as text for a user; paths are not compared. Empty when there
+/// is none.
 std::string difference(const Fingerprint& then, const Fingerprint& now);
 
 }  // namespace llamesh::data

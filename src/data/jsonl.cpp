@@ -27,8 +27,8 @@ struct Fields {
   std::optional<std::vector<ChatMessage>> messages;
 };
 
-/// Takes the fields that are known out of the parser's events and lets all else pass, so that no
-/// line makes more memory than its own strings.
+/// Takes the known fields from the parser's events and ignores all else, so that no line takes more
+/// memory than its strings.
 class Handler final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Handler(const LineNumber& where) : where_(where) {}
@@ -115,7 +115,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     }
     return nullptr;
   }
-  /// Something that is no string, or a string where nobody looks for one.
+  /// A value that is not a string, or a string where none is expected.
   bool other() {
     if (depth_ == 0) refuse_root();
     if (target() != nullptr) refuse("a string");
@@ -186,7 +186,7 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
     const char c = text[i];
     if (in_string) {
       if (c == '\\')
-        ++i;  // whatever follows does not end the string
+        ++i;  // the escaped character does not end the string
       else if (c == '"')
         in_string = false;
     } else if (c == '"') {
@@ -255,7 +255,7 @@ bool JsonRecords::next_object(std::string_view& object) {
   if (rest_.empty() && ended_) return false;
   if (take(']')) {
     skip_space();
-    validate(rest_.empty(), "'{}', line {}: there is more behind the end of the JSON array", path_,
+    validate(rest_.empty(), "'{}', line {}: there is more after the end of the JSON array", path_,
              next_line_);
     ended_ = true;
     return false;

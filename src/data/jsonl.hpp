@@ -16,7 +16,7 @@ struct TextSegment {
   bool eos_follows = false;  ///< in the loss if the text is
 };
 
-/// A record of a file, brought into the form in which a model reads it.
+/// A record of a file, converted to the text that a model reads.
 struct Document {
   std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
 };

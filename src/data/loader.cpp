@@ -43,7 +43,7 @@ const TokenBatch& Loader::next() {
   changed_.notify_all();  // the batch before is free now
   changed_.wait(lock, [this] { return filled_ >= taken_ || error_; });
   if (filled_ < taken_) {
-    --taken_;  // asking again meets the same error
+    --taken_;  // the next call throws the same error
     std::rethrow_exception(error_);
   }
   return ring_[static_cast<std::size_t>((taken_ - 1) % ring_size)];

@@ -27,9 +27,9 @@ struct BatchPartition {
   std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }
 };
 
-/// Loads the training data: batch after batch of one rank, from any step on. Its only state is
-/// the step, so a resumed run sees exactly what an unbroken one would. A background thread fills a
-/// few batches ahead; the memory is allocated once.
+/// Loads the training data: batch after batch of one rank, from any step on. Its only state is the
+/// step, so a resumed run reads exactly what an uninterrupted one would. A background thread fills
+/// a few batches ahead; the memory is allocated once.
 class Loader {
  public:
   /// Starts reading at the first micro-batch of `first_step`. `data` is borrowed.
@@ -39,8 +39,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next micro-batch; valid until the next call. Throws what went wrong while reading it, for
-  /// example a token id outside the vocabulary.
+  /// The next micro-batch; valid until the next call. Throws the error of reading it, for example a
+  /// token id outside the vocabulary.
   const TokenBatch& next();
   /// Sequences in an epoch.
   std::int64_t epoch_length() const { return sampler_.epoch_length(); }
@@ -53,14 +53,14 @@ class Loader {
   BatchPartition partition_;
   Sampler sampler_;
   std::int64_t first_;            ///< number of the first micro-batch, counted from step 0
-  std::vector<TokenBatch> ring_;  ///< batch k lies in slot k % size
+  std::vector<TokenBatch> ring_;  ///< batch k is in slot k % size
   std::mutex mutex_;              ///< guards what follows
   std::condition_variable changed_;
   std::int64_t filled_ = 0;  ///< batches made
   std::int64_t taken_ = 0;   ///< batches handed out; the last one is still in use
   bool stop_ = false;
   std::exception_ptr error_;  ///< of batch number filled_
-  std::thread thread_;        ///< last, so that it starts when all else stands
+  std::thread thread_;        ///< last, so that it starts when all else is constructed
 };
 
 }  // namespace llamesh::data

@@ -11,14 +11,14 @@
 namespace llamesh::data {
 
 /// A whole file mapped read-only into memory; the pages are shared with every other rank of the
-/// machine. Where the file is cut off while it is mapped, zeros are read: who has read calls
-/// check(). Move-only.
+/// machine. Where the file is truncated while it is mapped, zeros are read: readers call check()
+/// afterwards. Move-only.
 class MappedFile {
  public:
   /// Throws a user error that names the file when it is missing, unreadable, empty or no regular
   /// file.
   explicit MappedFile(const std::string& path);
-  /// Of a file that is open. The mapping does not need it any more.
+  /// Maps an open file, which may then be closed.
   explicit MappedFile(const Descriptor& file);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -26,8 +26,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
-  /// Throws when some of the bytes read so far were not there: a user error when the file was cut
-  /// off, an I/O failure when its disk cannot be read.
+  /// Throws when some of the bytes read so far were missing: a user error when the file was
+  /// truncated, an I/O failure when its disk cannot be read.
   void check() const {
     if (range_->lost_at() >= 0) fail_lost();
   }
@@ -40,8 +40,8 @@ class MappedFile {
   std::unique_ptr<MappedRange> range_;
 };
 
-/// Asks the system to read these bytes of a mapped file soon. Who touches them without asking may
-/// wait for megabytes around them (read_ahead_kb). A hint: nothing comes of it elsewhere.
+/// Asks the system to read these bytes of a mapped file soon. Page faults without it may wait for
+/// megabytes around them (read_ahead_kb). A hint, which other systems ignore.
 void read_soon(std::span<const std::uint8_t> bytes) noexcept;
 
 }  // namespace llamesh::data

@@ -67,7 +67,7 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
   check_documents(path);
 }
 
-/// That the sequences lie one after another and fill the .bin, as Megatron writes them.
+/// Checks that the sequences follow one another and fill the .bin, as Megatron writes them.
 void MegatronIndex::check_sequences(const std::string& path, const IdsFile& ids) const {
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < sequences_; ++i) {
@@ -79,7 +79,7 @@ void MegatronIndex::check_sequences(const std::string& path, const IdsFile& ids)
              path, i, pointer, end);
     end += length * id_bytes_;
     validate(length >= 0 && end <= ids.bytes,
-             "'{}': sequence {} of {} ids does not lie in '{}' of {} bytes; it is cut off, or not "
+             "'{}': sequence {} of {} ids is outside '{}' of {} bytes; it is truncated, or not "
              "of this pair",
              path, i, length, ids.path, ids.bytes);
   }
@@ -92,7 +92,7 @@ void MegatronIndex::check_documents(const std::string& path) const {
   for (std::int64_t i = 0; i < documents_; ++i) {
     const auto first = load<std::int64_t>(firsts_, i);
     validate(first >= before && first <= sequences_ && (i > 0 || first == 0),
-             "'{}': document {} begins with sequence {} of {}, behind one that begins with {}; "
+             "'{}': document {} begins with sequence {} of {}, after one that begins with {}; "
              "write the pair again",
              path, i, first, sequences_, before);
     before = first;

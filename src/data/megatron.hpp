@@ -26,17 +26,17 @@ std::string megatron_stem(const std::string& name);
 /// those that a model is trained on.
 class MegatronIndex {
  public:
-  /// A .bin, as far as its index has to know it.
+  /// The properties of a .bin that its index needs.
   struct IdsFile {
     std::string path;  ///< for messages
     std::int64_t bytes;
   };
-  /// Throws a user error that names `path` when the bytes are no index, or do not describe `ids` to
-  /// the last byte; types other than uint8, uint16 and int32 are refused.
+  /// Throws a user error that names `path` when the bytes are no index, or do not describe `ids`
+  /// exactly; types other than uint8, uint16 and int32 are refused.
   MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path, const IdsFile& ids);
 
   std::int64_t id_bytes() const { return id_bytes_; }
-  /// The first id at or behind `from` with which a document begins, or how many ids there are.
+  /// The first id at or after `from` with which a document begins, or the number of ids.
   std::int64_t next_document(std::int64_t from) const;
 
  private:

@@ -83,7 +83,8 @@ SourceSequence Sampler::sequence_at(std::int64_t position) const {
   const std::int64_t in_quota = quota(source);
   const std::int64_t draw = epoch * in_quota + index - (ends_[source] - in_quota);
   const std::int64_t count = shares_[source].sequences;
-  // Where an epoch shows the whole source so many times, its own order mixes the sequences.
+  // Where an epoch reads the whole source a whole number of times, the epoch's order mixes the
+  // sequences.
   if (order_ == Order::sequential || in_quota % count == 0) return {source, draw % count};
   const std::uint64_t seed = seed_ ^ name_hash(fmt::format("data source {}", source));
   return {source, permuted(draw % count, count, seed, draw / count)};

@@ -20,10 +20,10 @@ std::int64_t whole_sequences(std::int64_t tokens, std::int64_t sequence_length);
 std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t seed,
                       std::int64_t epoch);
 
-/// A source as the sampler sees it.
+/// What the sampler needs to know of a source.
 struct Share {
   std::int64_t sequences;
-  double weight = 1;  ///< how often an epoch shows each of them
+  double weight = 1;  ///< how often an epoch reads each of them
 };
 
 /// A sequence of a source.
@@ -33,25 +33,25 @@ struct SourceSequence {
   bool operator==(const SourceSequence&) const = default;
 };
 
-/// Which sequence is seen when. Position p = step * global_batch + j counts the sequences of the
-/// whole run, whatever the number of ranks. An epoch takes from each source its quota, round(weight
-/// x sequences), of positions, in mixed order. What a position shows is a function of it and the
-/// seed: the source's draws are counted on over the epochs, and its draw d is element d % n of the
-/// (d / n)-th permutation of its n sequences (where the quota is a multiple of n the mixed order
-/// will do, and it is sequence d % n). So n draws from a multiple of n on show each sequence once.
+/// The order of the sequences. Position p = step * global_batch + j counts the sequences of the
+/// whole run, for any number of ranks. An epoch takes from each source its quota, round(weight x
+/// sequences), of positions, in mixed order. The sequence at a position is a function of it and the
+/// seed: the source's draws are counted across epochs, and its draw d is element d % n of the (d /
+/// n)-th permutation of its n sequences (where the quota is a multiple of n the mixed order will
+/// do, and it is sequence d % n). So n draws from a multiple of n on read each sequence once.
 class Sampler {
  public:
   /// Throws a user error when a source has no sequence, or a weight so small that an epoch would
-  /// never show it, or so large that positions could not be counted.
+  /// never read it, or so large that positions would overflow.
   Sampler(std::span<const Share> shares, Order order, std::uint64_t seed);
 
   /// Positions in an epoch.
   std::int64_t epoch_length() const { return ends_.back(); }
-  /// Those of them that show a source.
+  /// Those of them that read a source.
   std::int64_t quota(std::size_t source) const {
     return ends_[source] - (source == 0 ? 0 : ends_[source - 1]);
   }
-  /// Order::sequential shows the sources of an epoch one after another.
+  /// Order::sequential reads the sources of an epoch one after another.
   SourceSequence sequence_at(std::int64_t position) const;
 
  private:

@@ -11,17 +11,17 @@ namespace llamesh::data {
 struct TokenBatch {
   std::vector<std::int32_t> tokens;   ///< (B, T)
   std::vector<std::int32_t> targets;  ///< (B, T): the token that follows, or ignored_target
-  /// (B, T): the place in its row of the first token of a token's document, 0 where the document
-  /// began in the row before; a target is never in another document than its token. Empty unless
-  /// the stream masks documents: then a token sees all of the row before it.
+  /// (B, T): the index in its row of the first token of a token's document, 0 where the document
+  /// began in an earlier row; a target is never in another document than its token. Empty unless
+  /// the stream masks documents: then a token attends to all of the row before it.
   std::vector<std::int32_t> document_starts;
 
-  /// A batch of room for B x T.
+  /// Allocates B x T.
   TokenBatch(std::int64_t sequences, std::int64_t sequence_length);
   std::int64_t sequence_length;
 
-  /// Makes row `row` sequence `sequence` of the stream. What lies behind the stream's end is token
-  /// 0 with ignored targets.
+  /// Fills row `row` with sequence `sequence` of the stream; past the stream's end with token 0 and
+  /// ignored targets.
   void set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence);
 };
 

@@ -10,11 +10,11 @@
 namespace llamesh::data {
 
 /// Writes a token file with llm.c's header (TokenStream says what that is) under a temporary name
-/// beside `path`; it takes its own name when it is complete, and is removed when it never is.
+/// in the folder of `path`; it is renamed when it is complete, and removed otherwise.
 class TokenFileWriter {
  public:
-  /// Ids are written as uint16 when `vocab_size` fits into it, else as uint32. What cannot be
-  /// created or written is thrown as an I/O failure that names the file.
+  /// Ids are written as uint16 when `vocab_size` fits into it, else as uint32. A file that cannot
+  /// be created or written throws an I/O failure that names it.
   TokenFileWriter(std::string path, std::int64_t vocab_size);
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;

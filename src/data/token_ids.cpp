@@ -23,7 +23,7 @@ struct Header {
 };
 constexpr Header known_headers[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-/// One unaligned little-endian number.
+/// One unaligned little-endian integer.
 template <class T>
 T load(const std::uint8_t* at) {
   T value;

@@ -11,7 +11,7 @@
 
 namespace llamesh::data {
 
-/// A view of token ids as they lie in a file: unsigned little-endian integers, not aligned.
+/// A view of token ids as stored in a file: unsigned little-endian integers, not aligned.
 class IdArray {
  public:
   IdArray() = default;
@@ -39,7 +39,7 @@ class IdArray {
   std::int64_t id_bytes_ = 4;
 };
 
-/// Ids that were made here, in as few bytes as the vocabulary allows.
+/// Ids in memory, in as few bytes as the vocabulary allows.
 class TokenBuffer {
  public:
   /// All ids are below `vocab_size`.

@@ -146,7 +146,7 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
   }
   const bool by_eos = options_.format == Format::tokens;
   const auto eos = static_cast<std::uint32_t>(options_.eos_token);
-  const std::int64_t shift = by_eos ? 1 : 0;  // a document begins behind an EOS
+  const std::int64_t shift = by_eos ? 1 : 0;  // a document begins after an EOS
   for (std::int64_t at = from - shift; at < limit - shift;) {
     const File& file = file_of(at);
     const std::int64_t end = std::min(file.begin + file.ids.size(), limit - shift);

@@ -19,37 +19,36 @@ namespace llamesh::data {
 inline constexpr std::int32_t ignored_target = -1;
 
 /// The tokens of one or more files, one after another, as a numbered stream that knows where
-/// documents begin and which tokens are to be learnt. Nothing is read ahead of use: the files are
-/// mapped, and ids are widened when they are asked for. Only JSONL, and text with a tokenizer other
-/// than `byte`, is tokenized at once, into memory.
+/// documents begin and which tokens are in the loss. Nothing is read ahead: the files are mapped,
+/// and ids are widened to int32 in read(). Only JSONL, and text with a tokenizer other than `byte`,
+/// is tokenized at once, into memory.
 ///
 /// Text: a file is a document. With `byte` every byte is a token; otherwise the tokenizer's
 /// prefix tokens, the file's tokens, its suffix tokens (BOS and EOS, where it has them).
 ///
 /// JSONL: a line is a document, as parse_jsonl says; prefix and suffix tokens as above, and with
-/// `byte` byte 0 behind each.
+/// `byte` byte 0 after each.
 ///
 /// Token files: what ids_of_token_file reads. A document begins at the start of the stream and
-/// behind each DataOptions::eos_token.
+/// after each DataOptions::eos_token.
 ///
 /// Megatron pairs: what MegatronFile reads. Its index says where documents begin.
 ///
-/// Random tokens: draw_tokens() of DataOptions::seed, without end; no file is opened. Documents end
-/// with DataOptions::eos_token.
+/// Random tokens: an endless stream, a function of DataOptions::seed; no file is opened. Documents
+/// end with DataOptions::eos_token.
 class TokenStream {
  public:
   /// Opens `files` as `options` say. Where is_tokenized(options), `tokenized` are their tokens, or
   /// they are tokenized here. Throws a user error naming the file when it is missing, unreadable,
   /// empty, cut off or malformed, when the tokenizer's ids do not fit into `vocab_size`, when
-  /// check_text_size does, or when document_mask is asked for and nothing says where documents
-  /// begin.
+  /// check_text_size does, or when document_mask is set and nothing says where documents begin.
   TokenStream(const DataOptions& options, std::span<const std::string> files,
               std::int64_t vocab_size, std::optional<TokenizedText> tokenized = {});
 
   /// Number of tokens.
   std::int64_t size() const { return size_; }
-  /// Writes tokens [begin, begin + out.size()), which must lie in the stream. Throws a user error
-  /// naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
+  /// Writes tokens [begin, begin + out.size()), which must be within the stream. Throws a user
+  /// error naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
   /// Writes ignored_target over those of tokens [begin, begin + targets.size()) that are masked
   /// from the loss: the prompts of JSONL.
@@ -70,8 +69,9 @@ class TokenStream {
   struct File {
     std::string path;
     IdArray ids = {};
-    std::int64_t begin = 0;                 ///< where the file starts in the stream
-    std::optional<MappedFile> mapped = {};  ///< what `ids` lie in, or the next, or tokenized_
+    std::int64_t begin = 0;  ///< where the file starts in the stream
+    std::optional<MappedFile> mapped =
+        {};  ///< that holds `ids`, unless megatron or tokenized_ does
     std::optional<MegatronFile> megatron = {};
     void check() const;  ///< as of MappedFile
   };

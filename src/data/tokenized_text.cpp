@@ -76,8 +76,8 @@ std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::st
   return tokenizer;
 }
 
-/// The end of the block. Before it lie the ids, filled up to a whole word, and the lists in the
-/// order of their counts here.
+/// The end of the block. Before it come the ids, padded to a whole word, and the lists in the order
+/// of their counts here.
 struct TokenizedText::Footer {
   std::int64_t id_bytes;
   std::int64_t bytes_of_ids;

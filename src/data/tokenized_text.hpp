@@ -26,20 +26,20 @@ void check_text_size(const DataOptions& options, std::span<const std::string> fi
 std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,
                                                                    std::int64_t vocab_size);
 
-/// The tokens of text or JSONL files, one file after another, in one block of bytes that holds no
-/// address, so that processes can share it.
+/// The tokens of text or JSONL files, one file after another, in one block of bytes that contains
+/// no address, so that processes can share it.
 class TokenizedText {
  public:
   /// Tokenizes the files, as TokenStream says. Throws a user error naming the file when it is
   /// missing, unreadable, empty or malformed, or when check_text_size does.
   TokenizedText(const DataOptions& options, std::span<const std::string> files,
                 std::int64_t vocab_size, const tokenizer::Tokenizer& tokenizer);
-  /// From a copy of another one's bytes(), aligned to 8, in memory that `owner` keeps.
+  /// From a copy of another one's bytes(), aligned to 8, in memory that `owner` keeps alive.
   TokenizedText(std::shared_ptr<const void> owner, std::span<const std::uint8_t> bytes);
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }
   IdArray ids() const;
-  /// Behind the last token of each file.
+  /// After the last token of each file.
   std::span<const std::int64_t> file_ends() const;
   /// The first token of each document.
   std::span<const std::int64_t> documents() const;

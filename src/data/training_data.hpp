@@ -11,13 +11,13 @@
 
 namespace llamesh::data {
 
-/// What a run learns from: one or more sources, cut into sequences of one length.
+/// A run's training data: one or more sources, cut into sequences of one length.
 class TrainingData {
  public:
   /// Opens the sources that `options` name. Throws a user error when one cannot be opened, is
-  /// shorter than a sequence, or has a weight by which an epoch never shows it.
+  /// shorter than a sequence, or has a weight so small that an epoch never reads it.
   TrainingData(const DataOptions& options, std::int64_t vocab_size);
-  /// The same with what tokenize() gave, here or in another process.
+  /// The same with the result of tokenize(), from this or another process.
   TrainingData(const DataOptions& options, std::int64_t vocab_size,
                std::span<const TokenizedText> tokenized);
   /// What of these sources is tokenized at the start: each of them, or none where is_tokenized() is
@@ -26,7 +26,7 @@ class TrainingData {
 
   /// Source i.
   const TokenStream& stream(std::size_t source) const { return streams_[source]; }
-  /// Says where in the sources a position of the run lies.
+  /// Names the source, file and offset of a position of the run, for messages.
   Sampler sampler(std::uint64_t seed) const { return {shares_, order_, seed}; }
   std::int64_t sequence_length() const { return sequence_length_; }
   /// A line for each source: its files, tokens and sequences, and its share of an epoch.

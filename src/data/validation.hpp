@@ -9,7 +9,7 @@ namespace llamesh::data {
 
 /// The validation data in file order, every prediction of the stream exactly once. Sequence
 /// (k * ranks + r) * micro_batch + i is row i of batch k of rank r. The last sequence may be short,
-/// and ranks may run out of sequences before others: what is missing has ignored targets, so that
+/// and ranks may run out of sequences before others: missing rows have ignored targets, so that
 /// every rank has the same number of batches.
 class ValidationData {
  public:

@@ -12,8 +12,8 @@ namespace {
 
 const char* advice = nullptr;
 
-/// Anonymous pages: zero without being touched, given back at once, and huge where the kernel can,
-/// which spares the GEMMs most of their TLB misses.
+/// Anonymous pages: zero without being written, freed at once, and huge pages where the kernel can,
+/// which avoids most TLB misses of the GEMMs.
 std::shared_ptr<void> map_pages(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -15,30 +15,30 @@ namespace llamesh::device {
 /// arena hands out of it (which then makes the ScopedAllocations).
 enum class Counted : bool { no, yes };
 
-/// Says how what this process does gets by with less memory: messages about too little of it end in
-/// that. `how` stays in place.
+/// Sets advice on how to use less memory, which out-of-memory messages end with. `how` must outlive
+/// its use.
 void advise_on_memory(const char* how);
 /// "; " and the advice, or nothing where none was given.
 std::string memory_advice();
 
-/// Where a tensor lies: in the device's own memory, or in the host's (pinned, on a machine with
-/// GPUs). To the CPU backend it is one.
+/// Where a tensor is stored: in device memory, or in host memory (pinned, on a machine with GPUs).
+/// On the CPU backend both are the same.
 enum class MemoryKind : std::uint8_t { device, host };
 /// Whether the host can read and write a tensor in such memory.
 bool host_accessible(MemoryKind kind);
 
-/// Owns a stretch of memory of this process's device, 64-byte aligned and zero at first. Move-only.
+/// Owns a block of memory on this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {
  public:
   Buffer() = default;
-  /// Allocates `bytes`; exits with a clear message when there is none.
+  /// Allocates `bytes`; throws a user error with the sizes when there is not enough.
   explicit Buffer(std::int64_t bytes, Counted counted = Counted::yes);
   /// Adopts memory that `owner` keeps alive (a slice of an MPI shared-memory window);
-  /// `own_bytes` of it are this process's part.
+  /// `own_bytes` of it count as this process's.
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
 
-  /// Memory of the host, whatever the device; the device copies from and to it at full speed. It is
-  /// counted where the device is the CPU.
+  /// Host memory on any device; pinned for a GPU, so that copies run at full speed. It is counted
+  /// where the device is the CPU.
   static Buffer on_host(std::int64_t bytes);
 
   explicit operator bool() const { return owner_ != nullptr; }
@@ -47,7 +47,7 @@ class Buffer {
 
   /// Bytes of it that count as this process's own: all, or its part of shared memory.
   std::int64_t own_bytes() const { return own_bytes_; }
-  /// From now on a pool counts what it lends out of this buffer.
+  /// From now on a pool counts what it hands out of this buffer.
   void stop_counting() { allocation_.reset(); }
 
   /// A dense view of the buffer from byte `offset` on.

@@ -13,15 +13,15 @@ namespace llamesh::device::cuda {
 
 int devices();
 std::string why_no_devices();
-/// Makes device `index` the one of this process and looks whether it works.
+/// Makes device `index` this process's device and checks that it works.
 void use(int index);
 std::string bus_id();
 std::string visible_bus_ids();
 std::string description();
 
-/// Memory of the device, zero at first.
+/// Device memory, zero at first.
 std::shared_ptr<void> allocate(std::int64_t bytes);
-/// Memory of the host that the device copies from and to at full speed.
+/// Pinned host memory.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes);
 
 enum class Priority : bool { normal, high };

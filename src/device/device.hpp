@@ -29,20 +29,20 @@ void use_cuda(int index);
 /// CPU.
 std::string identity();
 
-/// The identities of all GPUs that this process can see, in the order of their numbers. Needs no
-/// use_cuda() before and readies none of them.
+/// The identities of all GPUs that this process can see, in the order of their indices. Needs no
+/// use_cuda() before and initializes none of them.
 std::string visible_identities();
 
 /// "CPU", or name and memory of the GPU.
 std::string description();
 
-// Copies between host memory and dense tensors on the device of `stream`, behind its work so far.
+// Copies between host memory and dense tensors on the device of `stream`, after its work so far.
 
 /// To the tensor; the bytes of `from` may change when this returns.
 void upload(Stream& stream, const Tensor& to, const void* from);
 /// From the tensor, and waits until it is done.
 void download(Stream& stream, void* to, const Tensor& from);
-/// Between dense tensors of one dtype and size, both there.
+/// Between dense tensors of one dtype and size, both on the device.
 void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from);
 /// All bytes the same: 0 for zeros, `nan_bytes` for NaNs of every float type.
 void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value);

@@ -14,7 +14,7 @@ struct Event::State {
   virtual void wait() = 0;
 };
 
-/// How a device does work in order; each device has its own.
+/// A device's in-order execution of work; each device has its own.
 class Stream::Queue {
  public:
   virtual ~Queue() = default;
@@ -24,11 +24,11 @@ class Stream::Queue {
   virtual bool on_gpu() const { return false; }
 
  protected:
-  /// For a queue that knows events of its own kind.
+  /// For queues, which know the type of their own events.
   static Event::State* state_of(const Event& event) { return event.state_.get(); }
 };
 
-/// A queue of the CPU: a thread that does the work.
+/// A queue of the CPU: a worker thread.
 std::unique_ptr<Stream::Queue> make_worker();
 
 }  // namespace llamesh::device

@@ -26,7 +26,7 @@ Tensor Staging::reachable_soon(Stream& stream, const Tensor& host) {
 
 Tensor Staging::room_for(Stream& stream, const Tensor& host) {
   if (room_.bytes() < host.bytes()) {
-    stream.record().wait();  // nobody reads the former one any more
+    stream.record().wait();  // nothing reads the former buffer any more
     room_ = Buffer(host.bytes());
   }
   return host.dims() == 1 ? room_.tensor(host.dtype(), {host.numel()})

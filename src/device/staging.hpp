@@ -5,16 +5,15 @@
 
 namespace llamesh::device {
 
-/// A place for numbers that the host makes and kernels read: its own memory on the CPU, a copy on a
-/// GPU.
+/// Makes host data readable by kernels: on the CPU the host memory itself, on a GPU a copy.
 class Staging {
  public:
-  /// The numbers of a dense tensor of the host where kernels of `stream` can read them: the tensor
-  /// itself on the CPU; on a GPU a copy, which holds until the next call.
+  /// A dense host tensor where kernels of `stream` can read it: the tensor itself on the CPU; on a
+  /// GPU a copy, valid until the next call.
   Tensor reachable(Stream& stream, const Tensor& host);
-  /// The same without waiting for the stream's work: on a GPU by way of pinned memory, so that the
-  /// host may go on and change the numbers while kernels still read those of the call before. It
-  /// waits for the copy of the call before alone.
+  /// The same without waiting for the stream's work: on a GPU through pinned memory, so that the
+  /// host may change the data while kernels still read those of the previous call. It waits only
+  /// for the previous call's copy.
   Tensor reachable_soon(Stream& stream, const Tensor& host);
 
  private:

@@ -52,7 +52,7 @@ Event Stream::record() {
 }
 
 Stream& compute_stream() {
-  // Made when the device has been chosen, and never destroyed: events of it may outlive main().
+  // Created when the device has been chosen, and never destroyed: its events may outlive main().
   static auto& stream =
       *new Stream(kind() == Kind::cuda ? cuda::make_queue(cuda::Priority::normal) : nullptr);
   return stream;

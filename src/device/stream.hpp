@@ -6,8 +6,8 @@
 
 namespace llamesh::device {
 
-/// A point in a stream's work that others can wait for. A default one has happened already.
-/// Copies are of the same point.
+/// A point in a stream's work that can be waited for. A default one is complete already. Copies
+/// refer to the same point.
 class Event {
  public:
   Event() = default;
@@ -24,21 +24,21 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-/// Work done in the order in which it was put in. What a CUDA stream is to the GPU's engine, an
-/// in-order worker thread is to the CPU's: communication runs there beside the computation. The
-/// compute stream of the CPU is the calling thread itself: its work is done when run() returns.
+/// Work done in the order in which it is enqueued: a CUDA stream on a GPU; on the CPU an in-order
+/// worker thread for communication, which overlaps with the computation. The compute stream of the
+/// CPU is the calling thread itself: its work is done when run() returns.
 ///
-/// On the CPU run() takes any work. When a piece of it throws, the work after it is skipped and
-/// every later event carries the error to whoever waits for it. On a GPU run() calls its work at
-/// once, and the work puts kernels and copies into the CUDA stream.
+/// On the CPU run() takes any work. When it throws, the work after it is skipped and every later
+/// event rethrows the error in wait(). On a GPU run() calls its work at once, which enqueues
+/// kernels and copies into the CUDA stream.
 class Stream {
  public:
   /// The stream of the calling thread: everything happens at once, on the CPU.
   static Stream calling_thread();
-  /// A stream of the CPU with a worker thread of its own.
+  /// A CPU stream with its own worker thread.
   static Stream worker();
-  /// A stream for communication beside the computation on this process's device: a worker thread,
-  /// or a CUDA stream whose kernels go first.
+  /// A stream for communication that overlaps with computation on this process's device: a worker
+  /// thread, or a CUDA stream of high priority.
   static Stream communication();
 
   ~Stream();  ///< Waits for the work that is in it.
@@ -47,7 +47,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// Puts `work` behind what is in the stream.
+  /// Enqueues `work`.
   template <class Work>
   void run(Work&& work) {
     if (queue_)
@@ -55,11 +55,11 @@ class Stream {
     else
       work();
   }
-  /// Work put in after this starts only when `event` has happened.
+  /// Work enqueued after this starts only when `event` is complete.
   void wait(const Event& event);
-  /// Happens when all that was put in so far is done.
+  /// Completes when all work enqueued so far is done.
   Event record();
-  /// Whether its work is done by the GPU.
+  /// Whether its work runs on the GPU.
   bool on_gpu() const;
 
   class Queue;  ///< what a device does with work (device/queue.hpp)

@@ -36,6 +36,7 @@ class FrozenWeights final : public Weights {
     expects(false, "frozen weights have no gradient ({})", table_[id].name);
     return {};
   }
+  void no_gradient(ParameterId id) override { gradient(id); }
 
  private:
   const ParameterTable& table_;

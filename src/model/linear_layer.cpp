@@ -1,7 +1,6 @@
 #include "model/linear_layer.hpp"
 
-#include <deque>
-#include <vector>
+#include <span>
 
 #include "ops/ops.hpp"
 
@@ -18,7 +17,7 @@ Tensor joined(const Tensor& a, const Tensor& b) {
 }
 
 /// The layers' weights, neighbours joined.
-std::vector<Tensor> parameters_of(Weights& weights, std::initializer_list<Leaf> layers) {
+std::vector<Tensor> parameters_of(Weights& weights, std::span<const Leaf> layers) {
   std::vector<Tensor> parts;
   for (const auto& layer : layers) {
     const Tensor w = weights.parameter(layer.weight);
@@ -31,7 +30,7 @@ std::vector<Tensor> parameters_of(Weights& weights, std::initializer_list<Leaf> 
 }
 
 /// The same for where their gradients go.
-std::vector<GradientSlot> gradients_of(Weights& weights, std::initializer_list<Leaf> layers) {
+std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const Leaf> layers) {
   std::vector<GradientSlot> parts;
   for (const auto& layer : layers) {
     const GradientSlot slot = weights.gradient(layer.weight);
@@ -45,7 +44,7 @@ std::vector<GradientSlot> gradients_of(Weights& weights, std::initializer_list<L
 }
 
 /// The leaf modules of one call, entered for as long as the result lives.
-std::deque<Entered> enter_all(Weights& weights, std::initializer_list<Leaf> layers, Pass pass) {
+std::deque<Entered> enter_all(Weights& weights, std::span<const Leaf> layers, Pass pass) {
   std::deque<Entered> entered;  // which moves nothing when it grows
   for (const auto& layer : layers) entered.emplace_back(weights, layer.module, pass);
   return entered;
@@ -55,26 +54,36 @@ std::deque<Entered> enter_all(Weights& weights, std::initializer_list<Leaf> laye
 
 void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
             Tensor y, Tensor x) {
-  const auto entered = enter_all(weights, layers, pass);
+  const std::span<const Leaf> all(layers.begin(), layers.size());
+  const auto entered = enter_all(weights, all, pass);
   std::int64_t column = 0;
-  for (const Tensor& w : parameters_of(weights, layers)) {
-    ops::linear(stream, y.slice_cols(column, w.rows()), x, w);
+  for (const Tensor& w : parameters_of(weights, all)) {
+    ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
     column += w.rows();
   }
 }
 
-void linear_backward(device::Stream& stream, Weights& weights, std::initializer_list<Leaf> layers,
-                     Tensor dx, Accumulate accumulate, Tensor dy, Tensor x) {
-  const auto entered = enter_all(weights, layers, Pass::backward);
+LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
+                               std::initializer_list<Leaf> layers)
+    : stream_(stream),
+      weights_(weights),
+      layers_(layers),
+      entered_(enter_all(weights, layers_, Pass::backward)) {}
+
+void LinearBackward::input(Tensor dx, Tensor dy) {
+  auto accumulate = Accumulate::no;
   std::int64_t column = 0;
-  for (const Tensor& w : parameters_of(weights, layers)) {
-    ops::linear_backward_input(stream, dx, dy.slice_cols(column, w.rows()), w, accumulate);
+  for (const Tensor& w : parameters_of(weights_, layers_)) {
+    ops::linear_backward_input(stream_, dx, dy.slice_cols(column, w.rows()), w, accumulate);
     accumulate = Accumulate::yes;
     column += w.rows();
   }
-  column = 0;
-  for (const auto& [dw, how] : gradients_of(weights, layers)) {
-    ops::linear_backward_weight(stream, dw, dy.slice_cols(column, dw.rows()), x, how);
+}
+
+void LinearBackward::weights(Tensor dy, Tensor x) {
+  std::int64_t column = 0;
+  for (const auto& [dw, how] : gradients_of(weights_, layers_)) {
+    ops::linear_backward_weight(stream_, dw, dy.slice_cols(column, dw.rows()), x, how);
     column += dw.rows();
   }
 }

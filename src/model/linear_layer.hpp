@@ -1,8 +1,9 @@
 #pragma once
 
+#include <deque>
 #include <initializer_list>
+#include <vector>
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 #include "model/weights.hpp"
@@ -17,8 +18,21 @@ namespace llamesh::model {
 void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
             Tensor y, Tensor x);
 
-/// dx (M, I) = or += dy (M, O) times the weights; the weights' gradients by dy and the forward's x.
-void linear_backward(device::Stream& stream, Weights& weights, std::initializer_list<Leaf> layers,
-                     Tensor dx, Accumulate accumulate, Tensor dy, Tensor x);
+/// Their backward pass, in two parts, so that others can work beside the second. The layers are
+/// entered for as long as this lives.
+class LinearBackward {
+ public:
+  LinearBackward(device::Stream& stream, Weights& weights, std::initializer_list<Leaf> layers);
+  /// dx (M, I) = dy (M, O) times the weights.
+  void input(Tensor dx, Tensor dy);
+  /// The weights' gradients by dy and the forward's x.
+  void weights(Tensor dy, Tensor x);
+
+ private:
+  device::Stream& stream_;
+  Weights& weights_;
+  std::vector<Leaf> layers_;
+  std::deque<Entered> entered_;
+};
 
 }  // namespace llamesh::model

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "device/device.hpp"
 #include "device/memory_meter.hpp"
+#include "model/forward.hpp"
 #include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
@@ -14,29 +14,31 @@
 namespace llamesh::model {
 
 Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
-             std::int64_t sequence, const MemoryOptions& memory, DType dtype)
-    : config_(config),
+             std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+             TensorParallel& tensor)
+    : tensor_(tensor),
+      config_(config.divided_among(tensor.size())),
       table_(table),
       batch_(batch),
       sequence_(sequence),
-      activations_(config, batch, sequence, memory, dtype),
-      rope_(sequence * config.head_dim * size_of(DType::f32)) {
-  const Tensor cos_sin = rope_.tensor(DType::f32, {sequence, config.head_dim});
-  std::vector<float> table_on_host(static_cast<std::size_t>(cos_sin.numel()));
-  rope_table(config, sequence, table_on_host);
-  device::upload(stream_, cos_sin, table_on_host.data());
-}
+      activations_(config_, table,
+                   {batch, sequence, tensor.residual_rows(batch * sequence), tensor.size(), dtype,
+                    /*has_backward=*/true},
+                   memory),
+      rope_(upload_rope_table(stream_, config, sequence)) {}
 
 BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
-  return {stream_,
-          weights,
-          config_,
-          pass,
-          batch_,
-          sequence_,
-          rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
-          batch.document_starts,
-          activations_.scratch};
+  return {.stream = stream_,
+          .weights = weights,
+          .tensor = tensor_,
+          .config = config_,
+          .pass = pass,
+          .batch = batch_,
+          .sequence = sequence_,
+          .cos_sin = rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
+          .document_starts = batch.document_starts,
+          .delta = activations_.delta,
+          .d_residual = activations_.d_residual};
 }
 
 void Llama::train(Weights& weights, const Batch& batch, float scale) {
@@ -44,65 +46,62 @@ void Llama::train(Weights& weights, const Batch& batch, float scale) {
   // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
   const BlockContext x = context(weights, batch, Pass::forward);
-  const Residual hidden = forward(x, batch.tokens);
+  const Residual hidden = forward(x, table_, activations_, batch.tokens);
   head_backward(x, hidden, batch.targets, scale);
   backward(x, batch.tokens);
-  losses_.add(stream_, activations_.scratch.losses);
+  losses_.add(stream_, activations_.losses);
 }
 
 void Llama::evaluate(Weights& weights, const Batch& batch) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
-  head(x, forward(x, batch.tokens), batch.targets);
-  losses_.add(stream_, activations_.scratch.losses);
+  head(x, forward(x, table_, activations_, batch.tokens), batch.targets);
+  losses_.add(stream_, activations_.losses);
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes());
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
-  const Residual hidden = forward(x, batch.tokens);
+  const Residual hidden = forward(x, table_, activations_, batch.tokens);
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits, final_norm(x, hidden), weights.parameter(table_.lm_head.weight));
+  ops::linear(stream_, logits, final_norm(x, table_, activations_, hidden),
+              weights.parameter(table_.lm_head.weight), Accumulate::no);
 }
 
-Residual Llama::forward(const BlockContext& x, const Tensor& tokens) {
-  Residual hidden{activations_.blocks.front().input, {}};
-  {
-    const Entered entered(x.weights, table_.embed_tokens.module, x.pass);
-    ops::embedding(stream_, hidden.x, tokens, x.weights.parameter(table_.embed_tokens.weight));
-  }
-  for (std::size_t i = 0; i < table_.layers.size(); ++i)
-    hidden = block_forward(x, table_.layers[i], hidden, activations_.blocks[i]);
-  return hidden;
-}
-
-/// Returns the normed hidden state (M, D) after the last layer. Its module is entered by the
-/// caller.
-Tensor Llama::final_norm(const BlockContext& x, const Residual& hidden) {
-  ops::rms_norm(stream_, x.scratch.normed_last, x.scratch.last_rms, x.scratch.last, hidden.x,
-                hidden.delta, x.weights.parameter(table_.norm.weight),
-                static_cast<float>(config_.rms_norm_eps));
-  return x.scratch.normed_last;
+/// losses (count) of a chunk of logits (count, V), which become their own gradient if wanted.
+void Llama::cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
+                          const Tensor& targets, float scale, ops::WithGradient gradient) {
+  if (tensor_.size() == 1)
+    return ops::cross_entropy(stream_, losses, logits, targets, scale, gradient);
+  const Tensor parts = activations_.loss_parts.slice(0, tensor_.size() * logits.rows() * 3)
+                           .reshape({tensor_.size(), logits.rows(), 3});
+  const Tensor mine = parts.slice(tensor_.rank() * logits.rows() * 3, logits.rows() * 3)
+                          .reshape({logits.rows(), 3});
+  ops::cross_entropy_part(stream_, mine, logits, targets, first_class(x));
+  stream_.wait(tensor_.all_gather(parts, mine));
+  ops::cross_entropy_from_parts(stream_, losses, logits, parts, targets, first_class(x), scale,
+                                gradient);
 }
 
 /// The losses of all tokens, by way of logits for loss_chunk tokens at a time: the full (M, V)
 /// never exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay
 /// what they are.
 template <class PerChunk>
-void Llama::chunked_losses(const Tensor& weight, const Tensor& targets, float scale,
-                           PerChunk per_chunk) {
+void Llama::chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
+                           float scale, PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
-  const Scratch& s = activations_.scratch;
+  const Activations& a = activations_;
+  const Tensor weight = x.weights.parameter(table_.lm_head.weight);
   const std::int64_t tokens = targets.numel();
-  for (std::int64_t first = 0; first < tokens; first += s.logits.rows()) {
-    const std::int64_t count = std::min(s.logits.rows(), tokens - first);
-    const Tensor logits = s.logits.slice_rows(0, count);
-    ops::linear(stream_, logits, s.normed_last.slice_rows(first, count), weight);
-    ops::cross_entropy(stream_, s.losses.slice(first, count), logits, targets.slice(first, count),
-                       scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
+  for (std::int64_t first = 0; first < tokens; first += a.logits.rows()) {
+    const std::int64_t count = std::min(a.logits.rows(), tokens - first);
+    const Tensor logits = a.logits.slice_rows(0, count);
+    ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
+    cross_entropy(x, a.losses.slice(first, count), logits, targets.slice(first, count), scale,
+                  train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
   }
 }
@@ -110,8 +109,8 @@ void Llama::chunked_losses(const Tensor& weight, const Tensor& targets, float sc
 void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& targets) {
   const Entered norm(x.weights, table_.norm.module, x.pass);
   const Entered head(x.weights, table_.lm_head.module, x.pass);
-  final_norm(x, hidden);
-  chunked_losses(x.weights.parameter(table_.lm_head.weight), targets, 1.0F, nullptr);
+  const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
+  chunked_losses(x, normed, targets, 1.0F, nullptr);
 }
 
 /// Forward and backward of final norm and head in one: each chunk of logits becomes its own
@@ -120,30 +119,39 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
                           float scale) {
   const Entered norm(x.weights, table_.norm.module, Pass::backward);
   const Entered head(x.weights, table_.lm_head.module, Pass::backward);
-  const Scratch& s = x.scratch;
-  final_norm(x, hidden);
+  const Activations& a = activations_;
+  const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, a, hidden));
+  const Tensor d_normed = tensor_.summand(x.delta);
   const Tensor w = x.weights.parameter(table_.lm_head.weight);
   GradientSlot dw = x.weights.gradient(table_.lm_head.weight);
-  chunked_losses(w, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
+  chunked_losses(x, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
     const std::int64_t count = d_logits.rows();
-    ops::linear_backward_input(stream_, s.delta.slice_rows(first, count), d_logits, w,
+    ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
                                Accumulate::no);
-    ops::linear_backward_weight(stream_, dw.tensor, d_logits,
-                                s.normed_last.slice_rows(first, count), dw.accumulate);
+    ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
+                                dw.accumulate);
     dw.accumulate = Accumulate::yes;
   });
+  stream_.wait(tensor_.reduce(x.delta));
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
-  ops::rms_norm_backward(stream_, s.d_residual, Accumulate::no, d_norm, how, s.delta, s.last,
-                         s.last_rms, x.weights.parameter(table_.norm.weight));
+  ops::rms_norm_backward(stream_, {.x = a.last,
+                                   .w = x.weights.parameter(table_.norm.weight),
+                                   .inverse_rms = a.last_rms,
+                                   .dy = x.delta,
+                                   .dx = x.d_residual,
+                                   .accumulate_dx = Accumulate::no,
+                                   .dw = d_norm,
+                                   .accumulate_dw = how});
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {
-  for (std::size_t i = table_.layers.size(); i-- > 0;)
-    block_backward(x, table_.layers[i], activations_.blocks[i]);
+  for (auto block = activations_.blocks.rbegin(); block != activations_.blocks.rend(); ++block)
+    (*block)->backward(x);
 
   const Entered entered(x.weights, table_.embed_tokens.module, Pass::backward);
+  const Tensor d_rows = gathered(stream_, tensor_, x.d_residual);
   const auto [d_table, how] = x.weights.gradient(table_.embed_tokens.weight);
-  ops::embedding_backward(stream_, d_table, x.scratch.d_residual, tokens, how);
+  ops::embedding_backward(stream_, d_table, d_rows, tokens, first_class(x), how);
 }
 
 }  // namespace llamesh::model

@@ -7,6 +7,7 @@
 #include "model/block.hpp"
 #include "model/loss_sum.hpp"
 #include "model/weights.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::model {
 
@@ -27,9 +28,12 @@ class Llama {
  public:
   /// `config` is resolved; batches have `batch` sequences of `sequence` tokens. Parameters and
   /// activations are of `dtype`. Plans all activations now: calls allocate no memory for tensors.
-  /// `table` is borrowed.
+  /// `table` and `tensor` are borrowed.
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
-        std::int64_t sequence, const MemoryOptions& memory, DType dtype);
+        std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+        TensorParallel& tensor = one_rank());
+  Llama(const Llama&) = delete;
+  Llama& operator=(const Llama&) = delete;
 
   /// Forward and backward. The gradients are those of `scale` times the sum of the token losses,
   /// which take_loss() gives without the scale. On a GPU work is put into the compute stream and
@@ -42,21 +46,24 @@ class Llama {
   /// The sum of the token losses of all batches since the last call, in nats. Waits for the device.
   double take_loss() { return losses_.take(); }
 
-  /// The logits (M, V) of a forward pass alone, written to `logits`.
+  /// The logits of a forward pass alone, written to `logits`: (M, V), of this rank's part of the
+  /// vocabulary.
   void logits(Weights& weights, const Batch& batch, Tensor logits);
 
  private:
   BlockContext context(Weights& weights, const Batch& batch, Pass pass);
-  Residual forward(const BlockContext& context, const Tensor& tokens);
-  Tensor final_norm(const BlockContext& context, const Residual& hidden);
   void head(const BlockContext& context, const Residual& hidden, const Tensor& targets);
   void head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
                      float scale);
   void backward(const BlockContext& context, const Tensor& tokens);
+  void cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
+                     const Tensor& targets, float scale, ops::WithGradient gradient);
   template <class PerChunk>
-  void chunked_losses(const Tensor& weight, const Tensor& targets, float scale, PerChunk per_chunk);
+  void chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
+                      float scale, PerChunk per_chunk);
 
-  LlamaConfig config_;
+  TensorParallel& tensor_;
+  LlamaConfig config_;  ///< of this rank's part
   const ParameterTable& table_;
   std::int64_t batch_;
   std::int64_t sequence_;

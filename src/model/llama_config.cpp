@@ -1,6 +1,10 @@
 #include "model/llama_config.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <limits>
+#include <string>
 
 #include "core/error.hpp"
 
@@ -11,6 +15,21 @@ namespace {
 // and bytes of a number has to look.
 constexpr std::int64_t widest = std::int64_t{1} << 20U;
 constexpr std::int64_t most_layers = 10'000;
+
+/// "4 or 8": the divisors of `number` next to `ranks`.
+std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
+  std::int64_t below = std::min(number, ranks), above = ranks;
+  while (number % below != 0) --below;
+  while (above < number && number % above != 0) ++above;
+  return above > number ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+std::int64_t divided(const char* key, std::int64_t number, std::int64_t ranks) {
+  validate(number % ranks == 0,
+           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor); {} would do", key,
+           number, ranks, nearest_divisors(number, ranks));
+  return number / ranks;
+}
 
 }  // namespace
 
@@ -46,6 +65,15 @@ LlamaConfig LlamaConfig::resolved() const {
              rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
   validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
            initializer_range);
+  return c;
+}
+
+LlamaConfig LlamaConfig::divided_among(int ranks) const {
+  LlamaConfig c = *this;
+  c.num_attention_heads = divided("num_attention_heads", num_attention_heads, ranks);
+  c.num_key_value_heads = divided("num_key_value_heads", num_key_value_heads, ranks);
+  c.intermediate_size = divided("intermediate_size", intermediate_size, ranks);
+  c.vocab_size = divided("vocab_size", vocab_size, ranks);
   return c;
 }
 

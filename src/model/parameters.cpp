@@ -75,7 +75,7 @@ std::int64_t ParameterTable::numel() const {
   return n;
 }
 
-std::int64_t ParameterTable::numel_in_products() const {
+std::int64_t ParameterTable::matmul_numel() const {
   return tied() ? numel() : numel() - (*this)[embed_tokens.weight].numel();
 }
 

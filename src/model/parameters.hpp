@@ -67,7 +67,7 @@ struct ParameterTable {
   std::int64_t numel() const;
   /// Those that take part in matrix products, the N of the 6 N FLOPs rule: all but the embedding,
   /// whose rows are only looked up. A tied embedding counts, since the head multiplies by it.
-  std::int64_t numel_in_products() const;
+  std::int64_t matmul_numel() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
   const Parameter& operator[](ParameterId id) const { return parameters[index(id)]; }
   const Module& operator[](ModuleId id) const { return modules[index(id)]; }

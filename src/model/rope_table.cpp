@@ -3,6 +3,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "device/device.hpp"
+
 namespace llamesh::model {
 namespace {
 
@@ -37,6 +39,15 @@ void rope_table(const LlamaConfig& c, std::int64_t sequence, std::span<float> ou
       out[t * 2 * half + i] = static_cast<float>(std::cos(angle));
       out[t * 2 * half + half + i] = static_cast<float>(std::sin(angle));
     }
+}
+
+device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
+                                 std::int64_t sequence) {
+  device::Buffer buffer(sequence * config.head_dim * size_of(DType::f32));
+  std::vector<float> on_host(static_cast<std::size_t>(sequence * config.head_dim));
+  rope_table(config, sequence, on_host);
+  device::upload(stream, buffer.tensor(DType::f32, {sequence, config.head_dim}), on_host.data());
+  return buffer;
 }
 
 }  // namespace llamesh::model

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "device/buffer.hpp"
+#include "device/stream.hpp"
 #include "model/llama_config.hpp"
 
 namespace llamesh::model {
@@ -15,5 +17,9 @@ std::vector<double> rope_frequencies(const LlamaConfig& config);
 
 /// out (T, E) fp32: of each position E/2 cosines, then E/2 sines.
 void rope_table(const LlamaConfig& config, std::int64_t sequence, std::span<float> out);
+
+/// The same in the device's memory.
+device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
+                                 std::int64_t sequence);
 
 }  // namespace llamesh::model

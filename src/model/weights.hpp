@@ -36,6 +36,9 @@ class Weights {
   virtual Tensor parameter(ParameterId id) = 0;
   /// Asked once for every use of a parameter; the asker writes as the slot says.
   virtual GradientSlot gradient(ParameterId id) = 0;
+  /// In place of gradient(), for a parameter that this backward pass has not used (an expert
+  /// without tokens): it contributes zero.
+  virtual void no_gradient(ParameterId id) = 0;
 };
 
 /// A module entered for as long as this lives. When an exception unwinds it the module is not left:

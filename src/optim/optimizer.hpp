@@ -10,7 +10,7 @@
 
 namespace llamesh::optim {
 
-/// The names of the moments, PyTorch's, as checkpoints hold them too.
+/// The moments' names, as in PyTorch and in checkpoints.
 inline constexpr std::array<const char*, 2> adamw_moments = {"exp_avg", "exp_avg_sq"};
 inline constexpr const char* sgd_moment = "momentum";
 
@@ -18,8 +18,8 @@ inline constexpr const char* sgd_moment = "momentum";
 std::vector<std::string> moments_of(OptimizerName optimizer);
 
 /// This rank's share of the squared norm of the whole gradient: the sum of squares of the gradients
-/// that it holds, each element of the model counted by one of the ranks that hold it. So the sum of
-/// the shares over the world is the squared norm. Local; waits for the compute stream.
+/// that it holds, where each element of the model is counted on one of the ranks that hold it. So
+/// the sum of the shares over the world is the squared norm. Local; waits for the compute stream.
 double squared_norm_share(const sharding::ShardedState& state);
 
 /// AdamW, or SGD with momentum, on this rank's shards. It reads the gradients of `state` and
@@ -27,7 +27,7 @@ double squared_norm_share(const sharding::ShardedState& state);
 /// only.
 class Optimizer {
  public:
-  /// `state` is borrowed; it has the moments of moments_of(options.name).
+  /// `state` is borrowed and has the moments of moments_of(options.name).
   Optimizer(const OptimizerOptions& options, const sharding::ShardedState& state)
       : options_(options), state_(state) {}
 

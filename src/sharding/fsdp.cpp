@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "comm/backoff.hpp"
 #include "device/device.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::sharding {
 
@@ -50,6 +52,31 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
     const auto& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
     unit.written.assign(parameters.size(), false);
+  }
+  find_partial_sums(state);
+}
+
+/// Collective over the mesh.
+void Fsdp::find_partial_sums(const ShardedState& state) {
+  std::map<unsigned long, PartialSums*> by_axes;  // every rank makes the groups in the same order
+  for (std::size_t p = 0; p < layout_.table().parameters.size(); ++p) {
+    const auto axes = layout_.placement(static_cast<ParameterId>(p)).partial;
+    if (axes.none() || by_axes.contains(axes.to_ulong())) continue;
+    partial_.push_back({mesh_.along(axes), {}, {}});
+    by_axes[axes.to_ulong()] = &partial_.back();
+  }
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    for (const auto& piece : layout_.pieces(u, state.rank())) {
+      const auto axes = layout_.placement(piece.parameter).partial;
+      if (axes.any())
+        by_axes[axes.to_ulong()]->pieces.push_back(
+            units_[u].gradient.slice(piece.offset, piece.count));
+    }
+  for (auto& sums : partial_) {
+    std::int64_t bytes = 0;
+    for (const auto& piece : sums.pieces) bytes += piece.bytes();
+    // The ranks of the group own the same pieces.
+    if (bytes > 0) sums.buffer = sums.axis.collectives->allocate_symmetric(bytes);
   }
 }
 
@@ -189,6 +216,11 @@ model::GradientSlot Fsdp::gradient(model::ParameterId id) {
   return {view(id, unit.gradients), how};
 }
 
+void Fsdp::no_gradient(model::ParameterId id) {
+  const auto [tensor, how] = gradient(id);
+  if (how == Accumulate::no) device::set_bytes(compute_, tensor, 0);
+}
+
 /// Sends the unit's gradients on their way: over the shard axis now, over the replicas when the
 /// step's last micro-batch is in.
 void Fsdp::reduce(std::size_t u) {
@@ -225,6 +257,23 @@ void Fsdp::finish_gradients() {
     compute_.wait(units_[u].reduced);
     units_[u].reduced = {};
   }
+  for (auto& sums : partial_) complete(sums);
+}
+
+void Fsdp::complete(PartialSums& sums) {
+  if (sums.pieces.empty()) return;
+  const Tensor all = sums.buffer.tensor(DType::f32, {sums.buffer.bytes() / size_of(DType::f32)});
+  const auto for_each = [&](auto visit) {
+    std::int64_t at = 0;
+    for (const auto& piece : sums.pieces) {
+      visit(piece, all.slice(at, piece.numel()));
+      at += piece.numel();
+    }
+  };
+  for_each([&](const Tensor& piece, const Tensor& packed) { ops::copy(compute_, packed, piece); });
+  sums.axis.collectives->set_subject("gradients of norms");
+  compute_.wait(sums.axis.collectives->all_reduce(all, compute_.record()));
+  for_each([&](const Tensor& piece, const Tensor& packed) { ops::copy(compute_, piece, packed); });
 }
 
 }  // namespace llamesh::sharding

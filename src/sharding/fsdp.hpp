@@ -23,7 +23,9 @@ struct MicroBatch {
 /// A unit is gathered when the model enters one of its modules and released when it leaves; the
 /// next one is gathered meanwhile. When the backward pass leaves a unit, its gradients are
 /// reduce-scattered and added to the shard behind the computation; on the last micro-batch of a
-/// step they are then all-reduced over the replicas. Over a group of one rank nothing moves.
+/// step they are then all-reduced over the replicas. Gradients that are partial sums along other
+/// axes are completed at the end of the step, all in one all-reduce. Over a group of one rank
+/// nothing moves.
 ///
 /// With LLAMESH_POISON=1 in the environment gathered parameters become NaNs when they are released
 /// (where no other rank reads the same memory), and gradients are NaNs until they are written:
@@ -49,6 +51,7 @@ class Fsdp final : public model::Weights {
   void leave(model::ModuleId module, model::Pass pass) override;
   Tensor parameter(model::ParameterId id) override;
   model::GradientSlot gradient(model::ParameterId id) override;
+  void no_gradient(model::ParameterId id) override;
 
  private:
   /// Over what a unit is gathered and reduced, and the buffers that its like take turns in.
@@ -72,7 +75,17 @@ class Fsdp final : public model::Weights {
     std::vector<bool> written;  ///< by parameter of the unit: its gradient has a first part
   };
 
+  /// The pieces of this rank's gradient shards that are partial sums along some axes
+  /// (Placement::partial), and room for them side by side.
+  struct PartialSums {
+    comm::DeviceMesh::Axis& axis;
+    std::vector<Tensor> pieces;
+    device::Buffer buffer;
+  };
+
   Group make_group(const ShardedState::Group& units);
+  void find_partial_sums(const ShardedState& state);
+  void complete(PartialSums& sums);
   void gather(std::size_t unit);
   void prefetch(std::size_t unit, model::Pass pass);
   void reshard(std::size_t unit);
@@ -97,6 +110,7 @@ class Fsdp final : public model::Weights {
   std::vector<std::size_t> index_in_unit_;  ///< of each parameter
   std::deque<Group> groups_;                ///< whose places stay
   std::vector<UnitState> units_;
+  std::deque<PartialSums> partial_;
 };
 
 }  // namespace llamesh::sharding

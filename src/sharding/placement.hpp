@@ -14,6 +14,9 @@ namespace llamesh::sharding {
 struct Placement {
   std::vector<comm::AxisSet> cut;  ///< by dim; no axes: whole
   comm::AxisSet sharded;
+  /// The axes, of those along which the ranks hold the same, along which each rank computes a part
+  /// of the gradient only, from the same data; the gradient is the sum.
+  comm::AxisSet partial = {};
 
   /// All axes along which it is cut.
   comm::AxisSet cut_axes() const;

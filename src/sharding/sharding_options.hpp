@@ -13,6 +13,17 @@ struct ShardingOptions {
   int prefetch = 1;  ///< units gathered ahead of the one in use: 0 or 1
 };
 
+/// How the ranks of the tensor axis hold the residual stream (M, D).
+enum class ResidualLayout : std::uint8_t {
+  sequence,  ///< M / t rows each: gathered before, and reduce-scattered after, attention and MLP
+  whole,     ///< all of it on each: all-reduced after attention and MLP
+};
+
+/// `tensor:` of the inputs.
+struct TensorOptions {
+  ResidualLayout residual = ResidualLayout::sequence;
+};
+
 /// `precision:` of the inputs. Master weights and optimizer state are fp32 always.
 struct PrecisionOptions {
   DType parameters = DType::f32;  ///< of gathered parameters and activations

@@ -24,9 +24,10 @@ std::string_view name_of(Strategy strategy);
 enum class Reshard : bool { after_backward, after_forward };
 Reshard reshard_of(Strategy strategy);
 
-/// The mesh [replicate, shard] of a strategy: `auto` sizes filled in from the world and its nodes.
-/// Throws a user error with the numbers when sizes do not multiply to the world, contradict the
-/// strategy, or when a hybrid's shard axis would cross nodes. Pure.
+/// The mesh [replicate, shard, tensor] of a strategy, without tensor where its size is 1: `auto`
+/// sizes filled in from the world and its nodes. Throws a user error with the numbers when sizes do
+/// not multiply to the world, contradict the strategy, or when the tensor axis or a hybrid's shard
+/// axis would cross nodes. Pure.
 comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& options,
                                  const comm::Topology& topology);
 

@@ -22,7 +22,7 @@ class AddedTokens {
     std::size_t end;
     std::int32_t id;
   };
-  /// The first match that begins at or after `from`, with the white space that it takes along (none
+  /// The first match that begins at or after `from`, with the white space that it includes (none
   /// before `from`).
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 

@@ -14,11 +14,11 @@ struct Merge {
 };
 
 /// The merges of a byte-pair encoding, as Sennrich, Haddow and Birch apply them ("Neural machine
-/// translation of rare words with subword units", ACL 2016): of all neighbouring pairs the one that
-/// stands first in the list is merged, the leftmost one first, until none is left.
+/// translation of rare words with subword units", ACL 2016): of all neighbouring pairs the one of
+/// lowest rank is merged, the leftmost one first, until none is left.
 class BytePairEncoding {
  public:
-  /// `merges` in the order of their rank. Of a pair that stands there twice the later one counts.
+  /// `merges` in the order of their rank. Of a pair that is listed twice the later one counts.
   explicit BytePairEncoding(std::span<const Merge> merges);
 
   /// Merges `symbols` in place. O(n^2) time for short words, O(n log n) for long ones. Thread-safe.

@@ -11,9 +11,9 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Bytes that stand for themselves; the others follow from U+0100 on (bytes_to_unicode of
+/// Bytes that are mapped to themselves; the others follow from U+0100 on (bytes_to_unicode of
 /// openai/gpt-2, src/encoder.py).
-bool stands_for_itself(unsigned byte) {
+bool maps_to_itself(unsigned byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
@@ -22,7 +22,7 @@ const std::array<std::uint32_t, 256>& characters_of_bytes() {
     std::array<std::uint32_t, 256> characters{};
     std::uint32_t next = 0x100;
     for (unsigned byte = 0; byte < 256; ++byte)
-      characters[byte] = stands_for_itself(byte) ? byte : next++;
+      characters[byte] = maps_to_itself(byte) ? byte : next++;
     return characters;
   }();
   return table;
@@ -36,7 +36,7 @@ std::string bytes_of_characters(const std::string& token) {
     const std::size_t length = utf8_length(rest);
     if (length == 0) return token;
     const auto found = std::ranges::find(characters, code_point(rest.substr(0, length)));
-    if (found == characters.end()) return token;  // no byte-level token: means what it says
+    if (found == characters.end()) return token;  // not a byte-level token: taken literally
     bytes += static_cast<char>(found - characters.begin());
     rest.remove_prefix(length);
   }

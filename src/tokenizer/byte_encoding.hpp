@@ -12,7 +12,7 @@ namespace llamesh::tokenizer {
 /// The token of one byte: GPT-2's printable character for it, or <0xHH>.
 std::string token_of_byte(ByteEncoding encoding, std::uint8_t byte);
 
-/// The bytes that a token of the vocabulary stands for.
+/// The bytes of a token of the vocabulary.
 std::string bytes_of_token(ByteEncoding encoding, const std::string& token);
 
 /// The table of all ids of a tokenizer.json, and its special ids. A BOS or EOS that is named but
@@ -21,7 +21,7 @@ Vocabulary make_vocabulary(const std::string& name, const TokenizerFile& file,
                            const TokenizerConfig& config);
 
 /// Whether `text` begins with a character that is plainly visible: neither white space nor control
-/// nor anything that is joined to what stands before it. False for many that are; `text` is not
+/// nor anything that joins to the character before it. False for many that are; `text` is not
 /// empty.
 bool begins_visibly(std::string_view text);
 

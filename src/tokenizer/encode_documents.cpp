@@ -114,7 +114,7 @@ class ChunkQueue {
 
   const Tokenizer& tokenizer_;
   std::span<const std::string_view> documents_;
-  std::size_t window_;  ///< chunks that are cut but not yet handed out
+  std::size_t window_;  ///< chunks that are cut but not yet passed to the sink
   std::mutex mutex_;    ///< guards what follows
   std::condition_variable changed_;
   std::size_t document_ = 0;

@@ -15,7 +15,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Where a run of ASCII letters that begins at `at`, or behind one space there, ends, if an ASCII
+/// The end of the run of ASCII letters that begins at `at`, or after one space there, if an ASCII
 /// character or the end follows; else `at`. See Pattern::splits_words.
 std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
   const std::size_t first = at + (text[at] == ' ' ? 1 : 0);
@@ -252,7 +252,7 @@ std::shared_ptr<const Tokenizer> parse_hugging_face(const std::string& name, std
 }
 
 std::shared_ptr<const Tokenizer> open_hugging_face(const std::string& path) {
-  return parse_hugging_face(path, read_tokenizer_file(path), read_config_beside(path));
+  return parse_hugging_face(path, read_tokenizer_file(path), read_adjacent_config(path));
 }
 
 }  // namespace llamesh::tokenizer

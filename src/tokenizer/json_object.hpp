@@ -7,14 +7,14 @@
 
 namespace llamesh::tokenizer {
 
-/// An object of a JSON file with its place for messages, e.g. "t.json: pre_tokenizer". Borrowed.
+/// An object of a JSON file with its location for messages, e.g. "t.json: pre_tokenizer". Borrowed.
 class JsonObject {
  public:
   /// Throws a user error unless `value` is an object.
   JsonObject(std::string where, const nlohmann::json& value);
 
   const std::string& where() const { return where_; }
-  /// The member's place.
+  /// The member's location.
   std::string at(std::string_view key) const { return where_ + "." + std::string(key); }
   /// Null where the member is missing or null.
   const nlohmann::json* find(std::string_view key) const;

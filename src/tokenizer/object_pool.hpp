@@ -6,7 +6,7 @@
 
 namespace llamesh::tokenizer {
 
-/// Objects that threads use one at a time and hand on, so that caches stay warm.
+/// Objects that one thread uses at a time and then passes on, so that caches stay warm.
 template <class T>
 class ObjectPool {
  public:

@@ -11,7 +11,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Patterns for which splits_words() has been proved by reading them.
+/// Patterns for which splits_words() was verified by hand.
 constexpr std::array<std::string_view, 3> word_patterns = {
     // GPT-2
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+",
@@ -84,7 +84,7 @@ void Pattern::Matcher::Delete::operator()(State* state) const {
 }
 
 Pattern::Matcher::Matcher(const Pattern& pattern) : pattern_(&pattern) {
-  constexpr std::uint32_t most_steps = 50'000'000;  // far above what a sane pattern takes
+  constexpr std::uint32_t most_steps = 50'000'000;  // far above what a reasonable pattern takes
   state_.reset(new State{pcre2_match_data_create(1, nullptr), pcre2_match_context_create(nullptr),
                          pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr)});
   pcre2_set_match_limit(state_->context, most_steps);

@@ -9,11 +9,11 @@
 namespace llamesh::tokenizer {
 
 /// A regular expression of a tokenizer.json (Oniguruma's syntax, as Hugging Face's library has it),
-/// compiled by PCRE2 with its JIT. Only what means the same in both is taken: literals, classes,
-/// \s \S \d \p{category}, groups (?: and (?i:, lookahead, alternation, repetition.
+/// compiled by PCRE2 with its JIT. Only syntax that means the same in both is accepted: literals,
+/// classes, \s \S \d \p{category}, groups (?: and (?i:, lookahead, alternation, repetition.
 class Pattern {
  public:
-  /// What one thread needs to match: JIT stack and the place for a result.
+  /// What one thread needs to match: a JIT stack and space for a result.
   class Matcher {
    public:
     explicit Matcher(const Pattern& pattern);
@@ -54,7 +54,7 @@ class Pattern {
   std::unique_ptr<void, Delete> code_;  ///< pcre2_code
 };
 
-/// The GPT-2 pattern, which ByteLevel with use_regex stands for.
+/// The GPT-2 pattern, which ByteLevel uses with use_regex.
 extern const std::string_view gpt2_pattern;
 
 /// The expression in PCRE2's syntax. Throws as Pattern does.

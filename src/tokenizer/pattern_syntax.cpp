@@ -9,7 +9,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Unicode's White_Space inside a class. PCRE2's own \s has U+180E besides.
+/// Unicode's White_Space inside a class. PCRE2's \s also has U+180E.
 constexpr std::string_view white_space = R"(\x{9}-\x{D}\x{85}\p{Z})";
 constexpr std::string_view categories[] = {"L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M",  "Mc", "Me",
                                            "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Pe",

@@ -11,14 +11,14 @@ using nlohmann::json;
 
 constexpr std::string_view space_symbol = "\u2581";
 
-/// Text goes through pattern after pattern by recursion; real tokenizers have up to four.
+/// Patterns are applied one within another by recursion; real tokenizers have up to four.
 constexpr std::size_t most_patterns = 16;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& type) {
   fail(ExitCode::bad_input, "{} of type '{}' is not supported", where, shown(type));
 }
 
-/// The steps of a Sequence (whose list has the name `key`), or the one step that stands there.
+/// The steps of a Sequence (whose list has the name `key`), or the single step in its place.
 std::vector<JsonObject> steps_of(const JsonObject& root, std::string_view name,
                                  std::string_view key) {
   if (root.find(name) == nullptr) return {};
@@ -40,7 +40,7 @@ void read_normalizer(const JsonObject& root, TokenizerFile& file) {
       step.only({"type", "prepend"});
       validate(step.text("prepend") == space_symbol, "{}: only '{}' is supported",
                step.at("prepend"), space_symbol);
-      validate(!replaces_space, "{}: Prepend behind Replace is not supported", step.where());
+      validate(!replaces_space, "{}: Prepend after Replace is not supported", step.where());
       file.prefix_space = PrefixSpace::always;
     } else if (type == "Replace") {
       step.only({"type", "pattern", "content"});
@@ -93,7 +93,7 @@ void read_byte_level(const JsonObject& step, TokenizerFile& file) {
   step.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (step.flag("add_prefix_space")) {
     validate(file.patterns.empty(),
-             "{}: 'add_prefix_space: true' behind another step is not supported", step.where());
+             "{}: 'add_prefix_space: true' after another step is not supported", step.where());
     file.prefix_space = PrefixSpace::unless_space;
   }
   if (step.flag("use_regex", true))
@@ -106,7 +106,7 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
     const std::string type = step.type();
     validate(file.patterns.size() < most_patterns, "{}: more than {} patterns are not supported",
              root.at("pre_tokenizer"), most_patterns);
-    validate(!byte_level, "{}: a step behind ByteLevel is not supported", step.where());
+    validate(!byte_level, "{}: a step after ByteLevel is not supported", step.where());
     if (type == "ByteLevel") {
       read_byte_level(step, file);
       byte_level = true;
@@ -118,7 +118,7 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
                                  step.flag("individual_digits") ? "\\p{N}" : "\\p{N}+");
     } else if (type == "Metaspace") {
       validate(file.byte_encoding == ByteEncoding::byte_level && file.patterns.empty(),
-               "{}: Metaspace beside other steps is not supported", step.where());
+               "{}: Metaspace together with other steps is not supported", step.where());
       read_metaspace(step, file);
     } else {
       refuse(step.where(), type);
@@ -132,7 +132,7 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
       root.at("pre_tokenizer"));
 }
 
-/// Decoding follows from the byte encoding; only what would contradict it is looked for.
+/// Decoding follows from the byte encoding; this only checks for contradictions.
 void check_decoder(const JsonObject& root, const TokenizerFile& file) {
   for (const JsonObject& step : steps_of(root, "decoder", "decoders")) {
     const std::string type = step.type();

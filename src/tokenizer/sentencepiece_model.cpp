@@ -38,7 +38,7 @@ std::optional<Field> take_field(std::string_view& message) {
     field.value = take_varint(message);
     return field;
   }
-  // The begin or end of a group, which has no length: what is in it is taken for fields beside it.
+  // The begin or end of a group, which has no length: its fields are read as if outside it.
   if (kind == 3 || kind == 4) return field;
   const std::size_t length = kind == 1 ? 8 : kind == 5 ? 4 : take_varint(message);
   field.bytes = message.substr(0, length);
@@ -46,7 +46,7 @@ std::optional<Field> take_field(std::string_view& message) {
   return field;
 }
 
-/// One unit of a double-array trie as Darts-clone lays it out (darts.h, DoubleArrayUnit).
+/// One unit of a double-array trie in Darts-clone's layout (darts.h, DoubleArrayUnit).
 struct TrieUnit {
   std::uint32_t bits;
   bool holds_value() const { return (bits >> 31) != 0; }
@@ -55,13 +55,13 @@ struct TrieUnit {
   std::uint32_t offset() const { return (bits >> 10) << ((bits & (1U << 9)) >> 6); }
 };
 
-/// Whether every step of a search stays in the trie, and every result in the text behind it.
+/// Whether every step of a search stays within the trie, and every result within the text after it.
 bool is_closed(std::string_view trie, std::string_view texts) {
   std::vector<TrieUnit> units(trie.size() / sizeof(TrieUnit));
   if (units.empty() || units.size() % 256 != 0 || texts.empty() || texts.back() != 0) return false;
   std::memcpy(units.data(), trie.data(), units.size() * sizeof(TrieUnit));
   for (std::size_t i = 0; i < units.size(); ++i) {
-    // No search goes on from a value; the root is not asked whether it is one.
+    // No search continues from a value; the root is not tested for being one.
     if (i > 0 && units[i].holds_value()) continue;
     const std::size_t next = i ^ units[i].offset();  // and its block of 256
     if (next >= units.size()) return false;

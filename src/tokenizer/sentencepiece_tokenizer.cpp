@@ -22,7 +22,7 @@ std::vector<int> ids_of(const Processor& processor, std::string_view text) {
   std::vector<int> ids;
   const auto status = processor.Encode(text, &ids);
   validate(status.ok(), "SentencePiece cannot encode this text: {}", shown(status.ToString()));
-  for (const int id : ids)  // of a byte or sign that a damaged model lacks
+  for (const int id : ids)  // of a byte or symbol that a damaged model lacks
     validate(id >= 0 && id < processor.GetPieceSize(),
              "SentencePiece gives a piece the id {}, but the model has {} pieces; it is damaged",
              id, processor.GetPieceSize());
@@ -51,7 +51,7 @@ std::string bytes_of_piece(const Processor& processor, int id) {
   return bytes_of_token(ByteEncoding::byte_fallback, piece);
 }
 
-/// How many spaces at the start decoding takes away: none, one, or all.
+/// How many leading spaces decoding removes: none, one, or all.
 std::size_t dropped_spaces(const Processor& processor) {
   const int space = processor.PieceToId(symbol);
   std::string text;
@@ -73,8 +73,8 @@ Vocabulary make_vocabulary(const Processor& processor, const TokenizerConfig& co
   return vocabulary;
 }
 
-/// The library takes a whole text for one sentence: memory and time grow with it, and it adds a
-/// space in front. So text is cut where that can be made good, which is found out by trying.
+/// The library treats a whole text as one sentence: memory and time grow with it, and it adds a
+/// space in front. So text is cut where that can be undone, which is found by trying.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::unique_ptr<Processor> processor, const TokenizerConfig& config,
@@ -116,14 +116,14 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   enum class Cut : std::uint8_t {
-    none,   ///< not there
+    none,   ///< no separator
     drops,  ///< the separator becomes the space that the library adds to the next chunk
-    keeps,  ///< the next chunk begins with it; what the library adds before it is taken away
+    keeps,  ///< the next chunk begins with it; what the library adds before it is removed
   };
 
-  /// A run without a place to cut it. Of a long one, parts, as an exception from what next_cut
-  /// promises: tokens that would reach over their edges become others. The library takes 224 bytes
-  /// a byte, and BPE time by the square of the length.
+  /// Encodes a run without a possible cut. A long one is encoded in parts, as an exception from
+  /// what next_cut promises: tokens across their edges differ. The library takes 224 bytes of
+  /// memory a byte, and BPE quadratic time.
   void encode_run(std::string_view run, Chunk chunk, WordCache& words,
                   std::vector<std::int32_t>& ids) const {
     const std::size_t end = part_end(run);
@@ -136,7 +136,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   /// Where the next part of a run ends: before a character that the vocabulary has, so that none is
-  /// taken together with the guard for one unknown one; else at least between characters.
+  /// merged with the guard into one unknown token; else at least between characters.
   std::size_t part_end(std::string_view run) const {
     constexpr std::size_t longest_part = 64 << 10;
     if (run.size() <= longest_part) return run.size();
@@ -163,7 +163,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       else
         skip = ids_before_newline_;
     }
-    // What begins with a newline means another thing where the text is cut there.
+    // A text that begins with a newline is encoded differently where it is cut there.
     const bool cached =
         bpe_ && text.size() <= WordCache::longest && (skip > 0 || !text.starts_with('\n'));
     if (cached) {
@@ -229,9 +229,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     return !processor_->IsUnknown(processor_->PieceToId(text));
   }
 
-  /// Whether this text in front of another takes what the library adds there, and leaves the other
-  /// as it is within a text. The other begins with a character that the vocabulary has.
-  bool stands_apart(const std::string& guard) const {
+  /// Whether `guard` in front of a text absorbs what the library adds there, and the text is
+  /// encoded as in the middle of one. The text begins with a character that the vocabulary has.
+  bool is_separable(const std::string& guard) const {
     for (int id = 0; id < processor_->GetPieceSize(); ++id)
       if (processor_->IdToPiece(id).find(guard) != std::string::npos) return false;
     const auto alone = ids_of(*processor_, guard);
@@ -252,7 +252,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void find_guard() {
     for (const char* guard : {"\n", "\ue000"})  // a private character, which vocabularies lack
-      if (stands_apart(guard)) {
+      if (is_separable(guard)) {
         guard_ = guard;
         ids_of_guard_ = ids_of(*processor_, guard).size();
         return;
@@ -265,7 +265,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   Cut space_ = Cut::none;
   Cut newline_ = Cut::none;
   std::size_t ids_before_newline_ = 0;
-  std::string guard_;  ///< before what goes on with a run; empty: nothing is fit for it
+  std::string guard_;  ///< before what continues a run; empty: no text is suitable
   std::size_t ids_of_guard_ = 0;
 };
 
@@ -280,7 +280,7 @@ std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
 }
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
-  return parse_sentencepiece(path, read_tokenizer_file(path), read_config_beside(path));
+  return parse_sentencepiece(path, read_tokenizer_file(path), read_adjacent_config(path));
 }
 
 }  // namespace llamesh::tokenizer

@@ -63,7 +63,7 @@ void read_model(const JsonObject& model, TokenizerFile& file) {
   if (const json* dropout = model.find("dropout"); dropout == nullptr || *dropout != 0.0)
     model.refuse_if_set({"dropout"});
   model.refuse_if_set({"continuing_subword_prefix", "end_of_word_suffix"});
-  // unk_token and fuse_unk never come to bear: every byte has a token, which is checked later.
+  // unk_token and fuse_unk have no effect: every byte has a token, which is checked later.
   const bool byte_fallback = model.flag("byte_fallback", false);
   validate(file.byte_encoding == ByteEncoding::byte_level || byte_fallback,
            "{}: BPE without ByteLevel needs byte_fallback", model.where());
@@ -82,11 +82,11 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     AddedToken added{token.id("id"), token.text("content"), token.flag("lstrip", false),
                      token.flag("rstrip", false), token.flag("normalized", false)};
     const bool text_is_changed = file.byte_encoding == ByteEncoding::byte_fallback;
-    validate(
-        !(added.normalized && text_is_changed),
-        "{}: '{}' with 'normalized: true' beside a normalizer is not supported; where there is a "
-        "tokenizer.model, name that file",
-        token.where(), shown(added.content));
+    validate(!(added.normalized && text_is_changed),
+             "{}: '{}' with 'normalized: true' together with a normalizer is not supported; where "
+             "there is a "
+             "tokenizer.model, name that file",
+             token.where(), shown(added.content));
     const auto known = file.vocabulary.find(added.content);
     validate(known == file.vocabulary.end() || known->second == added.id,
              "{}: '{}' has id {} here, but {} in model.vocab", token.where(), shown(added.content),
@@ -124,7 +124,7 @@ std::optional<std::string> token_text(const JsonObject& config, std::string_view
 TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text) {
   const json parsed = parse_json(text, name);
   const JsonObject root(name, parsed);
-  // truncation and padding are about batches: whoever makes the batches decides, here as elsewhere.
+  // truncation and padding concern batches, which are made elsewhere.
   root.only({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
              "post_processor", "decoder", "model"});
   TokenizerFile file;
@@ -145,7 +145,7 @@ TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view
   return result;
 }
 
-std::string read_config_beside(const std::string& tokenizer_path) {
+std::string read_adjacent_config(const std::string& tokenizer_path) {
   const auto path = std::filesystem::path(tokenizer_path).replace_filename("tokenizer_config.json");
   std::error_code ignored;
   return std::filesystem::exists(path, ignored) ? read_tokenizer_file(path.string()) : "";

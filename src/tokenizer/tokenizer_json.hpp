@@ -16,9 +16,9 @@ namespace llamesh::tokenizer {
 struct AddedToken {
   std::int32_t id;
   std::string content;
-  bool lstrip;      ///< takes the white space before it along
-  bool rstrip;      ///< and behind it
-  bool normalized;  ///< looked for after all that are not
+  bool lstrip;      ///< includes the white space before it
+  bool rstrip;      ///< and after it
+  bool normalized;  ///< matched after all that are not
 };
 
 /// How bytes are written in the vocabulary.
@@ -30,7 +30,7 @@ enum class ByteEncoding : std::uint8_t {
 /// Where a space is put before the text.
 enum class PrefixSpace : std::uint8_t {
   never,
-  always,        ///< before the text and behind every added token
+  always,        ///< before the text and after every added token
   unless_space,  ///< the same, but not before a space
   only_first,    ///< before the text, but not before a space
 };
@@ -39,10 +39,10 @@ enum class PrefixSpace : std::uint8_t {
 struct TokenizerFile {
   ByteEncoding byte_encoding = ByteEncoding::byte_level;
   PrefixSpace prefix_space = PrefixSpace::never;
-  std::vector<Pattern> patterns;  ///< each cuts what the ones before it left into matches and rests
+  std::vector<Pattern> patterns;  ///< each splits the pieces that the ones before it left
   std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<Merge> merges;
-  bool ignore_merges = false;  ///< a word that stands in the vocabulary is not merged together
+  bool ignore_merges = false;  ///< a word in the vocabulary is taken without merging
   std::vector<AddedToken> added;
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;
@@ -60,8 +60,8 @@ struct TokenizerConfig {
 };
 TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view text);
 
-/// tokenizer_config.json beside a tokenizer's file; empty text when there is none.
-std::string read_config_beside(const std::string& tokenizer_path);
+/// tokenizer_config.json in the folder of a tokenizer's file; empty text when there is none.
+std::string read_adjacent_config(const std::string& tokenizer_path);
 /// A whole file of at most 256 MiB. Throws a user error that names it.
 std::string read_tokenizer_file(const std::string& path);
 

@@ -14,7 +14,7 @@ bool continues(unsigned byte) {
   return (byte & 0xC0U) == 0x80U;
 }
 
-/// Length that the first byte of a character announces; 0 for bytes that begin none.
+/// Length of a character by its first byte; 0 for bytes that begin none.
 std::size_t announced_length(unsigned lead) {
   if (lead < 0x80U) return 1;
   if (lead < 0xC2U) return 0;

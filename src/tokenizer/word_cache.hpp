@@ -8,30 +8,30 @@
 
 namespace llamesh::tokenizer {
 
-/// Words whose tokens are known, for one thread: 32768 places of one cache line each, where a new
-/// word takes the place of the old one.
+/// A cache of words' tokens, for one thread: 32768 slots of one cache line each, where a new word
+/// replaces the old one.
 class WordCache {
  public:
   WordCache() : slots_(places) {}
 
-  /// The word's ids, or an empty span when it is not there. Valid until the next put.
+  /// The word's ids, or an empty span when it is not cached. Valid until the next put.
   std::span<const std::int32_t> find(std::string_view word) const {
-    const Slot& slot = slots_[place_of(word)];
+    const Slot& slot = slots_[slot_of(word)];
     if (slot.bytes != word.size() || std::memcmp(slot.word, word.data(), word.size()) != 0)
       return {};
     return {slot.ids, slot.count};
   }
-  /// Keeps a word that is not empty, unless it or its ids are too long.
+  /// Stores a word that is not empty, unless it or its ids are too long.
   void put(std::string_view word, std::span<const std::int32_t> ids) {
     if (word.empty() || word.size() > longest || ids.size() > most_ids) return;
-    Slot& slot = slots_[place_of(word)];
+    Slot& slot = slots_[slot_of(word)];
     slot.bytes = static_cast<std::uint8_t>(word.size());
     slot.count = static_cast<std::uint8_t>(ids.size());
     std::memcpy(slot.word, word.data(), word.size());
     std::memcpy(slot.ids, ids.data(), ids.size_bytes());
   }
 
-  static constexpr std::size_t longest = 22;  ///< bytes of a word that can be there
+  static constexpr std::size_t longest = 22;  ///< bytes of a cached word
 
  private:
   static constexpr std::size_t places = 1 << 15;
@@ -43,7 +43,7 @@ class WordCache {
     std::uint8_t count = 0;
   };
   /// The first and last eight bytes and the middle mixed; words are short.
-  static std::size_t place_of(std::string_view word) {
+  static std::size_t slot_of(std::string_view word) {
     std::uint64_t hash = word.size() * 0x9E3779B97F4A7C15U;
     for (std::size_t at = 0; at < word.size(); at += 8) {
       std::uint64_t part = 0;

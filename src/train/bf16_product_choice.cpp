@@ -32,7 +32,7 @@ void choose_bf16_products(const comm::Communicator& world, DType dtype) {
   const auto mine = ops::measured_bf16_products();
   ops::use_bf16_products(agreed_bf16_products(world, mine));
   if (!ops::has_native_bf16()) return;
-  spdlog::info("bf16 products: {}; {} takes {:.2f} x the time of fp32",
+  spdlog::info("bf16 matmuls: {}; {} takes {:.2f} x the time of fp32",
                name_of(ops::bf16_products()), ops::instruction_set(), mine.native / mine.in_fp32);
 }
 
@@ -53,7 +53,7 @@ bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std:
     return false;
   }
   ops::use_bf16_products(way);
-  spdlog::info("bf16 products: {}, as in the checkpoint's run", recorded);
+  spdlog::info("bf16 matmuls: {}, as in the checkpoint's run", recorded);
   return true;
 }
 

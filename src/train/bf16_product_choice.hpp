@@ -8,21 +8,22 @@
 
 namespace llamesh::train {
 
-/// The way that is faster for all ranks together, given what each has measured; native only where
-/// every rank has it. Collective.
+/// The faster way for all ranks together, given each rank's measurements; native only where every
+/// rank supports it. Collective.
 ops::Bf16Products agreed_bf16_products(const comm::Communicator& world,
                                        const ops::Bf16Seconds& mine);
 
-/// Measures how the CPUs of the job multiply bf16 matrices faster, and has all ranks do it so; rank
-/// 0 logs it. Nothing for fp32 and on GPUs. Collective.
+/// Measures which way of computing bf16 matmuls is faster on the CPUs of the job and sets it on all
+/// ranks; rank 0 logs it. Does nothing for fp32 and on GPUs. Collective.
 void choose_bf16_products(const comm::Communicator& world, DType dtype);
 
-/// The way taken, as a checkpoint records it; empty where there was no choice to make: for fp32, on
-/// GPUs.
+/// The chosen way, as a checkpoint records it; empty for fp32 and on GPUs, where there is no
+/// choice.
 std::string recorded_bf16_products(DType dtype);
 
-/// Goes on as the checkpoint's run did, so that its bits do not depend on a measurement. Returns
-/// whether that changes the way; a warning where a rank lacks what is recorded. Collective.
+/// Restores the choice of the checkpoint's run, so that results do not depend on a measurement.
+/// Returns whether that changes it; warns where a rank does not support the recorded way.
+/// Collective.
 bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std::string& recorded);
 
 }  // namespace llamesh::train

@@ -10,18 +10,18 @@ double attention_flops(const model::LlamaConfig& c, std::int64_t sequence) {
 
 }  // namespace
 
-double product_flops_per_token(const model::ParameterTable& table) {
-  return 6.0 * static_cast<double>(table.numel_in_products());
+double matmul_flops_per_token(const model::ParameterTable& table) {
+  return 6.0 * static_cast<double>(table.matmul_numel());
 }
 
 double flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
                        std::int64_t sequence) {
-  return product_flops_per_token(table) + attention_flops(config, sequence);
+  return matmul_flops_per_token(table) + attention_flops(config, sequence);
 }
 
 double causal_flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
                               std::int64_t sequence) {
-  return product_flops_per_token(table) + attention_flops(config, sequence) / 2;
+  return matmul_flops_per_token(table) + attention_flops(config, sequence) / 2;
 }
 
 }  // namespace llamesh::train

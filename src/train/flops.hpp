@@ -7,9 +7,9 @@
 
 namespace llamesh::train {
 
-/// Floating-point operations of the matrix products of forward and backward for one token: 6 N, N
-/// the parameters that take part in them. No step does fewer.
-double product_flops_per_token(const model::ParameterTable& table);
+/// Floating-point operations of the matmuls of forward and backward for one token: 6 N, N the
+/// parameters that take part in them. No step does fewer.
+double matmul_flops_per_token(const model::ParameterTable& table);
 
 /// Floating-point operations of forward and backward for one token at sequence length T:
 /// 6 N + 12 L (H E) T (Chowdhery et al., PaLM, appendix B).

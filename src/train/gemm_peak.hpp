@@ -9,28 +9,28 @@
 
 namespace llamesh::train {
 
-/// What the GEMMs of all ranks reach together, in FLOP/s: the denominator of MFU. It is the best of
-/// several windows of time. Whatever else the machine did meanwhile made it too low, which shows
-/// when a step multiplies faster.
+/// The peak FLOP/s of the GEMMs of all ranks together, the denominator of MFU: the best of several
+/// time windows. Other load on the machine makes it too low, which shows when a step's GEMMs are
+/// faster.
 class GemmPeak {
  public:
   /// `measure` gives the rate of each window. It is called now and when a step was faster; then it
-  /// may give none.
+  /// may return none.
   explicit GemmPeak(std::function<std::vector<double>()> measure);
 
   double rate() const { return rate_; }
-  /// "GEMM peak 235 GFLOP/s", and what speaks against it: windows that differ.
+  /// "GEMM peak 235 GFLOP/s", with a note where the windows differ.
   std::string describe() const;
 
-  /// Takes note of a step whose matrix products alone were `rate` FLOP/s. When that is more than
-  /// the peak, the peak is measured again and becomes at least that much; returns whether.
+  /// Records a step whose matmuls alone ran at `rate` FLOP/s. When that is more than the peak, the
+  /// peak is measured again and becomes at least that much; returns whether.
   bool observe(double rate);
 
   /// The utilization by `rate` model FLOP/s, at most 1: what PaLM's formula counts of attention
   /// beyond the causal half, or between documents, is not computed.
   double utilization(double rate) const;
 
-  /// Measures now instead of what was measured before.
+  /// Measures again, replacing the earlier windows.
   void measure_again();
 
  private:

@@ -14,8 +14,8 @@
 namespace llamesh::train {
 namespace {
 
-/// The step that a line of metrics.jsonl is about, found without parsing the line: years of them
-/// are looked at when a run goes on. -1: it says none.
+/// The step of a line of metrics.jsonl, found without parsing the line: a resume scans all of them.
+/// -1: it has none.
 std::int64_t step_of(std::string_view line) {
   constexpr std::string_view key = "\"step\":";
   const auto at = line.find(key);
@@ -36,13 +36,13 @@ bool is_own(const Descriptor& file) {
          std::string_view("{\"event\":").starts_with(text);
 }
 
-/// Whether it is all there. Where power was lost, what had not come to the disk may read as zeros,
-/// with other lines behind them.
+/// Whether the line is complete. After a power loss, bytes that were not on the disk may read as
+/// zeros, with other lines after them.
 bool is_whole(std::string_view line, bool ended) {
   return ended && line.find('\0') == line.npos;
 }
 
-/// Leaves the whole lines up to `step`. The old file stands until the new one is on the disk.
+/// Keeps the complete lines up to `step`. The old file remains until the new one is on the disk.
 void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
   std::int64_t dropped = 0;
   for_each_line(file, [&](std::string_view line, bool ended) {
@@ -87,7 +87,7 @@ std::int64_t last_step_of(const std::filesystem::path& path) {
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
     : file_(open_metrics(path, step)) {}
 
-/// In one piece, so that a reader beside us sees whole lines.
+/// In one write, so that a concurrent reader sees whole lines.
 void MetricsFile::append(const std::string& line) {
   file_.append(line + '\n');
 }

@@ -10,38 +10,38 @@
 
 namespace llamesh::train {
 
-/// What is known of one optimizer step, the same on every rank.
+/// The measurements of one optimizer step, the same on every rank.
 struct StepRecord {
   std::int64_t step = 0;  ///< counts from 1: steps done so far
   double loss = 0;        ///< mean over the step's tokens, nats
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
   std::int64_t tokens = 0;  ///< since the start of the run
-  /// On the slowest rank, from the exchange of the former step's numbers to that of this one's: the
-  /// former update, this step's data and passes; without what happened between the two steps.
+  /// On the slowest rank, from the exchange of the previous step's values to that of this one's:
+  /// the previous update, this step's data and passes; without what happened between the two steps.
   double seconds = 0;
   double tokens_per_second = 0;
   double mfu = 0;           ///< see flops.hpp, over the measured GEMM rate of all ranks
-  std::int64_t valley = 0;  ///< bytes in use after the passes, on the fullest rank
-  std::int64_t peak = 0;    ///< most bytes in use within the step, on the fullest rank
+  std::int64_t valley = 0;  ///< bytes in use after the passes, maximum over ranks
+  std::int64_t peak = 0;    ///< most bytes in use within the step, maximum over ranks
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by a rank in the step
-  /// By axis: how many of these go to another node, as the mean over all ranks.
+  /// By axis: how many of these go to another node, mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes;
-  std::int64_t request = 0;  ///< of the ranks, the greatest (Trainer::Request)
+  std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
 };
 
 /// The record as fields of a log line, "loss 2.3457", the most important field first.
 std::vector<std::string> log_fields(const StepRecord& record, std::int64_t total_steps);
 
-/// The newest step that metrics.jsonl tells of; -1: none.
+/// The newest step in metrics.jsonl; -1: none.
 std::int64_t last_step_of(const std::filesystem::path& path);
 
 /// Appends to metrics.jsonl: one JSON object a line, numbers that read back as the same bits.
 class MetricsFile {
  public:
-  /// Opens the file of a run that goes on after `step`: its lines of later steps, which a killed
-  /// start has left, and torn lines are cut, so that each step is there once. A file that is
-  /// not a metrics file is quarantined, with a warning. An I/O failure throws (exit 74).
+  /// Opens the file of a run that continues after `step`: its lines of later steps, which a killed
+  /// start has left, and incomplete lines are removed, so that each step is there once. A file that
+  /// is not a metrics file is quarantined, with a warning. An I/O failure throws (exit 74).
   MetricsFile(const std::filesystem::path& path, std::int64_t step);
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}

@@ -38,7 +38,7 @@ std::string verdict(const std::vector<Finding>& findings) {
       hosts.insert(host);
       lines += fmt::format("  {} on {}: {}\n", finding.name, host, why);
     }
-  if (hosts.empty()) return "All is in order.\n";
+  if (hosts.empty()) return "All checks passed.\n";
   return fmt::format("{} bad; leave {} out: sbatch --exclude={}\n{}",
                      hosts.size() == 1 ? "A node is" : "Nodes are",
                      hosts.size() == 1 ? "it" : "them", fmt::join(hosts, ","), lines);

@@ -17,16 +17,16 @@ std::string resume_mode(const comm::Communicator& world, const std::string& aske
   comm::agree(world, [&] {
     validate(asked != "none",
              "checkpoint.resume is none, but this run has saved {} already; choose another "
-             "run.name, or remove the folder to start anew",
+             "run.name, or remove the folder to start again",
              newest);
   });
-  spdlog::info("the run goes on from its own checkpoints, not from {}", asked);
+  spdlog::info("the run resumes from its own checkpoints, not from {}", asked);
   return "auto";
 }
 
 namespace {
 
-/// What is not as it was, in words for a user; empty when all is, as far as it is known.
+/// What has changed, as text for a user; empty when nothing has, as far as is known.
 std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
   if (saved.seed != now.seed)
     return fmt::format("run.seed is {}, where it was {}", now.seed, saved.seed);
@@ -50,10 +50,11 @@ void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
   if (change.empty()) return;
   validate(own.empty(),
            "the training data have changed since step {}: {}; put them back as they were, or, to "
-           "go on with these, give the run another run.name and checkpoint.resume={}",
+           "continue with these, give the run another run.name and checkpoint.resume={}",
            saved.step, change, own.string());
-  spdlog::warn("the training data are not those of the checkpoint: {}; the run goes on with these",
-               change);
+  spdlog::warn(
+      "the training data are not those of the checkpoint: {}; the run continues with these",
+      change);
 }
 
 }  // namespace llamesh::train

@@ -17,7 +17,7 @@
 #include "train/job/watch.hpp"
 #include "train/metrics.hpp"
 #include "train/run_checkpoints.hpp"
-#include "train/terminal/progress.hpp"
+#include "train/terminal/progress_bar.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
@@ -36,15 +36,14 @@ struct Next {
   Stop stop = Stop::no;
   bool save = false;
 
-  /// As one number, of which the greatest of all ranks' counts; who stops saves
-  /// anyway.
+  /// As one integer, of which the maximum over the ranks counts; a stop saves anyway.
   std::int64_t encode() const { return 2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0); }
   static Next decode(std::int64_t number) {
     return {static_cast<Stop>(number / 2), number % 2 != 0};
   }
 };
 
-/// The loop over the steps: it asks the objects that it holds, in order.
+/// The loop over the steps.
 class Run {
  public:
   Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
@@ -64,7 +63,7 @@ class Run {
     startup_.end_phase("communicators and model");
   }
 
-  /// From here on the run folder is this job's.
+  /// Opens the run folder for this job.
   void start() {
     report_.open();
     report_.log_job(setup_, trainer_);
@@ -80,11 +79,11 @@ class Run {
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
     }
     const TrainOptions& train = setup_.inputs.train;
-    Progress progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
+    ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     if (trainer_.step() >= train.steps)
       spdlog::info(
-          "nothing to do: step {} of {} is done; go on with a larger "
-          "train.{}, or train anew under "
+          "nothing to do: step {} of {} is done; continue with a larger "
+          "train.{}, or start a new run under "
           "another run.name",
           trainer_.step(), train.steps, train.epochs > 0 ? "epochs" : "steps");
     const auto start = Clock::now();
@@ -109,7 +108,7 @@ class Run {
   }
 
   /// A step and the evaluation that is due after it.
-  Next step(Progress& progress, Clock::time_point start) {
+  Next step(ProgressBar& progress, Clock::time_point start) {
     const Inputs& in = setup_.inputs;
     watchdog_.begin(Activity::training, trainer_.step() + 1);
     const auto asked = [this](std::int64_t step, double seconds) {
@@ -127,18 +126,18 @@ class Run {
         (record.step == in.train.steps || record.step % in.evaluate.every_steps == 0);
     if (!evaluates) return Next::decode(record.request);
     evaluate(progress);
-    // Time has passed.
+    // The deadline may have passed.
     return Next::decode(std::max(
         record.request, world_.max(asked(record.step, record.seconds), "whether to stop or save")));
   }
 
-  void log_startup(Progress& progress) {
+  void log_startup(ProgressBar& progress) {
     startup_.end_phase("first step");
     progress.clear();
     spdlog::info("startup: {}", startup_.describe());
   }
 
-  void evaluate(Progress& progress) {
+  void evaluate(ProgressBar& progress) {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
     progress.clear();
@@ -146,7 +145,7 @@ class Run {
     report_.on_validation(trainer_.step(), loss);
   }
 
-  ExitCode stop_early(Stop stop, Progress& progress) {
+  ExitCode stop_early(Stop stop, ProgressBar& progress) {
     const auto reason = describe(stop, folder_);
     progress.clear();
     spdlog::info("{} asks the run to stop: it does so after step {}", reason, trainer_.step());
@@ -190,12 +189,12 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
              Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
   const std::filesystem::path folder = setup.inputs.run.folder;
   watchdog.begin(Activity::building, 0);
-  std::unique_ptr<BorrowedFolder> made;  // removed again where the run leaves nothing in it
+  std::unique_ptr<BorrowedFolder> made;  // removed again where it is empty in the end
   comm::agree(world, [&] {
     comm::check_shared_memory();
     const auto halt = Deadline::halt_file(folder);
     validate(world.rank() != 0 || !std::filesystem::exists(halt),
-             "halt file {} present: the run does not start; remove it to go on", halt.string());
+             "halt file {} present: the run does not start; remove it to continue", halt.string());
     if (world.rank() == 0) made = std::make_unique<BorrowedFolder>(folder);
   });
   check_shared_folder(

@@ -11,14 +11,14 @@
 
 namespace llamesh::train {
 
-/// The differences between two resolved inputs, a text for each key.
+/// The differences between two resolved inputs, one text for each key.
 using ConfigChanges =
     std::function<std::vector<std::string>(const std::string& before, const std::string& now)>;
 
-/// A whole run: opens the run folder, goes on from the newest good checkpoint, trains to the last
-/// step or until it is asked to stop (job/deadline.hpp), and on the way evaluates, saves, and tells
-/// people and files about it. `config` is the resolved inputs as YAML, kept in the run folder and
-/// in every checkpoint; where it is not what the checkpoint has, `changes` says how, for the log.
+/// A whole run: opens the run folder, resumes from the newest good checkpoint, trains to the last
+/// step or until it is asked to stop (job/deadline.hpp), and evaluates, saves and reports in
+/// between. `config` is the resolved inputs as YAML, kept in the run folder and in every
+/// checkpoint; where it differs from the checkpoint's, `changes` lists the differences for the log.
 /// `watchdog` is that of watch_over() (job/watch.hpp). Returns `done`, or `stopped_early` with a
 /// checkpoint. Collective.
 ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,

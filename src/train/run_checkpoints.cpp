@@ -54,7 +54,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   return {"resume", found->mesh};
 }
 
-/// With the weights of a Hugging Face folder, or those that the seed makes.
+/// With the weights of a Hugging Face folder, or random ones from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   if (!pretrained.load_weights) return {"start", "a fresh start"};
@@ -79,7 +79,7 @@ bool RunCheckpoints::fits(Deadline& deadline) const {
   return world_.min(std::int64_t{fits}, "whether a save fits") != 0;
 }
 
-void RunCheckpoints::save(Progress& progress) {
+void RunCheckpoints::save(ProgressBar& progress) {
   finish();
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();

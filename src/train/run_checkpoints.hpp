@@ -11,36 +11,36 @@
 #include "train/job/job_report.hpp"
 #include "train/resume.hpp"
 #include "train/run.hpp"
-#include "train/terminal/progress.hpp"
+#include "train/terminal/progress_bar.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
 
-/// The checkpoints of a run: what it goes on from, when one is due, and saving them, beside the
-/// training where the inputs ask for that. checkpoint::Store has the files and how many stay.
+/// The checkpoints of a run: resuming, deciding when a save is due, and saving, asynchronously if
+/// the inputs say so. checkpoint::Store manages the files and removes old ones.
 class RunCheckpoints {
  public:
   /// Collective. All but `folder` is borrowed.
   RunCheckpoints(const comm::Communicator& world, const Setup& setup, const std::string& config,
                  Trainer& trainer, comm::Watchdog& watchdog, JobReport& report);
 
-  /// Puts the trainer where the newest good checkpoint has it, or to the start. `changes` is that
-  /// of run(). Collective.
+  /// Restores the trainer from the newest good checkpoint, or initializes it. `changes` is that of
+  /// run(). Collective.
   StartEvent resume(const ConfigChanges& changes);
 
-  /// Whether a save is due after `step`, as far as this rank knows: by the step every rank does, by
-  /// time rank 0 alone, since clocks of ranks differ.
+  /// Whether a save is due after `step`, as far as this rank knows: every rank decides by the step,
+  /// rank 0 alone by time, since the ranks' clocks differ.
   bool due(std::int64_t step) const;
   /// Whether there is time for a save until the job ends, by rank 0's clock. Collective.
   bool fits(Deadline& deadline) const;
-  /// Saves the trainer's state after the step that it has done; an asynchronous save goes on until
-  /// finish(). Collective.
-  void save(Progress& progress);
+  /// Saves the trainer's state after its last step; an asynchronous save continues until finish().
+  /// Collective.
+  void save(ProgressBar& progress);
   /// Waits for an asynchronous save; only then is it reported that there is a checkpoint.
   /// Collective.
   void finish();
 
-  /// The newest step of which the run has a checkpoint of its own; -1: none.
+  /// The step of the run's newest own checkpoint; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
   double slowest_save() const { return store_.slowest_save(); }
 

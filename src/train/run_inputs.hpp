@@ -24,8 +24,8 @@ struct RunOptions {
 /// `train:` of the inputs.
 struct TrainOptions {
   std::int64_t steps = 100;      ///< optimizer steps, counted from the start of the run
-  double epochs = 0;             ///< above 0: as many steps as show the data so often, not `steps`
-  std::int64_t micro_batch = 1;  ///< sequences of a rank that go through the model together
+  double epochs = 0;             ///< above 0: replaces `steps` by that many passes over the data
+  std::int64_t micro_batch = 1;  ///< sequences of a rank in one forward pass
   std::int64_t global_batch =
       0;  ///< sequences of an optimizer step over all ranks; 0: ranks x micro_batch
   int threads =
@@ -50,6 +50,7 @@ struct Inputs {
   model::LlamaConfig model;
   checkpoint::PretrainedOptions pretrained;
   comm::MeshOptions mesh;
+  sharding::TensorOptions tensor;
   sharding::ShardingOptions sharding;
   sharding::PrecisionOptions precision;
   model::MemoryOptions memory;

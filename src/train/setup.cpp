@@ -13,6 +13,7 @@
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "sharding/tensor_parallel.hpp"
 #include "train/shared_tokens.hpp"
 
 namespace llamesh::train {
@@ -31,8 +32,8 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   return options.global_batch / at_once;
 }
 
-/// As many steps as show `epochs` times the sequences of an epoch; the last one goes on into the
-/// next epoch where it has to.
+/// As many steps as read `epochs` times the sequences of an epoch; the last step may reach into the
+/// next epoch.
 std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
   const double sequences =
       std::max(1.0, std::round(options.epochs * static_cast<double>(epoch_length)));
@@ -44,8 +45,8 @@ bool validates(const Inputs& in) {
   return in.evaluate.every_steps > 0;
 }
 
-/// All text of the run, tokenized: each training source, then the validation where there is to be
-/// one. Collective.
+/// Tokenizes all text of the run: each training source, then the validation data if there are any.
+/// Collective.
 std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const Inputs& in) {
   if (!data::is_tokenized(in.data)) return {};
   return tokenize_once(world, [&] {
@@ -59,7 +60,8 @@ std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const
 
 data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_size,
                                   std::optional<data::TokenizedText> tokens) {
-  options.seed ^= name_hash("validation");  // random tokens other than those of the training
+  options.seed ^=
+      name_hash("validation");  // so that random tokens differ from those of the training
   data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
@@ -67,7 +69,7 @@ data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_
   return stream;
 }
 
-/// Opens what the run learns from and is validated on. Collective.
+/// Opens the training and validation data. Collective.
 void open_data(const comm::Communicator& world, Setup& setup) {
   const Inputs& in = setup.inputs;
   auto tokens = tokenize(world, in);
@@ -84,8 +86,8 @@ void open_data(const comm::Communicator& world, Setup& setup) {
   });
 }
 
-/// Looks at what the first weights are to come from. A run that goes on from a checkpoint of its
-/// own does without it.
+/// Checks the Hugging Face folder of the initial weights. A run that resumes from its own
+/// checkpoint does not need it.
 void check_start(const Inputs& in, const model::ParameterTable& table) {
   if (!checkpoint::committed_checkpoints(in.run.folder + "/checkpoints").empty()) return;
   const auto& resume = in.checkpoint.resume;
@@ -95,7 +97,7 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
     checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
 }
 
-/// Once train.steps is known.
+/// Called once train.steps is known.
 void check_schedule(const Inputs& in) {
   if (in.schedule.name == optim::ScheduleName::wsd)
     validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
@@ -105,7 +107,7 @@ void check_schedule(const Inputs& in) {
 
 }  // namespace
 
-Setup lay_out(const Inputs& inputs, comm::Topology topology) {
+Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   Setup setup;
   setup.inputs = inputs;
   setup.topology = std::move(topology);
@@ -119,9 +121,12 @@ Setup lay_out(const Inputs& inputs, comm::Topology topology) {
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
+  sharding::check_tensor_parallel(in.model, setup.mesh, in.tensor,
+                                  in.train.micro_batch * in.data.sequence_length);
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
   setup.layout = std::make_unique<const sharding::ShardLayout>(
-      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh);
+      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh,
+      sharding::tensor_parallel_placements(*setup.table, setup.mesh, in.tensor));
   if (in.train.epochs == 0) check_schedule(in);
   return setup;
 }
@@ -131,11 +136,11 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
       "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
       "of the layers, memory.full_checkpointing_layers");
   Setup setup;
-  comm::agree(world, [&] {  // every rank finds the same fault, one tells it
+  comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
   });
   comm::agree(world, [&] {
-    setup = lay_out(inputs, std::move(setup.topology));
+    setup = plan_setup(inputs, std::move(setup.topology));
     auto& in = setup.inputs;
     if (world.rank() == 0) check_start(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);

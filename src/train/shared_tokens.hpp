@@ -8,10 +8,10 @@
 
 namespace llamesh::train {
 
-/// What `tokenize` gives, called on one rank of each machine; the others of the machine see the
-/// same bytes in memory that they share. Collective, also when the last copy of the result goes.
-/// When it throws on any rank, all ranks throw, as agree() says; a user error where a machine has
-/// no room.
+/// The result of `tokenize`, which is called on one rank of each machine; the others see the same
+/// bytes in shared memory. Collective, as is the destruction of the last copy of the result. When
+/// it throws on any rank, all ranks throw, as in agree(); a user error where a machine has too
+/// little shared memory.
 std::vector<data::TokenizedText> tokenize_once(
     const comm::Communicator& world,
     const std::function<std::vector<data::TokenizedText>()>& tokenize);

@@ -26,8 +26,8 @@ Cores cores_of_this_process() {
   return {std::max(1, CPU_COUNT(&set)), static_cast<std::int64_t>(name_hash(bytes))};
 }
 
-/// Throws where so many more threads cannot run at a time: OpenMP would end the process, with a
-/// text of its own and exit code 1.
+/// Throws where so many more threads cannot be started: OpenMP would end the process with its own
+/// message and exit code 1.
 void try_threads(int more) {
   std::latch all_run(1);
   std::vector<std::jthread> threads;

@@ -56,10 +56,14 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       state_(*setup.layout, mesh_, setup.inputs.precision,
              optim::moments_of(setup.inputs.optimizer.name)),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
+      tensor_(sharding::make_tensor_parallel(
+          mesh_, setup.inputs.tensor,
+          setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
+          setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       optimizer_(setup.inputs.optimizer, state_),
       llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
-             setup.inputs.precision.parameters),
+             setup.inputs.precision.parameters, *tensor_),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
           data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
@@ -71,7 +75,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
                                                          batch_partition(), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
   peak_.emplace([&world, dtype = in.precision.parameters, before = false]() mutable {
-    // Once a GPU computes its memory may be full.
+    // Before the memory of a GPU is full.
     if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
       return std::vector<double>();
     return measured_gemm_rates(world, dtype);
@@ -102,7 +106,7 @@ std::string Trainer::describe() const {
                      setup_.table->numel(), name_of(in.precision.parameters),
                      comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
                      device::description(), threads_, threads_ == 1 ? "" : "s", peak_->describe(),
-                     products.empty() ? "" : ", bf16 products: " + products);
+                     products.empty() ? "" : ", bf16 matmuls: " + products);
 }
 
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request) {
@@ -110,7 +114,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   device::MemoryMeter::instance().start_interval();
   for (const auto& axis : mesh_.axes()) sent_before_[axis.name] = axis.collectives->bytes_sent();
   const std::int64_t valid_tokens = load_micro_batches();
-  // A batch may hold nothing but prompts: then there is nothing to learn, and the loss is 0.
+  // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   const double loss = forward_backward(1.0F / static_cast<float>(divisor), on_progress);
   const auto parts = exchange(loss, former_update_ + seconds_since(start), request);
@@ -135,7 +139,8 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 }
 
 /// Takes the step's data from the loader; returns how many of all ranks' targets count. The ranks
-/// agree on that and on whether the data was read in one collective: a bad file is met by several.
+/// agree on that and on whether the data was read in one collective: several ranks may read a bad
+/// file.
 std::int64_t Trainer::load_micro_batches() {
   const auto load = [&] {
     std::int64_t valid = 0;
@@ -159,8 +164,8 @@ double Trainer::forward_backward(float scale, const OnProgress& on_progress) {
   return llama_.take_loss();
 }
 
-/// What all ranks have to say of the step, by rank: one collective for all of it. No rank updates
-/// its master weights before it: those in shared memory are read by the others' backward passes.
+/// All-gathers each rank's part of the step's record, in one collective. No rank updates its master
+/// weights before it: those in shared memory are read by the others' backward passes.
 std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
                                                  const Request& request) const {
   StepPart mine{
@@ -175,7 +180,7 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
 
 void Trainer::check_convergence(const StepRecord& record) const {
   if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return;
-  comm::agree(world_, [&] {  // all ranks have the same numbers, one tells them
+  comm::agree(world_, [&] {  // all ranks have the same values, one reports them
     fail(ExitCode::no_progress,
          "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
          "schedule.warmup_steps",
@@ -192,7 +197,8 @@ double Trainer::evaluate(const OnProgress& on_progress) {
     try {
       if (!unreadable) validation_->read(k, batch);
     } catch (const std::exception&) {
-      // The other ranks do not know yet: this one takes part in their collectives to the end.
+      // The other ranks do not know of the error: this one takes part in their collectives to the
+      // end.
       unreadable = std::current_exception();
       batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
@@ -200,7 +206,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
     valid += valid_targets(batch);
     on_progress();
   }
-  const auto read = [&] {  // a bad file is met by several
+  const auto read = [&] {  // several ranks may read a bad file
     if (unreadable) std::rethrow_exception(unreadable);
     return valid;
   };
@@ -208,7 +214,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
   const double all_loss = data_group_.sum(llama_.take_loss(), "the loss");
   if (all_valid == 0)
-    comm::agree(world_, [] {  // all ranks have the same number, one tells it
+    comm::agree(world_, [] {  // all ranks have the same value, one reports it
       fail(ExitCode::bad_input,
            "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
            "other data in data.validation");
@@ -216,7 +222,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   return all_loss / static_cast<double>(all_valid);
 }
 
-/// Completes the record with what was measured, as of the slowest and fullest rank.
+/// Completes the record with the measurements: the maximum of seconds and of memory over the ranks.
 void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   for (const auto& part : parts) {
     record.valley = std::max(record.valley, part.in_use);
@@ -228,7 +234,7 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
   const double peak = peak_->rate();
-  if (peak_->observe(record.tokens_per_second * product_flops_per_token(*setup_.table)))
+  if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(
         "step {} multiplied faster than the GEMM peak that had been measured, {:.0f} GFLOP/s: it "
         "is {:.0f} from here on, and MFU before was too high",
@@ -253,8 +259,8 @@ data::BatchPartition Trainer::batch_partition() const {
           .ranks = setup_.mesh.group_size(data)};
 }
 
-/// The batch where the model computes. On a GPU all batches use one copy: the next batch comes into
-/// it behind the work on this one, in the compute stream.
+/// The batch on the model's device. On a GPU all batches use one copy: the next batch is copied to
+/// it after the work on this one, in the compute stream.
 model::Batch Trainer::as_tensors(data::TokenBatch& batch) {
   const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
     if (values.empty()) return Tensor();

@@ -14,38 +14,39 @@
 #include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
+#include "sharding/tensor_parallel.hpp"
 #include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
 #include "train/setup.hpp"
 
 namespace llamesh::train {
 
-/// The engine of a run: takes steps and evaluates. What happens between the steps is run.cpp's.
+/// Takes training steps and evaluates. run.cpp does what happens between the steps.
 class Trainer {
  public:
-  /// Takes the memory, sets the initial weights and starts reading data. Collective; the arguments
+  /// Allocates memory, sets the initial weights and starts reading data. Collective; the arguments
   /// are borrowed.
   Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
 
   /// Called after each micro-batch.
   using OnProgress = std::function<void()>;
 
-  /// What this rank asks of all, given its seconds of the step so far: the greatest answer of all
-  /// ranks is StepRecord::request.
+  /// This rank's request to all, given its seconds of the step so far; the maximum over the ranks
+  /// is StepRecord::request.
   using Request = std::function<std::int64_t(double seconds)>;
 
   /// One optimizer step: forward and backward of every micro-batch, then one update. Two small
-  /// collectives of the world frame the passes: the number of tokens, without which no gradient
-  /// can be scaled, and all other numbers of the record at once.
+  /// collectives of the world enclose the passes: the number of tokens, which scales the gradients,
+  /// and all other values of the record at once.
   StepRecord train_step(
       const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; });
-  /// The mean loss over the validation data, nats a token. Same on every rank. Data that cannot be
-  /// read are reported at its end.
+  /// The mean loss over the validation data, nats a token. The same on every rank. Data that cannot
+  /// be read throw at its end.
   double evaluate(const OnProgress& on_progress = [] {});
 
   std::int64_t step() const { return step_; }
   std::int64_t tokens() const { return tokens_; }
-  /// Continues after step `step`, the state having been filled by whoever calls.
+  /// Continues after step `step`; the caller has filled the state.
   void resume_from(std::int64_t step, std::int64_t tokens);
 
   /// One line: model, mesh, strategy, threads and their speed.
@@ -56,11 +57,12 @@ class Trainer {
   double gemm_rate() const { return peak_->rate(); }
   /// What a checkpoint holds of the run's tensors.
   const sharding::ShardedState& state() const { return state_; }
-  /// Comes after the masters were written from outside, by work in the compute stream.
+  /// Must be called after the master weights were written from outside, by work in the compute
+  /// stream.
   void on_master_weights_loaded() { fsdp_.on_master_weights_updated(); }
-  /// How bf16 products are computed, as a checkpoint records it (bf16_product_choice.hpp).
+  /// How bf16 matmuls are computed, as a checkpoint records it (bf16_product_choice.hpp).
   std::string bf16_products() const;
-  /// Computes them as the run of a checkpoint did. Collective.
+  /// Uses the recorded way of a checkpoint's run. Collective.
   void keep_bf16_products(const std::string& recorded);
 
  private:
@@ -90,6 +92,7 @@ class Trainer {
   std::vector<int> data_ranks_;           ///< the same as ranks of the world
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
+  std::unique_ptr<model::TensorParallel> tensor_;
   optim::Optimizer optimizer_;
   model::Llama llama_;
   std::optional<data::Loader> loader_;
@@ -99,7 +102,7 @@ class Trainer {
   std::optional<GemmPeak> peak_;
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
-  double former_update_ = 0;                         ///< seconds from its exchange to its end
+  double former_update_ = 0;                         ///< seconds of the previous step's update
   std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until this step
 };
 

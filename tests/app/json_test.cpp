@@ -93,7 +93,7 @@ TEST(Json, VerifyFindsCutFilesAndNumbersThatAreNotFinite) {
   const auto bad = write_tensor(folder, "bad.safetensors", {std::nanf(""), 0.1F});
   const auto nan = printed([&] { return verify(bad, Output::json); });
   EXPECT_EQ(nan.code, 74);
-  EXPECT_EQ(nan.json["damage"], Json::array({"w: 1 of 2 numbers are not finite"}));
+  EXPECT_EQ(nan.json["damage"], Json::array({"w: 1 of 2 elements are not finite"}));
   std::filesystem::resize_file(good, std::filesystem::file_size(good) - 1);
   const auto cut = printed([&] { return verify(good, Output::json); });
   EXPECT_EQ(cut.code, 74);

@@ -316,11 +316,11 @@ TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
     EXPECT_EQ(fs::space(folder.path()).available, 0U);
   });
   world().barrier();
-  EXPECT_GE(checkpoint::debris_bytes(folder.path()), 80 << 10);
+  EXPECT_GE(checkpoint::partial_checkpoint_bytes(folder.path()), 80 << 10);
   world().barrier();
   store.emplace(folder.path(), CheckpointOptions{}, world());
   world().barrier();
-  EXPECT_EQ(checkpoint::debris_bytes(folder.path()), 0);
+  EXPECT_EQ(checkpoint::partial_checkpoint_bytes(folder.path()), 0);
   EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"00000001"}));
   run.fill(0);
   EXPECT_EQ(store->resume(run.state(), "auto")->step, 1);

@@ -108,7 +108,7 @@ TEST_F(Structure, OfAnotherShape) {
   for (const auto& shape : {std::vector<hsize_t>{576}, {12, 48}, {23, 24}, {1, 24, 24}}) {
     open();
     make(H5T_IEEE_F32LE, shape);
-    expect_refused("does not lie in state.h5 as the manifest says");
+    expect_refused("is not stored in state.h5 as the manifest says");
   }
   open();
   make(H5T_IEEE_F32LE, {1, 1, 1, 24, 24});
@@ -119,7 +119,7 @@ TEST_F(Structure, OfBytesElsewhereInTheFile) {
   open();
   make(H5T_IEEE_F32LE, shape_);
   entry_->offset -= 4;
-  expect_refused("does not lie in state.h5 as the manifest says");
+  expect_refused("is not stored in state.h5 as the manifest says");
 }
 
 TEST_F(Structure, OfBytesThatWereNeverWritten) {
@@ -127,7 +127,7 @@ TEST_F(Structure, OfBytesThatWereNeverWritten) {
   const auto plist = H5Pcreate(H5P_DATASET_CREATE);
   H5Pset_alloc_time(plist, H5D_ALLOC_TIME_LATE);
   make(H5T_IEEE_F32LE, shape_, plist);
-  expect_refused("has 0 bytes in its file for 576 numbers");
+  expect_refused("has 0 bytes in its file for 576 elements");
 }
 
 TEST_F(Structure, OfChunks) {

@@ -31,13 +31,13 @@ TEST(Topology, CutsMachinesIntoLogicalNodes) {
 }
 
 TEST(Topology, OnPaperIsThatOfTheSameLaunch) {
-  const auto paper = topology_on_paper(6, 4, 2);
+  const auto paper = planned_topology(6, 4, 2);
   const auto launched = make_topology({0, 0, 0, 0, 4, 4}, std::vector<std::string>(6, "host"), 2);
   EXPECT_EQ(paper.node_of, launched.node_of);
   EXPECT_EQ(paper.local_rank_of, launched.local_rank_of);
   EXPECT_EQ(paper.nodes, 3);
-  EXPECT_EQ(topology_on_paper(6, 4, 0).uniform_ranks_per_node(), 0);
-  EXPECT_THROW(topology_on_paper(6, 4, 3), Error);
+  EXPECT_EQ(planned_topology(6, 4, 0).uniform_ranks_per_node(), 0);
+  EXPECT_THROW(planned_topology(6, 4, 3), Error);
 }
 
 TEST(Mesh, AnAxisLiesWithinNodesOnlyWhenAllItsGroupsDo) {

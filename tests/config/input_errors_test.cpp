@@ -147,7 +147,7 @@ TEST(InputErrors, WhatIsNotThereYet) {
   for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
-    EXPECT_NE(text.find("not there yet; "), std::string::npos) << text;
+    EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;
   }
 }
 

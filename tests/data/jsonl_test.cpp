@@ -141,8 +141,8 @@ TEST(Jsonl, ABrokenArrayIsRefusedWithItsPlace) {
   refused("[{}",
           "line 1: neither a comma nor ] follows record 1 of the JSON array; is the file cut");
   refused("[{}\n{}]", "line 2: neither a comma nor ] follows record 1");
-  refused("[{}] {}", "line 1: there is more behind the end of the JSON array");
-  refused("[{}]]", "line 1: there is more behind the end of the JSON array");
+  refused("[{}] {}", "line 1: there is more after the end of the JSON array");
+  refused("[{}]]", "line 1: there is more after the end of the JSON array");
   refused("[{}, {\"a\": \"}]", "record 2 (line 1): no end of the object in 9 bytes to the end of");
   refused("[{\"a\": \"\\", "record 1 (line 1): no end of the object");
 }

@@ -155,16 +155,16 @@ TEST_F(Megatron, RefusesSequencesThatDoNotFillTheFile) {
         "sequence 1 begins at byte 4, but those before it end");
   wrong([](Index& i) { i.pointers[0] = -2; }, "sequence 0 begins at byte -2");
   wrong([](Index& i) { i.pointers[4] = std::int64_t{1} << 62; }, "sequence 4 begins at byte");
-  wrong([](Index& i) { i.lengths[4] = 5; }, "sequence 4 of 5 ids does not lie in");
-  wrong([](Index& i) { i.lengths[4] = 2'147'483'647; }, "does not lie in");
-  wrong([](Index& i) { i.lengths[0] = -3; }, "sequence 0 of -3 ids does not lie in");
+  wrong([](Index& i) { i.lengths[4] = 5; }, "sequence 4 of 5 ids is outside");
+  wrong([](Index& i) { i.lengths[4] = 2'147'483'647; }, "is outside");
+  wrong([](Index& i) { i.lengths[0] = -3; }, "sequence 0 of -3 ids is outside");
   wrong([](Index& i) { i.lengths[4] = 3; }, "describes 18 bytes of");
   wrong([](Index& i) { i.documents[0] = 1; }, "document 0 begins with sequence 1 of 5");
   wrong([](Index& i) { i.documents[2] = 1; }, "document 2 begins with sequence 1 of 5");
   wrong([](Index& i) { i.documents[1] = -1; }, "document 1 begins with sequence -1");
   wrong([](Index& i) { i.documents[4] = 6; }, "document 4 begins with sequence 6 of 5");
   wrong([](Index& i) { i.documents[4] = 4; }, "the documents end with sequence 4, but there are 5");
-  refused(Index().bytes(), "does not lie in", ids16.substr(2));
+  refused(Index().bytes(), "is outside", ids16.substr(2));
   refused(Index().bytes(), "describes 20 bytes of", ids16 + "x");
 }
 

@@ -289,7 +289,7 @@ resumed_with_changes() {
   [[ $code == 0 ]] || bad "the run failed"
   launch 2 train $tiny optimizer.lr=5e-4 log.every_steps=7
   [[ $code == 0 ]] || bad "the finished run failed"
-  [[ $(grep -c 'nothing to do: step 20 of 20 is done; go on with a larger train.steps, or' err) == 1 ]] ||
+  [[ $(grep -c 'nothing to do: step 20 of 20 is done; continue with a larger train.steps, or' err) == 1 ]] ||
     bad "it does not say that there is nothing to do"
   launch 2 train $tiny optimizer.lr=5e-4 train.steps=auto train.epochs=0.3
   [[ $code == 0 && -e runs/tiny/checkpoints/step_00000025 ]] || bad "0.3 epochs of 997 sequences are not 25 steps of 12"

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "model/llama_block.hpp"
+
 namespace llamesh::model {
 namespace {
 
@@ -21,9 +23,20 @@ LlamaConfig config() {
   return c.resolved();
 }
 
+/// Of a model on one rank.
+struct Planned {
+  Planned(const MemoryOptions& memory, DType dtype, bool has_backward = true)
+      : activations(model, table, {B, T, M, 1, dtype, has_backward}, memory) {}
+  const LlamaBlock& block(std::size_t i) const {
+    return dynamic_cast<const LlamaBlock&>(*activations.blocks[i]);
+  }
+  LlamaConfig model = config();
+  ParameterTable table = parameter_table(model);
+  Activations activations;
+};
+
 std::int64_t planned(ActivationCheckpointing checkpointing, std::int64_t full_layers) {
-  return Activations(config(), B, T, {checkpointing, 1024, full_layers}, DType::bf16)
-      .buffer.bytes();
+  return Planned({checkpointing, 1024, full_layers}, DType::bf16).activations.buffer.bytes();
 }
 
 /// What a layer has beside its input that selective checkpointing keeps: the statistics of norms
@@ -49,18 +62,32 @@ TEST(Activations, EachLayerOfFullCheckpointingSparesAsMuch) {
 }
 
 TEST(Activations, KeptTensorsAreNobodyElses) {
-  const Activations a(config(), B, T, {selective, 1024, 2}, DType::f32);
-  const auto& last = a.blocks.back();
-  for (std::size_t i = 0; i + 1 < a.blocks.size(); ++i) {
-    const auto& layer = a.blocks[i];
+  const Planned planned({selective, 1024, 2}, DType::f32);
+  const auto& last = planned.block(layers - 1).tensors();
+  for (std::size_t i = 0; i + 1 < layers; ++i) {
+    const auto& layer = planned.block(i).tensors();
     SCOPED_TRACE(i);
-    EXPECT_EQ(layer.checkpointing, i < 2 ? full : selective);
+    EXPECT_EQ(planned.block(i).checkpointing(), i < 2 ? full : selective);
     EXPECT_EQ(layer.qkv.data() == last.qkv.data(), i < 2);
     EXPECT_EQ(layer.gate_up.data() == last.gate_up.data(), i < 2);
     EXPECT_EQ(layer.swiglu.data(), last.swiglu.data());
     EXPECT_NE(layer.input.data(), last.input.data());
   }
-  EXPECT_EQ(last.checkpointing, none);
+  EXPECT_EQ(planned.block(layers - 1).checkpointing(), none);
+}
+
+TEST(Activations, WithoutABackwardPassAllLayersShareTheirTensors) {
+  Planned planned({}, DType::f32, false);
+  const auto& last = planned.block(layers - 1).tensors();
+  for (std::size_t i = 0; i + 1 < layers; ++i) {
+    EXPECT_EQ(planned.block(i).tensors().input.data(), last.input.data()) << i;
+    EXPECT_EQ(planned.block(i).tensors().swiglu.data(), last.swiglu.data()) << i;
+  }
+  EXPECT_LT(planned.activations.buffer.bytes(),
+            Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
+  planned.activations.plan({1, 3, 3, 1, DType::f32, false});
+  EXPECT_EQ(planned.block(0).tensors().qkv.rows(), 3);
+  EXPECT_THROW(planned.activations.plan({B, 2 * T, 2 * M, 1, DType::f32, false}), std::exception);
 }
 
 }  // namespace

@@ -62,6 +62,10 @@ class LocalWeights final : public model::Weights {
     written = true;
     return {gradient_of(id), how};
   }
+  void no_gradient(model::ParameterId id) override {
+    const auto [tensor, how] = gradient(id);
+    if (how == Accumulate::no) std::ranges::fill(tensor.span<float>(), 0.0F);
+  }
 
  private:
   /// A tied head reads the embedding's weight inside its own module.

@@ -52,9 +52,9 @@ TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
   refused("llama3.json", "/pre_tokenizer/pretokenizers/0/invert", true, "'invert: true'");
   refused("llama3.json", "/post_processor/single/1/Sequence/id", "B", "one sequence A");
   refused("llama2.json", "/normalizer/normalizers/1/content", "_", "Replace other than");
-  refused(
-      "llama2.json", "/added_tokens/0/normalized", true,
-      "normalized: true' beside a normalizer is not supported; where there is a tokenizer.model");
+  refused("llama2.json", "/added_tokens/0/normalized", true,
+          "normalized: true' together with a normalizer is not supported; where there is a "
+          "tokenizer.model");
   refused("llama2.json", "/model/byte_fallback", false, "needs byte_fallback");
   refused("metaspace.json", "/pre_tokenizer/split", true, "split: true");
 }

@@ -16,7 +16,7 @@ namespace {
 class DeadlineTest : public testing::Test {
  protected:
   void SetUp() override {
-    note_stop_signals();
+    catch_stop_signals();
     unsetenv("SLURM_JOB_ID");
     unsetenv("SLURM_JOB_END_TIME");
   }
@@ -45,7 +45,7 @@ TEST_F(DeadlineTest, HearsSignalsAndTheStrongestOneCounts) {
   std::raise(SIGUSR2);
   EXPECT_EQ(deadline.asked(1, 1), Stop::terminate);
   EXPECT_EQ(describe(Stop::terminate, folder_), "SIGTERM");
-  note_stop_signals();
+  catch_stop_signals();
   EXPECT_EQ(deadline.asked(1, 1), Stop::no);
 }
 

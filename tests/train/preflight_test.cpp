@@ -22,7 +22,7 @@ TEST(OddOnesOut, AreThoseThatDifferFromMost) {
 }
 
 TEST(Verdict, NamesEachBadHostOnceAndHowToLeaveItOut) {
-  EXPECT_EQ(verdict({{"build", "", {}}, {"clocks", "", {}}}), "All is in order.\n");
+  EXPECT_EQ(verdict({{"build", "", {}}, {"clocks", "", {}}}), "All checks passed.\n");
   const auto text = verdict({{"build", "", {{"n3", "runs another build"}}},
                              {"clocks", "", {{"n3", "late"}, {"n1", "early"}}}});
   EXPECT_NE(text.find("--exclude=n1,n3\n"), std::string::npos) << text;

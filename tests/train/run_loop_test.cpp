@@ -154,14 +154,14 @@ TEST(RunLoop, ASignalToOneRankStopsAll) {
   auto in = inputs_in(folder.path());
   in.train.steps = endless;
   in.checkpoint.every_steps = 0;
-  note_stop_signals();
+  catch_stop_signals();
   {
     const AfterAStep signal(in, [] {
       if (world().rank() == world().size() - 1) std::raise(SIGUSR2);
     });
     EXPECT_EQ(run_with(in), ExitCode::stopped_early);
   }
-  note_stop_signals();  // forgets it
+  catch_stop_signals();  // forgets it
   expect_stopped_and_saved(in, "SIGUSR2");
 }
 

@@ -22,10 +22,10 @@ int bench_checkpoint(std::int64_t mebibytes);
 /// `llamesh bench decode`: generation token by token against the rate at which the weights can be
 /// read. Takes 5 GB of memory. `device` is auto, cpu or cuda. Returns the exit code.
 int bench_decode(const std::string& device);
-/// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps against the floor that
-/// their matmul FLOPs need. `device` is auto, cpu or cuda. Unless `tune_gemms` is empty, it then
-/// finds the fastest algorithm for each product, measures again, and writes them to that file.
-/// Returns the exit code.
+/// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps against the minimum time
+/// of their matmul FLOPs. `device` is auto, cpu or cuda. Unless `tune_gemms` is empty, it then
+/// finds the fastest algorithm for each GEMM, measures again, and writes them to that file. Returns
+/// the exit code.
 int bench_step(const std::vector<std::string>& arguments, const std::string& device,
                const std::string& tune_gemms);
 

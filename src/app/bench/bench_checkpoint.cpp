@@ -55,8 +55,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Of raw: the fastest round against raw's fastest, which a disk that others use leaves alone; then
-/// the median, least and most over the rounds, each against the raw work of its own round.
+/// Relative to raw: the fastest round against raw's fastest, which other users of the disk affect
+/// least; then median, minimum and maximum over the rounds, each against the raw work of the same
+/// round.
 void print_line(const Timings& timings, const Timings& raw, double bytes) {
   std::vector<double> percent;
   for (std::size_t i = 0; i < timings.seconds.size(); ++i)
@@ -68,7 +69,7 @@ void print_line(const Timings& timings, const Timings& raw, double bytes) {
              std::ranges::min(percent), std::ranges::max(percent));
 }
 
-/// Seconds until the last rank is through.
+/// Seconds until the last rank is done.
 double seconds_of(const comm::Communicator& world, const std::function<void()>& work) {
   world.barrier();
   const auto start = std::chrono::steady_clock::now();
@@ -77,8 +78,8 @@ double seconds_of(const comm::Communicator& world, const std::function<void()>& 
   return static_cast<double>(world.max(static_cast<std::int64_t>(seconds.count() * 1e9))) * 1e-9;
 }
 
-/// By how much the resident memory rises at most during `work`, on the rank where it rises most.
-double rise_in_mib(const comm::Communicator& world, const std::function<void()>& work) {
+/// The peak increase of resident memory during `work`, maximum over ranks.
+double peak_increase_mib(const comm::Communicator& world, const std::function<void()>& work) {
   std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts from here
   const auto before = status_of("VmRSS");
   work();
@@ -106,7 +107,7 @@ class Bench {
           folder_.parent_path().string(), rounds);
     double extra = 0;
     for (int round = 0; round < rounds; ++round) {
-      const double rise = rise_in_mib(world_, [&] { save_and_load(round); });
+      const double rise = peak_increase_mib(world_, [&] { save_and_load(round); });
       extra = std::max(extra, rise);
     }
     if (world_.rank() == 0) print_table();
@@ -132,10 +133,10 @@ class Bench {
     for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
   }
 
-  /// Does each of the works in turn and keeps its time; the first one of this round is the last one
-  /// of the next, so that what else the machine does, and the order, meet all alike.
-  void in_turns(int round, std::vector<std::pair<Timings*, std::function<void()>>> works,
-                const std::function<void()>& before) {
+  /// Runs and times each kind of work; the first one of this round is the last one of the next, so
+  /// that other load and the order affect all alike.
+  void run_round(int round, std::vector<std::pair<Timings*, std::function<void()>>> works,
+                 const std::function<void()>& before) {
     const auto first = static_cast<std::size_t>(round) % works.size();
     std::ranges::rotate(works, works.begin() + static_cast<std::ptrdiff_t>(first));
     for (const auto& [timings, work] : works) {
@@ -144,9 +145,9 @@ class Bench {
     }
   }
 
-  /// The disk has nothing else to do, and memory that was freed has gone back to the host of a
-  /// virtual machine, which writers pay for: each of them finds the same.
-  void come_to_rest() const {
+  /// Waits until the disk is idle and a virtual machine's freed memory is back with its host, which
+  /// slows writers: each of them starts from the same state.
+  void wait_until_idle() const {
     world_.barrier();
     if (world_.rank() == 0) ::sync();
     std::this_thread::sleep_for(rest);
@@ -158,11 +159,11 @@ class Bench {
     checkpoint::Store store(folder_ / "checkpoints", {.keep = 1}, world_);
     fs::path saved;
     const int rank = world_.rank();
-    in_turns(round,
-             {{&raw_write_, [&] { raw_write(raw, state_, rank, WriteBack::at_the_end); }},
-              {&save_, [&] { saved = store.save(state_.state(), at_step(round)); }},
-              {&raw_early_, [&] { raw_write(early, state_, rank, WriteBack::early); }}},
-             [&] { come_to_rest(); });
+    run_round(round,
+              {{&raw_write_, [&] { raw_write(raw, state_, rank, WriteBack::at_the_end); }},
+               {&save_, [&] { saved = store.save(state_.state(), at_step(round)); }},
+               {&raw_early_, [&] { raw_write(early, state_, rank, WriteBack::early); }}},
+              [&] { wait_until_idle(); });
     const std::function<void()> raw_read_all = [&] { raw_read(raw, state_, rank); };
     const std::function<void()> load_all = [&] {
       checkpoint::read_state(saved, state_.state(), world_, checkpoint::OtherGroups::refuse);
@@ -172,13 +173,14 @@ class Bench {
       drop_from_cache(saved / checkpoint::state_name);
     }
     const auto nothing = [] {};
-    in_turns(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}}, [&] { come_to_rest(); });
+    run_round(round, {{&raw_cold_, raw_read_all}, {&load_cold_, load_all}},
+              [&] { wait_until_idle(); });
     for (int again = 0; again < rounds; ++again)
-      in_turns(again, {{&raw_read_, raw_read_all}, {&load_, load_all}}, nothing);
+      run_round(again, {{&raw_read_, raw_read_all}, {&load_, load_all}}, nothing);
     const auto manifest = checkpoint::read_manifest(saved);
-    in_turns(round, {{&verify_, [&] { checkpoint::verify_written(saved, manifest, world_); }}},
-             nothing);
-    // Here, so that no time holds the removal of an older file.
+    run_round(round, {{&verify_, [&] { checkpoint::verify_written(saved, manifest, world_); }}},
+              nothing);
+    // Here, so that no measurement includes the removal of an older file.
     world_.barrier();
     if (rank == 0) {
       fs::remove(raw);
@@ -191,7 +193,7 @@ class Bench {
   /// The stall is what save() takes while none is under way. The first one makes the copy's buffer.
   void asynchronous() {
     std::array<double, 2> stall{};
-    const auto extra = rise_in_mib(world_, [&] {
+    const auto extra = peak_increase_mib(world_, [&] {
       checkpoint::Store store(folder_ / "checkpoints", {.keep = 1, .async = true}, world_);
       for (std::size_t i = 0; i < stall.size(); ++i) {
         stall[i] = seconds_of(world_, [&] {

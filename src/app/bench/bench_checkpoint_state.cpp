@@ -60,12 +60,12 @@ RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes
   }
 }
 
-/// A piece of random numbers, repeated: drawing them all would take longer than the benchmark.
+/// A block of random values, repeated: drawing all would take longer than the benchmark.
 void RandomState::fill() const {
   constexpr std::int64_t filled = 4 << 20;
-  auto* numbers = reinterpret_cast<float*>(buffer_.data());
+  auto* values = reinterpret_cast<float*>(buffer_.data());
   const auto count = std::min(buffer_.bytes(), filled);
-  fill_normal(numbers, 0, count / 4, 1, fmt::format("bench {}", rank_), 1.0F);
+  fill_normal(values, 0, count / 4, 1, fmt::format("bench {}", rank_), 1.0F);
   for (std::int64_t at = count; at < buffer_.bytes(); at += count)
     std::copy_n(buffer_.data(), std::min(count, buffer_.bytes() - at), buffer_.data() + at);
 }

@@ -36,7 +36,7 @@ class RandomState {
 
 enum class WriteBack : bool { at_the_end, early };
 
-/// One file shared by all ranks, each with its part of it, as a checkpoint has it.
+/// One file shared by all ranks, each with its part, as in a checkpoint.
 void raw_write(const std::filesystem::path& path, const RandomState& state, int rank,
                WriteBack write_back);
 /// Reads this rank's part of it back into the state.

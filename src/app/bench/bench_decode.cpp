@@ -32,14 +32,14 @@ model::LlamaConfig shape(std::int64_t hidden, std::int64_t intermediate, std::in
   return config.resolved();
 }
 
-/// Bytes/s of reading `numbers` once from the first to the last on all threads, each a part of its
-/// own: what a pass over the weights cannot exceed. On a GPU that of a copy.
-double measured_read_rate(const Tensor& numbers) {
+/// Bytes/s of reading `data` once by all threads, each a part: the limit of a pass over the
+/// weights. On a GPU that of a copy.
+double measured_read_rate(const Tensor& data) {
   if (device::compute_stream().on_gpu()) return measured_memory_rate();
   using ops::cpu::Vec;
   constexpr std::int64_t block = 4096;
-  const auto* from = numbers.as<float>();
-  const auto blocks = numbers.numel() / block;
+  const auto* from = data.as<float>();
+  const auto blocks = data.numel() / block;
   volatile float sink = 0.0F;
   const auto seconds = shortest(
       [&] {
@@ -59,17 +59,17 @@ double measured_read_rate(const Tensor& numbers) {
   return static_cast<double>(blocks * block * 4) / seconds;
 }
 
-/// Random numbers as a model has them, a piece of them over and over.
+/// Fills the weights with random values, one block of them repeated.
 void fill(const model::ParameterTable& table, const model::FrozenWeights& weights, DType dtype) {
   auto& stream = device::compute_stream();
   const RandomMatrix piece(dtype, 1, 1 << 20, 0.02F);
-  const Tensor numbers = Tensor(piece).reshape({1 << 20});
+  const Tensor values = Tensor(piece).reshape({1 << 20});
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto count = table.parameters[i].numel();
     const Tensor all = weights.values(static_cast<model::ParameterId>(i)).reshape({count});
-    for (std::int64_t first = 0; first < count; first += numbers.numel()) {
-      const auto part = std::min(numbers.numel(), count - first);
-      ops::copy(stream, all.slice(first, part), numbers.slice(0, part));
+    for (std::int64_t first = 0; first < count; first += values.numel()) {
+      const auto part = std::min(values.numel(), count - first);
+      ops::copy(stream, all.slice(first, part), values.slice(0, part));
     }
   }
 }
@@ -108,10 +108,10 @@ void decode(const char* name, const model::LlamaConfig& config, DType dtype) {
 }  // namespace
 
 int bench_decode(const std::string& device) {
-  use_lone_device(device);
+  use_single_device(device);
   use_faster_bf16_products();
-  fmt::print("One text, token by token behind a prompt of {}, {}; random weights\n\n",
-             prompt_tokens, where());
+  fmt::print("One text, token by token after a prompt of {}, {}; random weights\n\n", prompt_tokens,
+             where());
   fmt::print("{:<14}{:>6}{:>9}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}\n", "shape", "type", "GB",
              "read GB/s", "tokens/s", "GB/s", "of reading", "median", "");
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -33,7 +33,7 @@ const Layer layers_8b[] = {{"qkv", 4096, 6144},
                            {"down", 14336, 4096},
                            {"head", 4096, 128256}};
 
-/// GFLOP/s of the three products of a layer: forward, input gradient, weight gradient.
+/// GFLOP/s of the three GEMMs of a layer: forward, input gradient, weight gradient.
 using Rates = std::array<double, 3>;
 
 Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
@@ -42,7 +42,7 @@ Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   const RandomMatrix x(dtype, tokens, layer.in), y(dtype, tokens, layer.out);
   const RandomMatrix w(dtype, layer.out, layer.in, 0.02F), dw(DType::f32, layer.out, layer.in);
   const auto flops = 2e-9 * static_cast<double>(tokens * layer.in * layer.out);
-  const auto forward = shortest([&] { ops::linear(stream, y, x, w); }, budget);
+  const auto forward = shortest([&] { ops::linear(stream, y, x, w, Accumulate::no); }, budget);
   const auto input =
       shortest([&] { ops::linear_backward_input(stream, x, y, w, Accumulate::no); }, budget);
   const auto weight =
@@ -56,7 +56,7 @@ int candidates_of(DType dtype) {
   return dtype == DType::bf16 ? ops::gemm_candidates() : 1;
 }
 
-/// What training takes of a shape, and the best that the library has for it.
+/// The rate of the algorithm that training uses for a shape, and the best one of the library.
 struct Measured {
   Rates taken, best;
 };
@@ -73,7 +73,7 @@ Measured measure_candidates(const Layer& layer, std::int64_t tokens, DType dtype
   return result;
 }
 
-/// "712 99 %": a rate, and how near it comes to the best where there was a choice.
+/// "712 99 %": a rate, and its fraction of the best where there was a choice.
 std::string cell(double taken, double best, int candidates) {
   if (candidates == 1) return fmt::format("{:.0f}", taken);
   return fmt::format("{:.0f} {:3.0f} %", taken, 100 * taken / best);
@@ -82,7 +82,7 @@ std::string cell(double taken, double best, int candidates) {
 void print_table(const std::string& name, std::span<const Layer> layers, std::int64_t tokens,
                  DType dtype) {
   const auto square = measured_gemm_rate(dtype) / 1e9;
-  fmt::print("\n{}; a large square product: {:.0f} GFLOP/s\n", name, square);
+  fmt::print("\n{}; a large square GEMM: {:.0f} GFLOP/s\n", name, square);
   fmt::print("{:<16}{:>22}{:>14}{:>14}{:>14}\n", "layer", "tokens x in x out", "forward", "dx",
              "dw");
   double best = square;
@@ -129,7 +129,7 @@ void bench_gemm_on_cpu() {
 }  // namespace
 
 int bench_gemm(const std::string& device) {
-  use_lone_device(device);
+  use_single_device(device);
   if (device::compute_stream().on_gpu())
     bench_gemm_on_gpu();
   else

@@ -36,11 +36,24 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   const RandomMatrix x(dtype, M, D), y(dtype, M, D), delta(dtype, M, D), w(dtype, 1, D);
   const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D), table(DType::f32, T, E);
   const Tensor weight = Tensor(w).reshape({D});
-  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory,
-             [&] { ops::rms_norm(stream, y, inverse, x, x, delta, weight, 1e-5F); });
+  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory, [&] {
+    ops::rms_norm(stream, {.x = x,
+                           .delta = delta,
+                           .sum = x,
+                           .w = weight,
+                           .eps = 1e-5F,
+                           .y = y,
+                           .inverse_rms = inverse});
+  });
   print_rate("rms_norm backward", dtype, 3 * M * D * b, memory, [&] {
-    ops::rms_norm_backward(stream, delta, Accumulate::no, Tensor(dw).reshape({D}), Accumulate::yes,
-                           y, x, inverse, weight);
+    ops::rms_norm_backward(stream, {.x = x,
+                                    .w = weight,
+                                    .inverse_rms = inverse,
+                                    .dy = y,
+                                    .dx = delta,
+                                    .accumulate_dx = Accumulate::no,
+                                    .dw = Tensor(dw).reshape({D}),
+                                    .accumulate_dw = Accumulate::yes});
   });
   print_rate("rope", dtype, 2 * M * D * b, memory,
              [&] { ops::rope(stream, y, table, Tensor(), E, ops::Rotation::forward); });
@@ -56,16 +69,16 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   const auto b = size_of(dtype);
   const RandomTokens tokens(chunk, V);
   const RandomMatrix logits(dtype, chunk, V), losses(DType::f32, 1, chunk);
-  // The gradient overwrites the logits, so later calls see other numbers; none takes another path
-  // for that.
+  // The gradient overwrites the logits, so later calls read other values; the time does not depend
+  // on them.
   print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
     ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
   });
   const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
   print_rate("embedding", dtype, 2 * chunk * D * b, memory,
-             [&] { ops::embedding(stream, x, tokens, table); });
+             [&] { ops::embedding(stream, x, tokens, table, 0); });
   print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
-             [&] { ops::embedding_backward(stream, dtable, x, tokens, Accumulate::no); });
+             [&] { ops::embedding_backward(stream, dtable, x, tokens, 0, Accumulate::no); });
 }
 
 void elementwise(double memory) {
@@ -84,7 +97,7 @@ void elementwise(double memory) {
   print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
 }
 
-/// The FLOPs that causality leaves: 2 products forward, 5 backward, of T (T + 1) / 2 scores a head.
+/// The FLOPs of causal attention: 2 matmuls forward, 5 backward, of T (T + 1) / 2 scores a head.
 void attention(const Shapes& shapes, DType dtype, double peak) {
   auto& stream = device::compute_stream();
   const auto& s = shapes.attention;
@@ -99,28 +112,25 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
   const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
   const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
                        static_cast<double>(s.sequence * (s.sequence + 1));
-  const auto forward = shortest(
-      [&] { ops::attention(stream, out, log_sum_exp, q(qkv), k(qkv), v(qkv), Tensor(), s); }, 0.5);
-  const auto backward = shortest(
-      [&] {
-        ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv),
-                                out, log_sum_exp, delta, Tensor(), s);
-      },
-      0.5);
+  const ops::AttentionCall call{
+      .shape = s, .q = q(qkv), .k = k(qkv), .v = v(qkv), .out = out, .log_sum_exp = log_sum_exp};
+  const ops::AttentionGradients gradients{
+      .dout = dout, .dq = q(dqkv), .dk = k(dqkv), .dv = v(dqkv), .delta = delta};
+  const auto forward = shortest([&] { ops::attention(stream, call); }, 0.5);
+  const auto backward = shortest([&] { ops::attention_backward(stream, call, gradients); }, 0.5);
   const auto print = [&](const char* name, double rate) {
     fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
                100.0 * rate / peak);
   };
   print("attention", 2.0 * product / forward);
   print("attention backward", 5.0 * product / backward);
-  fmt::print("attention by {}\n",
-             ops::attention_name(stream, out, q(qkv), k(qkv), v(qkv), Tensor(), s));
+  fmt::print("attention by {}\n", ops::attention_name(stream, call));
 }
 
 }  // namespace
 
 int bench_ops(const std::string& device) {
-  use_lone_device(device);
+  use_single_device(device);
   const bool on_gpu = device::compute_stream().on_gpu();
   const Shapes& s = on_gpu ? of_8b : of_100m;
   const auto memory = measured_memory_rate();
@@ -132,7 +142,7 @@ int bench_ops(const std::string& device) {
     norm_and_activation(s, dtype, memory);
     vocabulary(s, dtype, memory);
   }
-  fmt::print("Above 100 % the numbers stay in the last-level cache.\n");
+  fmt::print("Above 100 % the data stay in the last-level cache.\n");
   const auto peak = [&](DType dtype) {
     return on_gpu ? measured_gemm_rate(dtype) : measured_fma_rate();
   };

@@ -36,13 +36,13 @@ using Row = std::pair<const char*, train::StepRecord>;
 void print_table(const train::Setup& setup, double gemm_rate, const std::vector<Row>& rows) {
   const auto& in = setup.inputs;
   const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
-  const double flops = 6.0 * static_cast<double>(setup.table->numel_in_products()) * tokens;
+  const double flops = 6.0 * static_cast<double>(setup.table->matmul_numel()) * tokens;
   const double floor = flops / gemm_rate;
   fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
              name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
              comm::to_string(setup.mesh));
   fmt::print("floor: 6 x {} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
-             setup.table->numel_in_products(), tokens, flops, gemm_rate / 1e9, floor);
+             setup.table->matmul_numel(), tokens, flops, gemm_rate / 1e9, floor);
   fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
              "MFU");
   for (const auto& [name, r] : rows)
@@ -68,13 +68,13 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
   const auto steps = inputs.train.steps;
-  comm::agree(world, [&] {  // every rank sees the same, one reports
+  comm::agree(world, [&] {  // every rank finds the same error, one reports it
     validate(steps >= 2, "bench step needs train.steps of at least 2, not {}", steps);
     if (tune_gemms.empty()) return;
     validate(device::kind() == device::Kind::cuda,
-             "--tune-gemms is for GPUs: the CPU's products have one algorithm each");
-    inputs.train.steps *= 2;          // as many again, tuned
-    inputs.train.gemm_table.clear();  // found anew
+             "--tune-gemms is for GPUs: the CPU's GEMMs have one algorithm each");
+    inputs.train.steps *= 2;          // the second half tuned
+    inputs.train.gemm_table.clear();  // tuned again
   });
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {

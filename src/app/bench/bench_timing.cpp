@@ -20,20 +20,20 @@ std::string where() {
 
 RandomMatrix::RandomMatrix(DType dtype, std::int64_t rows, std::int64_t cols, float spread)
     : buffer_(rows * cols * size_of(dtype)), view_(buffer_.tensor(dtype, {rows, cols})) {
-  // A piece of random numbers, repeated: drawing them all would take longer than the benchmark.
+  // A block of random values, repeated: drawing all would take longer than the benchmark.
   const auto piece = std::min<std::int64_t>(rows * cols, 1 << 20);
   std::vector<float> drawn(static_cast<std::size_t>(piece));
   fill_normal(drawn.data(), 0, piece, 1, "bench", spread);
   auto& stream = device::compute_stream();
   const device::Buffer random(piece * 4);
-  const auto numbers = random.tensor(DType::f32, {piece});
-  device::upload(stream, numbers, drawn.data());
+  const auto values = random.tensor(DType::f32, {piece});
+  device::upload(stream, values, drawn.data());
   const auto all = view_.reshape({rows * cols});
   for (std::int64_t first = 0; first < rows * cols; first += piece) {
     const auto count = std::min(piece, rows * cols - first);
-    ops::copy(stream, all.slice(first, count), numbers.slice(0, count));
+    ops::copy(stream, all.slice(first, count), values.slice(0, count));
   }
-  stream.record().wait();  // `random` goes
+  stream.record().wait();  // before `random` is destroyed
 }
 
 RandomTokens::RandomTokens(std::int64_t count, std::int64_t vocabulary)
@@ -48,7 +48,7 @@ double measured_gemm_rate(DType dtype) {
   auto& stream = device::compute_stream();
   const std::int64_t n = stream.on_gpu() ? 8192 : 1024;
   const RandomMatrix c(dtype, n, n), a(dtype, n, n), b(dtype, n, n);
-  const auto seconds = shortest([&] { ops::linear(stream, c, a, b); });
+  const auto seconds = shortest([&] { ops::linear(stream, c, a, b, Accumulate::no); });
   return 2.0 * static_cast<double>(n * n * n) / seconds;
 }
 

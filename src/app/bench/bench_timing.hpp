@@ -12,9 +12,8 @@
 namespace llamesh::app {
 
 /// The shortest of the calls of `work` that fit into `budget` seconds (at least three), in seconds.
-/// The shortest, since whatever else the machine does can only make a call longer. On a GPU
-/// short calls go into the compute stream ten at a time, so that their launching is not what is
-/// measured.
+/// The shortest, since other load can only make a call longer. On a GPU short calls are enqueued
+/// ten at a time, so that the launch overhead is not what is measured.
 template <class Work>
 double shortest(const Work& work, double budget = 0.25) {
   using Clock = std::chrono::steady_clock;
@@ -40,7 +39,7 @@ double shortest(const Work& work, double budget = 0.25) {
 /// "2 threads", or the GPU's description.
 std::string where();
 
-/// A matrix of random numbers that owns its memory.
+/// A random matrix that owns its memory.
 class RandomMatrix {
  public:
   RandomMatrix(DType dtype, std::int64_t rows, std::int64_t cols, float spread = 1.0F);

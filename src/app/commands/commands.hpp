@@ -10,7 +10,7 @@
 /// prints.
 namespace llamesh::app {
 
-/// How a command prints its result: for people, or one JSON object (docs/json.md).
+/// How a command prints its result: as text, or as one JSON object (docs/json.md).
 enum class Output : bool { text, json };
 
 struct TrainArguments {
@@ -20,7 +20,7 @@ struct TrainArguments {
   bool print_mesh = false;
   bool print_units = false;
   bool print_all = false;       ///< of the units: equal layers are not folded
-  int ranks = 0;                ///< prints of a launch on paper; 0: of this one
+  int ranks = 0;                ///< of a planned launch, for the prints; 0: this launch
   int ranks_per_node = 0;       ///< of its machines; 0: one machine
   std::string device = "auto";  ///< auto, cpu, cuda
   bool check = false;           ///< looks at the nodes (train/preflight.hpp) instead of training
@@ -47,7 +47,7 @@ struct GenerateArguments {
   std::int64_t max_tokens = 128;
   model::SamplingOptions sampling;
 };
-/// Continues a prompt, token by token, on the terminal. Stops behind the end-of-text token.
+/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token.
 int generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
@@ -62,8 +62,8 @@ struct EvaluateArguments {
   Output output = Output::text;
 };
 /// The mean loss, the perplexity and, for text, the bits per byte of a model over files, cut into
-/// sequences as a run's validation data is, documents parted where the model's run parted them.
-/// Under mpirun the ranks share the sequences.
+/// sequences as a run's validation data are, with a document mask if the model's run had one. Under
+/// mpirun the ranks share the sequences.
 int evaluate(const EvaluateArguments& arguments);
 
 struct TokenizeArguments {
@@ -85,7 +85,7 @@ int tokenize(const TokenizeArguments& arguments);
 int inspect(const std::string& name, Output output);
 
 /// Reads every byte of a checkpoint (of a run: its newest one) and compares it with its checksums,
-/// or every tensor of a Hugging Face folder or .safetensors file, whose numbers have to be finite.
+/// or every tensor of a Hugging Face folder or .safetensors file, whose elements must be finite.
 /// Returns 0 only if all is good, else prints what is not and returns 74. No MPI needed.
 int verify(const std::string& name, Output output);
 

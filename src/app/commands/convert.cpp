@@ -56,8 +56,8 @@ Origin origin_if_known(const fs::path& checkpoint) {
   }
 }
 
-/// Finds what goes into the folder with the weights, if it is still there. The tokenizer is that
-/// of the run's data; where they are bytes, or ids, it is that of the folder the model came from.
+/// Finds the files that are exported with the weights, if they still exist. The tokenizer is that
+/// of the run's data; where these are bytes, or ids, that of the folder from which the model came.
 void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
   const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;

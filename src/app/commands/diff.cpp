@@ -77,7 +77,7 @@ class Findings {
                   const TensorSource::Entry& b) {
     add({{"name", name}, {"shape_a", a.shape}, {"shape_b", b.shape}}, "of another shape");
   }
-  /// The verdict over so many tensors of the first; whether all are equal.
+  /// Prints the result for `tensors` compared tensors; returns whether all are equal.
   bool conclude(const std::string& a, const std::string& b, std::size_t tensors) const {
     const bool equal = different_.empty();
     if (output_ == Output::json)

@@ -44,7 +44,7 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   };
   Sum sum;
   for (std::int64_t k = 0; k < data.batches(); ++k) {
-    comm::agree(world, [&] { data.read(k, batch); });  // a bad file is met by several ranks
+    comm::agree(world, [&] { data.read(k, batch); });  // several ranks may read a bad file
     llama.evaluate(model.weights,
                    {reachable(tokens, batch.tokens), reachable(targets, batch.targets),
                     reachable(document_starts, batch.document_starts)});
@@ -62,7 +62,7 @@ data::Format format_of(const EvaluateArguments& arguments) {
   return count == 0 ? data::Format::text : data::Format::jsonl;
 }
 
-/// That of headerless files has to be said.
+/// Headerless files need --token-dtype.
 data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   if (arguments.token_dtype == "uint16") return data::TokenDtype::uint16;
   if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
@@ -74,7 +74,7 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   return data::TokenDtype::from_header;
 }
 
-/// The files are read as the model was trained to read, as far as that can be.
+/// Reads the files as the model's training data were read, as far as possible.
 data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
   data::DataOptions options = model.data;
   options.format = format_of(arguments);

@@ -43,7 +43,7 @@ int generate(const GenerateArguments& arguments) {
   validate(arguments.max_tokens >= 1 && arguments.max_tokens <= most_tokens,
            "--max-tokens is {}; give 1 to {}", arguments.max_tokens, most_tokens);
   const auto prompt = prompt_of(arguments);
-  use_lone_device(arguments.device);
+  use_single_device(arguments.device);
   device::advise_on_memory(
       "the weights take half of it with --dtype bf16, the rest grows with the prompt and "
       "--max-tokens");
@@ -66,10 +66,10 @@ int generate(const GenerateArguments& arguments) {
                          std::ssize(tokens) + arguments.max_tokens, dtype);
   print_now(prompt);
   tokenizer::TextStream text(*tokenizer);
-  // The prompt is not printed as it comes out of the tokens, but what follows begins in its midst.
+  // The prompt is printed as given, not as decoded, but decoding of what follows starts within it.
   for (const auto id : encoded) text.push(id);
   const auto start = Clock::now();
-  // Ids that the tokenizer does not have are padding of the vocabulary.
+  // Ids beyond the tokenizer's are padding of the vocabulary.
   const auto known = static_cast<std::size_t>(tokenizer->vocab_size());
   auto logits = decoder.feed(tokens);
   const double prompt_seconds = seconds_since(start);
@@ -82,7 +82,7 @@ int generate(const GenerateArguments& arguments) {
     if (made < arguments.max_tokens) logits = decoder.feed({&id, 1});
   }
   print_now(text.finish() + "\n");
-  // The first token comes out of the prompt's own pass.
+  // The first token is from the prompt's forward pass.
   const double seconds = seconds_since(start) - prompt_seconds;
   const auto passes = static_cast<double>(made - 1);
   if (made > 1)

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What something is, for people and for programs.
+/// The description of a path, as text and as JSON.
 struct Description {
   std::string text;
   Json json;
@@ -31,7 +31,7 @@ struct Description {
   }
 };
 
-/// The tensors of a source, and how much there is of them.
+/// The tensors of a source, and their total size.
 void describe_tensors(const TensorSource& source, Description& to) {
   std::int64_t total = 0;
   auto tensors = Json::array();

@@ -12,7 +12,7 @@
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
 #include "tokenizer/encode_documents.hpp"
-#include "train/terminal/progress.hpp"
+#include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -47,7 +47,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Encodes file after file into the output and says how far it is.
+/// Encodes the files in order into the output and shows its progress.
 class Work {
  public:
   Work(const TokenizeArguments& arguments, const tokenizer::Tokenizer& tokenizer, std::size_t bytes)
@@ -57,7 +57,7 @@ class Work {
         all_bytes_(bytes),
         output_(arguments.output, tokenizer.vocab_size()) {}
 
-  /// Text files that follow one another are worked on together.
+  /// Consecutive text files are encoded together.
   void add_text(const data::MappedFile& file) {
     note_end(tokenizer_.suffix_ids());
     split(text_of(file), arguments_.separator, waiting_);
@@ -129,7 +129,7 @@ class Work {
   std::size_t all_bytes_;
   data::TokenFileWriter output_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  train::Progress progress_{0, steps, steps / 10};
+  train::ProgressBar progress_{0, steps, steps / 10};
   std::vector<std::string_view> waiting_;  ///< documents of text
   std::optional<std::int32_t> end_;        ///< id with which every document ends, if there is one
   bool any_file_ = false;

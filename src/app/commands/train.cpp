@@ -24,8 +24,9 @@ bool prints(const TrainArguments& asked) {
   return asked.print_config || asked.print_mesh || asked.print_units;
 }
 
-/// Prints what was asked for of the inputs' text and the setup.
-void print_asked(const TrainArguments& asked, const std::string& text, const train::Setup& setup) {
+/// Prints the inputs or parts of the setup, by the --print options.
+void print_requested(const TrainArguments& asked, const std::string& text,
+                     const train::Setup& setup) {
   if (asked.print_config) fmt::print("{}", text);
   if (asked.print_mesh) fmt::print("{}", comm::describe(setup.mesh, setup.topology));
   if (asked.print_units)
@@ -39,33 +40,31 @@ void refuse_launch(int ranks) {
   const auto launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
   // That variable alone is a shell inside an allocation.
   if (launch.ranks <= 1 || launch.variable == "SLURM_NTASKS") return;
-  refuse(launch,
-         fmt::format("--ranks {} is of a launch on paper, but {} ranks were launched ({}); start "
-                     "one process without mpirun or srun, or leave --ranks out",
-                     ranks, launch.ranks, launch.variable));
+  refuse(launch, fmt::format("--ranks {} plans a launch, but {} ranks were launched ({}); start "
+                             "one process without mpirun or srun, or leave --ranks out",
+                             ranks, launch.ranks, launch.variable));
 }
 
-/// The prints of a launch that does not take place, of --ranks. Data and weights are not looked at.
-int print_on_paper(const TrainArguments& asked) {
+/// The prints of a planned launch (--ranks). Data and weights are not read.
+int print_planned(const TrainArguments& asked) {
   refuse_launch(asked.ranks);
   validate(prints(asked),
-           "--ranks is of a launch on paper: it goes with --print-mesh, --print-units or "
+           "--ranks plans a launch: it needs --print-mesh, --print-units or "
            "--print-config; to train, start the ranks by mpirun -n {}",
            asked.ranks);
-  validate(!asked.check,
-           "--check looks at nodes, and --ranks is of a launch on paper; leave one out");
+  validate(!asked.check, "--check tests nodes, and --ranks plans a launch; leave one out");
   const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
   const int per_machine = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
-  print_asked(asked, config::to_yaml(inputs),
-              train::lay_out(inputs, comm::topology_on_paper(asked.ranks, per_machine,
-                                                             inputs.mesh.ranks_per_node)));
+  print_requested(asked, config::to_yaml(inputs),
+                  train::plan_setup(inputs, comm::planned_topology(asked.ranks, per_machine,
+                                                                   inputs.mesh.ranks_per_node)));
   return 0;
 }
 
 }  // namespace
 
 int train(const TrainArguments& arguments) {
-  if (arguments.ranks > 0) return print_on_paper(arguments);
+  if (arguments.ranks > 0) return print_planned(arguments);
   train::Startup startup;
   const comm::MpiSession session;
   startup.end_phase("MPI_Init");
@@ -78,7 +77,7 @@ int train(const TrainArguments& arguments) {
   startup.end_phase("inputs and data");
 
   if (prints(arguments)) {
-    if (world.rank() == 0) print_asked(arguments, text, setup);
+    if (world.rank() == 0) print_requested(arguments, text, setup);
     return 0;
   }
 

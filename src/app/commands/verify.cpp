@@ -44,11 +44,11 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
         const auto bad =
             std::ranges::count_if(values, [](float value) { return !std::isfinite(value); });
         if (bad > 0)
-          faults.push_back(fmt::format("{}: {} of {} numbers are not finite",
+          faults.push_back(fmt::format("{}: {} of {} elements are not finite",
                                        checkpoint::shown(entry.name), bad, values.size()));
       });
   });
-  // Where a file is at fault, both have found it.
+  // Both checks find a damaged file.
   faults.erase(std::unique(faults.begin(), faults.end()), faults.end());
   return faults;
 }

@@ -42,10 +42,10 @@ std::string draw(const Chart& chart);
 /// Ticks at 1, 2 or 5 times a power of ten within [low, high], about `count` of them.
 std::vector<double> nice_ticks(double low, double high, int count);
 
-/// A number for people: 1234567 -> "1.23 M"; three significant digits.
+/// A number for display: 1234567 -> "1.23 M"; three significant digits.
 std::string compact(double value);
 
-/// &, <, > and quotes made harmless for HTML.
+/// Escapes &, <, > and quotes for HTML.
 std::string escaped(const std::string& text);
 
 }  // namespace llamesh::app

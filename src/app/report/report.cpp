@@ -27,8 +27,8 @@ std::vector<Point> points_of(const RunMetrics& run, const Field& field) {
   return points;
 }
 
-/// Mean over about `span` points around each, fewer towards the ends so that it lags nowhere; gaps
-/// are passed over.
+/// Mean over about `span` points around each, fewer towards the ends so that it does not lag; gaps
+/// are skipped.
 std::vector<Point> smoothed(const std::vector<Point>& points, std::size_t span) {
   std::vector<Point> out;
   for (const Point& p : points)

@@ -56,7 +56,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
   }
 }
 
-/// A null where it is no JSON.
+/// Null where it is not JSON.
 json parsed(std::string_view line) {
   try {
     return parse_json(line, "metrics.jsonl");
@@ -91,7 +91,7 @@ RunMetrics read_metrics(const std::filesystem::path& file) {
            "{} is not there; give the folder of a run that llamesh train has written",
            file.string());
   RunMetrics run;
-  // A line that has not ended is that of a run that was killed, or is writing now.
+  // An unterminated line is of a run that was killed, or is being written now.
   for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
     if (!line.empty() && !add_line(line, run) && ended) ++run.unreadable;
   });

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a Hugging Face folder may hold of its tokenizer: the vocabulary, and what is said about it.
+/// The tokenizer files of a Hugging Face folder: vocabulary and configuration.
 constexpr std::array vocabulary_files = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                          "merges.txt"};
 constexpr std::array companion_files = {"tokenizer_config.json", "special_tokens_map.json",
@@ -64,7 +64,7 @@ void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descrip
   for_each_range(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
     bytes.resize(values.size() * static_cast<std::size_t>(size_of(type)));
     const auto lost = from_floats(type, values, bytes.data());
-    validate(lost == 0, "{} numbers of {} are too large for {}; export with --dtype {}", lost,
+    validate(lost == 0, "{} elements of {} are too large for {}; export with --dtype {}", lost,
              tensor.name, tensor.dtype, type == StoredType::f16 ? "bf16" : "fp32");
     file.write(tensor.begin + begin * size_of(type), bytes.data(), std::ssize(bytes));
   });

@@ -13,17 +13,17 @@ namespace llamesh::checkpoint {
 
 struct ExportOptions {
   StoredType type = StoredType::f32;
-  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of numbers in one file
-  /// A Hugging Face folder, from which come generation_config.json and what config.json says beside
-  /// the shape; empty: none.
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file
+  /// A Hugging Face folder, from which generation_config.json and the keys of config.json other
+  /// than the shape are taken; empty: none.
   std::filesystem::path source;
   /// What tokenizer::open_tokenizer takes: a folder of which all tokenizer files are copied, or a
-  /// .model or .json that becomes tokenizer.model or tokenizer.json, with what lies beside it about
-  /// its special tokens; empty: none.
+  /// .model or .json that becomes tokenizer.model or tokenizer.json, with the files in its folder
+  /// about its special tokens; empty: none.
   std::filesystem::path tokenizer;
 };
 
-/// A file of an exported folder: where its tensors lie in it.
+/// A file of an exported folder and its tensors' offsets.
 struct ExportFile {
   std::string name;  ///< model.safetensors, or model-00001-of-00003.safetensors
   std::string header;
@@ -31,8 +31,8 @@ struct ExportFile {
   std::int64_t bytes;  ///< of the whole file
 };
 
-/// Deals tensors, of which name and shape are set, to files of at most `max_bytes` of numbers each,
-/// in their order; a larger tensor has a file of its own. Pure.
+/// Divides tensors, of which name and shape are set, among files of at most `max_bytes` of data
+/// each, in order; a larger tensor gets a separate file. Pure.
 std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
                                     std::int64_t max_bytes);
 

@@ -20,7 +20,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Zeros to read: private pages that nobody has written are all the system's one page of zeros.
+/// Zeros to read: private pages that were never written all map to the system's zero page.
 class Zeros {
  public:
   explicit Zeros(std::int64_t bytes)
@@ -45,14 +45,14 @@ class Zeros {
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                const std::string& config, const std::string& version,
                const comm::Communicator& world) {
-  // As text, so that one rank reads the file; what it does not say is of no use to a model.
+  // As text, so that one rank reads the file; keys that it lacks are not used.
   const auto model_config =
       comm::on_rank_0(world, [&] { return to_config_json(read_hf_config(folder)); });
   const auto table = model::parameter_table(parse_config_json(model_config, "config.json"));
   const comm::ParallelDims mesh({{"shard", world.size()}});
   const sharding::ShardLayout layout(table, sharding::make_units(table, {}), mesh);
 
-  const device::Buffer masters(layout.shard_numel() * size_of(DType::f32));
+  const device::Buffer weights(layout.shard_numel() * size_of(DType::f32));
   std::int64_t largest = 0;
   for (const auto& unit : layout.units()) largest = std::max(largest, unit.shard_numel);
   const Zeros zeros(largest * size_of(DType::f32));
@@ -63,7 +63,7 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
                {moment_group(optim::adamw_moments[1]), {}}}};
   std::int64_t at = 0;
   for (const auto& unit : layout.units()) {
-    state.groups[0].shards.push_back(masters.tensor(DType::f32, {unit.shard_numel}, at));
+    state.groups[0].shards.push_back(weights.tensor(DType::f32, {unit.shard_numel}, at));
     at += unit.shard_numel * size_of(DType::f32);
     for (const auto group : {1U, 2U})
       state.groups[group].shards.push_back(zeros.tensor(unit.shard_numel));

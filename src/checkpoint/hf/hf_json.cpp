@@ -16,7 +16,7 @@ constexpr int max_depth = 32;
 /// through all of them, so that an object takes time by the square of their number.
 constexpr std::size_t max_keys = 20'000;
 
-/// Looks at the keys and at the depth while the text is being parsed.
+/// Checks the keys and the depth while the text is being parsed.
 class Guard {
  public:
   explicit Guard(const std::string& name) : name_(name) {}

@@ -5,9 +5,8 @@
 
 namespace llamesh::checkpoint {
 
-/// JSON from a stranger: one object, at most 32 levels deep, no key twice, at most 20000
-/// keys in an object. Anything else is a user
-/// error of one line in which `name` stands for the file.
+/// Parses untrusted JSON: one object, at most 32 levels deep, no key twice, at most 20000 keys in
+/// an object. Anything else is a user error of one line; `name` is the file's name for messages.
 nlohmann::ordered_json parse_json(const std::string& text, const std::string& name);
 
 }  // namespace llamesh::checkpoint

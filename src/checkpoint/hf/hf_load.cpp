@@ -44,7 +44,8 @@ BoxRange range_of(const Transfer& transfer, const State& state) {
 }
 
 /// Fills elements [at, at + count) of a transfer with what `make` writes: in place where the host
-/// can, else part by part through `spare`. make(done, values): of these, those from `done` on.
+/// can access it, else part by part through `spare`. make(done, values): of these, those from
+/// `done` on.
 template <class Make>
 void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
@@ -58,7 +59,8 @@ void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::ve
   }
 }
 
-/// Fills what of `transfers` lies in elements [begin, ...) of a parameter, whose bytes are at hand.
+/// Fills those parts of `transfers` that are in elements [begin, ...) of a parameter, given the
+/// bytes of these.
 void take(const std::vector<Transfer>& transfers, const State& state, std::size_t parameter,
           StoredType type, std::int64_t begin, const std::string& bytes) {
   const auto count = std::ssize(bytes) / size_of(type);

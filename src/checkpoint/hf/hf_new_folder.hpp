@@ -6,8 +6,8 @@
 
 namespace llamesh::checkpoint {
 
-/// A folder that all ranks fill under a temporary name beside its own; it appears when it is
-/// committed, and not at all otherwise.
+/// A folder that all ranks fill under a temporary name in the same parent folder; it gets its name
+/// when it is committed, else it is removed.
 class NewFolder {
  public:
   /// Makes the temporary folder. Throws a user error when the name is taken. Collective.

@@ -14,7 +14,7 @@ enum class ReadBy : std::uint8_t {
 /// `model.hf`, `model.load_weights` and `model.load` of the inputs.
 struct PretrainedOptions {
   std::string hf;             ///< a Hugging Face folder; empty: none
-  bool load_weights = false;  ///< whether a run that starts afresh takes its weights from there
+  bool load_weights = false;  ///< whether a run without a checkpoint starts from its weights
   ReadBy load = ReadBy::each_rank;
 };
 

@@ -14,8 +14,8 @@
 namespace llamesh::checkpoint {
 
 /// The tensors of a Hugging Face folder: model.safetensors, or the files that
-/// model.safetensors.index.json names. Files are opened when they are first needed. Whatever is
-/// wrong with them is a user error (exit 78) that names file and tensor.
+/// model.safetensors.index.json names. Files are opened when they are first needed. Any fault in
+/// them is a user error (exit 78) that names file and tensor.
 class HfWeights {
  public:
   explicit HfWeights(std::filesystem::path folder);
@@ -29,8 +29,7 @@ class HfWeights {
   void read(const std::string& name, std::int64_t begin, std::span<float> values) const;
 
   /// Opens every file, and throws unless they hold exactly the parameters of the table, by name and
-  /// shape. Buffers of rotary embeddings are passed over, and the head of a tied model where it is
-  /// written out.
+  /// shape. Buffers of rotary embeddings are skipped, as is a tied model's head where it is stored.
   void check_fits(const model::ParameterTable& table) const;
 
   const std::vector<std::string>& files() const { return files_; }
@@ -46,7 +45,7 @@ class HfWeights {
 };
 
 /// Fills the group "/model" of every rank's state, which comes first in it, from a folder.
-/// Collective; on an error every rank throws. A tied model's head, where it is written out, must be
+/// Collective; on an error every rank throws. A tied model's head, where it is stored, must equal
 /// the embedding.
 void load_hf_weights(const std::filesystem::path& folder, const State& state,
                      const comm::Communicator& world, ReadBy by);

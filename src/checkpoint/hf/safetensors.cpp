@@ -10,8 +10,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Tells the system that a mapped range has been read: it is not of this process's memory any more
-/// and stays in the page cache.
+/// Unmaps the pages of a range that has been read (MADV_DONTNEED); they stay in the page cache.
 void drop_pages(const std::uint8_t* begin, std::int64_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
@@ -19,7 +18,7 @@ void drop_pages(const std::uint8_t* begin, std::int64_t bytes) {
   ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-/// Converts out of the mapping, of which only a part is in memory at a time.
+/// Converts from the mapping, of which only a part is resident at a time.
 void convert(StoredType type, const std::uint8_t* from, std::span<float> values) {
   constexpr std::size_t at_a_time = std::size_t{8} << 20U;
   for (std::size_t at = 0; at < values.size(); at += at_a_time) {
@@ -37,7 +36,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
       mapped_(file_),
       tensors_(parse_safetensors(mapped_.bytes(), path.string())) {
   // Read from the disk 2 MiB at a time where the file system can; by pages it takes five times as
-  // long (ext4, Linux 6.18). Where it cannot there is no harm done.
+  // long (ext4, Linux 6.18). Elsewhere this does nothing.
   const auto bytes = mapped_.bytes();
   ::madvise(const_cast<std::uint8_t*>(bytes.data()), bytes.size(), MADV_HUGEPAGE);
   for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
@@ -62,9 +61,8 @@ void SafetensorsFile::read(const StoredTensor& tensor, std::int64_t begin,
           "elements {} to {} are asked of '{}', which has {}", begin, begin + std::ssize(values),
           tensor.name, tensor.numel());
   const auto at = tensor.begin + begin * size_of(*type);
-  // Where nothing is converted the system's own copy is quicker than one out of the mapping, which
-  // has to be paged in (1.0 against 0.7 of memcpy's speed); where something is, it is the other way
-  // round.
+  // Without a conversion read() is faster than a copy from the mapping, which has to be paged in
+  // (1.0 against 0.7 of memcpy's speed); with one it is the other way round.
   if (*type == StoredType::f32)
     file_.read(at, values.data(), static_cast<std::int64_t>(values.size_bytes()));
   else

@@ -13,8 +13,8 @@
 #include "data/mapped_file.hpp"
 
 /// The safetensors format (github.com/huggingface/safetensors): 8 bytes with the length of the
-/// header, the header as JSON, the numbers. Files come from strangers: whatever is wrong with one
-/// is a user error of one line (exit 78) that names the file.
+/// header, the header as JSON, the data. Files are untrusted: any fault in one is a user error of
+/// one line (exit 78) that names the file.
 namespace llamesh::checkpoint {
 
 /// A tensor as the header describes it.
@@ -32,16 +32,16 @@ struct StoredTensor {
 inline constexpr std::int64_t max_safetensors_header = 100'000'000;
 
 /// Reads the header of a whole file and checks it against the file: the length is exact, the
-/// tensors lie one after another without holes or overlaps, and each is as long as its shape and
-/// dtype say. `name` stands for the file in messages. Pure; the numbers are not looked at.
+/// tensors follow one another without holes or overlaps, and each is as long as its shape and dtype
+/// say. `name` is the file's name for messages. Pure; the data are not read.
 std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
                                             const std::string& name);
 
-/// Begin and header of a file that holds these tensors in this order, padded to a multiple of 8
-/// bytes. Sets `begin` and `bytes` of each.
+/// The header, with the length before it, of a file of these tensors in this order, padded to a
+/// multiple of 8 bytes. Sets `begin` and `bytes` of each.
 std::string safetensors_header(std::vector<StoredTensor>& tensors);
 
-/// A name out of a file as it may stand in a message: printable, and not endless.
+/// A name from a file made safe for a message: printable and of limited length.
 std::string shown(std::string_view name);
 
 /// A safetensors file, mapped into memory; the pages are shared by all ranks of the machine. The

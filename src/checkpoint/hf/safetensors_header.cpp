@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t max_dims = 16;
 
-/// Bytes of an element, 0 for types that this is not told about.
+/// Bytes of an element, 0 for unknown types.
 std::int64_t bytes_of_dtype(std::string_view dtype) {
   using Entry = std::pair<std::string_view, std::int64_t>;
   constexpr std::array<Entry, 17> sizes{{{"F32", 4},
@@ -36,8 +36,8 @@ std::int64_t bytes_of_dtype(std::string_view dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-/// Takes the header's JSON value by value and refuses the first that does not belong where it is.
-/// So nothing can nest, and no more memory is used than the tensors need.
+/// A SAX handler of the header's JSON that refuses the first unexpected value. So nothing can nest,
+/// and no more memory is used than the tensors need.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& file) : file_(file) {}
@@ -75,7 +75,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (at_ == At::shape) {
       tensor.shape = numbers_;
     } else {
-      validate(numbers_.size() == 2, "{}: data_offsets of '{}' has {} numbers instead of 2", file_,
+      validate(numbers_.size() == 2, "{}: data_offsets of '{}' has {} values instead of 2", file_,
                shown(tensor.name), numbers_.size());
       validate(numbers_[0] <= numbers_[1],
                "{}: data_offsets of '{}' end at {}, before they begin at {}", file_,
@@ -117,7 +117,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     validate(number <= static_cast<number_unsigned_t>(std::numeric_limits<std::int64_t>::max()),
              "{}: {} of '{}' has {}, which is too large", file_, key_, shown(tensors_.back().name),
              number);
-    validate(numbers_.size() < max_dims, "{}: {} of '{}' has more than {} numbers", file_, key_,
+    validate(numbers_.size() < max_dims, "{}: {} of '{}' has more than {} values", file_, key_,
              shown(tensors_.back().name), max_dims);
     numbers_.push_back(static_cast<std::int64_t>(number));
     return true;
@@ -186,7 +186,7 @@ std::int64_t expected_bytes(const StoredTensor& tensor, const std::string& file)
   std::int64_t bytes = bytes_of_dtype(tensor.dtype);
   validate(bytes > 0, "{}: tensor '{}' has the unknown dtype '{}'", file, shown(tensor.name),
            shown(tensor.dtype));
-  // A zero anywhere makes it empty, whatever the other sizes multiply to.
+  // A zero anywhere makes it empty, even if the other sizes overflow.
   if (std::ranges::find(tensor.shape, 0) != tensor.shape.end()) return 0;
   for (const auto size : tensor.shape)
     validate(!__builtin_mul_overflow(bytes, size, &bytes),
@@ -194,9 +194,9 @@ std::int64_t expected_bytes(const StoredTensor& tensor, const std::string& file)
   return bytes;
 }
 
-/// The tensors must fill the `data` bytes behind the header exactly.
-void check_places(const std::vector<StoredTensor>& tensors, std::int64_t data,
-                  const std::string& file) {
+/// The tensors must fill the `data` bytes after the header exactly.
+void check_layout_is_dense(const std::vector<StoredTensor>& tensors, std::int64_t data,
+                           const std::string& file) {
   std::vector<const StoredTensor*> by_place;
   for (const auto& tensor : tensors) by_place.push_back(&tensor);
   std::ranges::sort(by_place, [](const auto* a, const auto* b) {
@@ -247,13 +247,13 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
   HeaderReader reader(name);
   nlohmann::json::sax_parse(header.begin(), header.end(), &reader);
   auto tensors = reader.take();
-  check_places(tensors, std::ssize(file) - 8 - length, name);
+  check_layout_is_dense(tensors, std::ssize(file) - 8 - length, name);
   for (auto& tensor : tensors) tensor.begin += 8 + length;
   return tensors;
 }
 
 std::string safetensors_header(std::vector<StoredTensor>& tensors) {
-  // Transformers wants to be told that the layout is PyTorch's.
+  // Transformers requires the metadata to say that the layout is PyTorch's.
   nlohmann::ordered_json header{{"__metadata__", {{"format", "pt"}}}};
   std::int64_t at = 0;
   for (auto& tensor : tensors) {

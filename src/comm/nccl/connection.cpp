@@ -11,7 +11,7 @@ namespace llamesh::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto patience = std::chrono::seconds(120);  // of connecting hundreds of nodes
+constexpr auto timeout = std::chrono::seconds(120);  // of connecting hundreds of nodes
 constexpr auto watch_interval = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -32,7 +32,7 @@ Nccl::Connection::~Connection() {
   stop_ = true;
   if (watcher_.joinable()) watcher_.join();
   if (aborted_) return;
-  // While an error unwinds the peers may not come, and a polite end would wait for them.
+  // While an error unwinds the peers may not arrive, and ncclCommFinalize would wait for them.
   if (std::uncaught_exceptions() == 0 && finalized())
     ncclCommDestroy(comm_);
   else
@@ -45,7 +45,7 @@ bool Nccl::Connection::finalized() {
     begin("ncclCommFinalize", "");
     settle(ncclCommFinalize(comm_));
     return true;
-  } catch (const Error&) {  // a failure that matters has been reported by who waited for its result
+  } catch (const Error&) {  // reported already where its result was waited for
     return false;
   }
 }
@@ -64,29 +64,29 @@ void Nccl::Connection::settle(ncclResult_t result) const {
     check(ncclCommGetAsyncError(comm_, &state), describe(state));
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) throw failure(state);
-    if (Clock::now() - start > patience)
+    if (Clock::now() - start > timeout)
       fail(ExitCode::stopped_early,
-           "NCCL has not got done with {} in {} s: a rank is missing or the network between the "
+           "NCCL has not completed {} in {} s: a rank is missing or the network between the "
            "GPUs does not work; set NCCL_DEBUG=INFO to see how far it came",
-           describe(state), patience.count());
+           describe(state), timeout.count());
     std::this_thread::yield();
   }
 }
 
-/// What came up after a call: a peer that died, a link that broke.
+/// Asynchronous errors after a call: a peer that died, a link that broke.
 Error Nccl::Connection::failure(ncclResult_t error) const {
   return {ExitCode::stopped_early,
           fmt::format("{} failed in NCCL: {}", describe(error), ncclGetErrorString(error))};
 }
 
-/// Ends the use of the communicator, with a line; calls_ is held.
+/// Aborts the communicator, with a line; calls_ is held.
 void Nccl::Connection::give_up(const Error& error) {
-  stop_ = true;  // reported once, by the watcher or by who called
+  stop_ = true;  // reported once, by the watcher or by the caller
   spdlog::error("{}; the job ends{}", error.what(),
                 error.code() == ExitCode::stopped_early ? ", submit it again" : "");
   end_process_soon(error.code());
   aborted_ = true;
-  ncclCommAbort(comm_);  // frees what waits on the GPU
+  ncclCommAbort(comm_);  // releases kernels that wait on the GPU
 }
 
 std::string Nccl::Connection::describe(ncclResult_t error) const {
@@ -104,7 +104,7 @@ void Nccl::Connection::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(watch_interval);
     const std::unique_lock lock(calls_, std::try_to_lock);
-    if (!lock.owns_lock()) continue;  // a call is under way, which looks for errors itself
+    if (!lock.owns_lock()) continue;  // a call is in progress, which checks for errors itself
     ncclResult_t state = ncclSuccess;
     const auto asked = ncclCommGetAsyncError(comm_, &state);
     if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
@@ -125,7 +125,7 @@ void* allocate(std::size_t bytes) {
   std::size_t total = 0;
   if (result == ncclUnhandledCudaError && cudaMemGetInfo(&free, &total) == cudaSuccess &&
       free < bytes + largest_page)
-    device::cuda::tell_no_room(static_cast<std::int64_t>(bytes));
+    device::cuda::throw_out_of_memory(static_cast<std::int64_t>(bytes));
   check(result, "ncclMemAlloc");
   return data;
 }
@@ -140,7 +140,7 @@ device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connec
   void* const data = allocate(size);
   check(cudaMemset(data, 0, size), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaMemset");
-  ncclWindow_t window = nullptr;  // stays so where NCCL has no use for one
+  ncclWindow_t window = nullptr;  // stays null where NCCL cannot use one
   connection->call("ncclCommWindowRegister", "", [&](ncclComm_t comm) {
     return ncclCommWindowRegister(comm, data, size, &window, NCCL_WIN_COLL_SYMMETRIC);
   });

@@ -30,17 +30,17 @@ std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
 
-/// What the user has set stays.
+/// Variables that the user set are kept.
 void set_nccl_defaults() {
-  // Kernels of different axes run concurrently. NCCL then wants them to start in the order of
-  // the calls, the same on all ranks, so that they cannot wait for each other in a circle.
+  // Kernels of different axes run concurrently. NCCL then requires them to start in the order of
+  // the calls, the same on all ranks, so that they cannot deadlock.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   // NVLink's switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
 }
 
 /// Of every communicator. They share no resources (splitShare): those that do run their collectives
-/// one after another (NCCL's enqueue.cc orders each launch behind the last by a stream that belongs
+/// one after another (NCCL's enqueue.cc orders each launch after the last by a stream that belongs
 /// to the resources), so an axis could not be busy at the same time as another one.
 ncclConfig_t non_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -122,7 +122,7 @@ device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event af
 }
 
 Nccl::Nccl(const Communicator& world) {
-  if (world.size() == 1) return;  // NCCL would take time, memory and a network interface
+  if (world.size() == 1) return;  // NCCL would cost time, memory and a network interface
   set_nccl_defaults();
   const std::string id = on_rank_0(world, [] {
     ncclUniqueId made;
@@ -150,7 +150,7 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
   const bool alone = group.size() == 1;
   ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
-  // Every rank takes part in the split, also those that stay alone.
+  // Every rank takes part in the split, including those in groups of one.
   world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {
     return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
   });

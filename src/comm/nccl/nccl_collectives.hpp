@@ -7,10 +7,10 @@
 
 namespace llamesh::comm {
 
-/// Collectives of GPUs. Sums of bf16 parts are rounded to bf16 at each hop, which is NCCL's way;
-/// those of fp32 are not. The order of a sum is that of NCCL's algorithm, the same from run to run
-/// on the same machine, unless NCCL_NVLS_ENABLE=2 lets NVLink's switches do the sums. Each rank's
-/// range of `whole` and `parts` starts at a multiple of 64 bytes.
+/// Collectives of GPUs by NCCL, which rounds sums of bf16 parts to bf16 at each hop; those of fp32
+/// stay fp32. The order of a sum is that of NCCL's algorithm, the same from run to run on the same
+/// machine, unless NCCL_NVLS_ENABLE=2 lets NVLink's switches do the sums. Each rank's range of
+/// `whole` and `parts` starts at a multiple of 64 bytes.
 class NcclCollectives final : public Collectives {
  public:
   /// `connection` is null for an axis of one rank.

@@ -54,7 +54,7 @@ std::string bus_id_of(int device) {
 }  // namespace
 
 int devices() {
-  int count = 0;  // left alone where there is no driver
+  int count = 0;  // unchanged where there is no driver
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 

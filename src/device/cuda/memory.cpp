@@ -6,7 +6,7 @@
 
 namespace llamesh::device::cuda {
 
-void tell_no_room(std::int64_t bytes) {
+void throw_out_of_memory(std::int64_t bytes) {
   std::size_t free = 0;
   std::size_t total = 0;
   cudaMemGetInfo(&free, &total);
@@ -14,15 +14,15 @@ void tell_no_room(std::int64_t bytes) {
        bytes, MemoryMeter::instance().in_use(), free, total, memory_advice());
 }
 
-/// Everything is planned and allocated before the first step (SlotPool in the course of it), so a
-/// pool of our own would have nothing to do.
+/// Everything is planned and allocated before or in the first step, so a memory pool would have no
+/// use.
 std::shared_ptr<void> allocate(std::int64_t bytes) {
   void* data = nullptr;
   const auto size = static_cast<std::size_t>(bytes);
   const auto result = cudaMalloc(&data, size);
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // reported here; the next call shall not report it again
-    tell_no_room(bytes);
+    cudaGetLastError();  // reported here; the next call must not report it again
+    throw_out_of_memory(bytes);
   }
   check(result, "cudaMalloc");
   check(cudaMemset(data, 0, size), "cudaMemset");

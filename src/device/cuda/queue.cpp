@@ -19,7 +19,7 @@ struct Moment final : Event::State {
   bool ready() override {
     const auto result = cudaEventQuery(event);
     if (result == cudaErrorNotReady) {
-      cudaGetLastError();  // CUDA counts it as an error, which a later launch shall not report
+      cudaGetLastError();  // CUDA records it as an error, which a later launch must not report
       return false;
     }
     check(result, "work before an event");
@@ -39,8 +39,7 @@ class CudaQueue final : public Stream::Queue {
           "cudaStreamCreateWithPriority");
   }
   ~CudaQueue() override {
-    cudaStreamSynchronize(
-        stream_);  // its failure has been, or will be, reported by who waits for it
+    cudaStreamSynchronize(stream_);  // its failure has been, or will be, reported by wait()
     cudaStreamDestroy(stream_);
   }
   CudaQueue(const CudaQueue&) = delete;

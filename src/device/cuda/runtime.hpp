@@ -16,7 +16,7 @@ void check(cudaError_t result, const char* what,
            std::source_location where = std::source_location::current());
 
 /// Throws the user error that the GPU has no room for so many bytes.
-[[noreturn]] void tell_no_room(std::int64_t bytes);
+[[noreturn]] void throw_out_of_memory(std::int64_t bytes);
 
 /// The CUDA stream behind a stream of the GPU.
 cudaStream_t native(const Stream& stream);

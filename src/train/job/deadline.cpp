@@ -8,10 +8,11 @@ namespace llamesh::train {
 namespace {
 
 constexpr double slurm_may_be_early = 60;
-constexpr std::chrono::seconds between_looks{1};  // a shared file system is asked no more often
+constexpr std::chrono::seconds between_looks{
+    1};  // not more often, for the sake of shared file systems
 
 Stop asked_by_signal() {
-  switch (noted_stop_signal()) {
+  switch (received_stop_signal()) {
     case SIGTERM:
       return Stop::terminate;
     case SIGUSR2:
@@ -38,7 +39,7 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder) {
     case Stop::walltime:
       return "the end of the walltime";
     case Stop::broken_pipe:
-      return "SIGPIPE (nobody reads the output any more)";
+      return "SIGPIPE (the output is not read any more)";
     case Stop::hangup:
       return "SIGHUP";
     case Stop::interrupt:
@@ -65,7 +66,7 @@ Deadline::Deadline(std::filesystem::path run_folder, bool watches)
 }
 
 bool Deadline::termination_asked() {
-  return noted_stop_signal() == SIGTERM;
+  return received_stop_signal() == SIGTERM;
 }
 
 Stop Deadline::asked(double save_seconds, double step_seconds) {
@@ -75,9 +76,9 @@ Stop Deadline::asked(double save_seconds, double step_seconds) {
   return halt_file_is_there() ? Stop::halt_file : Stop::no;
 }
 
-std::optional<double> Deadline::seconds_left(std::chrono::milliseconds patience) {
+std::optional<double> Deadline::seconds_left(std::chrono::milliseconds timeout) {
   if (!walltime_) return {};
-  const auto left = walltime_->left(patience);
+  const auto left = walltime_->left(timeout);
   if (!left) return {};
   return left->count();
 }
@@ -86,7 +87,7 @@ bool Deadline::halt_file_is_there() {
   const auto now = Walltime::Clock::now();
   if (!watches_ || now - looked_ < between_looks) return false;
   looked_ = now;
-  std::error_code ignored;  // a folder that cannot be read now says nothing
+  std::error_code ignored;  // a folder that cannot be read has no halt file
   return std::filesystem::exists(halt_file(run_folder_), ignored);
 }
 

@@ -10,7 +10,7 @@
 
 namespace llamesh::train {
 
-/// Why a run ends before its last step; the greater one is told when there are several.
+/// Why a run ends before its last step; the greatest is reported when there are several.
 enum class Stop : std::int64_t {
   no,
   halt_file,
@@ -25,23 +25,23 @@ enum class Stop : std::int64_t {
 /// "SIGTERM", "the file runs/tiny/halt", ...
 std::string describe(Stop reason, const std::filesystem::path& run_folder);
 
-/// What has to be free before the end of the walltime: a save may take twice as long as the slowest
-/// one so far, a step is under way, and Slurm may signal a minute early. Seconds.
+/// The time to reserve before the end of the walltime, in seconds: a save may take twice as long as
+/// the slowest one so far, a step is in progress, and Slurm may signal a minute early.
 double lead_time(double save_seconds, double step_seconds);
 
-/// Knows what asks the run to end: a signal to any rank (core/stop_signals.hpp), a file `halt` in
+/// Detects requests to end the run: a signal to any rank (core/stop_signals.hpp), a file `halt` in
 /// the run folder and the end of the job's walltime (both seen by rank 0).
 class Deadline {
  public:
   /// `watches`: whether this rank looks at the folder and at the clock.
   Deadline(std::filesystem::path run_folder, bool watches);
 
-  /// What this rank knows of. Local: the ranks have to agree on the greatest.
+  /// The request that this rank sees. Local: the maximum over the ranks counts.
   Stop asked(double save_seconds, double step_seconds);
   /// Seconds until the job is ended, where that is known.
-  std::optional<double> seconds_left(std::chrono::milliseconds patience = {});
+  std::optional<double> seconds_left(std::chrono::milliseconds timeout = {});
 
-  /// Whether SIGTERM has come. Any thread.
+  /// Whether SIGTERM was received. Any thread.
   static bool termination_asked();
 
   static std::filesystem::path halt_file(const std::filesystem::path& run_folder);
@@ -52,7 +52,7 @@ class Deadline {
   std::filesystem::path run_folder_;
   bool watches_;
   std::optional<Walltime> walltime_;
-  Walltime::Clock::time_point looked_{};  ///< for the halt file
+  Walltime::Clock::time_point looked_{};  ///< when the halt file was last checked
 };
 
 }  // namespace llamesh::train

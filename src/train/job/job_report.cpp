@@ -25,7 +25,7 @@ void JobReport::log_job(const Setup& setup, const Trainer& trainer) {
   const TrainOptions& train = setup.inputs.train;
   spdlog::info("{}", trainer.describe());
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
-    spdlog::info("train.gemm_table is for GPUs: the CPU's products have one algorithm each");
+    spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
   for (const std::string& line : trainer.describe_data()) spdlog::info("{}", line);
   if (train.epochs > 0)
     spdlog::info("train.epochs {}: {} steps of {} sequences", train.epochs, train.steps,
@@ -53,7 +53,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
   });
 }
 
-/// Of a start that was killed, so that nobody could record why.
+/// Of a start that was killed, so that it could not record why.
 void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const {
   if (!before || before->phase != RunPhase::running) return;
   std::error_code ignored;
@@ -66,7 +66,7 @@ void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const 
       std::max({last, before->step, std::int64_t{0}}), before->step);
 }
 
-/// By what the start before has measured.
+/// By the measurements of the previous start.
 void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
   if (left && *left < state_.seconds_needed)

@@ -20,21 +20,21 @@ struct StartEvent {
   std::string detail;
 };
 
-/// What a run leaves in its folder for people and for the job script: state.json, metrics.jsonl
-/// and config.yaml, and lines of the log about the job. Rank 0 writes; on the other ranks nothing
-/// happens. An I/O failure throws (exit 74).
+/// Writes what a run records in its folder for users and for the job script: state.json,
+/// metrics.jsonl and config.yaml, and lines of the log about the job. Rank 0 writes; on the other
+/// ranks nothing happens. An I/O failure throws (exit 74).
 class JobReport {
  public:
   /// `world` and `deadline` are borrowed.
   JobReport(const comm::Communicator& world, std::filesystem::path folder, Deadline& deadline);
 
-  /// Makes the run folder this job's: starts log.txt. Collective.
+  /// Opens the run folder for this job: starts log.txt. Collective.
   void open();
-  /// What is trained on which data, and the Slurm job with its walltime, to the log.
+  /// Logs what is trained on which data, and the Slurm job with its walltime.
   void log_job(const Setup& setup, const Trainer& trainer);
-  /// The run goes on after `step`, as `event` says; `saved_step` is its newest own checkpoint's, 0:
-  /// none. Warns of what the start before has left behind, and throws where another start would
-  /// not help (start_after()). Collective.
+  /// The run continues after `step`, as `event` says; `saved_step` is that of its own newest
+  /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws where another
+  /// start would not help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
              const std::string& config);
 
@@ -54,7 +54,7 @@ class JobReport {
   Deadline& deadline_;
   std::filesystem::path metrics_path_;
   std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
-  RunState state_;                        ///< rank 0: as it is in state.json
+  RunState state_;                        ///< rank 0: the content of state.json
   double step_seconds_ = 0;               ///< of the newest step
 };
 

@@ -15,7 +15,7 @@ namespace llamesh::train {
 namespace {
 
 constexpr std::int64_t fruitless_starts_allowed = 2;
-constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more is a number
+constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more does not overflow
 constexpr std::int64_t most_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
@@ -30,7 +30,7 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
-/// Ranks that cannot reach each other may all tell; the first verdict comes closest.
+/// Ranks that cannot reach each other may all report; the first verdict is the most accurate.
 bool just_written(const std::filesystem::path& run_folder) {
   const auto written = std::filesystem::last_write_time(state_file(run_folder));
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);

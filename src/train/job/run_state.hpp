@@ -12,15 +12,16 @@
 
 namespace llamesh::train {
 
-/// How a run stands, for the job script that has to decide whether to start it again (Slurm does
-/// not always pass an exit code on) and for the next start.
+/// The state of a run, for the job script, which decides whether to start it again (Slurm does not
+/// always pass on exit codes), and for the next start.
 enum class RunPhase { running, stopped, done, failed };
 
 struct RunState {
   RunPhase phase = RunPhase::running;
   std::int64_t step = 0;        ///< of the newest checkpoint; 0: none
-  std::int64_t first_step = 0;  ///< after which this start went on
-  /// How many starts in a row, up to this one, began where the one before had, or a step later.
+  std::int64_t first_step = 0;  ///< after which this start continued
+  /// How many consecutive starts, up to this one, began where the previous one had, or a step
+  /// later.
   std::int64_t starts_here = 1;
   /// Seconds of walltime that the run needs to make more than one step and still save; 0: not
   /// known.
@@ -41,7 +42,7 @@ struct RunState {
 /// The text of state.json, with the job's id, its restarts, host and time.
 std::string to_text(const RunState& state);
 
-/// Nothing when `text` is not that of a state, or numbers are out of their range.
+/// Nothing when `text` is not that of a state, or values are out of range.
 std::optional<RunState> parse_run_state(std::string_view text);
 
 /// <run folder>/state.json.
@@ -51,21 +52,20 @@ std::filesystem::path state_file(const std::filesystem::path& run_folder);
 /// is not a regular file.
 std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 
-/// Replaces the file at once (a new file, renamed). An I/O failure throws (exit 74).
+/// Replaces the file atomically (a new file, renamed). An I/O failure throws (exit 74).
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
-/// Leaves word of how a start ended badly: the state that is there, with these changes, `stopped`
-/// where the code asks for another start. Any rank; an I/O failure is passed over, since there is
-/// something worse to tell.
+/// Records a failed start: the existing state with these changes, `stopped` where the code asks for
+/// another start. Any rank; an I/O failure is ignored, since a worse error is being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
-/// The same of ranks that hang or are lost; the first verdict stands where several ranks tell.
+/// The same for ranks that hang or are lost; where several ranks report, the first verdict is kept.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept;
 
-/// The state of a start that goes on after `step`. Throws exit 93 under a scheduler when each of
-/// the two starts before gained one step at most, whatever ended them (a fault, or a walltime that
-/// is too short for a second step): a third one would fare no better.
+/// The state of a start that continues after `step`. Throws exit 93 under a scheduler when each of
+/// the previous two starts gained at most one step, for any reason (a fault, or a walltime that is
+/// too short for a second step): a third one would do no better.
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled);
 
 }  // namespace llamesh::train

@@ -29,7 +29,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// One byte at the place of a rank, on its way to the server when it returns.
+/// Writes one byte at a rank's offset; sent to the server when it returns.
 void write_mark(const fs::path& token, int rank) {
   auto file = Descriptor::to_write(token, O_WRONLY);
   file.write(rank, &mark, 1);
@@ -41,10 +41,10 @@ bool has_mark(const Descriptor& file, int rank) {
   return file.read_some(rank, &byte, 1) == 1 && byte == mark;
 }
 
-/// This node's part: nothing when it has added its byte.
+/// This node's part; nothing when it has written its byte.
 std::optional<Error> add_mark(const fs::path& token, int rank, const std::string& first_host,
-                              std::chrono::milliseconds patience) {
-  for (const auto start = Clock::now(); Clock::now() - start < patience;
+                              std::chrono::milliseconds timeout) {
+  for (const auto start = Clock::now(); Clock::now() - start < timeout;
        std::this_thread::sleep_for(std::chrono::milliseconds(50))) {
     if (!is_there(token)) continue;
     try {
@@ -72,7 +72,7 @@ std::optional<Error> make_token(const fs::path& token) {
   }
 }
 
-/// On rank 0: whether the bytes of all nodes have come.
+/// On rank 0: whether the bytes of all nodes have arrived.
 std::optional<Error> find_marks(const fs::path& token, std::span<const std::int64_t> added) {
   try {
     const auto file = Descriptor::to_read(token);
@@ -102,9 +102,9 @@ BorrowedFolder::~BorrowedFolder() {
   for (const auto& folder : made_) fs::remove(folder, ignored);  // only when it is empty
 }
 
-std::optional<Error> trouble_with_shared_folder(const comm::Communicator& world, bool first_on_node,
-                                                const fs::path& folder,
-                                                std::chrono::milliseconds patience) {
+std::optional<Error> shared_folder_problem(const comm::Communicator& world, bool first_on_node,
+                                           const fs::path& folder,
+                                           std::chrono::milliseconds timeout) {
   const bool is_first = world.rank() == 0;
   const auto name = world.broadcast(fmt::format(".shared-{}-{}-{}", this_process().host, getpid(),
                                                 Clock::now().time_since_epoch().count()));
@@ -112,9 +112,9 @@ std::optional<Error> trouble_with_shared_folder(const comm::Communicator& world,
   const auto token = folder / name;
   std::optional<Error> trouble;
   if (is_first) trouble = make_token(token);
-  // Where rank 0 cannot write, nobody is to be blamed for not seeing it.
+  // Where rank 0 cannot write, the others cannot be expected to see the file.
   const bool made = world.broadcast(trouble ? "no" : "yes") == "yes";
-  if (made && first_on_node) trouble = add_mark(token, world.rank(), first_host, patience);
+  if (made && first_on_node) trouble = add_mark(token, world.rank(), first_host, timeout);
   const auto added = world.all_gather(std::int64_t{made && first_on_node && !trouble});
   if (is_first && made) {
     if (!trouble) trouble = find_marks(token, added);
@@ -124,8 +124,8 @@ std::optional<Error> trouble_with_shared_folder(const comm::Communicator& world,
 }
 
 void check_shared_folder(const comm::Communicator& world, bool first_on_node,
-                         const fs::path& folder, std::chrono::milliseconds patience) {
-  const auto trouble = trouble_with_shared_folder(world, first_on_node, folder, patience);
+                         const fs::path& folder, std::chrono::milliseconds timeout) {
+  const auto trouble = shared_folder_problem(world, first_on_node, folder, timeout);
   comm::agree(world, [&] {
     if (trouble) fail(trouble->code(), "run.folder: {}", trouble->what());
   });

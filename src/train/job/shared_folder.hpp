@@ -10,8 +10,8 @@
 
 namespace llamesh::train {
 
-/// A folder and those above it that were not there, made for a while: removed in the end where
-/// nothing was put into them. An I/O failure throws (exit 74).
+/// Creates a folder and its missing parents, and removes those that are empty in the end. An I/O
+/// failure throws (exit 74).
 class BorrowedFolder {
  public:
   explicit BorrowedFolder(const std::filesystem::path& folder);
@@ -24,19 +24,19 @@ class BorrowedFolder {
 };
 
 /// Whether the folder, which exists on rank 0, is the same one on every node: rank 0 makes a file
-/// there under a name that nobody has used before, the ranks with `first_on_node` open it and add a
-/// byte each, and rank 0 finds their bytes in it. Returns what is wrong on this rank: that
-/// the hosts, which it names, have different folders (78), or that this one cannot write (74).
-/// Nothing when all is well, and on the ranks that are not first. Waits up to `patience`
-/// for a file that does not appear, since a network file system may remember that the folder was
-/// not there; else it takes the time of a few file operations. Leaves nothing behind. Collective.
-std::optional<Error> trouble_with_shared_folder(
+/// there under a new name, the ranks with `first_on_node` open it and add a byte each, and rank 0
+/// finds their bytes in it. Returns the error on this rank: that the hosts, which it names, have
+/// different folders (78), or that this one cannot write (74). Nothing when all is well, and on the
+/// ranks that are not first. Waits up to `timeout` for a file that does not appear, since a
+/// network file system may cache that the folder was missing; else it takes the time of a few file
+/// operations. Leaves no files. Collective.
+std::optional<Error> shared_folder_problem(
     const comm::Communicator& world, bool first_on_node, const std::filesystem::path& folder,
-    std::chrono::milliseconds patience = std::chrono::seconds(10));
+    std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
 /// The same as an error, with its exit code on all ranks.
 void check_shared_folder(const comm::Communicator& world, bool first_on_node,
                          const std::filesystem::path& folder,
-                         std::chrono::milliseconds patience = std::chrono::seconds(10));
+                         std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
 }  // namespace llamesh::train

@@ -7,7 +7,7 @@
 
 namespace llamesh::train {
 
-/// How long the phases of a start took, for one line in the log. The first, "launch", reaches from
+/// The durations of the startup phases, for one line in the log. The first, "launch", lasts from
 /// LLAMESH_LAUNCH_TIME (seconds since 1970, set by the job script before srun), else from the start
 /// of this process, to here.
 class Startup {

@@ -16,7 +16,7 @@ std::optional<std::int64_t> number(std::string_view text) {
   return value;
 }
 
-/// What a command prints. popen() makes the process without copying this one's memory.
+/// The output of a command. popen() creates the process without copying this one's memory.
 std::string output_of(const std::string& command) {
   std::string text;
   if (FILE* pipe = popen(command.c_str(), "r")) {
@@ -27,7 +27,7 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-/// Of this job; nothing to ask outside of a job.
+/// Queries this job; empty outside of a job.
 Walltime::Ask squeue() {
   const char* job = std::getenv("SLURM_JOB_ID");
   if (job == nullptr || !number(job)) return {};
@@ -64,7 +64,7 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
 }
 
 Walltime::Walltime() : Walltime(squeue()) {
-  // Newer Slurms say it at the start; there it need not be waited for.
+  // Newer versions of Slurm set it at the start; then no query is needed.
   const char* text = std::getenv("SLURM_JOB_END_TIME");
   const auto end = text == nullptr ? std::nullopt : number(text);
   if (!end) return;
@@ -91,18 +91,18 @@ void Walltime::keep_asking(const std::stop_token& stop, const Ask& ask,
     if (const auto left = parse_time_left(answer)) {
       end_ = now + *left;
     } else if (!answer.empty()) {
-      end_.reset();  // the limit was taken away
-    }                // no answer: what was known goes on
+      end_.reset();  // the limit was removed
+    }                // no answer: the known limit remains
     asked_ = true;
     changed_.notify_all();
     changed_.wait_for(lock, stop, interval, [] { return false; });
   }
 }
 
-std::optional<std::chrono::duration<double>> Walltime::left(std::chrono::milliseconds patience) {
+std::optional<std::chrono::duration<double>> Walltime::left(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
-  if (thread_.joinable() && patience.count() > 0)
-    changed_.wait_for(lock, patience, [this] { return asked_; });
+  if (thread_.joinable() && timeout.count() > 0)
+    changed_.wait_for(lock, timeout, [this] { return asked_; });
   if (!end_) return {};
   return *end_ - Clock::now();
 }

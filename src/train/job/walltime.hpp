@@ -12,13 +12,12 @@
 namespace llamesh::train {
 
 /// "1-02:03:04", "02:03:04" or "03:04" as squeue prints the time left of a job (%L); nothing for
-/// UNLIMITED, NOT_SET, INVALID and whatever else. Pure.
+/// UNLIMITED, NOT_SET, INVALID and anything else. Pure.
 std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 
-/// How long the job may still run. Slurm is asked at the start and every five minutes, since a
-/// limit can be changed while the job runs, on a thread of its own, since the controller may be
-/// slow or away; between two answers the clock counts down. Outside of a Slurm job there is no
-/// limit.
+/// The job's remaining walltime. A thread asks Slurm at the start and every five minutes, since a
+/// limit can be changed while the job runs and the controller may be slow or unreachable; between
+/// two answers the clock counts down. Outside of a Slurm job there is no limit.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;
@@ -29,9 +28,9 @@ class Walltime {
   Walltime();
   explicit Walltime(Ask ask, std::chrono::milliseconds interval = std::chrono::minutes(5));
 
-  /// Waits up to `patience` for the first answer; the time left, when it is known.
+  /// Waits up to `timeout` for the first answer; the time left, when it is known.
   std::optional<std::chrono::duration<double>> left(
-      std::chrono::milliseconds patience = std::chrono::milliseconds(0));
+      std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 
  private:
   void keep_asking(const std::stop_token& stop, const Ask& ask, std::chrono::milliseconds interval);

@@ -26,7 +26,7 @@ comm::Watchdog watch_over(const comm::Communicator& world) {
 
 namespace {
 
-/// Rank 0 has the file open; who tells may be another rank.
+/// Rank 0 has the file open; the reporting rank may be another.
 void write_to_log(const std::filesystem::path& run_folder, const std::string& line) {
   try {
     append_to_log(log_file(run_folder), line);
@@ -61,7 +61,7 @@ comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
   return [run_folder](const comm::Verdict& verdict) {
     comm::end_process_soon(ExitCode::stopped_early);
     if (verdict.line.empty()) {
-      std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank tells in the meantime
+      std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
     } else {
       print_error(verdict.line + "; the job is ended");
       if (!run_folder.empty()) {

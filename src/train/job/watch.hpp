@@ -8,13 +8,13 @@
 
 namespace llamesh::train {
 
-/// Watches over a run from MPI_Init on, since a rank may be stopped or lost at any time: a hang
-/// ends the job with exit 75. Collective.
+/// Starts the watchdog right after MPI_Init, since a rank may be stopped or lost at any time: a
+/// hang ends the job with exit 75. Collective.
 comm::Watchdog watch_over(const comm::Communicator& world);
 
-/// A hang cannot be unwound: the rank that found it prints the verdict, leaves it in log.txt,
-/// state.json and the comment of a Slurm job, and ends the job. It may be a node's fault, so the
-/// job is worth starting again. An empty `run_folder`: there is no state yet.
+/// A hang cannot be unwound: the rank that found it prints the verdict, records it in log.txt,
+/// state.json and the comment of a Slurm job, and ends the job. A node may be at fault, so the job
+/// may be started again. An empty `run_folder`: there is no state yet.
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);
 
 /// How long the first load or save may take: ten minutes, and four seconds for each GB, since a

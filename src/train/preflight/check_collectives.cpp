@@ -8,32 +8,33 @@
 namespace llamesh::train {
 namespace {
 
-/// Whole numbers, so that every order of summation gives the same fp32.
+/// Integers, so that every order of summation gives the same fp32.
 float value_of(int rank, std::int64_t i) {
   return static_cast<float>(rank + 1) * static_cast<float>(i % 997);
 }
 
-/// number(i) for all i, on the device.
-template <class Number>
-void fill(const Tensor& tensor, const Number& number) {
-  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    numbers[i] = number(static_cast<std::int64_t>(i));
-  device::upload(device::compute_stream(), tensor, numbers.data());
+/// Writes expected(i) for all i to the tensor.
+template <class Expected>
+void fill(const Tensor& tensor, const Expected& expected) {
+  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = expected(static_cast<std::int64_t>(i));
+  device::upload(device::compute_stream(), tensor, values.data());
 }
 
-/// The first i at which the tensor does not hold number(i), or -1.
-template <class Number>
-std::int64_t first_wrong(const Tensor& tensor, const device::Event& after, const Number& number) {
+/// The first i at which the tensor does not hold expected(i), or -1.
+template <class Expected>
+std::int64_t first_wrong(const Tensor& tensor, const device::Event& after,
+                         const Expected& expected) {
   after.wait();
-  std::vector<float> numbers(static_cast<std::size_t>(tensor.numel()));
-  device::download(device::compute_stream(), numbers.data(), tensor);
-  for (std::size_t i = 0; i < numbers.size(); ++i)
-    if (numbers[i] != number(static_cast<std::int64_t>(i))) return static_cast<std::int64_t>(i);
+  std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+  device::download(device::compute_stream(), values.data(), tensor);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != expected(static_cast<std::int64_t>(i))) return static_cast<std::int64_t>(i);
   return -1;
 }
 
-/// Runs each collective of an axis on known numbers; says what came out wrong on this rank.
+/// Runs each collective of an axis on known values; returns what is wrong on this rank.
 std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
   auto gathered = axis.allocate_gathered(n * 4);
   auto symmetric = axis.allocate_symmetric(n * 4 * axis.size());
@@ -50,15 +51,15 @@ std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
     return value_of(static_cast<int>(i / n), i % n);
   });
   if (wrong >= 0)
-    return fmt::format("all-gather: number {} from rank {} of the axis is wrong", wrong % n,
+    return fmt::format("all-gather: element {} from rank {} of the axis is wrong", wrong % n,
                        wrong / n);
   fill(parts, own);
   wrong = first_wrong(mine, axis.reduce_scatter(mine, parts, Accumulate::no, {}),
                       [&](std::int64_t i) { return summed(axis.rank() * n + i); });
-  if (wrong >= 0) return fmt::format("reduce-scatter: number {} is wrong", wrong);
+  if (wrong >= 0) return fmt::format("reduce-scatter: element {} is wrong", wrong);
   fill(parts, own);
   wrong = first_wrong(parts, axis.all_reduce(parts, {}), summed);
-  if (wrong >= 0) return fmt::format("all-reduce: number {} is wrong", wrong);
+  if (wrong >= 0) return fmt::format("all-reduce: element {} is wrong", wrong);
   return {};
 }
 

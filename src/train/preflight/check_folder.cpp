@@ -37,7 +37,7 @@ double durable_write_rate(const fs::path& path) {
 
 Finding check_folder(const Subject& at, const fs::path& folder) {
   Finding finding{"run folder", "", {}};
-  auto trouble = trouble_with_shared_folder(at.world, at.first_on_host, folder);
+  auto trouble = shared_folder_problem(at.world, at.first_on_host, folder);
   double rate = 0;
   const auto probe = folder / fmt::format(".preflight.{}", at.world.rank());
   if (at.first_on_host && !trouble) {
@@ -64,8 +64,9 @@ Finding check_room(const Subject& at, const fs::path& folder) {
   const double needed = checkpoints_to_hold * 12 * static_cast<double>(at.setup.table->numel());
   std::error_code error;
   const auto space = fs::space(folder, error);
-  // A run would begin with removing what killed saves have left.
-  const auto freed = static_cast<double>(checkpoint::debris_bytes(folder / "checkpoints"));
+  // A run begins by removing what killed saves have left.
+  const auto freed =
+      static_cast<double>(checkpoint::partial_checkpoint_bytes(folder / "checkpoints"));
   const auto available = error ? 0.0 : static_cast<double>(space.available) + freed;
   comm::agree(at.world, [&] {
     if (at.world.rank() == 0 && available < needed)

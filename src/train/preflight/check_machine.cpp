@@ -14,12 +14,12 @@
 namespace llamesh::train {
 namespace {
 
-constexpr double largest_clock_skew = 2;  // seconds: make and the lease of a run folder bear less
+constexpr double largest_clock_skew = 2;  // seconds; make and a run folder's lease need better
 
 }  // namespace
 
 Finding check_build(const Subject& at, const std::string& build) {
-  // Also of the file, since a node may have kept an old copy of the same version.
+  // Also of the executable, since a node may have an old copy of the same version.
   const data::MappedFile program("/proc/self/exe");
   const auto hash = hash_of(program.bytes().data(), program.bytes().size());
   const auto name = build.substr(0, build.find('\n'));

@@ -10,7 +10,7 @@
 
 namespace llamesh::train {
 
-/// What the checks look at.
+/// The subject of the checks.
 struct Subject {
   const comm::Communicator& world;
   const Setup& setup;
@@ -20,7 +20,7 @@ struct Subject {
   const std::string& host_of(std::size_t rank) const { return hosts[rank]; }
 };
 
-/// Every rank's own trouble (empty: none), collected under the hosts.
+/// Collects every rank's problem (empty: none) by host.
 void collect(Finding& finding, const Subject& at, const std::string& trouble);
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -29,17 +29,17 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 
 // The checks. Each is collective and returns the same on every rank.
 
-/// That all ranks run one program. `build` is this rank's version text.
+/// All ranks run the same program. `build` is this rank's version text.
 Finding check_build(const Subject& at, const std::string& build);
-/// That the collectives of each axis give the right answers.
+/// The collectives of each axis give correct results.
 Finding check_collectives(const Subject& at);
 /// How fast the ranks compute.
 Finding check_compute(const Subject& at);
-/// That each host sees the folder and can write to its disk.
+/// Each host sees the folder and can write to its disk.
 Finding check_folder(const Subject& at, const std::filesystem::path& folder);
-/// That the folder's disk has room for checkpoints. Throws an I/O failure where it has not.
+/// The folder's disk has room for checkpoints. Throws an I/O failure where it has not.
 Finding check_room(const Subject& at, const std::filesystem::path& folder);
-/// That the hosts agree what time it is.
+/// The hosts' clocks agree.
 Finding check_clocks(const Subject& at);
 
 }  // namespace llamesh::train

@@ -1,4 +1,4 @@
-#include "train/terminal/progress.hpp"
+#include "train/terminal/progress_bar.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -84,9 +84,9 @@ class Terminal {
 
 const std::string clears = "\r\033[K";
 
-TEST(Progress, DrawsOneLineOverAndOverAtAnyWidth) {
+TEST(ProgressBar, DrawsOneLineOverAndOverAtAnyWidth) {
   const Terminal terminal(80);
-  Progress progress(0, 100, 1);
+  ProgressBar progress(0, 100, 1);
   int step = 0;
   for (const int columns : {80, 120, 20, 40, 0, 80}) {  // 0: not known
     terminal.resize(static_cast<unsigned short>(columns));
@@ -104,13 +104,13 @@ TEST(Progress, DrawsOneLineOverAndOverAtAnyWidth) {
   EXPECT_EQ(terminal.read(), clears);
 }
 
-TEST(Progress, LeavesTheLinesOfTheLogToTheFile) {
+TEST(ProgressBar, LeavesTheLinesOfTheLogToTheFile) {
   const test::TemporaryFolder folder;
   const auto file = folder.path() / "log.txt";
   log_to_file(file.string());
   {
     const Terminal terminal(80);
-    Progress progress(0, 10, 4);
+    ProgressBar progress(0, 10, 4);
     for (int step = 1; step <= 10; ++step) progress.show(step, step_of_100(step), step);
     EXPECT_EQ(terminal.read().find('\n'), std::string::npos);
   }

@@ -1,4 +1,4 @@
-#include "train/terminal/progress.hpp"
+#include "train/terminal/progress_bar.hpp"
 
 #include <fmt/ranges.h>
 #include <sys/ioctl.h>
@@ -47,22 +47,23 @@ std::string bar_line(double done, std::vector<std::string> fields, double second
   return line.substr(0, room);
 }
 
-Progress::Progress(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps)
+ProgressBar::ProgressBar(std::int64_t first_step, std::int64_t total_steps,
+                         std::int64_t every_steps)
     : first_step_(first_step),
       total_steps_(total_steps),
       every_steps_(std::max<std::int64_t>(1, every_steps)),
       terminal_(isatty(STDERR_FILENO) == 1) {}
 
-Progress::~Progress() {
+ProgressBar::~ProgressBar() {
   if (drawn_) std::fputc('\n', stderr);
 }
 
-void Progress::clear() {
+void ProgressBar::clear() {
   if (drawn_) std::fputs("\r\033[K", stderr);
   drawn_ = false;
 }
 
-void Progress::show(std::int64_t step, const std::vector<std::string>& fields, double seconds) {
+void ProgressBar::show(std::int64_t step, const std::vector<std::string>& fields, double seconds) {
   if (this_process().rank != 0) return;
   if (step % every_steps_ == 0 || step == total_steps_) {
     const auto line = fmt::format("{}", fmt::join(fields, "  "));
@@ -77,7 +78,7 @@ void Progress::show(std::int64_t step, const std::vector<std::string>& fields, d
                       static_cast<double>(total_steps_ - step);
   const auto line = fmt::format(
       "\r\033[K{}", bar_line(static_cast<double>(step) / total, fields, left, terminal_columns()));
-  std::fputs(line.c_str(), stderr);  // a terminal that is gone is no error
+  std::fputs(line.c_str(), stderr);  // a closed terminal is no error
   std::fflush(stderr);
   drawn_ = true;
 }

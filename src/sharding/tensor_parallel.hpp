@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "comm/device_mesh.hpp"
+#include "device/buffer.hpp"
+#include "model/llama_config.hpp"
+#include "model/tensor_parallel.hpp"
+#include "sharding/placement.hpp"
+#include "sharding/sharding_options.hpp"
+
+namespace llamesh::sharding {
+
+/// Megatron-LM's cut of every layer along the mesh's axis `tensor`: q, k, v, gate and up by their
+/// outputs, o and down by their inputs, embedding and head by the vocabulary; norms are whole. All
+/// sharded along the axis `shard`. Without a tensor axis everything is whole. Pure.
+Placements tensor_parallel_placements(const model::ParameterTable& table,
+                                      const comm::ParallelDims& dims, const TensorOptions& options);
+
+/// Throws a user error with the numbers where the model, or micro-batches of `rows` tokens, cannot
+/// be divided among the ranks of the tensor axis. Pure.
+void check_tensor_parallel(const model::LlamaConfig& config, const comm::ParallelDims& dims,
+                           const TensorOptions& options, std::int64_t rows);
+
+/// What the model asks of the ranks along a mesh axis, by that axis' collectives.
+class MeshTensorParallel final : public model::TensorParallel {
+ public:
+  /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows of
+  /// `hidden` elements of `dtype`.
+  MeshTensorParallel(comm::DeviceMesh::Axis& axis, const TensorOptions& options, std::int64_t rows,
+                     std::int64_t hidden, DType dtype);
+
+  int size() const override { return axis_.size; }
+  int rank() const override { return axis_.rank; }
+  std::int64_t residual_rows(std::int64_t rows) const override;
+  Gathered gather(Tensor mine) override;
+  Tensor summand(Tensor mine) override;
+  device::Event reduce(Tensor mine) override;
+  device::Event all_gather(Tensor all, Tensor mine) override;
+
+ private:
+  /// The next of the two places of gathered rows.
+  Tensor next_gathered(std::int64_t rows, std::int64_t hidden);
+
+  comm::DeviceMesh::Axis& axis_;
+  device::Stream& compute_ = device::compute_stream();
+  ResidualLayout residual_;
+  DType dtype_;
+  std::array<device::Buffer, 2> gathered_;
+  std::size_t next_ = 0;
+  device::Buffer summand_;
+};
+
+/// MeshTensorParallel over the mesh's tensor axis, or model::OneRank where there is none.
+/// Collective.
+std::unique_ptr<model::TensorParallel> make_tensor_parallel(comm::DeviceMesh& mesh,
+                                                            const TensorOptions& options,
+                                                            std::int64_t rows, std::int64_t hidden,
+                                                            DType dtype);
+
+}  // namespace llamesh::sharding

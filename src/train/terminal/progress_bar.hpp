@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace llamesh::train {
+
+/// The progress line for a terminal of `columns` columns: a bar, then as many of the fields and the
+/// time left as fit, the most important first. Shorter than `columns`, so that no terminal wraps
+/// it. `done` goes from 0 to 1.
+std::string bar_line(double done, std::vector<std::string> fields, double seconds_left,
+                     int columns);
+
+/// Shows the progress of long work: a line of the log every `every_steps`. On a terminal only
+/// log.txt gets these lines, and one line of the terminal is redrawn at every step, as wide as the
+/// terminal is then. Silent on ranks other than 0.
+class ProgressBar {
+ public:
+  ProgressBar(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps);
+  ~ProgressBar();  ///< Ends the terminal line.
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  /// A step is done, described by `fields`, the most important first, in ASCII. `seconds` since the
+  /// start of the first one.
+  void show(std::int64_t step, const std::vector<std::string>& fields, double seconds);
+  /// Clears the bar's line, so that something else can be printed.
+  void clear();
+
+ private:
+  std::int64_t first_step_;
+  std::int64_t total_steps_;
+  std::int64_t every_steps_;
+  bool terminal_;
+  bool drawn_ = false;
+};
+
+}  // namespace llamesh::train
