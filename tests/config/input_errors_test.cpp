@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "config/inputs.hpp"
-#include "config/key_reader.hpp"
+#include "core/did_you_mean.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::config {
@@ -144,7 +144,7 @@ TEST(InputErrors, SourcesOfData) {
 }
 
 TEST(InputErrors, WhatIsNotThereYet) {
-  for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
+  for (const std::string key : {"sharding.offload", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
     EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;
