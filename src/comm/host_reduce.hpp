@@ -19,7 +19,7 @@ void copy_cast(const Tensor& to, const Tensor& from);
 void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate);
 
 /// out = or += the sum in fp32 of `parts`, each as many elements of `dtype`, in their order. A part
-/// may be `out`. Block by block, so that the sum stays in cache .
+/// may be `out`. Block by block, so that the sum stays in cache.
 void sum_parts(const Tensor& out, std::span<const std::byte* const> parts, DType dtype,
                Accumulate accumulate);
 

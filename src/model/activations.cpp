@@ -45,6 +45,7 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
     d_residual = stream();
     const auto chunk = std::clamp<std::int64_t>(memory_.loss_chunk, 1, pass.tokens());
     logits = plan.take(pass.dtype, {chunk, config_.vocab_size});
+    loss_parts = plan.take(DType::f32, {pass.tensor_ranks * chunk * 3});
     losses = plan.take(DType::f32, {pass.tokens()});
   }
   return plan.bytes();

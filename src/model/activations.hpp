@@ -35,6 +35,7 @@ class Activations {
   Tensor last_rms;        ///< (M') fp32
   Tensor normed_last;     ///< (M', D)
   Tensor logits;          ///< (loss_chunk, V)
+  Tensor loss_parts;      ///< (t loss_chunk 3) fp32, of t ranks that have a part of V each
   Tensor losses;          ///< (M) fp32
   device::Buffer buffer;  ///< counted as in use only while a step claims it
 

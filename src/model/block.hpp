@@ -46,11 +46,17 @@ struct BlockContext {
   KvCache* cache = nullptr;  ///< with it, the pass is of one text that follows what is in there
 };
 
+/// The first of the classes of the vocabulary that this rank has.
+inline std::int64_t first_class(const BlockContext& x) {
+  return x.tensor.rank() * x.config.vocab_size;
+}
+
 /// What the tensors of a pass are sized by.
 struct PassShape {
   std::int64_t batch;          ///< B
   std::int64_t sequence;       ///< T
   std::int64_t residual_rows;  ///< M'
+  int tensor_ranks;            ///< among which the layers' matrices are cut
   DType dtype;
   bool has_backward;  ///< else no layer keeps anything
   std::int64_t tokens() const { return batch * sequence; }

@@ -37,6 +37,7 @@ PassShape Decoder::shape(std::int64_t tokens) const {
   return {.batch = 1,
           .sequence = tokens,
           .residual_rows = tensor_.residual_rows(tokens),
+          .tensor_ranks = tensor_.size(),
           .dtype = dtype_,
           .has_backward = false};
 }
@@ -76,7 +77,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
     tokens = tokens.subspan(count);
   }
   const Entered head(weights_, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight));
+  ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   stream_.wait(tensor_.all_gather(all_logits_, logits_));
   device::download(stream_, logits_on_host_.data(), all_logits_);
   return logits_on_host_;

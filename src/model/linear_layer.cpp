@@ -58,7 +58,7 @@ void linear(device::Stream& stream, Weights& weights, Pass pass, std::initialize
   const auto entered = enter_all(weights, all, pass);
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights, all)) {
-    ops::linear(stream, y.slice_cols(column, w.rows()), x, w);
+    ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
     column += w.rows();
   }
 }

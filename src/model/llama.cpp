@@ -22,7 +22,7 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
       batch_(batch),
       sequence_(sequence),
       activations_(config_, table,
-                   {batch, sequence, tensor.residual_rows(batch * sequence), dtype,
+                   {batch, sequence, tensor.residual_rows(batch * sequence), tensor.size(), dtype,
                     /*has_backward=*/true},
                    memory),
       rope_(upload_rope_table(stream_, config, sequence)) {}
@@ -68,24 +68,40 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits, final_norm(x, table_, activations_, hidden),
-              weights.parameter(table_.lm_head.weight));
+              weights.parameter(table_.lm_head.weight), Accumulate::no);
+}
+
+/// losses (count) of a chunk of logits (count, V), which become their own gradient if wanted.
+void Llama::cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
+                          const Tensor& targets, float scale, ops::WithGradient gradient) {
+  if (tensor_.size() == 1)
+    return ops::cross_entropy(stream_, losses, logits, targets, scale, gradient);
+  const Tensor parts = activations_.loss_parts.slice(0, tensor_.size() * logits.rows() * 3)
+                           .reshape({tensor_.size(), logits.rows(), 3});
+  const Tensor mine = parts.slice(tensor_.rank() * logits.rows() * 3, logits.rows() * 3)
+                          .reshape({logits.rows(), 3});
+  ops::cross_entropy_part(stream_, mine, logits, targets, first_class(x));
+  stream_.wait(tensor_.all_gather(parts, mine));
+  ops::cross_entropy_from_parts(stream_, losses, logits, parts, targets, first_class(x), scale,
+                                gradient);
 }
 
 /// The losses of all tokens, by way of logits for loss_chunk tokens at a time: the full (M, V)
 /// never exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay
 /// what they are.
 template <class PerChunk>
-void Llama::chunked_losses(const Tensor& normed, const Tensor& weight, const Tensor& targets,
+void Llama::chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
                            float scale, PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
   const Activations& a = activations_;
+  const Tensor weight = x.weights.parameter(table_.lm_head.weight);
   const std::int64_t tokens = targets.numel();
   for (std::int64_t first = 0; first < tokens; first += a.logits.rows()) {
     const std::int64_t count = std::min(a.logits.rows(), tokens - first);
     const Tensor logits = a.logits.slice_rows(0, count);
-    ops::linear(stream_, logits, normed.slice_rows(first, count), weight);
-    ops::cross_entropy(stream_, a.losses.slice(first, count), logits, targets.slice(first, count),
-                       scale, train ? ops::WithGradient::yes : ops::WithGradient::no);
+    ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
+    cross_entropy(x, a.losses.slice(first, count), logits, targets.slice(first, count), scale,
+                  train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
   }
 }
@@ -94,7 +110,7 @@ void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& ta
   const Entered norm(x.weights, table_.norm.module, x.pass);
   const Entered head(x.weights, table_.lm_head.module, x.pass);
   const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
-  chunked_losses(normed, x.weights.parameter(table_.lm_head.weight), targets, 1.0F, nullptr);
+  chunked_losses(x, normed, targets, 1.0F, nullptr);
 }
 
 /// Forward and backward of final norm and head in one: each chunk of logits becomes its own
@@ -108,7 +124,7 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
   const Tensor d_normed = tensor_.summand(x.delta);
   const Tensor w = x.weights.parameter(table_.lm_head.weight);
   GradientSlot dw = x.weights.gradient(table_.lm_head.weight);
-  chunked_losses(normed, w, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
+  chunked_losses(x, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
     const std::int64_t count = d_logits.rows();
     ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
                                Accumulate::no);
@@ -118,8 +134,14 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
   });
   stream_.wait(tensor_.reduce(x.delta));
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
-  ops::rms_norm_backward(stream_, x.d_residual, Accumulate::no, d_norm, how, x.delta, a.last,
-                         a.last_rms, x.weights.parameter(table_.norm.weight));
+  ops::rms_norm_backward(stream_, {.x = a.last,
+                                   .w = x.weights.parameter(table_.norm.weight),
+                                   .inverse_rms = a.last_rms,
+                                   .dy = x.delta,
+                                   .dx = x.d_residual,
+                                   .accumulate_dx = Accumulate::no,
+                                   .dw = d_norm,
+                                   .accumulate_dw = how});
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {
@@ -129,7 +151,7 @@ void Llama::backward(const BlockContext& x, const Tensor& tokens) {
   const Entered entered(x.weights, table_.embed_tokens.module, Pass::backward);
   const Tensor d_rows = gathered(stream_, tensor_, x.d_residual);
   const auto [d_table, how] = x.weights.gradient(table_.embed_tokens.weight);
-  ops::embedding_backward(stream_, d_table, d_rows, tokens, how);
+  ops::embedding_backward(stream_, d_table, d_rows, tokens, first_class(x), how);
 }
 
 }  // namespace llamesh::model

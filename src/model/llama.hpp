@@ -7,6 +7,7 @@
 #include "model/block.hpp"
 #include "model/loss_sum.hpp"
 #include "model/weights.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::model {
 
@@ -55,8 +56,10 @@ class Llama {
   void head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
                      float scale);
   void backward(const BlockContext& context, const Tensor& tokens);
+  void cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
+                     const Tensor& targets, float scale, ops::WithGradient gradient);
   template <class PerChunk>
-  void chunked_losses(const Tensor& normed, const Tensor& weight, const Tensor& targets,
+  void chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;

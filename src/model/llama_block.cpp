@@ -22,6 +22,17 @@ struct QkvSlices {
   Tensor q, k, v;
 };
 
+ops::AttentionCall attention_call(const BlockContext& x, const LlamaBlock::Tensors& t) {
+  const QkvSlices s(x, t.qkv);
+  return {.shape = attention_shape(x),
+          .q = s.q,
+          .k = s.k,
+          .v = s.v,
+          .document_starts = x.document_starts,
+          .out = t.attention,
+          .log_sum_exp = t.log_sum_exp};
+}
+
 void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
   // q and k are neighbours: one call turns the heads of both.
   const QkvSlices s(x, qkv);
@@ -33,8 +44,13 @@ void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
 void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Tensor sum,
           const Residual& in) {
   const Entered entered(x.weights, leaf.module, x.pass);
-  ops::rms_norm(x.stream, normed, rms, in.delta ? sum : Tensor(), in.x, in.delta,
-                x.weights.parameter(leaf.weight), static_cast<float>(x.config.rms_norm_eps));
+  ops::rms_norm(x.stream, {.x = in.x,
+                           .delta = in.delta,
+                           .sum = in.delta ? sum : Tensor(),
+                           .w = x.weights.parameter(leaf.weight),
+                           .eps = static_cast<float>(x.config.rms_norm_eps),
+                           .y = normed,
+                           .inverse_rms = rms});
 }
 
 /// Adds to d_residual what comes back through a norm.
@@ -42,8 +58,14 @@ void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Ten
                    Tensor rms) {
   const Entered entered(x.weights, leaf.module, Pass::backward);
   const auto [dw, how] = x.weights.gradient(leaf.weight);
-  ops::rms_norm_backward(x.stream, x.d_residual, Accumulate::yes, dw, how, d_normed, input, rms,
-                         x.weights.parameter(leaf.weight));
+  ops::rms_norm_backward(x.stream, {.x = input,
+                                    .w = x.weights.parameter(leaf.weight),
+                                    .inverse_rms = rms,
+                                    .dy = d_normed,
+                                    .dx = x.d_residual,
+                                    .accumulate_dx = Accumulate::yes,
+                                    .dw = dw,
+                                    .accumulate_dw = how});
 }
 
 /// x.delta = the layer's output. Of a matrix that is cut by its inputs each rank has a summand.
@@ -154,8 +176,7 @@ void LlamaBlock::attend(const BlockContext& x) {
       return ops::cached_attention(x.stream, t.attention, s.q, keys, values, attention_shape(x),
                                    past);
   }
-  ops::attention(x.stream, t.attention, t.log_sum_exp, s.q, s.k, s.v, x.document_starts,
-                 attention_shape(x));
+  ops::attention(x.stream, attention_call(x, t));
 }
 
 void LlamaBlock::mlp_forward(const BlockContext& x) {
@@ -192,10 +213,10 @@ void LlamaBlock::attention_backward(const BlockContext& x) {
   const Tensor dy = gathered(x.stream, x.tensor, x.d_residual);
   const auto normed = x.tensor.gather(t.normed_input);
   linear_backward(x, ids_.o_proj, t.d_attention, dy, t.attention);
-  const QkvSlices in(x, t.qkv);
   const QkvSlices d(x, t.d_qkv);
-  ops::attention_backward(x.stream, d.q, d.k, d.v, t.d_attention, in.q, in.k, in.v, t.attention,
-                          t.log_sum_exp, t.d_softmax, x.document_starts, attention_shape(x));
+  ops::attention_backward(
+      x.stream, attention_call(x, t),
+      {.dout = t.d_attention, .dq = d.q, .dk = d.k, .dv = d.v, .delta = t.d_softmax});
   rotate(x, t.d_qkv, ops::Rotation::backward);
   gathered_linear_backward(x, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
 }

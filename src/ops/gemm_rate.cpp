@@ -57,7 +57,7 @@ std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>
   copy(stream, matrix(1), random);
   copy(stream, matrix(2), random);
   const auto multiply = [&] {
-    linear(stream, matrix(0), matrix(1), matrix(2));
+    linear(stream, matrix(0), matrix(1), matrix(2), Accumulate::no);
     stream.record().wait();
   };
   using Clock = std::chrono::steady_clock;

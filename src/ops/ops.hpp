@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
-#include "core/accumulate.hpp"
-#include "core/tensor.hpp"
-#include "device/stream.hpp"
+#include "ops/calls.hpp"
+#include "ops/kernel.hpp"
 
-/// Every kernel of llamesh, declared once.
+/// Every kernel of llamesh, declared once; kernels.inc lists their names.
 ///
 /// B batch, T sequence, M = B T tokens, D hidden, H heads, K key-value heads, E head dim,
 /// F intermediate, V vocabulary.
@@ -21,36 +19,36 @@
 /// bits of GEMMs.
 namespace llamesh::ops {
 
-using device::Stream;
-
-// --- Linear layers (GEMM). x (M, in) rows, w (out, in) dense, y (M, out) rows. ---
+// --- Linear layers (GEMM). x (M, in) rows, w (out, in) rows, y (M, out) rows. ---
 
 /// y = x w^T, or y += x w^T. y may be fp32 where x and w are bf16.
-void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate = Accumulate::no);
+extern const Kernel<void(Stream&, Tensor y, Tensor x, Tensor w, Accumulate accumulate)> linear;
 /// dx (M, in) = or += dy (M, out) w.
-void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate);
-/// dw (out, in) = or += dy^T x. dw is fp32 or bf16, whatever the others are.
-void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate);
+extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate)>
+    linear_backward_input;
+/// dw (out, in) rows = or += dy^T x. dw is fp32 or bf16, whatever the others are; on a GPU it is
+/// dense where it is bf16 and they are fp32.
+extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate)>
+    linear_backward_weight;
 
-// --- Embedding. tokens (M) int32, table (V, D). ---
+// --- Embedding. tokens (M) int32; table (rows, D) holds rows [first_row, first_row + rows) of the
+// vocabulary: all of it, or the part of one rank (Megatron's VocabParallelEmbedding). ---
 
-/// out (M, D) = table[tokens].
-void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table);
-/// dtable (V, D) = or += the sums of dout over equal tokens, in token order (deterministic). dtable
-/// fp32 or bf16.
-void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
-                        Accumulate accumulate);
+/// out (M, D) = table[tokens - first_row], zeros where a token is not of this part.
+extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row)>
+    embedding;
+/// dtable (rows, D) = or += the sums of dout over equal tokens, in token order (deterministic).
+/// dtable fp32 or bf16.
+extern const Kernel<void(Stream&, Tensor dtable, Tensor dout, Tensor tokens, std::int64_t first_row,
+                         Accumulate accumulate)>
+    embedding_backward;
 
-// --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). x (M, D), w (D). ---
+// --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). ---
 
-/// y (M, D); inverse_rms (M) fp32 is kept for the backward pass. With `delta`, first
-/// sum (M, D) = x + delta, and the norm is that of sum; `sum` may be `x`. Without: empty Tensors.
-void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x, Tensor delta,
-              Tensor w, float eps);
-/// dx (M, D) = or += the gradient for x; dw (D) fp32 or bf16 = or += that for w.
-/// `x` is what was normalised (`sum` above).
-void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
-                       Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms, Tensor w);
+/// With a delta, first sum = x + delta, and y is the norm of sum.
+extern const Kernel<void(Stream&, const RmsNormCall& call)> rms_norm;
+/// dx = or += the gradient for x, dw = or += that for w.
+extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_backward;
 
 // --- Documents packed into rows of T tokens: rope and attention treat each as a row of its own.
 // document_starts (B, T) int32: the index in its row of the first token of each token's document,
@@ -59,37 +57,26 @@ void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tens
 // --- Rotary embedding, the halves convention of Hugging Face: (x1, x2) -> (x1 c - x2 s, x2 c + x1
 // s). ---
 
-/// Rotates `heads` heads of E elements in place; x (M, heads * E) rows; token m stands at position
-/// m % T - document_starts[m]. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines of each position.
 enum class Rotation : bool { forward, backward };
-void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
-          Rotation rotation);
+/// Rotates the heads of E = head_dim elements in place; x (M, heads * E) rows; token m stands at
+/// position m % T - document_starts[m]. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines of each
+/// position.
+extern const Kernel<void(Stream&, Tensor x, Tensor cos_sin, Tensor document_starts,
+                         std::int64_t head_dim, Rotation rotation)>
+    rope;
 
 // --- Causal grouped-query attention within documents; never holds a T x T matrix
 // (FlashAttention-2, Dao 2023). Its cost falls with the length of the documents. ---
 
-struct AttentionShape {
-  std::int64_t batch;     ///< B
-  std::int64_t sequence;  ///< T
-  std::int64_t heads;     ///< H
-  std::int64_t kv_heads;  ///< K, divides H
-  std::int64_t head_dim;  ///< E
-};
-/// out (M, H E) rows; q (M, H E), k, v (M, K E) rows; log_sum_exp (B, H, T) fp32 is kept for the
-/// backward pass. Query i of a row sees keys document_starts[i] to i. Scores are scaled by
-/// 1 / sqrt(E).
-void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-               Tensor document_starts, const AttentionShape& shape);
-/// dq, dk, dv overwritten, shaped as q, k, v. `delta` (B, H, T) fp32 is scratch: rowsum(dout *
-/// out).
-void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
-                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
-                        Tensor document_starts, const AttentionShape& shape);
+/// Query i of a row sees keys document_starts[i] to i. Scores are scaled by 1 / sqrt(E).
+extern const Kernel<void(Stream&, const AttentionCall& call)> attention;
+/// After attention() of the same call.
+extern const Kernel<void(Stream&, const AttentionCall& call, const AttentionGradients& gradients)>
+    attention_backward;
 
 /// What computes attention() of these tensors: "cuDNN 9.19.0", "built-in kernels on tensor cores",
 /// ...
-std::string attention_name(Stream& stream, Tensor out, Tensor q, Tensor k, Tensor v,
-                           Tensor document_starts, const AttentionShape& shape);
+extern const Kernel<std::string(Stream&, const AttentionCall& call)> attention_name;
 /// What GPUs compute attention with where they can: "cuDNN 9.19.0", or "built-in kernels" and why.
 /// Empty in a build without CUDA.
 std::string gpu_attention();
@@ -97,56 +84,62 @@ std::string gpu_attention();
 /// Attention of new tokens over a cache, for inference: query i of M stands at position past + i
 /// and sees keys 0 to past + i. out, q (M, H E) rows; keys, values (>= past + M, K E) rows. `shape`
 /// has batch 1 and sequence M.
-void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                      const AttentionShape& shape, std::int64_t past);
+extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor values,
+                         const AttentionShape& shape, std::int64_t past)>
+    cached_attention;
 
 // --- SwiGLU (Shazeer 2020). gate_up (M, 2 F): gate in the first F columns, up in the others. ---
 
 /// out (M, F) = silu(gate) * up.
-void swiglu(Stream& stream, Tensor out, Tensor gate_up);
+extern const Kernel<void(Stream&, Tensor out, Tensor gate_up)> swiglu;
 /// dgate_up (M, 2 F) overwritten; it may be gate_up itself.
-void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_up);
+extern const Kernel<void(Stream&, Tensor dgate_up, Tensor dout, Tensor gate_up)> swiglu_backward;
 
 // --- Cross-entropy fused with its gradient. logits (M, V), targets (M) int32, negative: ignored.
 // ---
 
+enum class WithGradient : bool { no, yes };
 /// losses (M) fp32 = log(sum(exp(logits))) - logits[target], 0 where ignored.
 /// With WithGradient::yes, logits are overwritten by scale * d(sum of losses)/d(logits).
-enum class WithGradient : bool { no, yes };
-void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float scale,
-                   WithGradient gradient);
+extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor targets, float scale,
+                         WithGradient gradient)>
+    cross_entropy;
+
+// --- The same of a vocabulary that is cut into t parts, the ranks of a group having one each:
+// logits (M, cols) of classes [first_class, first_class + cols). As Megatron's vocab-parallel
+// cross-entropy, but with one gather between two kernels. ---
+
+/// part (M, 3) fp32 of each row: the largest logit, the sum of exp(logit - largest), and the
+/// target's logit, 0 if that is of another part. Zeros where ignored.
+extern const Kernel<void(Stream&, Tensor part, Tensor logits, Tensor targets,
+                         std::int64_t first_class)>
+    cross_entropy_part;
+/// As cross_entropy(), from the parts (t, M, 3) of all ranks in rank order. Losses are the same
+/// bits on all ranks, since they are merged in that order.
+extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor parts, Tensor targets,
+                         std::int64_t first_class, float scale, WithGradient gradient)>
+    cross_entropy_from_parts;
 
 // --- Elementwise, dense tensors. ---
 
 /// y = x, cast to y's dtype.
-void copy(Stream& stream, Tensor y, Tensor x);
+extern const Kernel<void(Stream&, Tensor y, Tensor x)> copy;
 /// y += x, x cast to y's dtype.
-void add(Stream& stream, Tensor y, Tensor x);
-void fill(Stream& stream, Tensor y, float value);
-void scale(Stream& stream, Tensor y, float factor);
+extern const Kernel<void(Stream&, Tensor y, Tensor x)> add;
+extern const Kernel<void(Stream&, Tensor y, float value)> fill;
+extern const Kernel<void(Stream&, Tensor y, float factor)> scale;
 /// Sum of squares of fp32 x, summed in double in an order that depends on numel alone. Waits for
 /// the stream.
-double sum_of_squares(Stream& stream, Tensor x);
+extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
 
 // --- Optimizers, one pass over fp32 views of equal numel. ---
 
-/// Numbers of one AdamW step (Loshchilov & Hutter 2019), as in torch.optim.AdamW. In double, as
-/// torch has them: 1 - beta of a rounded beta is off, by 1.7e-4 of itself for 0.9999.
-struct AdamwStep {
-  double lr, beta1, beta2, eps, weight_decay;
-  double correction1;     ///< 1 - beta1^t
-  double correction2;     ///< 1 - beta2^t
-  double gradient_scale;  ///< clip factor, folded in
-};
-void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
-           const AdamwStep& step);
-
-/// Numbers of one SGD step with momentum as in torch.optim.SGD (no dampening, no Nesterov).
-struct SgdStep {
-  float lr, momentum, weight_decay, gradient_scale;
-};
-void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
-         const SgdStep& step);
+extern const Kernel<void(Stream&, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq,
+                         Tensor gradient, const AdamwStep& step)>
+    adamw;
+extern const Kernel<void(Stream&, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
+                         const SgdStep& step)>
+    sgd;
 
 /// What oneDNN uses of this CPU: "avx512_core_amx", "avx512_core_bf16", ...
 const char* instruction_set();

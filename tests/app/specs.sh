@@ -79,4 +79,19 @@ grep -q "the spec leaves 7 of 30 weights whole on every rank" "$folder/log" || g
 grep -q "resuming from " "$folder/log" || give_up "the run does not go on"
 grep -q "sharding.spec" "$folder/log" && give_up "the same spec counts as changed"
 "$llamesh" verify "$folder/run" > "$folder/log" 2>&1 || give_up "its checkpoint"
+
+# --- with the tensor axis
+loss_with() { # ARGUMENT...: of step 3
+  rm -rf "$folder/loss"
+  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/loss" train.steps=3 model.vocab_size=260 "$@" \
+    > "$folder/log" 2>&1 || give_up "train $*"
+  tail -n 1 "$folder/loss/metrics.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/'
+}
+expected=$(loss_with)
+for spec in fsdp-tensor-sequence tensor; do
+  strategy=full_shard; [[ $spec == tensor ]] && strategy=no_shard
+  loss=$(loss_with mesh.axes.tensor=2 sharding.strategy=$strategy sharding.spec=inputs/specs/$spec.yaml)
+  awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||
+    give_up "the loss is $loss with $spec and $expected without"
+done
 echo "specs print, refuse and train"

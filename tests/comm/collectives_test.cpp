@@ -134,6 +134,21 @@ TYPED_TEST(CollectivesTest, ReduceScatterSumsAndAccumulates) {
       }
 }
 
+TYPED_TEST(CollectivesTest, ReduceScatterOfBf16IsRoundedOnce) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const auto n : this->lengths) {
+      auto buffer = this->symmetric(n * this->size * 2, memory);
+      device::Buffer own(n * 2);
+      const auto parts = buffer.tensor(DType::bf16, {n * this->size});
+      const auto mine = own.tensor(DType::bf16, {n});
+      fill(parts, this->rank, 0);
+      this->axis.reduce_scatter(mine, parts, Accumulate::no, {}).wait();
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(at(mine, i), static_cast<float>(bf16(sum_of(this->size, this->rank * n + i, 0))))
+            << n;
+    }
+}
+
 TYPED_TEST(CollectivesTest, AllReduceGivesEveryRankTheSameBits) {
   for (const Memory memory : {Memory::window, Memory::plain})
     for (const auto n : this->lengths) {

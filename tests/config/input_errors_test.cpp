@@ -17,8 +17,8 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
             "f.yaml:3: unknown key 'modle.hidden_sise'; did you mean 'model.hidden_size'?");
   EXPECT_EQ(error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
             "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr'?");
-  EXPECT_EQ(error(data + "mesh: {axes: {tensor: 2}}\n"),
-            "f.yaml:2: unknown key 'mesh.axes.tensor'");
+  EXPECT_EQ(error(data + "mesh: {axes: {context: 2}}\n"),
+            "f.yaml:2: unknown key 'mesh.axes.context'");
   EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
   EXPECT_EQ(error(data, {"train.stepz=4"}),
             "command line: unknown key 'train.stepz'; did you mean 'train.steps'?");

@@ -66,18 +66,17 @@ const std::string h200 = R"({
 
 /// A call on columns of one matrix of q, k and v, rows `gap` elements further apart than they are
 /// long. Nothing lies there.
-ops::cuda::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
+ops::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
   alignas(16) static std::array<std::byte, 16> nothing;
   const auto q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim, tokens = s.batch * s.sequence;
   const Tensor qkv(nothing.data(), DType::bf16, {tokens, q + 2 * kv + gap});
   const Tensor out(nothing.data(), DType::bf16, {tokens, q + gap});
-  ops::cuda::AttentionCall call{};
-  call.q = qkv.slice_cols(0, q);
-  call.k = qkv.slice_cols(q, kv);
-  call.v = qkv.slice_cols(q + kv, kv);
-  call.out = out.slice_cols(0, q);
-  call.shape = s;
-  return call;
+  return {.shape = s,
+          .q = qkv.slice_cols(0, q),
+          .k = qkv.slice_cols(q, kv),
+          .v = qkv.slice_cols(q + kv, kv),
+          .out = out.slice_cols(0, q),
+          .log_sum_exp = {}};
 }
 
 std::string refusal_of(const AttentionShape& shape, std::int64_t gap = 0) {

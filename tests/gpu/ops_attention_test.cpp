@@ -51,29 +51,32 @@ struct Problem {
   Tensor k(const Tensor& m) const { return m.slice_cols(q_cols(), kv_cols()); }
   Tensor v(const Tensor& m) const { return m.slice_cols(q_cols() + kv_cols(), kv_cols()); }
 
+  ops::AttentionCall call(Tensor (Twin::*side)()) {
+    const Tensor all = (qkv.*side)();
+    return {.shape = s,
+            .q = q(all),
+            .k = k(all),
+            .v = v(all),
+            .document_starts = side == &Twin::host ? starts.host() : starts.device(),
+            .out = (out.*side)(),
+            .log_sum_exp = (log_sum_exp.*side)()};
+  }
+  ops::AttentionGradients gradients(Tensor (Twin::*side)()) {
+    const Tensor all = (dqkv.*side)();
+    return {
+        .dout = (dout.*side)(), .dq = q(all), .dk = k(all), .dv = v(all), .delta = (delta.*side)()};
+  }
   void forward() {
-    const auto host = qkv.host(), there = qkv.device();
-    ops::attention(host_stream(), out.host(), log_sum_exp.host(), q(host), k(host), v(host),
-                   starts.host(), s);
-    ops::cuda::attention(device_stream(), out.device(), log_sum_exp.device(), q(there), k(there),
-                         v(there), starts.device(), s);
+    ops::attention(host_stream(), call(&Twin::host));
+    ops::cuda::attention(device_stream(), call(&Twin::device));
   }
   void backward() {
-    const auto host = qkv.host(), there = qkv.device();
-    const auto d = dqkv.host(), d_there = dqkv.device();
-    ops::attention_backward(host_stream(), q(d), k(d), v(d), dout.host(), q(host), k(host), v(host),
-                            out.host(), log_sum_exp.host(), delta.host(), starts.host(), s);
-    ops::cuda::attention_backward(device_stream(), q(d_there), k(d_there), v(d_there),
-                                  dout.device(), q(there), k(there), v(there), out.device(),
-                                  log_sum_exp.device(), delta.device(), starts.device(), s);
+    ops::attention_backward(host_stream(), call(&Twin::host), gradients(&Twin::host));
+    ops::cuda::attention_backward(device_stream(), call(&Twin::device), gradients(&Twin::device));
   }
 
   /// What computes it on the device.
-  std::string name() {
-    const auto there = qkv.device();
-    return ops::cuda::attention_name(out.device(), q(there), k(there), v(there), starts.device(),
-                                     s);
-  }
+  std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
   bool by_cudnn() { return name().starts_with("cuDNN"); }
 
   ops::AttentionShape s;

@@ -20,14 +20,43 @@ const Sizes all_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257, {}},
 
 // --- RMSNorm ---
 
+/// y and inverse_rms of the norm of x, or of x = x + delta, on both sides.
+void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
+  const auto on = [&](Tensor (Twin::*side)()) {
+    return ops::RmsNormCall{.x = (x.*side)(),
+                            .delta = delta ? (delta->*side)() : Tensor(),
+                            .sum = delta ? (x.*side)() : Tensor(),
+                            .w = (w.*side)(),
+                            .eps = 1e-5F,
+                            .y = (y.*side)(),
+                            .inverse_rms = (inverse.*side)()};
+  };
+  ops::rms_norm(host_stream(), on(&Twin::host));
+  ops::cuda::rms_norm(device_stream(), on(&Twin::device));
+}
+
+void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x, Twin& inverse,
+                   Twin& w) {
+  const auto on = [&](Tensor (Twin::*side)()) {
+    return ops::RmsNormBackwardCall{.x = (x.*side)(),
+                                    .w = (w.*side)(),
+                                    .inverse_rms = (inverse.*side)(),
+                                    .dy = (dy.*side)(),
+                                    .dx = (dx.*side)(),
+                                    .accumulate_dx = accumulate,
+                                    .dw = (dw.*side)(),
+                                    .accumulate_dw = accumulate};
+  };
+  ops::rms_norm_backward(host_stream(), on(&Twin::host));
+  ops::cuda::rms_norm_backward(device_stream(), on(&Twin::device));
+}
+
 TEST_P(CudaLayers, RmsNorm) {
   for (const auto& [rows, cols, place] : all_sizes) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, cols, place), w(dtype(), 1, cols), y(dtype(), rows, cols, place);
     Twin inverse(DType::f32, 1, rows);
-    ops::rms_norm(host_stream(), y.host(), inverse.host(), {}, x.host(), {}, w.host(), 1e-5F);
-    ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), {}, x.device(), {},
-                        w.device(), 1e-5F);
+    norm(y, inverse, x, w);
     y.expect_equal(near(), "y");
     inverse.expect_equal(1e-5, "inverse_rms");
     x.expect_equal(0.0, "x");
@@ -39,10 +68,7 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
     Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows);
-    ops::rms_norm(host_stream(), y.host(), inverse.host(), x.host(), x.host(), delta.host(),
-                  w.host(), 1e-5F);
-    ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), x.device(), x.device(),
-                        delta.device(), w.device(), 1e-5F);
+    norm(y, inverse, x, w, &delta);
     x.expect_equal(0.0, "sum, in place");
     y.expect_equal(near(), "y");
     inverse.expect_equal(1e-5, "inverse_rms");
@@ -57,14 +83,8 @@ TEST_P(CudaLayers, RmsNormBackward) {
         Twin x(dtype(), rows, cols, place), dy(dtype(), rows, cols, place), w(dtype(), 1, cols);
         Twin y(dtype(), rows, cols), dx(dtype(), rows, cols, place), dw(result, 1, cols);
         Twin inverse(DType::f32, 1, rows);
-        ops::rms_norm(host_stream(), y.host(), inverse.host(), {}, x.host(), {}, w.host(), 1e-5F);
-        ops::cuda::rms_norm(device_stream(), y.device(), inverse.device(), {}, x.device(), {},
-                            w.device(), 1e-5F);
-        ops::rms_norm_backward(host_stream(), dx.host(), accumulate, dw.host(), accumulate,
-                               dy.host(), x.host(), inverse.host(), w.host());
-        ops::cuda::rms_norm_backward(device_stream(), dx.device(), accumulate, dw.device(),
-                                     accumulate, dy.device(), x.device(), inverse.device(),
-                                     w.device());
+        norm(y, inverse, x, w);
+        norm_backward(dx, dw, accumulate, dy, x, inverse, w);
         dx.expect_equal(near(), "dx");
         dw.expect_equal(result == DType::f32 ? 1e-5 : tolerance(result), "dw");
       }
@@ -77,11 +97,7 @@ TEST_P(CudaLayers, RmsNormBackwardOfManyRows) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), 530, cols), dy(dtype(), 530, cols), w(dtype(), 1, cols);
     Twin dx(dtype(), 530, cols), dw(DType::f32, 1, cols), inverse(DType::f32, 1, 530);
-    ops::rms_norm_backward(host_stream(), dx.host(), Accumulate::no, dw.host(), Accumulate::no,
-                           dy.host(), x.host(), inverse.host(), w.host());
-    ops::cuda::rms_norm_backward(device_stream(), dx.device(), Accumulate::no, dw.device(),
-                                 Accumulate::no, dy.device(), x.device(), inverse.device(),
-                                 w.device());
+    norm_backward(dx, dw, Accumulate::no, dy, x, inverse, w);
     dx.expect_equal(near(), "dx");
     dw.expect_equal(1e-5, "dw");
   }

@@ -60,14 +60,77 @@ TEST_P(CudaTokens, CrossEntropyIsNotANumberWhereALogitIsNot) {
   EXPECT_TRUE(std::isnan(loss));
 }
 
-TEST_P(CudaTokens, EmbeddingTakesRows) {
-  for (const auto& [cols, place] : {std::pair<std::int64_t, Place>{21, {}}, {64, {8, 0}}}) {
-    TwinIntegers tokens(random_tokens(50, 11));
-    Twin table(dtype(), 11, cols), out(dtype(), 50, cols, place);
-    ops::embedding(host_stream(), out.host(), tokens.host(), table.host());
-    ops::cuda::embedding(device_stream(), out.device(), tokens.device(), table.device());
-    out.expect_equal(0.0, "out");
+// Parts of a vocabulary: columns of one matrix of logits, at multiples of 16 bytes or not. The
+// gather of all parts stands between.
+TEST_P(CudaTokens, CrossEntropyOfParts) {
+  for (const auto& [rows, cols, place] : all_sizes)
+    for (const std::int64_t t : {1, 2, 3})
+      for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes}) {
+        SCOPED_TRACE(cols);
+        auto tokens = random_tokens(rows, cols);
+        if (rows > 2) tokens[1] = -1;
+        TwinIntegers targets(tokens);
+        Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+        Twin parts(DType::f32, t * rows, 3);
+        const auto first = [&](std::int64_t rank) { return cols * rank / t; };
+        const auto mine = [&](const Tensor& all, std::int64_t rank) {
+          return all.slice_cols(first(rank), first(rank + 1) - first(rank));
+        };
+        for (std::int64_t r = 0; r < t; ++r) {
+          ops::cross_entropy_part(host_stream(), parts.host().slice_rows(r * rows, rows),
+                                  mine(logits.host(), r), targets.host(), first(r));
+          ops::cuda::cross_entropy_part(device_stream(), parts.device().slice_rows(r * rows, rows),
+                                        mine(logits.device(), r), targets.device(), first(r));
+        }
+        parts.expect_equal(1e-5, "parts");
+        for (std::int64_t r = 0; r < t; ++r) {
+          ops::cross_entropy_from_parts(host_stream(), losses.host(), mine(logits.host(), r),
+                                        parts.host(), targets.host(), first(r), 0.25F, gradient);
+          ops::cuda::cross_entropy_from_parts(device_stream(), losses.device(),
+                                              mine(logits.device(), r), parts.device(),
+                                              targets.device(), first(r), 0.25F, gradient);
+          losses.expect_equal(1e-6, "losses", 10.0);
+        }
+        logits.expect_equal(gradient == ops::WithGradient::no ? 0.0 : near(), "dlogits", 0.25);
+      }
+}
+
+// One part is all of the vocabulary: the same bits.
+TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
+  for (const auto& [rows, cols, place] : all_sizes) {
+    SCOPED_TRACE(cols);
+    TwinIntegers targets(random_tokens(rows, cols));
+    Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+    const auto before = logits.downloaded();
+    ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
+                             0.25F, ops::WithGradient::yes);
+    const auto whole = std::pair(losses.downloaded(), logits.downloaded());
+    logits.set(0, 0, logits.get(0, 0));  // as they were
+    ASSERT_EQ(logits.downloaded(), before);
+    Twin part(DType::f32, rows, 3);
+    ops::cuda::cross_entropy_part(device_stream(), part.device(), logits.device(), targets.device(),
+                                  0);
+    ops::cuda::cross_entropy_from_parts(device_stream(), losses.device(), logits.device(),
+                                        part.device(), targets.device(), 0, 0.25F,
+                                        ops::WithGradient::yes);
+    EXPECT_TRUE(whole == std::pair(losses.downloaded(), logits.downloaded()));
   }
+}
+
+/// The whole vocabulary of 11, its first rows, and others.
+const std::int64_t parts_of_11[][2] = {{0, 11}, {0, 4}, {4, 7}};
+
+TEST_P(CudaTokens, EmbeddingTakesRows) {
+  for (const auto& [cols, place] : {std::pair<std::int64_t, Place>{21, {}}, {64, {8, 0}}})
+    for (const auto& [first_row, rows] : parts_of_11) {
+      SCOPED_TRACE(first_row);
+      TwinIntegers tokens(random_tokens(50, 11));
+      Twin table(dtype(), rows, cols), out(dtype(), 50, cols, place);
+      ops::embedding(host_stream(), out.host(), tokens.host(), table.host(), first_row);
+      ops::cuda::embedding(device_stream(), out.device(), tokens.device(), table.device(),
+                           first_row);
+      out.expect_equal(0.0, "out");
+    }
 }
 
 /// Tokens of which one is frequent (a block's warps share its rows) and the last never occurs.
@@ -86,30 +149,45 @@ TEST_P(CudaTokens, EmbeddingBackwardSumsEqualTokens) {
         SCOPED_TRACE(count);
         TwinIntegers tokens(skewed_tokens(count, vocabulary));
         Twin dout(dtype(), count, cols), dtable(result, vocabulary, cols);
-        ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(),
+        ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), 0,
                                 accumulate);
         ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(),
-                                      tokens.device(), accumulate);
+                                      tokens.device(), 0, accumulate);
         dtable.expect_equal(tolerance(result), "dtable");
         const auto once = dtable.downloaded();
         if (accumulate == Accumulate::yes) continue;
         ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(),
-                                      tokens.device(), accumulate);
+                                      tokens.device(), 0, accumulate);
         EXPECT_TRUE(once == dtable.downloaded()) << "run to run";
       }
 }
 
+// Token 3, which is frequent, in the part and before it.
+TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
+  for (const std::int64_t first_row : {2, 5})
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+      SCOPED_TRACE(first_row);
+      TwinIntegers tokens(skewed_tokens(70, 40));
+      Twin dout(dtype(), 70, 21), dtable(DType::f32, 20, 21);
+      ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), first_row,
+                              accumulate);
+      ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(),
+                                    tokens.device(), first_row, accumulate);
+      dtable.expect_equal(tolerance(DType::f32), "dtable");
+    }
+}
+
 #ifdef LLAMESH_CUDA_EMULATED
 // On a GPU this would end the process's use of the device.
-TEST_P(CudaTokens, RefuseWhatIsBeyondTheVocabulary) {
-  TwinIntegers indices({3, 11});
+TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
+  TwinIntegers below({3, -1}), beyond({3, 11});
   Twin table(dtype(), 11, 4), out(dtype(), 2, 4), logits(dtype(), 2, 11), losses(DType::f32, 1, 2);
   EXPECT_ANY_THROW(
-      ops::cuda::embedding(device_stream(), out.device(), indices.device(), table.device()));
+      ops::cuda::embedding(device_stream(), out.device(), below.device(), table.device(), 0));
   EXPECT_ANY_THROW(ops::cuda::embedding_backward(device_stream(), table.device(), out.device(),
-                                                 indices.device(), Accumulate::yes));
+                                                 below.device(), 0, Accumulate::yes));
   EXPECT_ANY_THROW(ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(),
-                                            indices.device(), 1.0F, ops::WithGradient::no));
+                                            beyond.device(), 1.0F, ops::WithGradient::no));
 }
 #endif
 

@@ -61,12 +61,20 @@ struct Problem {
     return reference::attention_backward(dout.numbers(), q_numbers(qkv), k_numbers(qkv),
                                          v_numbers(qkv), plain_shape());
   }
-  void forward(device::Stream& stream) {
-    ops::attention(stream, out, log_sum_exp.view(), q(qkv), k(qkv), v(qkv), starts.tensor, s);
+  ops::AttentionCall call() const {
+    return {.shape = s,
+            .q = q(qkv),
+            .k = k(qkv),
+            .v = v(qkv),
+            .document_starts = starts.tensor,
+            .out = out,
+            .log_sum_exp = log_sum_exp};
   }
+  void forward(device::Stream& stream) { ops::attention(stream, call()); }
   void backward(device::Stream& stream) {
-    ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv), out,
-                            log_sum_exp.view(), delta.view(), starts.tensor, s);
+    ops::attention_backward(
+        stream, call(),
+        {.dout = dout, .dq = q(dqkv), .dk = k(dqkv), .dv = v(dqkv), .delta = delta});
   }
 
   ops::AttentionShape s;

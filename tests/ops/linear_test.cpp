@@ -11,7 +11,8 @@ using reference::product;
 struct Sizes {
   std::int64_t m, in, out, gap;
 };
-const Sizes all_sizes[] = {{1, 6, 3, 0}, {37, 64, 257, 5}, {64, 96, 48, 32}, {130, 18, 33, 1}};
+const Sizes all_sizes[] = {
+    {1, 6, 3, 0}, {1, 18, 33, 7}, {37, 64, 257, 5}, {64, 96, 48, 32}, {130, 18, 33, 1}};
 
 class Linear : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Linear, ::testing::Values(DType::f32, DType::bf16), dtype_name);
@@ -33,7 +34,7 @@ TEST_P(Linear, ForwardIsXTimesWTransposed) {
   for (const auto& s : all_sizes)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const auto result : {DType::f32, DType::bf16}) {
-        const Matrix x(dtype(), s.m, s.in, s.gap), w(dtype(), s.out, s.in);
+        const Matrix x(dtype(), s.m, s.in, s.gap), w(dtype(), s.out, s.in, s.gap);
         const Matrix y(result, s.m, s.out, s.gap);
         const auto before = y.numbers();
         ops::linear(stream, y, x, w, accumulate);
@@ -47,7 +48,7 @@ TEST_P(Linear, ForwardIsXTimesWTransposed) {
 TEST_P(Linear, InputGradientIsDyTimesW) {
   for (const auto& s : all_sizes)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
-      const Matrix dy(dtype(), s.m, s.out, s.gap), w(dtype(), s.out, s.in);
+      const Matrix dy(dtype(), s.m, s.out, s.gap), w(dtype(), s.out, s.in, s.gap);
       const Matrix dx(dtype(), s.m, s.in, s.gap);
       const auto before = dx.numbers();
       ops::linear_backward_input(stream, dx, dy, w, accumulate);
@@ -63,7 +64,7 @@ TEST_P(Linear, WeightGradientIsDyTransposedTimesX) {
     for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const auto result : {DType::f32, DType::bf16}) {
         const Matrix dy(dtype(), s.m, s.out, s.gap), x(dtype(), s.m, s.in, s.gap);
-        const Matrix dw(result, s.out, s.in);
+        const Matrix dw(result, s.out, s.in, s.gap);
         const auto before = dw.numbers();
         ops::linear_backward_weight(stream, dw, dy, x, accumulate);
         check(dw, before,
@@ -90,7 +91,7 @@ TEST_P(Linear, GradientsAreFiniteDifferences) {
 
 TEST_P(Linear, RefusesShapesThatDoNotFit) {
   const Matrix x(dtype(), 4, 6), w(dtype(), 5, 7), y(dtype(), 4, 5);
-  EXPECT_THROW(ops::linear(stream, y, x, w), std::exception);
+  EXPECT_THROW(ops::linear(stream, y, x, w, Accumulate::no), std::exception);
 }
 
 // Both ways are the product, to the rounding of the result.
@@ -104,7 +105,7 @@ TEST(Bf16Products, AreAlikeInBothWays) {
     ops::use_bf16_products(way);
     EXPECT_EQ(ops::bf16_products(), way);
     const Matrix y(DType::bf16, 37, 50);
-    ops::linear(stream, y, x, w);
+    ops::linear(stream, y, x, w, Accumulate::no);
     expect_near(y.numbers(), exact, tolerance(DType::bf16), std::string(name_of(way)).c_str());
   }
   ops::use_bf16_products(taken);

@@ -39,17 +39,17 @@ struct Row {
   }
 };
 
-/// This rank's micro-batches. One rank takes all rows, one after the other. Of more ranks several
-/// share a row and each counts its part of the targets, so that every rank adds to the gradient.
-std::vector<Row> rows_of_this_rank(const Golden& golden) {
+/// The micro-batches of a data rank. One takes all rows, one after the other. Of more several share
+/// a row and each counts its part of the targets, so that every one adds to the gradient.
+std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
   std::vector<Row> rows;
   for (std::size_t r = 0; r < golden.tokens().size(); ++r) {
     rows.push_back({golden.tokens()[r], golden.targets()[r]});
     if (!golden.document_starts().empty()) rows.back().starts = golden.document_starts()[r];
   }
-  if (test::world().size() == 1) return rows;
-  const auto rank = static_cast<std::size_t>(test::world().rank());
-  const auto ranks_per_row = static_cast<std::size_t>(test::world().size()) / rows.size();
+  if (data_ranks == 1) return rows;
+  const auto rank = static_cast<std::size_t>(data_rank);
+  const auto ranks_per_row = static_cast<std::size_t>(data_ranks) / rows.size();
   Row row = rows[rank % rows.size()];
   for (std::size_t i = 0; i < row.targets.size(); ++i)
     if (i % ranks_per_row != rank / rows.size()) row.targets[i] = -1;
@@ -65,13 +65,14 @@ class GoldenRun {
         options_(options_of(golden.adamw())),
         sharded_(config_, mesh, options_.name),
         optimizer_(options_, sharded_.state()),
-        rows_(rows_of_this_rank(golden)),
-        llama_(config_, sharded_.table(), 1, static_cast<std::int64_t>(rows_[0].tokens.size()), {},
-               DType::f32) {
+        rows_(rows_of(golden, sharded_.data_rank(), mesh.replicate * mesh.shard)),
+        tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {}, length(), config_.hidden_size,
+                                               DType::f32)),
+        llama_(config_, sharded_.table(), 1, length(), {}, DType::f32, *tensor_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
-    valid_ = test::world().sum(valid);
+    valid_ = test::world().sum(valid) / tensor_->size();  // whose ranks have the same data
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto values = golden_of("weights/", piece);
       std::ranges::copy(values, sharded_.state().masters().shards[unit].as<float>() + piece.offset);
@@ -90,7 +91,7 @@ class GoldenRun {
     const double norm = sharded_.gradient_norm();
     optimizer_.step(options_.lr, norm, step);
     sharded_.fsdp().on_master_weights_updated();
-    return {test::world().sum(loss) / static_cast<double>(valid_), norm};
+    return {test::world().sum(loss) / tensor_->size() / static_cast<double>(valid_), norm};
   }
 
   void expect_trained() {
@@ -109,12 +110,17 @@ class GoldenRun {
   }
 
  private:
-  std::span<const float> golden_of(const std::string& group, const sharding::Piece& piece) const {
+  std::int64_t length() const { return static_cast<std::int64_t>(rows_[0].tokens.size()); }
+  std::vector<float> golden_of(const std::string& group, const sharding::Piece& piece) {
     const auto& parameter = sharded_.table()[piece.parameter];
     const auto& tensor = golden_[group + parameter.name];
     EXPECT_EQ(tensor.shape, parameter.shape) << parameter.name;
-    return tensor.values.subspan(static_cast<std::size_t>(piece.begin),
-                                 static_cast<std::size_t>(piece.count));
+    std::vector<float> values(static_cast<std::size_t>(piece.count));
+    for_each_run(parameter.shape, sharded_.layout().range(piece, sharded_.state().rank()),
+                 [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+                   std::copy_n(tensor.values.begin() + begin, count, values.begin() + at);
+                 });
+    return values;
   }
 
   const Golden& golden_;
@@ -123,6 +129,7 @@ class GoldenRun {
   ShardedModel sharded_;
   Optimizer optimizer_;
   std::vector<Row> rows_;
+  std::unique_ptr<model::TensorParallel> tensor_;
   model::Llama llama_;
   std::int64_t valid_ = 0;
 };
@@ -132,8 +139,7 @@ class GoldenSteps : public testing::TestWithParam<Case> {};
 
 TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   const auto& [name, mesh] = GetParam();
-  if (mesh.replicate * mesh.shard != test::world().size())
-    GTEST_SKIP() << "a mesh of another number of ranks";
+  if (mesh.ranks() != test::world().size()) GTEST_SKIP() << "a mesh of another number of ranks";
   const Golden golden = test::load_golden(name);
   const auto losses = golden.step_losses();
   const auto norms = golden.step_grad_norms();
@@ -148,16 +154,27 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   run.expect_trained();
 }
 
+std::string name_of_case(const testing::TestParamInfo<Case>& c) {
+  const MeshSizes mesh = std::get<1>(c.param);
+  return fmt::format("{}_replicate{}_shard{}_tensor{}", std::get<0>(c.param), mesh.replicate,
+                     mesh.shard, mesh.tensor);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
                          testing::Combine(testing::Values("gqa_8_2", "tied_6_3", "llama3_rope",
                                                           "packed", "tied_4_2"),
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
-                         [](const auto& c) {
-                           const MeshSizes mesh = std::get<1>(c.param);
-                           return fmt::format("{}_replicate{}_shard{}", std::get<0>(c.param),
-                                              mesh.replicate, mesh.shard);
-                         });
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    TensorParallel, GoldenSteps,
+    testing::Combine(testing::Values("gqa_8_2", "llama3_rope", "packed", "tied_4_2"),
+                     testing::Values(MeshSizes{1, 1, 2}, MeshSizes{1, 2, 2}, MeshSizes{2, 2, 2})),
+    name_of_case);
+INSTANTIATE_TEST_SUITE_P(TensorParallelBy3, GoldenSteps,
+                         testing::Combine(testing::Values("tied_6_3"),
+                                          testing::Values(MeshSizes{1, 1, 3})),
+                         name_of_case);
 
 }  // namespace
 }  // namespace llamesh::optim

@@ -6,13 +6,16 @@
 #include "mpi_world.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
+#include "sharding/tensor_parallel.hpp"
 
 namespace llamesh::test {
 
-/// The sizes of a mesh [replicate, shard].
+/// The sizes of a mesh [replicate, shard, tensor].
 struct MeshSizes {
   int replicate;
   int shard;
+  int tensor = 1;
+  int ranks() const { return replicate * shard * tensor; }
 };
 
 /// The parameters of a model, sharded over all ranks of the test program.
@@ -21,8 +24,8 @@ class ShardedModel {
   ShardedModel(const model::LlamaConfig& config, MeshSizes mesh,
                optim::OptimizerName optimizer = optim::OptimizerName::adamw)
       : table_(model::parameter_table(config)),
-        layout_(table_, sharding::make_units(table_, {}),
-                comm::ParallelDims({{"replicate", mesh.replicate}, {"shard", mesh.shard}})),
+        layout_(table_, sharding::make_units(table_, {}), dims_of(mesh),
+                sharding::tensor_parallel_placements(table_, dims_of(mesh), {})),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
         state_(layout_, mesh_, {}, optim::moments_of(optimizer)),
         fsdp_(state_, mesh_, {}, {}) {}
@@ -31,6 +34,10 @@ class ShardedModel {
   const sharding::ShardLayout& layout() const { return layout_; }
   sharding::ShardedState& state() { return state_; }
   sharding::Fsdp& fsdp() { return fsdp_; }
+  comm::DeviceMesh& mesh() { return mesh_; }
+  int data_rank() const {
+    return layout_.dims().rank_in_group(layout_.dims().data(), state_.rank());
+  }
 
   /// Calls visit(unit, piece) for everything that this rank owns.
   template <class Visit>
@@ -53,6 +60,11 @@ class ShardedModel {
   }
 
  private:
+  static comm::ParallelDims dims_of(MeshSizes mesh) {
+    return comm::ParallelDims(
+        {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}});
+  }
+
   model::ParameterTable table_;
   sharding::ShardLayout layout_;
   comm::DeviceMesh mesh_;

@@ -22,13 +22,15 @@ comm::Topology machines(const std::vector<int>& per_node) {
 }
 
 std::string shape(Strategy strategy, const std::vector<int>& per_node, int replicate = 0,
-                  int shard = 0) {
-  return comm::to_string(parallel_dims(strategy, {replicate, shard, 0}, machines(per_node)));
+                  int shard = 0, int tensor = 1) {
+  return comm::to_string(parallel_dims(
+      strategy, {.replicate = replicate, .shard = shard, .tensor = tensor}, machines(per_node)));
 }
 
-std::string error(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard) {
+std::string error(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard,
+                  int tensor = 1) {
   try {
-    shape(strategy, per_node, replicate, shard);
+    shape(strategy, per_node, replicate, shard, tensor);
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::bad_input);
     return e.what();
@@ -51,6 +53,23 @@ TEST(Strategy, GivenSizesAreTaken) {
   EXPECT_EQ(shape(hybrid_shard, {4}, 1, 4), "replicate=1 x shard=4");
   EXPECT_EQ(shape(hybrid_shard, {4}, 2), "replicate=2 x shard=2");
   EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
+}
+
+TEST(Strategy, ATensorAxisIsInnermost) {
+  EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 0, 2), "replicate=2 x shard=2 x tensor=2");
+  EXPECT_EQ(shape(full_shard, {4, 4}, 0, 0, 2), "replicate=1 x shard=4 x tensor=2");
+  EXPECT_EQ(shape(no_shard, {4, 4}, 0, 0, 4), "replicate=2 x shard=1 x tensor=4");
+  EXPECT_EQ(shape(hybrid_shard, {8}, 1, 4, 2), "replicate=1 x shard=4 x tensor=2");
+  EXPECT_NE(error(full_shard, {3, 3}, 0, 0, 4).find("mesh.axes.tensor is 4"), std::string::npos);
+  EXPECT_NE(error(full_shard, {2, 2}, 0, 0, 4).find("tensor axis of 4 ranks would cross nodes"),
+            std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {4, 4}, 1, 4, 2).find("shard axis of 4 ranks would cross nodes"),
+            std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {4}, 2, 2, 2).find("x tensor=2 needs 8 ranks, but there are 4"),
+            std::string::npos);
+  const comm::MeshOptions across{.tensor = 4, .allow_tensor_across_nodes = true};
+  EXPECT_EQ(comm::to_string(parallel_dims(full_shard, across, machines({2, 2}))),
+            "replicate=1 x shard=1 x tensor=4");
 }
 
 TEST(Strategy, MisfitsNameTheNumbers) {

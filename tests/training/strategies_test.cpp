@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sharding/compile_spec.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::test {
@@ -104,7 +105,7 @@ TEST_P(EveryMesh, GivesTheLossesOfOneRank) {
   if (replicate * shard != world().size()) return;  // a mesh of another number of ranks
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
-  in.mesh = {replicate, shard, 0};
+  in.mesh = {.replicate = replicate, .shard = shard};
   expect_same_losses(run(world(), in), run_alone(in));
 }
 
@@ -148,6 +149,91 @@ TEST(EverySpec, StaysNearFp32InBf16) {
   EXPECT_EQ(run(world(), in).masters, rounded.masters);
   for (std::size_t i = 0; i < exact.losses.size(); ++i)
     EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i]) << "step " << i + 1;
+}
+
+/// Meshes with a tensor axis, of a model whose heads, intermediate size and vocabulary divide.
+struct TensorCase {
+  int replicate, shard, tensor;
+  sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
+  Strategy strategy = Strategy::hybrid_shard;
+  Wrap wrap = Wrap::layer;
+  bool tied = false;
+  model::ActivationCheckpointing recompute = model::ActivationCheckpointing::none;
+};
+
+train::Inputs inputs_of(const TensorCase& c, const TemporaryFolder& folder) {
+  auto in = small_inputs(folder.path());
+  in.model.hidden_size = 48;
+  in.model.intermediate_size = 60;
+  in.model.num_attention_heads = 12;
+  in.model.num_key_value_heads = c.tensor == 3 ? 3 : 4;
+  in.model.vocab_size = 264;
+  in.model.tie_word_embeddings = c.tied;
+  in.data.sequence_length = 24;
+  in.mesh = {.replicate = c.replicate, .shard = c.shard, .tensor = c.tensor};
+  in.tensor.residual = c.residual;
+  in.sharding.strategy = c.strategy;
+  in.sharding.wrap = {c.wrap, 2500};
+  in.memory.activation_checkpointing = c.recompute;
+  return in;
+}
+
+class EveryTensorMesh : public testing::TestWithParam<TensorCase> {};
+
+TEST_P(EveryTensorMesh, GivesTheLossesOfOneRank) {
+  const auto& c = GetParam();
+  if (c.replicate * c.shard * c.tensor != world().size()) return;  // another number of ranks
+  const TemporaryFolder folder;
+  auto in = inputs_of(c, folder);
+  const auto seen = run(world(), in);
+  expect_same_losses(seen, run_alone(in));
+  in.train.steps = 6;
+  const auto first = run(world(), in);
+  EXPECT_EQ(first.masters, run(world(), in).masters) << "two runs differ";
+}
+
+using enum sharding::ResidualLayout;
+using enum model::ActivationCheckpointing;
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, EveryTensorMesh,
+    testing::Values(TensorCase{1, 1, 4}, TensorCase{1, 1, 4, whole},
+                    TensorCase{1, 2, 2, sequence, Strategy::full_shard, Wrap::size},
+                    TensorCase{1, 2, 2, whole, Strategy::full_shard, Wrap::layer, true},
+                    TensorCase{2, 1, 2, sequence, Strategy::no_shard, Wrap::layer, true},
+                    TensorCase{1, 2, 2, sequence, Strategy::shard_grad_op, Wrap::size, false, full},
+                    TensorCase{2, 1, 2, whole, Strategy::hybrid_shard, Wrap::none, true, selective},
+                    TensorCase{1, 2, 3, sequence, Strategy::hybrid_shard, Wrap::layer, true, full},
+                    TensorCase{2, 1, 3, whole}, TensorCase{3, 1, 2}, TensorCase{1, 3, 2},
+                    TensorCase{2, 2, 2, sequence, Strategy::hybrid_shard, Wrap::size, true},
+                    TensorCase{2, 2, 2, whole, Strategy::hybrid_shard_zero2},
+                    TensorCase{1, 2, 4, sequence, Strategy::full_shard, Wrap::none}));
+
+// Norms that are not sharded have gradients that are partial sums along the tensor axis as well.
+TEST(EverySpec, TakesATensorAxis) {
+  if (world().size() != 4) return;
+  for (const auto residual : {sequence, whole}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of(TensorCase{1, 2, 2}, folder);
+    in.sharding.spec = sharding::builtin_spec(
+        comm::ParallelDims({{"replicate", 1}, {"shard", 2}, {"tensor", 2}}), residual);
+    std::erase_if(in.sharding.spec->entries, [](const sharding::SpecEntry& entry) {
+      return entry.name.ends_with("norm.weight");
+    });
+    expect_same_losses(run(world(), in), run_alone(in));
+  }
+}
+
+TEST(TensorParallel, InBf16StaysNearFp32) {
+  if (world().size() != 4) return;
+  for (const auto residual : {sequence, whole}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of(TensorCase{1, 2, 2, residual}, folder);
+    const auto exact = run_alone(in);
+    in.precision.parameters = DType::bf16;
+    const auto rounded = run(world(), in);
+    for (std::size_t i = 0; i < exact.losses.size(); ++i)
+      EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i]) << "step " << i + 1;
+  }
 }
 
 TEST(Replicas, HoldTheSameBits) {

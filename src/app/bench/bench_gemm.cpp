@@ -42,7 +42,7 @@ Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   const RandomMatrix x(dtype, tokens, layer.in), y(dtype, tokens, layer.out);
   const RandomMatrix w(dtype, layer.out, layer.in, 0.02F), dw(DType::f32, layer.out, layer.in);
   const auto flops = 2e-9 * static_cast<double>(tokens * layer.in * layer.out);
-  const auto forward = shortest([&] { ops::linear(stream, y, x, w); }, budget);
+  const auto forward = shortest([&] { ops::linear(stream, y, x, w, Accumulate::no); }, budget);
   const auto input =
       shortest([&] { ops::linear_backward_input(stream, x, y, w, Accumulate::no); }, budget);
   const auto weight =

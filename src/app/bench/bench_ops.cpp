@@ -36,11 +36,24 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   const RandomMatrix x(dtype, M, D), y(dtype, M, D), delta(dtype, M, D), w(dtype, 1, D);
   const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D), table(DType::f32, T, E);
   const Tensor weight = Tensor(w).reshape({D});
-  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory,
-             [&] { ops::rms_norm(stream, y, inverse, x, x, delta, weight, 1e-5F); });
+  print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory, [&] {
+    ops::rms_norm(stream, {.x = x,
+                           .delta = delta,
+                           .sum = x,
+                           .w = weight,
+                           .eps = 1e-5F,
+                           .y = y,
+                           .inverse_rms = inverse});
+  });
   print_rate("rms_norm backward", dtype, 3 * M * D * b, memory, [&] {
-    ops::rms_norm_backward(stream, delta, Accumulate::no, Tensor(dw).reshape({D}), Accumulate::yes,
-                           y, x, inverse, weight);
+    ops::rms_norm_backward(stream, {.x = x,
+                                    .w = weight,
+                                    .inverse_rms = inverse,
+                                    .dy = y,
+                                    .dx = delta,
+                                    .accumulate_dx = Accumulate::no,
+                                    .dw = Tensor(dw).reshape({D}),
+                                    .accumulate_dw = Accumulate::yes});
   });
   print_rate("rope", dtype, 2 * M * D * b, memory,
              [&] { ops::rope(stream, y, table, Tensor(), E, ops::Rotation::forward); });
@@ -63,9 +76,9 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   });
   const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
   print_rate("embedding", dtype, 2 * chunk * D * b, memory,
-             [&] { ops::embedding(stream, x, tokens, table); });
+             [&] { ops::embedding(stream, x, tokens, table, 0); });
   print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
-             [&] { ops::embedding_backward(stream, dtable, x, tokens, Accumulate::no); });
+             [&] { ops::embedding_backward(stream, dtable, x, tokens, 0, Accumulate::no); });
 }
 
 void elementwise(double memory) {
@@ -99,22 +112,19 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
   const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
   const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
                        static_cast<double>(s.sequence * (s.sequence + 1));
-  const auto forward = shortest(
-      [&] { ops::attention(stream, out, log_sum_exp, q(qkv), k(qkv), v(qkv), Tensor(), s); }, 0.5);
-  const auto backward = shortest(
-      [&] {
-        ops::attention_backward(stream, q(dqkv), k(dqkv), v(dqkv), dout, q(qkv), k(qkv), v(qkv),
-                                out, log_sum_exp, delta, Tensor(), s);
-      },
-      0.5);
+  const ops::AttentionCall call{
+      .shape = s, .q = q(qkv), .k = k(qkv), .v = v(qkv), .out = out, .log_sum_exp = log_sum_exp};
+  const ops::AttentionGradients gradients{
+      .dout = dout, .dq = q(dqkv), .dk = k(dqkv), .dv = v(dqkv), .delta = delta};
+  const auto forward = shortest([&] { ops::attention(stream, call); }, 0.5);
+  const auto backward = shortest([&] { ops::attention_backward(stream, call, gradients); }, 0.5);
   const auto print = [&](const char* name, double rate) {
     fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
                100.0 * rate / peak);
   };
   print("attention", 2.0 * product / forward);
   print("attention backward", 5.0 * product / backward);
-  fmt::print("attention by {}\n",
-             ops::attention_name(stream, out, q(qkv), k(qkv), v(qkv), Tensor(), s));
+  fmt::print("attention by {}\n", ops::attention_name(stream, call));
 }
 
 }  // namespace

@@ -201,28 +201,23 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
 
 }  // namespace
 
-void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
-                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
-                        Tensor document_starts, const AttentionShape& shape) {
-  expect_attention_shapes(shape, q, k, v);
-  expect_attention_shapes(shape, dq, dk, dv);
-  const auto statistics = shape.batch * shape.heads * shape.sequence;
-  expects(same_matrix_shape(out, q) && same_matrix_shape(dout, q) && log_sum_exp.dense() &&
-              delta.dense() && log_sum_exp.numel() == statistics && delta.numel() == statistics,
-          "attention_backward: shapes of out, dout, log_sum_exp and delta");
+void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
+  expect_attention_shapes(c);
+  expect_attention_shapes(c, g);
   stream.run([=] {
-    const DocumentStarts starts(document_starts, q.rows(), shape.sequence);
-    with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      const Operands<T> operands{Rows<T>(dq),
-                                 Rows<T>(dk),
-                                 Rows<T>(dv),
-                                 Rows<const T>(dout),
-                                 Rows<const T>(q),
-                                 Rows<const T>(k),
-                                 Rows<const T>(v),
-                                 Rows<const T>(out),
-                                 log_sum_exp.as<float>(),
-                                 delta.as<float>(),
+    const auto& shape = c.shape;
+    const DocumentStarts starts(c.document_starts, c.q.rows(), shape.sequence);
+    with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Operands<T> operands{Rows<T>(g.dq),
+                                 Rows<T>(g.dk),
+                                 Rows<T>(g.dv),
+                                 Rows<const T>(g.dout),
+                                 Rows<const T>(c.q),
+                                 Rows<const T>(c.k),
+                                 Rows<const T>(c.v),
+                                 Rows<const T>(c.out),
+                                 c.log_sum_exp.as<float>(),
+                                 g.delta.as<float>(),
                                  starts};
       for_each_task(shape.batch * shape.kv_heads, [&](std::int64_t task) {
         kv_head(operands, shape, task / shape.kv_heads, task % shape.kv_heads);

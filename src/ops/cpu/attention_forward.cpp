@@ -228,20 +228,20 @@ void all_tiles(const Operands<T>& o, const AttentionShape& s) {
 
 }  // namespace
 
-void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-               Tensor document_starts, const AttentionShape& shape) {
-  expect_attention_shapes(shape, q, k, v);
-  expects(same_matrix_shape(out, q) && log_sum_exp.dense() &&
-              log_sum_exp.numel() == shape.batch * shape.heads * shape.sequence,
-          "attention: shapes of out and log_sum_exp");
+void attention(Stream& stream, const AttentionCall& c) {
+  expect_attention_shapes(c);
   stream.run([=] {
-    const DocumentStarts starts(document_starts, q.rows(), shape.sequence);
-    with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      all_tiles(Operands<T>{Rows<T>(out), Rows<const T>(q), Rows<const T>(k), Rows<const T>(v),
-                            log_sum_exp.as<float>(), starts},
-                shape);
+    const DocumentStarts starts(c.document_starts, c.q.rows(), c.shape.sequence);
+    with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
+      all_tiles(Operands<T>{Rows<T>(c.out), Rows<const T>(c.q), Rows<const T>(c.k),
+                            Rows<const T>(c.v), c.log_sum_exp.as<float>(), starts},
+                c.shape);
     });
   });
+}
+
+std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
+  return "the CPU's kernels";
 }
 
 }  // namespace llamesh::ops::cpu

@@ -77,15 +77,25 @@ void store_tile(Rows<T> to, std::int64_t rows, std::int64_t cols, const float* f
 }
 
 /// Throws unless q, k and v have the shapes that attention() wants.
-inline void expect_attention_shapes(const AttentionShape& s, const Tensor& q, const Tensor& k,
-                                    const Tensor& v) {
+inline void expect_attention_shapes(const AttentionCall& c) {
+  const auto& s = c.shape;
   const auto tokens = s.batch * s.sequence;
   expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
-  expects(q.rows() == tokens && q.cols() == s.heads * s.head_dim && k.rows() == tokens &&
-              k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(k, v),
-          "attention: q ({}, {}), k ({}, {}) of {} tokens", q.rows(), q.cols(), k.rows(), k.cols(),
-          tokens);
+  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == tokens &&
+              c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
+          "attention: q ({}, {}), k ({}, {}) of {} tokens", c.q.rows(), c.q.cols(), c.k.rows(),
+          c.k.cols(), tokens);
+  expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.dense() &&
+              c.log_sum_exp.numel() == s.heads * tokens,
+          "attention: shapes of out and log_sum_exp");
+}
+
+inline void expect_attention_shapes(const AttentionCall& c, const AttentionGradients& g) {
+  expects(same_matrix_shape(g.dout, c.q) && same_matrix_shape(g.dq, c.q) &&
+              same_matrix_shape(g.dk, c.k) && same_matrix_shape(g.dv, c.v) && g.delta.dense() &&
+              g.delta.numel() == c.log_sum_exp.numel(),
+          "attention_backward: shapes of dout, dq, dk, dv and delta");
 }
 
 }  // namespace llamesh::ops::cpu

@@ -34,36 +34,55 @@ float sum_exp(const T* x, std::int64_t n, float offset) {
   return cpu::sum(total);
 }
 
-/// log(sum(exp(x))) reading x once: by chunks that stay in the first-level cache, each with its own
-/// maximum (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
-template <class T>
-float log_sum_exp(const T* x, std::int64_t n) {
-  constexpr std::int64_t chunk = 1024;
+/// A sum of exponentials as total * exp(most), most being the largest exponent so far.
+struct SumExp {
   float most = -std::numeric_limits<float>::infinity();
   float total = 0.0F;
-  for (std::int64_t first = 0; first < n; first += chunk) {
-    const auto count = std::min(chunk, n - first);
-    const auto higher = std::max(most, max_of(x + first, count));
-    total = total * std::exp(most - higher) + sum_exp(x + first, count, higher);
+
+  /// Adds more * exp(higher); `higher` is at least `most`, and takes its place.
+  void add(float higher, float more) {
+    total = total * std::exp(most - higher) + more;
     most = higher;
   }
-  return most + std::log(total);
+  float log() const { return most + std::log(total); }
+};
+
+/// sum(exp(x)) reading x once: by chunks that stay in the first-level cache, each with its own
+/// maximum (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
+template <class T>
+SumExp sum_exp(const T* x, std::int64_t n) {
+  constexpr std::int64_t chunk = 1024;
+  SumExp sum;
+  for (std::int64_t first = 0; first < n; first += chunk) {
+    const auto count = std::min(chunk, n - first);
+    const auto higher = std::max(sum.most, max_of(x + first, count));
+    sum.add(higher, sum_exp(x + first, count, higher));
+  }
+  return sum;
 }
 
-/// x = scale * softmax(x), minus scale at the target.
+/// x = scale * softmax(x), minus scale at the target, if that is one of the n.
 template <class T>
-void overwrite_by_gradient(T* x, std::int64_t n, std::int32_t target, float normalizer,
+void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float normalizer,
                            float scale) {
-  const auto at_target = std::exp(static_cast<float>(x[target]) - normalizer);
+  const bool here = 0 <= target && target < n;
+  const auto at_target = here ? std::exp(static_cast<float>(x[target]) - normalizer) : 0.0F;
   for_each_vec(n, [&](std::int64_t i, auto lanes) {
     store(x + i, cpu::exp(load(x + i, lanes) - normalizer) * scale, lanes);
   });
-  x[target] = T((at_target - 1.0F) * scale);
+  if (here) x[target] = T((at_target - 1.0F) * scale);
 }
 
-template <class T>
-void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets, float scale,
-              WithGradient gradient) {
+/// What the loss of a row is made of: normalizer - at_target.
+struct RowLoss {
+  float normalizer, at_target;
+};
+
+/// What `of_row` knows of each row that is not ignored becomes losses, and gradients of the classes
+/// from `first_class` on.
+template <class T, class OfRow>
+void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
+              std::int64_t first_class, float scale, WithGradient gradient, const OfRow& of_row) {
   const auto cols = logits.cols();
   const Rows<T> rows(logits);
   const auto* target = targets.as<std::int32_t>();
@@ -76,12 +95,46 @@ void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
         if (gradient == WithGradient::yes) std::fill_n(row, cols, T(0.0F));
         continue;
       }
-      const auto normalizer = log_sum_exp(row, cols);
-      loss[m] = normalizer - static_cast<float>(row[target[m]]);
+      const RowLoss of = of_row(m);
+      loss[m] = of.normalizer - of.at_target;
       if (gradient == WithGradient::yes)
-        overwrite_by_gradient(row, cols, target[m], normalizer, scale);
+        overwrite_by_gradient(row, cols, target[m] - first_class, of.normalizer, scale);
     }
   });
+}
+
+/// What cross_entropy_part() writes of each row.
+template <class T>
+void each_part(const Tensor& part, const Tensor& logits, const Tensor& targets,
+               std::int64_t first_class) {
+  const auto cols = logits.cols();
+  const Rows<const T> rows(logits);
+  const auto* target = targets.as<std::int32_t>();
+  const Rows<float> to(part);
+  for_each_block(logits.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto m = first; m < last; ++m) {
+      std::fill_n(to[m], 3, 0.0F);
+      if (target[m] < 0) continue;
+      const auto sum = sum_exp(rows[m], cols);
+      const auto own = target[m] - first_class;
+      to[m][0] = sum.most;
+      to[m][1] = sum.total;
+      if (0 <= own && own < cols) to[m][2] = static_cast<float>(rows[m][own]);
+    }
+  });
+}
+
+/// Row m of all parts (t, rows, 3), merged in their order.
+RowLoss merged(const Rows<const float>& parts, std::int64_t t, std::int64_t rows, std::int64_t m) {
+  SumExp sum;
+  float at_target = 0.0F;
+  for (std::int64_t p = 0; p < t; ++p) {
+    const auto* part = parts[p * rows + m];
+    const auto higher = std::max(sum.most, part[0]);
+    sum.add(higher, part[1] * std::exp(part[0] - higher));
+    at_target += part[2];
+  }
+  return {sum.log(), at_target};
 }
 
 }  // namespace
@@ -91,10 +144,42 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
   expects(losses.numel() == logits.rows() && targets.numel() == logits.rows(),
           "cross_entropy shapes");
   stream.run([=] {
+    const auto cols = logits.cols();
     for (const auto target : targets.span<std::int32_t>())
-      expects(target < logits.cols(), "target {} in a vocabulary of {}", target, logits.cols());
+      expects(target < cols, "target {} in a vocabulary of {}", target, cols);
     with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-      each_row<T>(losses, logits, targets, scale, gradient);
+      const Rows<const T> rows(logits);
+      const auto* target = targets.as<std::int32_t>();
+      each_row<T>(losses, logits, targets, 0, scale, gradient, [&](std::int64_t m) {
+        return RowLoss{sum_exp(rows[m], cols).log(), static_cast<float>(rows[m][target[m]])};
+      });
+    });
+  });
+}
+
+void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
+                        std::int64_t first_class) {
+  expects(part.rows() == logits.rows() && part.cols() == 3 && targets.numel() == logits.rows(),
+          "cross_entropy_part shapes");
+  stream.run([=] {
+    with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+      each_part<T>(part, logits, targets, first_class);
+    });
+  });
+}
+
+void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
+                              Tensor targets, std::int64_t first_class, float scale,
+                              WithGradient gradient) {
+  const auto rows = logits.rows();
+  const auto t = rows == 0 ? 0 : parts.rows() / rows;
+  expects(losses.numel() == rows && targets.numel() == rows && parts.rows() == t * rows &&
+              parts.cols() == 3 && (t > 0 || rows == 0),
+          "cross_entropy_from_parts: {} rows of parts of {} tokens", parts.rows(), rows);
+  stream.run([=] {
+    with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+      each_row<T>(losses, logits, targets, first_class, scale, gradient,
+                  [&](std::int64_t m) { return merged(Rows<const float>(parts), t, rows, m); });
     });
   });
 }

@@ -10,40 +10,56 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-void check_tokens(const Tensor& tokens, std::int64_t vocabulary) {
+void check_tokens(const Tensor& tokens, std::int64_t first_row) {
+  expects(first_row >= 0, "a part of the vocabulary from {} on", first_row);
   for (const auto token : tokens.span<std::int32_t>())
-    expects(token >= 0 && token < vocabulary, "token {} in a vocabulary of {}", token, vocabulary);
+    expects(token >= 0, "token {} is in no vocabulary", token);
 }
 
+/// Which row of a part of the vocabulary is a token's.
+struct VocabularyPart {
+  std::int64_t first, count;
+
+  std::int64_t row_of(std::int32_t token) const { return token - first; }
+  bool has(std::int32_t token) const { return 0 <= row_of(token) && row_of(token) < count; }
+};
+
 template <class T>
-void gather(const Tensor& out, const Tensor& tokens, const Tensor& table) {
+void gather(const Tensor& out, const Tensor& tokens, const Tensor& table, std::int64_t first_row) {
   const auto cols = table.cols();
+  const VocabularyPart part{first_row, table.rows()};
   const auto* token = tokens.as<std::int32_t>();
   const Rows<T> to(out);
   const Rows<const T> from(table);
   for_each_block(tokens.numel(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
-    for (auto m = first; m < last; ++m) std::copy_n(from[token[m]], cols, to[m]);
+    for (auto m = first; m < last; ++m)
+      if (part.has(token[m]))
+        std::copy_n(from[part.row_of(token[m])], cols, to[m]);
+      else
+        std::fill_n(to[m], cols, T(0.0F));
   });
 }
 
-/// The positions of the tokens sorted by token (a stable counting sort): those of token v are
-/// order[start[v], start[v + 1]), in token order.
+/// The positions of the tokens of a part, sorted by token (a stable counting sort): those of row v
+/// are order[start[v], start[v + 1]), in token order.
 struct Occurrences {
   std::span<const std::int32_t> order;
   std::span<const std::int32_t> start;
 };
 
-Occurrences sort_by_token(std::span<const std::int32_t> tokens, std::int64_t vocabulary,
+Occurrences sort_by_token(std::span<const std::int32_t> tokens, const VocabularyPart& part,
                           Scratch& scratch) {
-  const auto numbers = static_cast<std::int64_t>(tokens.size()) + vocabulary + 2;
+  const auto numbers = static_cast<std::int64_t>(tokens.size()) + part.count + 2;
   const std::span all(scratch.array<std::int32_t>(numbers), static_cast<std::size_t>(numbers));
   const auto order = all.first(tokens.size());
-  const auto ends = all.subspan(tokens.size());  // ends[v + 1] becomes the next place of token v
+  const auto ends = all.subspan(tokens.size());  // ends[v + 1] becomes the next place of row v
   std::ranges::fill(ends, 0);
-  for (const auto token : tokens) ++ends[static_cast<std::size_t>(token) + 2];
+  for (const auto token : tokens)
+    if (part.has(token)) ++ends[static_cast<std::size_t>(part.row_of(token)) + 2];
   for (std::size_t v = 2; v < ends.size(); ++v) ends[v] += ends[v - 1];
   for (std::size_t m = 0; m < tokens.size(); ++m) {
-    auto& place = ends[static_cast<std::size_t>(tokens[m]) + 1];
+    if (!part.has(tokens[m])) continue;
+    auto& place = ends[static_cast<std::size_t>(part.row_of(tokens[m])) + 1];
     order[static_cast<std::size_t>(place++)] = static_cast<std::int32_t>(m);
   }
   return {order, ends};
@@ -80,22 +96,24 @@ void scatter(const Tensor& dtable, const Tensor& dout, const Occurrences& occurr
 
 }  // namespace
 
-void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table) {
+void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row) {
   expects(out.rows() == tokens.numel() && out.cols() == table.cols(), "embedding shapes");
   stream.run([=] {
-    check_tokens(tokens, table.rows());
-    with_type(out.dtype(), [&]<class T>(std::type_identity<T>) { gather<T>(out, tokens, table); });
+    check_tokens(tokens, first_row);
+    with_type(out.dtype(),
+              [&]<class T>(std::type_identity<T>) { gather<T>(out, tokens, table, first_row); });
   });
 }
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
-                        Accumulate accumulate) {
+                        std::int64_t first_row, Accumulate accumulate) {
   expects(dout.rows() == tokens.numel() && dout.cols() == dtable.cols(),
           "embedding_backward shapes");
   stream.run([=] {
     thread_local Scratch scratch;
-    check_tokens(tokens, dtable.rows());
-    const auto occurrences = sort_by_token(tokens.span<std::int32_t>(), dtable.rows(), scratch);
+    check_tokens(tokens, first_row);
+    const auto occurrences = sort_by_token(tokens.span<std::int32_t>(),
+                                           VocabularyPart{first_row, dtable.rows()}, scratch);
     with_type(dtable.dtype(), [&]<class W>(std::type_identity<W>) {
       with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
         scatter<W, T>(dtable, dout, occurrences, accumulate);

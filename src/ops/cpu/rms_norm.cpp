@@ -32,19 +32,18 @@ float square_row(const T* x, std::int64_t cols) {
 }
 
 template <class T>
-void forward(const Tensor& y, const Tensor& inverse_rms, const Tensor& sum, const Tensor& x,
-             const Tensor& delta, const Tensor& w, float eps) {
-  const auto cols = x.cols();
-  const Rows<T> to(y), total(sum);
-  const Rows<const T> from(x), added(delta);
-  const auto* weight = w.as<T>();
-  auto* inverse = inverse_rms.as<float>();
-  for_each_block(x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+void forward(const RmsNormCall& c) {
+  const auto cols = c.x.cols();
+  const Rows<T> to(c.y), total(c.sum);
+  const Rows<const T> from(c.x), added(c.delta);
+  const auto* weight = c.w.as<T>();
+  auto* inverse = c.inverse_rms.as<float>();
+  for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m) {
       const auto squares =
           added.data ? add_row(total[m], from[m], added[m], cols) : square_row(from[m], cols);
       const T* row = added.data ? total[m] : from[m];
-      inverse[m] = 1.0F / std::sqrt(squares / static_cast<float>(cols) + eps);
+      inverse[m] = 1.0F / std::sqrt(squares / static_cast<float>(cols) + c.eps);
       const auto factor = broadcast(inverse[m]);
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
         store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
@@ -88,58 +87,49 @@ void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
 }
 
 template <class T>
-void backward(const Tensor& dx, Accumulate accumulate_dx, const Tensor& dw,
-              Accumulate accumulate_dw, const Tensor& dy, const Tensor& x,
-              const Tensor& inverse_rms, const Tensor& w) {
+void backward(const RmsNormBackwardCall& c) {
   // Each block of tokens sums its part of dw; the partition depends on the number of tokens alone.
   constexpr std::int64_t most_blocks = 64;
   thread_local Scratch scratch;
-  const auto cols = x.cols();
-  const auto block = std::max<std::int64_t>(16, (x.rows() + most_blocks - 1) / most_blocks);
-  const auto blocks = (x.rows() + block - 1) / block;
+  const auto rows = c.x.rows(), cols = c.x.cols();
+  const auto block = std::max<std::int64_t>(16, (rows + most_blocks - 1) / most_blocks);
+  const auto blocks = (rows + block - 1) / block;
   auto* partial = scratch.array<float>(blocks * cols);
-  const Rows<T> to(dx);
-  const Rows<const T> slope(dy), from(x);
-  const auto* weight = w.as<T>();
-  const auto* inverse = inverse_rms.as<float>();
-  for_each_block(x.rows(), block, [&](std::int64_t first, std::int64_t last) {
+  const Rows<T> to(c.dx);
+  const Rows<const T> slope(c.dy), from(c.x);
+  const auto* weight = c.w.as<T>();
+  const auto* inverse = c.inverse_rms.as<float>();
+  for_each_block(rows, block, [&](std::int64_t first, std::int64_t last) {
     auto* dw_row = partial + first / block * cols;
     std::fill_n(dw_row, cols, 0.0F);
     for (auto m = first; m < last; ++m)
-      backward_row(to[m], accumulate_dx, dw_row, slope[m], from[m], weight, inverse[m], cols);
+      backward_row(to[m], c.accumulate_dx, dw_row, slope[m], from[m], weight, inverse[m], cols);
   });
-  with_type(dw.dtype(), [&]<class W>(std::type_identity<W>) {
-    add_partials<W>(dw, accumulate_dw, partial, blocks);
+  with_type(c.dw.dtype(), [&]<class W>(std::type_identity<W>) {
+    add_partials<W>(c.dw, c.accumulate_dw, partial, blocks);
   });
 }
 
 }  // namespace
 
-void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x, Tensor delta,
-              Tensor w, float eps) {
-  expects(same_matrix_shape(y, x) && inverse_rms.numel() == x.rows() && w.numel() == x.cols(),
+void rms_norm(Stream& stream, const RmsNormCall& c) {
+  expects(same_matrix_shape(c.y, c.x) && c.inverse_rms.numel() == c.x.rows() &&
+              c.w.numel() == c.x.cols(),
           "rms_norm shapes");
-  expects(static_cast<bool>(sum) == static_cast<bool>(delta), "rms_norm: delta without sum");
-  expects(!delta || (same_matrix_shape(delta, x) && same_matrix_shape(sum, x)),
+  expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
+  expects(!c.delta || (same_matrix_shape(c.delta, c.x) && same_matrix_shape(c.sum, c.x)),
           "rms_norm shapes of delta and sum");
-  stream.run([=] {
-    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-      forward<T>(y, inverse_rms, sum, x, delta, w, eps);
-    });
-  });
+  stream.run(
+      [=] { with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) { forward<T>(c); }); });
 }
 
-void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
-                       Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms,
-                       Tensor w) {
-  expects(same_matrix_shape(dx, x) && same_matrix_shape(dy, x) && w.numel() == x.cols() &&
-              dw.numel() == x.cols() && inverse_rms.numel() == x.rows(),
+void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
+  expects(same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) &&
+              c.w.numel() == c.x.cols() && c.dw.numel() == c.x.cols() &&
+              c.inverse_rms.numel() == c.x.rows(),
           "rms_norm_backward shapes");
-  stream.run([=] {
-    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-      backward<T>(dx, accumulate_dx, dw, accumulate_dw, dy, x, inverse_rms, w);
-    });
-  });
+  stream.run(
+      [=] { with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) { backward<T>(c); }); });
 }
 
 }  // namespace llamesh::ops::cpu

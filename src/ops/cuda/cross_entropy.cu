@@ -3,7 +3,8 @@
 #include "ops/cuda/vectorized.cuh"
 
 // Bound by memory: the loss reads V elements a token, the gradient reads them once more and writes
-// them: 6 bytes a logit in bf16. A row is longer than shared memory, so it is read twice.
+// them: 6 bytes a logit in bf16. A row is longer than shared memory, so it is read twice. A
+// vocabulary that is cut into parts takes two kernels, between which the parts' sums are gathered.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -25,6 +26,14 @@ struct RunningSum {
     for (int i = 0; i < width; ++i) sum += exp_for<T>(x.v[i] - higher);
     most = higher;
   }
+  __device__ __forceinline__ void add(const RunningSum& other) {
+    const float higher = fmaxf(most, other.most);
+    sum = sum * expf(most - higher) + other.sum * expf(other.most - higher);
+    most = higher;
+  }
+  __device__ __forceinline__ float log() const {
+    return most + logf(sum);
+  }
 };
 
 template <class T>
@@ -37,9 +46,19 @@ struct LossRows {
   bool gradient;
 };
 
-/// log(sum(exp(row))), in every thread.
+/// Rows of one part of the vocabulary.
+template <class T>
+struct PartRows {
+  float* part;  // (M, 3)
+  Rows<const T> logits;
+  const std::int32_t* targets;
+  int cols;
+  std::int64_t first_class;
+};
+
+/// sum(exp(row)), in every thread.
 template <int width, class T>
-__device__ __forceinline__ float log_sum_exp(const T* row, int cols) {
+__device__ __forceinline__ RunningSum sum_exp(const T* row, int cols) {
   auto* shared = dynamic_shared_memory<float>();
   RunningSum mine;
   const int whole = cols / width * width;
@@ -55,10 +74,10 @@ __device__ __forceinline__ float log_sum_exp(const T* row, int cols) {
   for (int c = whole + threadIdx.x; c < cols; c += blockDim.x) mine.add<T>(load<1>(row + c));
   const float most = block_max(mine.most, shared);
   const float total = block_sum(mine.sum * exp_for<T>(mine.most - most), shared + 32);
-  return most + logf(total);
+  return {most, total};
 }
 
-/// row = scale * (softmax(row) - 1 at the target).
+/// row = scale * (softmax(row) - 1 at the target, if that is one of the columns).
 template <int width, class T>
 __device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int target,
                                                       float normalizer, float scale) {
@@ -78,6 +97,15 @@ __device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int targ
   }
 }
 
+/// The gradient of a row that is ignored.
+template <int width, class T>
+__device__ __forceinline__ void overwrite_by_zeros(T* row, int cols) {
+  const int whole = cols / width * width;
+  for (int col = threadIdx.x * width; col < whole; col += blockDim.x * width)
+    store<width>(row + col, Pack<width>{});
+  for (int c = whole + threadIdx.x; c < cols; c += blockDim.x) store_one(row + c, 0.0F);
+}
+
 /// One row a block.
 template <int width, class T>
 __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
@@ -86,17 +114,79 @@ __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
   if (!(target < a.cols)) __trap();
   if (target < 0) {
     if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
-    if (!a.gradient) return;
-    const int whole = a.cols / width * width;
-    for (int col = threadIdx.x * width; col < whole; col += blockDim.x * width)
-      store<width>(row + col, Pack<width>{});
-    for (int c = whole + threadIdx.x; c < a.cols; c += blockDim.x) store_one(row + c, 0.0F);
+    if (a.gradient) overwrite_by_zeros<width>(row, a.cols);
     return;
   }
   const float at_target = load_one(row + target);  // before the barriers, after which it changes
-  const float normalizer = log_sum_exp<width>(row, a.cols);
+  const float normalizer = sum_exp<width>(row, a.cols).log();
   if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
   if (a.gradient) overwrite_by_gradient<width>(row, a.cols, target, normalizer, a.scale);
+}
+
+/// The column of a target, or -1 where it is of another part.
+__device__ __forceinline__ int column_of(std::int32_t target, std::int64_t first_class, int cols) {
+  const std::int64_t own = target - first_class;
+  return 0 <= own && own < cols ? static_cast<int>(own) : -1;
+}
+
+/// One row a block.
+template <int width, class T>
+__global__ void __launch_bounds__(max_threads) part_rows(PartRows<T> a) {
+  const T* row = a.logits[blockIdx.x];
+  float* to = a.part + 3 * static_cast<std::int64_t>(blockIdx.x);
+  const int target = a.targets[blockIdx.x];
+  if (target < 0) {
+    if (threadIdx.x < 3) to[threadIdx.x] = 0;
+    return;
+  }
+  const auto sum = sum_exp<width>(row, a.cols);
+  if (threadIdx.x > 0) return;
+  const int own = column_of(target, a.first_class, a.cols);
+  to[0] = sum.most;
+  to[1] = sum.sum;
+  to[2] = own < 0 ? 0.0F : load_one(row + own);
+}
+
+/// One row a block, whose threads all merge the parts (t, M, 3) in their order.
+template <int width, class T>
+__global__ void __launch_bounds__(max_threads)
+    losses_from_parts(LossRows<T> a, const float* parts, int t, std::int64_t first_class) {
+  T* row = a.logits[blockIdx.x];
+  const int target = a.targets[blockIdx.x];
+  if (target < 0) {
+    if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
+    if (a.gradient) overwrite_by_zeros<width>(row, a.cols);
+    return;
+  }
+  RunningSum sum;
+  float at_target = 0;
+  for (int p = 0; p < t; ++p) {
+    const float* part = parts + 3 * (static_cast<std::int64_t>(p) * gridDim.x + blockIdx.x);
+    sum.add(RunningSum{part[0], part[1]});
+    at_target += part[2];
+  }
+  const float normalizer = sum.log();
+  if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
+  if (a.gradient)
+    overwrite_by_gradient<width>(row, a.cols, column_of(target, first_class, a.cols), normalizer,
+                                 a.scale);
+}
+
+/// Threads for a row of so many columns, each with `width` at a time.
+std::int64_t threads_of(std::int64_t cols, std::int64_t width) {
+  const auto wanted = divide_up(divide_up(cols, width), 32) * 32;
+  return wanted < max_threads ? wanted : max_threads;
+}
+
+template <class T>
+LossRows<T> loss_rows_of(const Tensor& losses, const Tensor& logits, const Tensor& targets,
+                         float scale, WithGradient gradient) {
+  return {losses.as<float>(),
+          rows_of<T>(logits),
+          targets.as<std::int32_t>(),
+          static_cast<int>(logits.cols()),
+          scale,
+          gradient == WithGradient::yes};
 }
 
 }  // namespace
@@ -107,17 +197,48 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
           "cross_entropy shapes");
   if (logits.numel() == 0) return;
   with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-    const LossRows<T> a{losses.as<float>(),
-                        rows_of<T>(logits),
-                        targets.as<std::int32_t>(),
-                        static_cast<int>(logits.cols()),
-                        scale,
-                        gradient == WithGradient::yes};
+    const auto rows = loss_rows_of<T>(losses, logits, targets, scale, gradient);
+    with_width<per_16_bytes<T>>(aligned(logits),
+                                [&]<int width>(std::integral_constant<int, width>) {
+                                  launch(&loss_rows<width, T>, {logits.rows()},
+                                         threads_of(logits.cols(), width), 64 * 4, stream, rows);
+                                });
+  });
+}
+
+void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
+                        std::int64_t first_class) {
+  expects(part.rows() == logits.rows() && part.cols() == 3 && part.dense() &&
+              targets.numel() == logits.rows(),
+          "cross_entropy_part shapes");
+  if (logits.numel() == 0) return;
+  with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+    const PartRows<T> rows{part.as<float>(), rows_of<const T>(logits), targets.as<std::int32_t>(),
+                           static_cast<int>(logits.cols()), first_class};
+    with_width<per_16_bytes<T>>(aligned(logits),
+                                [&]<int width>(std::integral_constant<int, width>) {
+                                  launch(&part_rows<width, T>, {logits.rows()},
+                                         threads_of(logits.cols(), width), 64 * 4, stream, rows);
+                                });
+  });
+}
+
+void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
+                              Tensor targets, std::int64_t first_class, float scale,
+                              WithGradient gradient) {
+  const auto count = logits.rows();
+  if (count == 0) return;
+  const auto t = parts.rows() / count;
+  expects(losses.numel() == count && targets.numel() == count && parts.rows() == t * count &&
+              parts.cols() == 3 && parts.dense() && t > 0,
+          "cross_entropy_from_parts: {} rows of parts of {} tokens", parts.rows(), count);
+  with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
+    const auto rows = loss_rows_of<T>(losses, logits, targets, scale, gradient);
     with_width<per_16_bytes<T>>(
         aligned(logits), [&]<int width>(std::integral_constant<int, width>) {
-          const auto wanted = divide_up(divide_up(logits.cols(), width), 32) * 32;
-          launch(&loss_rows<width, T>, {logits.rows()}, wanted < max_threads ? wanted : max_threads,
-                 64 * 4, stream, a);
+          launch(&losses_from_parts<width, T>, {count},
+                 rows.gradient ? threads_of(logits.cols(), width) : 32, 0, stream, rows,
+                 static_cast<const float*>(parts.as<float>()), static_cast<int>(t), first_class);
         });
   });
 }

@@ -12,28 +12,38 @@ namespace {
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
+/// Which row of a part of the vocabulary is a token's.
+struct VocabularyPart {
+  std::int64_t first, count;
+
+  __device__ __forceinline__ std::int64_t row_of(std::int32_t token) const { return token - first; }
+  __device__ __forceinline__ bool has(std::int32_t token) const {
+    return 0 <= row_of(token) && row_of(token) < count;
+  }
+};
+
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
-    take_rows(Rows<T> out, const std::int32_t* tokens, Rows<const T> table, int vocabulary,
+    take_rows(Rows<T> out, const std::int32_t* tokens, Rows<const T> table, VocabularyPart part,
               int cols) {
   const int token = tokens[blockIdx.x];
-  if (!(token >= 0 && token < vocabulary)) __trap();
-  const T* from = table[token];
+  if (token < 0) __trap();
+  const bool here = part.has(token);
+  const T* from = table[here ? part.row_of(token) : 0];
   T* to = out[blockIdx.x];
   for (int col = threadIdx.x * width; col < cols; col += blockDim.x * width)
-    store<width>(to + col, load<width>(from + col));
+    store<width>(to + col, here ? load<width>(from + col) : Pack<width>{});
 }
 
 /// What place each token has among all, sorted by token and then by position. A warp compares 32
 /// of them with an eighth of the others.
 __global__ void __launch_bounds__(threads)
-    sort_tokens(std::int32_t* order, std::int32_t* sorted, const std::int32_t* tokens, int count,
-                int vocabulary) {
+    sort_tokens(std::int32_t* order, std::int32_t* sorted, const std::int32_t* tokens, int count) {
   auto* places = dynamic_shared_memory<std::int32_t>();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int me = blockIdx.x * 32 + lane;
   const std::int32_t mine = me < count ? tokens[me] : 0;
-  if (!(mine >= 0 && mine < vocabulary)) __trap();
+  if (mine < 0) __trap();
   const int part = (count + warps - 1) / warps;
   const int last = (warp + 1) * part < count ? (warp + 1) * part : count;
   int place = 0;
@@ -56,6 +66,7 @@ struct Sums {
   Rows<const T> dout;
   const std::int32_t* order;   // positions by token
   const std::int32_t* sorted;  // their tokens
+  VocabularyPart part;
   int count, cols;
   bool accumulate;
 };
@@ -121,31 +132,32 @@ template <int width, class W, class T>
 __global__ void __launch_bounds__(threads) sum_equal(Sums<W, T> a) {
   const int first = blockIdx.x;
   const int token = a.sorted[first];
-  if (first > 0 && a.sorted[first - 1] == token) return;
+  if (!a.part.has(token) || (first > 0 && a.sorted[first - 1] == token)) return;
   const int length = run_length(a.sorted, first, a.count, dynamic_shared_memory<int>());
+  W* to = a.dtable[a.part.row_of(token)];
   if (length < 2 * warps)
-    sum_few<width>(a, a.dtable[token], a.order + first, length);
+    sum_few<width>(a, to, a.order + first, length);
   else
-    sum_many<width>(a, a.dtable[token], a.order + first, length);
+    sum_many<width>(a, to, a.order + first, length);
 }
 
 template <class W, class T>
 void launch_sums(Stream& stream, const Tensor& dtable, const Tensor& dout,
-                 const std::int32_t* order, Accumulate accumulate) {
+                 const std::int32_t* order, std::int64_t first_row, Accumulate accumulate) {
   constexpr int wide = per_16_bytes < T >> per_16_bytes<W> ? per_16_bytes<T> : per_16_bytes<W>;
   const auto count = dout.rows();
   const bool can = dout.cols() % wide == 0 && aligned(dtable, dout);
   with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
     launch(&sum_equal<width, W, T>, {count}, threads, (32 + warps * 32 * width) * 4, stream,
            Sums<W, T>{rows_of<W>(dtable), rows_of<const T>(dout), order, order + count,
-                      static_cast<int>(count), static_cast<int>(dout.cols()),
-                      accumulate == Accumulate::yes});
+                      VocabularyPart{first_row, dtable.rows()}, static_cast<int>(count),
+                      static_cast<int>(dout.cols()), accumulate == Accumulate::yes});
   });
 }
 
 }  // namespace
 
-void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table) {
+void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row) {
   expects(out.rows() == tokens.numel() && out.cols() == table.cols(), "embedding shapes");
   if (out.numel() == 0) return;
   with_type(out.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -154,13 +166,13 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table) {
     with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
       launch(&take_rows<width, T>, {out.rows()}, threads, 0, stream, rows_of<T>(out),
              static_cast<const std::int32_t*>(tokens.as<std::int32_t>()), rows_of<const T>(table),
-             static_cast<int>(table.rows()), static_cast<int>(out.cols()));
+             VocabularyPart{first_row, table.rows()}, static_cast<int>(out.cols()));
     });
   });
 }
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
-                        Accumulate accumulate) {
+                        std::int64_t first_row, Accumulate accumulate) {
   expects(dout.rows() == tokens.numel() && dout.cols() == dtable.cols(),
           "embedding_backward shapes");
   if (accumulate == Accumulate::no) fill(stream, dtable, 0.0F);
@@ -169,11 +181,10 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
   const Scratch places(stream, 2 * count * 4);
   auto* order = places.as<std::int32_t>();
   launch(&sort_tokens, {divide_up(count, 32)}, threads, threads * 4, stream, order, order + count,
-         static_cast<const std::int32_t*>(tokens.as<std::int32_t>()), static_cast<int>(count),
-         static_cast<int>(dtable.rows()));
+         static_cast<const std::int32_t*>(tokens.as<std::int32_t>()), static_cast<int>(count));
   with_type(dtable.dtype(), [&]<class W>(std::type_identity<W>) {
     with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
-      launch_sums<W, T>(stream, dtable, dout, order, accumulate);
+      launch_sums<W, T>(stream, dtable, dout, order, first_row, accumulate);
     });
   });
 }

@@ -240,27 +240,27 @@ void launch_norm(Stream& stream, const NormRows<T>& a, std::int64_t rows, bool r
 
 }  // namespace
 
-void rms_norm(Stream& stream, Tensor y, Tensor inverse_rms, Tensor sum, Tensor x, Tensor delta,
-              Tensor w, float eps) {
-  expects(same_matrix_shape(y, x) && inverse_rms.numel() == x.rows() && w.numel() == x.cols(),
+void rms_norm(Stream& stream, const RmsNormCall& c) {
+  const auto& x = c.x;
+  expects(same_matrix_shape(c.y, x) && c.inverse_rms.numel() == x.rows() && c.w.numel() == x.cols(),
           "rms_norm shapes");
-  expects(static_cast<bool>(sum) == static_cast<bool>(delta), "rms_norm: delta without sum");
-  expects(!delta || (same_matrix_shape(delta, x) && same_matrix_shape(sum, x)),
+  expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
+  expects(!c.delta || (same_matrix_shape(c.delta, x) && same_matrix_shape(c.sum, x)),
           "rms_norm shapes of delta and sum");
   if (x.numel() == 0) return;
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch_norm<T>(stream,
-                   {rows_of<T>(y), rows_of<T>(sum), rows_of<const T>(x), rows_of<const T>(delta),
-                    w.as<T>(), inverse_rms.as<float>(), static_cast<int>(x.cols()), eps},
-                   x.rows(), aligned(y, sum, x, delta, w));
+    launch_norm<T>(
+        stream,
+        {rows_of<T>(c.y), rows_of<T>(c.sum), rows_of<const T>(x), rows_of<const T>(c.delta),
+         c.w.as<T>(), c.inverse_rms.as<float>(), static_cast<int>(x.cols()), c.eps},
+        x.rows(), aligned(c.y, c.sum, x, c.delta, c.w));
   });
 }
 
-void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tensor dw,
-                       Accumulate accumulate_dw, Tensor dy, Tensor x, Tensor inverse_rms,
-                       Tensor w) {
-  expects(same_matrix_shape(dx, x) && same_matrix_shape(dy, x) && w.numel() == x.cols() &&
-              dw.numel() == x.cols() && inverse_rms.numel() == x.rows(),
+void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
+  const auto& x = c.x;
+  expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) && c.w.numel() == x.cols() &&
+              c.dw.numel() == x.cols() && c.inverse_rms.numel() == x.rows(),
           "rms_norm_backward shapes");
   if (x.numel() == 0) return;
   // The partition depends on the number of rows alone: 4 blocks on each of 132 multiprocessors.
@@ -268,26 +268,21 @@ void rms_norm_backward(Stream& stream, Tensor dx, Accumulate accumulate_dx, Tens
   const auto blocks = divide_up(x.rows(), rows_a_block);
   const Scratch partial(stream, blocks * x.cols() * 4);
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    const BackwardRows<T> a{rows_of<T>(dx),
-                            rows_of<const T>(dy),
-                            rows_of<const T>(x),
-                            w.as<T>(),
-                            inverse_rms.as<float>(),
-                            partial.as<float>(),
-                            static_cast<int>(x.rows()),
-                            static_cast<int>(rows_a_block),
-                            static_cast<int>(x.cols()),
-                            accumulate_dx == Accumulate::yes};
-    const auto threads = threads_that_keep<T>(x.cols(), aligned(dx, dy, x, w));
+    const BackwardRows<T> a{rows_of<T>(c.dx),           rows_of<const T>(c.dy),
+                            rows_of<const T>(x),        c.w.as<T>(),
+                            c.inverse_rms.as<float>(),  partial.as<float>(),
+                            static_cast<int>(x.rows()), static_cast<int>(rows_a_block),
+                            static_cast<int>(x.cols()), c.accumulate_dx == Accumulate::yes};
+    const auto threads = threads_that_keep<T>(x.cols(), aligned(c.dx, c.dy, x, c.w));
     if (threads > 0)
       launch(&backward_kept<T>, {blocks}, threads, shared_sums, stream, a);
     else
       launch(&backward_any<T>, {blocks}, any_threads, shared_sums, stream, a);
   });
-  with_type(dw.dtype(), [&]<class W>(std::type_identity<W>) {
+  with_type(c.dw.dtype(), [&]<class W>(std::type_identity<W>) {
     launch(&sum_partials<W>, {divide_up(x.cols(), 32)}, 32 * groups, 32 * groups * 4, stream,
-           dw.as<W>(), static_cast<const float*>(partial.as<float>()), static_cast<int>(blocks),
-           static_cast<int>(x.cols()), accumulate_dw == Accumulate::yes);
+           c.dw.as<W>(), static_cast<const float*>(partial.as<float>()), static_cast<int>(blocks),
+           static_cast<int>(x.cols()), c.accumulate_dw == Accumulate::yes);
   });
 }
 

@@ -43,47 +43,37 @@ void expect_shapes(const AttentionCall& c) {
           "attention on a GPU: a head dim of {}, at most {}", s.head_dim, max_head_dim);
 }
 
-AttentionCall forward_call(Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-                           Tensor document_starts, const AttentionShape& shape) {
-  return {.q = q,
-          .k = k,
-          .v = v,
-          .out = out,
-          .dq = {},
-          .dk = {},
-          .dv = {},
-          .dout = {},
-          .log_sum_exp = log_sum_exp,
-          .delta = {},
-          .document_starts = document_starts,
-          .shape = shape};
+void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
+  expects(same_matrix_shape(g.dq, c.q) && same_matrix_shape(g.dk, c.k) &&
+              same_matrix_shape(g.dv, c.k) && same_matrix_shape(g.dout, c.q) &&
+              g.delta.numel() == c.log_sum_exp.numel(),
+          "attention_backward shapes");
 }
 
 }  // namespace
 
-bool can_use_mma(const AttentionCall& call) {
-  const auto e = call.shape.head_dim;
-  return call.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
-         aligned(call.q, call.k, call.v, call.out, call.dq, call.dk, call.dv, call.dout);
+bool can_use_mma(const AttentionCall& c, const AttentionGradients& g) {
+  const auto e = c.shape.head_dim;
+  return c.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
+         aligned(c.q, c.k, c.v, c.out, g.dq, g.dk, g.dv, g.dout);
 }
 
-bool can_use_wgmma(const AttentionCall& call) {
-  return can_use_mma(call) && has_wgmma() && attention_choice() != AttentionChoice::mma;
+bool can_use_wgmma(const AttentionCall& call, const AttentionGradients& gradients) {
+  return can_use_mma(call, gradients) && has_wgmma() && attention_choice() != AttentionChoice::mma;
 }
 
-void attention_delta(Stream& stream, const AttentionCall& call) {
+void attention_delta(Stream& stream, const AttentionCall& call,
+                     const AttentionGradients& gradients) {
   const auto count = call.q.rows() * call.shape.heads;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch(&row_products<T>, {divide_up(count, warps)}, threads, 0, stream, attention_rows<T>(call),
-           count);
+    launch(&row_products<T>, {divide_up(count, warps)}, threads, 0, stream,
+           attention_rows<T>(call, gradients), count);
   });
 }
 
-void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor k, Tensor v,
-               Tensor document_starts, const AttentionShape& shape) {
-  const auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
+void attention(Stream& stream, const AttentionCall& call) {
   expect_shapes(call);
-  if (q.numel() == 0) return;
+  if (call.q.numel() == 0) return;
   if (can_use_cudnn(call))
     cudnn_attention(stream, call);
   else if (can_use_wgmma(call))
@@ -94,33 +84,22 @@ void attention(Stream& stream, Tensor out, Tensor log_sum_exp, Tensor q, Tensor 
     plain_attention(stream, call);
 }
 
-void attention_backward(Stream& stream, Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor q,
-                        Tensor k, Tensor v, Tensor out, Tensor log_sum_exp, Tensor delta,
-                        Tensor document_starts, const AttentionShape& shape) {
-  auto call = forward_call(out, log_sum_exp, q, k, v, document_starts, shape);
-  call.dq = dq;
-  call.dk = dk;
-  call.dv = dv;
-  call.dout = dout;
-  call.delta = delta;
+void attention_backward(Stream& stream, const AttentionCall& call,
+                        const AttentionGradients& gradients) {
   expect_shapes(call);
-  expects(same_matrix_shape(dq, q) && same_matrix_shape(dk, k) && same_matrix_shape(dv, k) &&
-              same_matrix_shape(dout, q) && delta.numel() == log_sum_exp.numel(),
-          "attention_backward shapes");
-  if (q.numel() == 0) return;
-  if (can_use_cudnn(call)) return cudnn_attention_backward(stream, call);
-  attention_delta(stream, call);
-  if (can_use_wgmma(call))
-    wgmma_attention_backward(stream, call);
-  else if (can_use_mma(call))
-    mma_attention_backward(stream, call);
+  expect_shapes(call, gradients);
+  if (call.q.numel() == 0) return;
+  if (can_use_cudnn(call, gradients)) return cudnn_attention_backward(stream, call, gradients);
+  attention_delta(stream, call, gradients);
+  if (can_use_wgmma(call, gradients))
+    wgmma_attention_backward(stream, call, gradients);
+  else if (can_use_mma(call, gradients))
+    mma_attention_backward(stream, call, gradients);
   else
-    plain_attention_backward(stream, call);
+    plain_attention_backward(stream, call, gradients);
 }
 
-std::string attention_name(Tensor out, Tensor q, Tensor k, Tensor v, Tensor document_starts,
-                           const AttentionShape& shape) {
-  const auto call = forward_call(out, {}, q, k, v, document_starts, shape);
+std::string attention_name(Stream& /*stream*/, const AttentionCall& call) {
   if (can_use_cudnn(call)) return attention_library();
   if (can_use_wgmma(call)) return "built-in kernels by wgmma";
   return can_use_mma(call) ? "built-in kernels by mma" : "plain built-in kernels";

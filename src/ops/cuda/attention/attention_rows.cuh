@@ -36,7 +36,7 @@ struct AttentionRows {
 };
 
 template <class T>
-AttentionRows<T> attention_rows(const AttentionCall& c) {
+AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients& g = {}) {
   const auto& s = c.shape;
   const auto of = [](const Tensor& t) { return t ? t.as<float>() : nullptr; };
   const auto mine = [](const Tensor& t) { return t ? rows_of<T>(t) : Rows<T>{}; };
@@ -45,12 +45,12 @@ AttentionRows<T> attention_rows(const AttentionCall& c) {
           read(c.k),
           read(c.v),
           mine(c.out),
-          read(c.dout),
-          mine(c.dq),
-          mine(c.dk),
-          mine(c.dv),
+          read(g.dout),
+          mine(g.dq),
+          mine(g.dk),
+          mine(g.dv),
           of(c.log_sum_exp),
-          of(c.delta),
+          of(g.delta),
           c.document_starts ? c.document_starts.as<std::int32_t>() : nullptr,
           static_cast<int>(s.sequence),
           static_cast<int>(s.heads),

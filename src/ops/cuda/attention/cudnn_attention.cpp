@@ -33,12 +33,12 @@ bool lies_as(const Tensor& gradient, const Tensor& of) {
   return !gradient || (aligned(gradient) && gradient.row_stride() == of.row_stride());
 }
 
-bool suits(const AttentionCall& c) {
+bool suits(const AttentionCall& c, const AttentionGradients& g) {
   const auto& s = c.shape;
   return c.q.dtype() == DType::bf16 && !c.document_starts && s.sequence > 1 && s.head_dim <= 128 &&
          s.head_dim % 8 == 0 && aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out) &&
-         reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(c.dq, c.q) &&
-         lies_as(c.dk, c.k) && lies_as(c.dv, c.v) && lies_as(c.dout, c.out);
+         reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(g.dq, c.q) &&
+         lies_as(g.dk, c.k) && lies_as(g.dv, c.v) && lies_as(g.dout, c.out);
 }
 
 /// The library's handle, the graphs of all shapes so far and the scratch that they share, since
@@ -127,12 +127,12 @@ class Library {
 
 }  // namespace
 
-bool can_use_cudnn(const AttentionCall& call) {
+bool can_use_cudnn(const AttentionCall& call, const AttentionGradients& gradients) {
   const auto choice = attention_choice();
   if (choice == AttentionChoice::builtin || choice == AttentionChoice::mma) return false;
-  if (choice == AttentionChoice::automatic && !suits(call)) return false;
+  if (choice == AttentionChoice::automatic && !suits(call, gradients)) return false;
   auto* const library = Library::instance();
-  return library != nullptr && suits(call) && library->graphs(call) != nullptr;
+  return library != nullptr && suits(call, gradients) && library->graphs(call) != nullptr;
 }
 
 void cudnn_attention(Stream& stream, const AttentionCall& call) {
@@ -141,10 +141,11 @@ void cudnn_attention(Stream& stream, const AttentionCall& call) {
   graphs.forward(library.handle(stream), call, library.scratch(stream, graphs));
 }
 
-void cudnn_attention_backward(Stream& stream, const AttentionCall& call) {
+void cudnn_attention_backward(Stream& stream, const AttentionCall& call,
+                              const AttentionGradients& gradients) {
   auto& library = *Library::instance();
   const auto& graphs = *library.graphs(call);
-  graphs.backward(library.handle(stream), call, library.scratch(stream, graphs));
+  graphs.backward(library.handle(stream), call, gradients, library.scratch(stream, graphs));
 }
 
 std::string attention_library() {

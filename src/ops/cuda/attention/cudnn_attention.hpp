@@ -17,9 +17,10 @@ namespace LLAMESH_OPS_CUDA {
 /// kernels.
 ///
 /// With LLAMESH_ATTENTION=cudnn a cuDNN that is missing or refuses such a call is a user error.
-bool can_use_cudnn(const AttentionCall& call);
+bool can_use_cudnn(const AttentionCall& call, const AttentionGradients& gradients = {});
 void cudnn_attention(Stream& stream, const AttentionCall& call);
-/// Leaves call.delta as it is.
-void cudnn_attention_backward(Stream& stream, const AttentionCall& call);
+/// Leaves gradients.delta as it is.
+void cudnn_attention_backward(Stream& stream, const AttentionCall& call,
+                              const AttentionGradients& gradients);
 
 }  // namespace LLAMESH_OPS_CUDA

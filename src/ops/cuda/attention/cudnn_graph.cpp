@@ -172,11 +172,13 @@ void CudnnGraphs::forward(cudnnHandle_t handle, const AttentionCall& call, void*
   check(graphs_->forward.execute(handle, data, workspace), "attention");
 }
 
-void CudnnGraphs::backward(cudnnHandle_t handle, const AttentionCall& call, void* workspace) const {
+void CudnnGraphs::backward(cudnnHandle_t handle, const AttentionCall& call,
+                           const AttentionGradients& gradients, void* workspace) const {
+  const auto& g = gradients;
   std::unordered_map<std::int64_t, void*> data{
-      {q_, call.q.data()},     {k_, call.k.data()},       {v_, call.v.data()},
-      {out_, call.out.data()}, {dout_, call.dout.data()}, {statistics_, call.log_sum_exp.data()},
-      {dq_, call.dq.data()},   {dk_, call.dk.data()},     {dv_, call.dv.data()}};
+      {q_, call.q.data()},     {k_, call.k.data()},    {v_, call.v.data()},
+      {out_, call.out.data()}, {dout_, g.dout.data()}, {statistics_, call.log_sum_exp.data()},
+      {dq_, g.dq.data()},      {dk_, g.dk.data()},     {dv_, g.dv.data()}};
   check(graphs_->backward.execute(handle, data, workspace), "attention's gradient");
 }
 

@@ -50,7 +50,8 @@ class CudnnGraphs {
 
   /// Put into the stream of `handle`.
   void forward(cudnnContext* handle, const AttentionCall& call, void* workspace) const;
-  void backward(cudnnContext* handle, const AttentionCall& call, void* workspace) const;
+  void backward(cudnnContext* handle, const AttentionCall& call,
+                const AttentionGradients& gradients, void* workspace) const;
 
  private:
   struct Graphs;

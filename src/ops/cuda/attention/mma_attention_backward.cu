@@ -157,9 +157,10 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
 }
 
 template <class S>
-void launch_backward(Stream& stream, const AttentionCall& call) {
+void launch_backward(Stream& stream, const AttentionCall& call,
+                     const AttentionGradients& gradients) {
   const auto& s = call.shape;
-  const auto rows = attention_rows<bf16>(call);
+  const auto rows = attention_rows<bf16>(call, gradients);
   const auto blocks = divide_up(s.sequence, S::own);
   launch(&backward_queries<S>, {s.heads, blocks, s.batch}, S::threads, S::query_bytes, stream,
          rows);
@@ -168,14 +169,15 @@ void launch_backward(Stream& stream, const AttentionCall& call) {
 
 }  // namespace
 
-void mma_attention_backward(Stream& stream, const AttentionCall& call) {
+void mma_attention_backward(Stream& stream, const AttentionCall& call,
+                            const AttentionGradients& gradients) {
   using Large = Sizes<128, 8>;
   if (call.shape.head_dim == 64)
-    launch_backward<Sizes<64, 8>>(stream, call);
+    launch_backward<Sizes<64, 8>>(stream, call, gradients);
   else if (Large::key_bytes <= shared_bytes_a_block())
-    launch_backward<Large>(stream, call);
+    launch_backward<Large>(stream, call, gradients);
   else
-    launch_backward<Sizes<128, 4>>(stream, call);
+    launch_backward<Sizes<128, 4>>(stream, call, gradients);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -114,14 +114,15 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) 
 
 }  // namespace
 
-void plain_attention_backward(Stream& stream, const AttentionCall& call) {
+void plain_attention_backward(Stream& stream, const AttentionCall& call,
+                              const AttentionGradients& gradients) {
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
     constexpr int tokens = 4;  // tiles of them
     with_sizes(s.head_dim, tokens, [&]<class S>(S) {
       const auto tiles = divide_up(s.sequence, S::tile);
       const auto bytes = shared_bytes<S>(tokens);
-      const auto rows = attention_rows<T>(call);
+      const auto rows = attention_rows<T>(call, gradients);
       launch(&backward_queries<S, T>, {tiles, s.heads, s.batch}, threads, bytes, stream, rows);
       launch(&backward_keys<S, T>, {tiles, s.kv_heads, s.batch}, threads, bytes, stream, rows);
     });

@@ -141,9 +141,10 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
 }
 
 template <int dims>
-void launch_backward(Stream& stream, const AttentionCall& call) {
+void launch_backward(Stream& stream, const AttentionCall& call,
+                     const AttentionGradients& gradients) {
   const auto& s = call.shape;
-  const auto rows = attention_rows<bf16>(call);
+  const auto rows = attention_rows<bf16>(call, gradients);
   const auto blocks = divide_up(s.sequence, own);
   launch(&backward_queries<dims>, {s.heads, blocks, s.batch}, threads, shared_bytes<dims, keys>(),
          stream, rows);
@@ -154,9 +155,10 @@ void launch_backward(Stream& stream, const AttentionCall& call) {
 
 }  // namespace
 
-void wgmma_attention_backward(Stream& stream, const AttentionCall& call) {
-  call.shape.head_dim == 64 ? launch_backward<64>(stream, call)
-                            : launch_backward<128>(stream, call);
+void wgmma_attention_backward(Stream& stream, const AttentionCall& call,
+                              const AttentionGradients& gradients) {
+  call.shape.head_dim == 64 ? launch_backward<64>(stream, call, gradients)
+                            : launch_backward<128>(stream, call, gradients);
 }
 
 }  // namespace LLAMESH_OPS_CUDA
