@@ -9,7 +9,7 @@
 #include "app/bench/bench.hpp"
 #include "app/commands/commands.hpp"
 #include "app/report/report.hpp"
-#include "config/key_reader.hpp"
+#include "core/did_you_mean.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -43,7 +43,7 @@ std::string CommandLine::problem(const CLI::ParseError& error,
     for (const auto* command : commands) names.push_back(command->get_name());
     const auto found = std::ranges::find(names, word);
     if (found == names.end())
-      return fmt::format("there is no command '{}'{}", word, config::did_you_mean(word, names));
+      return fmt::format("there is no command '{}'{}", word, did_you_mean(word, names));
     at = commands[static_cast<std::size_t>(found - names.begin())];
   }
   return error.what();
@@ -72,8 +72,10 @@ void CommandLine::add_train() {
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
   command->add_flag("--print-mesh", to.print_mesh, "Print which rank is where, and stop");
   command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
+  command->add_flag("--print-spec", to.print_spec,
+                    "Print how each weight is divided among the ranks, and stop");
   command->add_flag("--all", to.print_all,
-                    "Of --print-units: each layer, also where they are equal");
+                    "Of --print-units and --print-spec: each layer, also where they are equal");
   auto* ranks = command
                     ->add_option("--ranks", to.ranks,
                                  "Print for so many ranks, without a launch, data or weights")

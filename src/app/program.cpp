@@ -18,12 +18,17 @@ namespace llamesh::app {
 
 ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides) {
+  std::optional<sharding::Spec> spec;
   std::string text = comm::on_rank_0(world, [&] {
     auto inputs = config::load_inputs(path, overrides);
     config::expand_patterns(inputs.data, path);
+    spec = inputs.sharding.spec;
     return config::to_yaml(inputs);
   });
-  return {config::parse_inputs(text, "resolved inputs"), text};
+  auto inputs = config::parse_inputs(text, "resolved inputs");
+  // The same, with the lines of the user's files: rank 0 tells what is wrong with it.
+  if (world.rank() == 0) inputs.sharding.spec = std::move(spec);
+  return {std::move(inputs), std::move(text)};
 }
 
 namespace {

@@ -20,14 +20,6 @@ std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along)
   return groups;
 }
 
-/// "replicate x shard".
-std::string name_of(AxisSet axes, const ParallelDims& dims) {
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < dims.axes().size(); ++i)
-    if (axes[i]) names.push_back(dims.axes()[i].name);
-  return fmt::format("{}", fmt::join(names, " x "));
-}
-
 /// How many ranks of a group are on each node.
 std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topology& topology) {
   std::map<int, std::int64_t> ranks;
@@ -107,9 +99,20 @@ DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
 DeviceMesh::Axis& DeviceMesh::along(AxisSet axes) {
   for (auto& axis : axes_)
     if (axes == dims_.named({axis.name})) return axis;
+  for (std::size_t i = 0; i < axes_.size(); ++i)
+    if (axes_[i].size == 1) axes.reset(i);
+  for (auto& axis : axes_)
+    if (axes == dims_.named({axis.name})) return axis;
   const auto found = combined_.find(axes.to_ulong());
   if (found != combined_.end()) return found->second;
-  return combined_.emplace(axes.to_ulong(), make_axis(name_of(axes, dims_), axes)).first->second;
+  return combined_.emplace(axes.to_ulong(), make_axis(to_string(axes, dims_), axes)).first->second;
+}
+
+std::vector<const DeviceMesh::Axis*> DeviceMesh::all() const {
+  std::vector<const Axis*> all;
+  for (const auto& axis : axes_) all.push_back(&axis);
+  for (const auto& [axes, of_several] : combined_) all.push_back(&of_several);
+  return all;
 }
 
 const Communicator& DeviceMesh::group(AxisSet along) {
@@ -122,7 +125,7 @@ const Communicator& DeviceMesh::group(AxisSet along) {
     const int first = dims_.group(along, world_.rank()).front();
     const int rank = dims_.rank_in_group(along, world_.rank());
     found =
-        groups_.emplace(along.to_ulong(), world_.split(first, rank, name_of(along, dims_))).first;
+        groups_.emplace(along.to_ulong(), world_.split(first, rank, to_string(along, dims_))).first;
   }
   return found->second;
 }

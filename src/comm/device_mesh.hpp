@@ -37,9 +37,11 @@ class DeviceMesh {
   int rank() const { return world_.rank(); }  ///< in the world
   std::vector<Axis>& axes() { return axes_; }
   Axis& axis(std::string_view name);
-  /// Collectives over this rank's group along several axes: those of the axis where it is one, else
-  /// created at the first call, which is then collective.
+  /// Collectives over this rank's group along several axes: those of the axis where it is one, or
+  /// the only one of more than one rank, else created at the first call, which is then collective.
   Axis& along(AxisSet axes);
+  /// The axes, and what along() has created over several.
+  std::vector<const Axis*> all() const;
   /// This rank's group along several axes: the world's, an axis', or one created at the first call,
   /// which is then collective.
   const Communicator& group(AxisSet along);

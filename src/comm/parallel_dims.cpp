@@ -81,4 +81,11 @@ std::string to_string(const ParallelDims& dims) {
   return fmt::format("{}", fmt::join(axes, " x "));
 }
 
+std::string to_string(AxisSet axes, const ParallelDims& dims) {
+  std::vector<std::string_view> names;
+  for (std::size_t i = 0; i < dims.axes().size(); ++i)
+    if (axes[i]) names.push_back(dims.axes()[i].name);
+  return fmt::format("{}", fmt::join(names, " x "));
+}
+
 }  // namespace llamesh::comm

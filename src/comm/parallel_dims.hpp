@@ -56,5 +56,7 @@ class ParallelDims {
 
 /// "replicate=2 x shard=4".
 std::string to_string(const ParallelDims& dims);
+/// "replicate x shard"; empty for no axis.
+std::string to_string(AxisSet axes, const ParallelDims& dims);
 
 }  // namespace llamesh::comm

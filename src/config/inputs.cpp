@@ -8,6 +8,7 @@
 #include "config/key_reader.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
+#include "config/spec_tree.hpp"
 #include "config/tree.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -165,9 +166,15 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   Node root = parse_tree(text, name);
   validate(root.kind == Node::Kind::map, "{}: expected groups of keys, got {}", root.where,
            root.describe());
-  for (const std::string& override_text : overrides) apply_override(root, override_text);
+  std::vector<std::string> of_spec;  // which may be in a file that another override names
+  for (const std::string& text_of_one : overrides)
+    if (is_spec_override(text_of_one))
+      of_spec.push_back(text_of_one);
+    else
+      apply_override(root, text_of_one);
   include_hf_folder(root, name);
   include_model_file(root, name);
+  include_spec(root, of_spec, [&](const Node& path) { return resolve_path(path, name).string(); });
   Inputs inputs;
   KeyReader reader(root);
   all_keys(reader, inputs);

@@ -55,6 +55,8 @@ class KeyReader {
   void key(std::string_view name, double& value, Range range);
   void key(std::string_view name, bool& value);
   void key(std::string_view name, std::string& value);
+  /// A partition spec as include_spec() leaves it, or null.
+  void key(std::string_view name, std::optional<sharding::Spec>& value);
   /// A list of strings, or one string.
   void key(std::string_view name, std::vector<std::string>& value);
   /// A string or a list of strings, or else a list of groups, whose keys `body` reads into one of
@@ -129,11 +131,5 @@ class KeyReader {
   std::set<std::string> refused_;  ///< of them, those that are not implemented
   std::set<std::string> sections_;
 };
-
-/// The candidates nearest to `word` by edit distance, without regard to case; empty when none is
-/// near. One with the same last part (lr or train.lr, optimizer.lr) counts as near.
-std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
-/// "; did you mean 'optimizer.lr'?", to end a message with, or nothing.
-std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace llamesh::config

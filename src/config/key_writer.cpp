@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "config/spec_tree.hpp"
+
 namespace llamesh::config {
 namespace {
 
@@ -41,6 +43,15 @@ void KeyWriter::key(std::string_view name, const std::vector<std::string>& value
   std::vector<std::string> words;
   for (const std::string& word : value) words.push_back(yaml_word(word));
   line(name, fmt::format(" [{}]", fmt::join(words, ", ")));
+}
+
+void KeyWriter::key(std::string_view name, const std::optional<sharding::Spec>& value) {
+  if (!value) return line(name, " null");
+  if (value->entries.empty()) return line(name, " {}");
+  section(name, [&] {
+    for (const auto& entry : value->entries)
+      line(yaml_word(entry.name), ' ' + yaml_dims(entry.dims));
+  });
 }
 
 }  // namespace llamesh::config

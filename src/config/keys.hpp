@@ -61,7 +61,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
     io.key("prefetch", in.sharding.prefetch, from_to(0, 1));
     io.refused("offload", "offloading is not implemented; leave it out");
-    io.refused("spec", "partition-spec files are not implemented; choose a sharding.strategy");
+    io.key("spec", in.sharding.spec);
   });
   io.section("precision", [&] {
     io.key("parameters", in.precision.parameters);

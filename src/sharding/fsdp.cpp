@@ -34,7 +34,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
       poison_(poison_is_wanted()),
-      unit_of_module_(layout_.table().modules.size(), -1),
+      heads_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
       units_(layout_.units().size()) {
   for (const auto& of_state : state.groups()) {
@@ -47,8 +47,13 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
     unit.gradient = state.gradients().shards[u];
     unit.parameters = state.gathered_masters(u);
     unit.stays_gathered = static_cast<bool>(unit.parameters);
-    for (const auto module : layout_.units()[u].modules)
-      unit_of_module_[index(module)] = static_cast<int>(u);
+    for (const auto module : layout_.units()[u].modules) {
+      auto& heads = heads_[index(module)];
+      if (heads.first == heads.last) heads.first = u;
+      expects(heads.first == u || heads.last == u,
+              "{} does not follow the other units of its module", layout_.units()[u].name);
+      heads.last = u + 1;
+    }
     const auto& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
     unit.written.assign(parameters.size(), false);
@@ -113,24 +118,24 @@ Fsdp::~Fsdp() {
 }
 
 void Fsdp::enter(model::ModuleId module, Pass pass) {
-  const int u = unit_of_module_[index(module)];
-  if (u < 0) return;
-  const auto unit = static_cast<std::size_t>(u);
-  if (units_[unit].entered++ > 0) return;
-  gather(unit);
-  prefetch(unit, pass);
-  compute_.wait(units_[unit].ready);
+  const auto& heads = heads_[index(module)];
+  bool first = false;
+  for (auto u = heads.first; u < heads.last; ++u) first = units_[u].entered++ == 0;
+  if (!first) return;
+  for (auto u = heads.first; u < heads.last; ++u) gather(u);
+  prefetch(heads, pass);
+  for (auto u = heads.first; u < heads.last; ++u) compute_.wait(units_[u].ready);
 }
 
 void Fsdp::leave(model::ModuleId module, Pass pass) {
-  const int u = unit_of_module_[index(module)];
-  if (u < 0) return;
-  const auto unit = static_cast<std::size_t>(u);
-  if (--units_[unit].entered > 0) return;
+  const auto& heads = heads_[index(module)];
   const bool keep = pass == Pass::recompute ||
                     (pass == Pass::forward && reshard_rule_ == Reshard::after_backward);
-  if (pass == Pass::backward) reduce(unit);
-  if (!keep) reshard(unit);
+  for (auto u = heads.first; u < heads.last; ++u) {
+    if (--units_[u].entered > 0) continue;
+    if (pass == Pass::backward) reduce(u);
+    if (!keep) reshard(u);
+  }
 }
 
 void Fsdp::gather(std::size_t u) {
@@ -149,20 +154,15 @@ void Fsdp::gather(std::size_t u) {
   unit.ready = collectives.all_gather(unit.parameters, unit.master, free);
 }
 
-/// Gathers the unit that the pass enters after `u`, so that it arrives while `u` computes.
-void Fsdp::prefetch(std::size_t u, Pass pass) {
-  if (prefetch_ahead_ == 0) return;
-  switch (pass) {
-    case Pass::evaluate:
-    case Pass::forward:
-      if (u + 1 < units_.size()) gather(u + 1);
-      break;
-    case Pass::recompute:  // runs forward through units whose successors are done with
-      break;
-    case Pass::backward:
-      if (u > 0) gather(u - 1);
-      break;
-  }
+/// Gathers what the pass enters after these units, so that it arrives while they compute.
+void Fsdp::prefetch(const Heads& units, Pass pass) {
+  // What is recomputed runs forward through units whose successors are done with.
+  if (prefetch_ahead_ == 0 || pass == Pass::recompute) return;
+  const bool backward = pass == Pass::backward;
+  if (backward ? units.first == 0 : units.last == units_.size()) return;
+  const auto next = backward ? units.first - 1 : units.last;
+  const auto& heads = heads_[index(layout_.units()[next].modules.front())];
+  for (auto u = heads.first; u < heads.last; ++u) gather(u);
 }
 
 void Fsdp::reshard(std::size_t u) {

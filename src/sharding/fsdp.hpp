@@ -75,6 +75,11 @@ class Fsdp final : public model::Weights {
     std::vector<bool> written;  ///< by parameter of the unit: its gradient has a first part
   };
 
+  /// The units [first, last) that a module heads: one, several of different groups that are
+  /// gathered together, or none.
+  struct Heads {
+    std::size_t first = 0, last = 0;
+  };
   /// The pieces of this rank's gradient shards that are partial sums along some axes
   /// (Placement::partial), and room for them side by side.
   struct PartialSums {
@@ -87,7 +92,7 @@ class Fsdp final : public model::Weights {
   void find_partial_sums(const ShardedState& state);
   void complete(PartialSums& sums);
   void gather(std::size_t unit);
-  void prefetch(std::size_t unit, model::Pass pass);
+  void prefetch(const Heads& units, model::Pass pass);
   void reshard(std::size_t unit);
   void open_gradients(std::size_t unit);
   void reduce(std::size_t unit);
@@ -106,7 +111,7 @@ class Fsdp final : public model::Weights {
   DType reduce_dtype_;
   const bool poison_;  ///< LLAMESH_POISON=1: what is released turns into NaNs
   MicroBatch micro_batch_{true, true};
-  std::vector<int> unit_of_module_;         ///< the unit that a module heads, or -1
+  std::vector<Heads> heads_;                ///< by module
   std::vector<std::size_t> index_in_unit_;  ///< of each parameter
   std::deque<Group> groups_;                ///< whose places stay
   std::vector<UnitState> units_;

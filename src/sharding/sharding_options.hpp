@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "core/dtype.hpp"
+#include "sharding/spec.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
 
@@ -9,6 +13,8 @@ namespace llamesh::sharding {
 /// `sharding:` of the inputs.
 struct ShardingOptions {
   Strategy strategy = Strategy::hybrid_shard;
+  /// Where weights lie, in place of the strategy's own; mesh and resharding stay the strategy's.
+  std::optional<Spec> spec = {};
   WrapOptions wrap;
   int prefetch = 1;  ///< units gathered ahead of the one in use: 0 or 1
 };
@@ -17,6 +23,7 @@ struct ShardingOptions {
 enum class ResidualLayout : std::uint8_t {
   sequence,  ///< M / t rows each: gathered before, and reduce-scattered after, attention and MLP
   whole,     ///< all of it on each: all-reduced after attention and MLP
+  hidden,    ///< D / t columns each; in specs only, training refuses it
 };
 
 /// `tensor:` of the inputs.

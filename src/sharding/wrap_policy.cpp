@@ -111,7 +111,7 @@ Line make_line(const std::string& indent, const std::string& name, std::size_t h
   constexpr std::string_view layers = "model.layers.";
   Line line{indent + name.substr(hidden), "", false, -1, 0, 0};
   if (!name.starts_with(layers)) return line;
-  const auto end = std::min(name.find('.', layers.size()), name.size());
+  const auto end = std::min(name.find_first_of(". ", layers.size()), name.size());
   line.layer = std::stoll(name.substr(layers.size(), end - layers.size()));
   if (hidden > 0) return line;
   line.before = indent + std::string(layers);
@@ -186,6 +186,31 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
   std::erase_if(units, [](const Unit& unit) { return unit.parameters.empty(); });
   if (options.wrap == Wrap::layer) join_norm_and_head(table, units);
   return units;
+}
+
+std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options,
+                             const comm::ParallelDims& dims, const Placements& placements) {
+  std::vector<Unit> split;
+  for (const auto& unit : make_units(table, options)) {
+    const auto first = split.size();
+    for (const auto id : unit.parameters) {
+      const auto axes = placements[index(id)].sharded;
+      const auto alike = std::find_if(
+          split.begin() + static_cast<std::ptrdiff_t>(first), split.end(),
+          [&](const Unit& u) { return placements[index(u.parameters.front())].sharded == axes; });
+      if (alike != split.end())
+        alike->parameters.push_back(id);
+      else
+        split.push_back({unit.name, unit.modules, {id}});
+    }
+    if (split.size() == first + 1) continue;
+    for (auto u = first; u < split.size(); ++u) {
+      const auto names =
+          comm::to_string(placements[index(split[u].parameters.front())].sharded, dims);
+      split[u].name += fmt::format(" ({})", names.empty() ? "not sharded" : names);
+    }
+  }
+  return split;
 }
 
 std::string describe_units(const ShardLayout& layout, Layers layers) {

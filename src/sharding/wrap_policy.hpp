@@ -24,6 +24,11 @@ struct WrapOptions {
 /// left out. Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
 
+/// The same where weights may be sharded along different axes: a unit of several sets of axes
+/// becomes one for each of them, which are gathered together. Pure.
+std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options,
+                             const comm::ParallelDims& dims, const Placements& placements);
+
 enum class Layers : bool { folded, each };
 
 /// The units with their parameters and sizes, for --print-units. Folded, decoder layers that follow

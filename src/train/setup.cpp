@@ -13,6 +13,7 @@
 #include "data/sampler.hpp"
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "sharding/compile_spec.hpp"
 #include "sharding/tensor_parallel.hpp"
 #include "train/shared_tokens.hpp"
 
@@ -105,6 +106,16 @@ void check_schedule(const Inputs& in) {
              in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
 }
 
+/// The placements that the spec of the inputs gives, or Megatron's; how the spec lays out the
+/// residual stream goes into the inputs.
+sharding::Placements place(Inputs& in, const model::ParameterTable& table,
+                           const comm::ParallelDims& mesh) {
+  if (!in.sharding.spec) return sharding::tensor_parallel_placements(table, mesh, in.tensor);
+  auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
+  in.tensor.residual = compiled.residual;
+  return std::move(compiled.placements);
+}
+
 }  // namespace
 
 Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
@@ -121,12 +132,13 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
+  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  auto placements = place(in, *setup.table, setup.mesh);
   sharding::check_tensor_parallel(in.model, setup.mesh, in.tensor,
                                   in.train.micro_batch * in.data.sequence_length);
-  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
-  setup.layout = std::make_unique<const sharding::ShardLayout>(
-      *setup.table, sharding::make_units(*setup.table, in.sharding.wrap), setup.mesh,
-      sharding::tensor_parallel_placements(*setup.table, setup.mesh, in.tensor));
+  auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
+  setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
+                                                               setup.mesh, std::move(placements));
   if (in.train.epochs == 0) check_schedule(in);
   return setup;
 }
@@ -142,6 +154,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(inputs, std::move(setup.topology));
     auto& in = setup.inputs;
+    if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) check_start(in, *setup.table);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
     validate(!validates(in) || in.data.has_validation(),

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "config/inputs.hpp"
-#include "config/key_reader.hpp"
+#include "core/did_you_mean.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::config {
@@ -17,8 +17,8 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
             "f.yaml:3: unknown key 'modle.hidden_sise'; did you mean 'model.hidden_size'?");
   EXPECT_EQ(error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
             "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr'?");
-  EXPECT_EQ(error(data + "mesh: {axes: {tensor: 2}}\n"),
-            "f.yaml:2: unknown key 'mesh.axes.tensor'");
+  EXPECT_EQ(error(data + "mesh: {axes: {context: 2}}\n"),
+            "f.yaml:2: unknown key 'mesh.axes.context'");
   EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
   EXPECT_EQ(error(data, {"train.stepz=4"}),
             "command line: unknown key 'train.stepz'; did you mean 'train.steps'?");
@@ -144,7 +144,7 @@ TEST(InputErrors, SourcesOfData) {
 }
 
 TEST(InputErrors, WhatIsNotThereYet) {
-  for (const std::string key : {"sharding.offload", "sharding.spec", "log.tensorboard"}) {
+  for (const std::string key : {"sharding.offload", "log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
     EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;

@@ -16,7 +16,10 @@ namespace config = llamesh::config;
 bool names_files(const std::string& text) {
   const auto root = config::parse_tree(text, "fuzzed");
   const auto* model = root.find("model");
-  return model != nullptr && (model->find("hf") != nullptr || model->find("file") != nullptr);
+  const auto* sharding = root.find("sharding");
+  const auto* spec = sharding != nullptr ? sharding->find("spec") : nullptr;
+  return (model != nullptr && (model->find("hf") != nullptr || model->find("file") != nullptr)) ||
+         (spec != nullptr && spec->kind == config::Node::Kind::scalar);
 }
 
 void read_inputs(const std::string& text) {

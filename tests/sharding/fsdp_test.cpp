@@ -25,7 +25,8 @@ struct Sharded {
   Sharded(const comm::ParallelDims& dims, PlacementsOf placements, const ShardingOptions& options,
           const PrecisionOptions& precision = {})
       : table(model::parameter_table(test::even_config())),
-        layout(table, make_units(table, {}), dims, placements(table, dims)),
+        layout(table, make_units(table, {}, dims, placements(table, dims)), dims,
+               placements(table, dims)),
         mesh(test::world(), comm::discover_topology(test::world(), 0), dims),
         state(layout, mesh, precision, {"exp_avg"}),
         fsdp(state, mesh, options, precision) {
@@ -33,6 +34,10 @@ struct Sharded {
     fsdp.on_master_weights_updated();
   }
   void enter(std::size_t unit, Pass pass) { fsdp.enter(layout.units()[unit].modules[0], pass); }
+  /// Whether two units are gathered together.
+  bool are_one(std::size_t a, std::size_t b) const {
+    return layout.units()[a].modules == layout.units()[b].modules;
+  }
   void leave(std::size_t unit, Pass pass) { fsdp.leave(layout.units()[unit].modules[0], pass); }
 
   model::ParameterTable table;
@@ -54,6 +59,10 @@ std::vector<Case> cases() {
     if (ranks % replicate == 0)
       all.push_back({comm::ParallelDims({{"replicate", replicate}, {"shard", ranks / replicate}}),
                      whole_and_sharded});
+  if (ranks >= 4)
+    all.push_back(
+        {comm::ParallelDims({{"replicate", 2}, {"shard", ranks / 2}}), test::sharded_in_part});
+  all.push_back({comm::ParallelDims({{"replicate", 1}, {"shard", ranks}}), test::sharded_in_part});
   if (ranks % 2 == 0)
     all.push_back({comm::ParallelDims({{"shard", ranks / 2}, {"tensor", 2}}), test::cut_in_turn});
   if (ranks == 8)
@@ -78,6 +87,13 @@ std::vector<float> initial_part(const Sharded& s, ParameterId id) {
                });
   EXPECT_EQ(dims.ranks(), test::world().size());
   return values;
+}
+
+/// Adds this rank's number, counted from 1, to a gradient.
+void add_mine(const model::GradientSlot& slot) {
+  const auto mine = static_cast<float>(test::world().rank() + 1);
+  for (float& value : slot.tensor.span<float>())
+    value = (slot.accumulate == Accumulate::yes ? value : 0.0F) + mine;
 }
 
 TEST(Fsdp, AGatheredUnitIsTheMastersOnEveryMesh) {
@@ -110,13 +126,10 @@ TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
       for (const bool last : {false, true}) {
         s.fsdp.begin_micro_batch({.first = !last, .last = last});
         for (std::size_t u = units; u-- > 0;) {
+          if (u > 0 && s.are_one(u - 1, u)) continue;
           s.enter(u, Pass::backward);
-          for (const auto id : s.layout.units()[u].parameters) {
-            const auto slot = s.fsdp.gradient(id);
-            const auto mine = static_cast<float>(test::world().rank() + 1);
-            for (float& value : slot.tensor.span<float>())
-              value = (slot.accumulate == Accumulate::yes ? value : 0.0F) + mine;
-          }
+          for (auto of_one = u; of_one < units && s.are_one(u, of_one); ++of_one)
+            for (const auto id : s.layout.units()[of_one].parameters) add_mine(s.fsdp.gradient(id));
           s.leave(u, Pass::backward);
         }
       }

@@ -29,4 +29,14 @@ inline sharding::Placements cut_in_turn(const model::ParameterTable& table,
   return placements;
 }
 
+/// Placements of which a spec leaves some unsharded: of every unit but that of the embedding some
+/// weights, and one is sharded along `replicate` too.
+inline sharding::Placements sharded_in_part(const model::ParameterTable& table,
+                                            const comm::ParallelDims& dims) {
+  auto placements = sharding::whole_and_sharded(table, dims);
+  for (std::size_t i = 1; i < placements.size(); i += 2) placements[i].sharded.reset();
+  placements[2].sharded = dims.data();
+  return placements;
+}
+
 }  // namespace llamesh::test

@@ -65,6 +65,30 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(DType::f32, DType::bf16),
                      testing::Values(DType::f32, DType::bf16)));
 
+// What a spec leaves unsharded is not gathered, and its gradients go over all data ranks at once.
+TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = inputs_of(Strategy::hybrid_shard, folder);
+  in.precision.reduce = DType::bf16;
+  in.sharding.spec.emplace();
+  for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.mlp.gate_proj"})
+    in.sharding.spec->entries.push_back({name + std::string(".weight"), {{"shard"}, {}}, "test"});
+  const auto setup = train::make_setup(world(), in);
+  std::int64_t gathered = 0, sharded = 0, whole = 0;
+  for (const auto& unit : setup.layout->units()) {
+    (unit.sharded.any() ? sharded : whole) += unit.padded_numel;
+    if (unit.sharded.any())
+      gathered += (unit.name.starts_with("model.norm + lm_head") ? 1 : 2) * unit.padded_numel;
+  }
+  const auto traffic = run(world(), in).traffic;
+  EXPECT_GT(whole, 0);
+  EXPECT_EQ(traffic.at("shard"), setup.micro_batches * (gathered * 4 + sharded * 2) / 2);
+  EXPECT_EQ(traffic.at("replicate"), 2 * (sharded / 2) * 4 / 2);
+  EXPECT_EQ(traffic.at("replicate x shard"), 2 * whole * 4 * 3 / 4);
+  EXPECT_EQ(traffic.size(), 3U);
+}
+
 class AtRest : public testing::TestWithParam<std::tuple<Strategy, DType>> {};
 
 // Master, two moments and gradient: 16 bytes a parameter over the shard axis.

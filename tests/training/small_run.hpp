@@ -67,6 +67,7 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
 inline Outcome run_alone(train::Inputs inputs) {
   inputs.mesh = {};
   inputs.sharding.strategy = sharding::Strategy::no_shard;
+  inputs.sharding.spec.reset();
   inputs.run.folder += "-alone";
   return run(world().split(world().rank(), 0), inputs);
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sharding/compile_spec.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::test {
@@ -113,6 +114,43 @@ INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
                                          std::pair{2, 2}, std::pair{6, 1}, std::pair{1, 6},
                                          std::pair{3, 2}, std::pair{2, 3}));
 
+/// A spec that leaves some weights of a layer unsharded and shards one over all data ranks.
+sharding::Spec spec_in_part() {
+  sharding::Spec spec;
+  for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.self_attn.q_proj",
+                           "model.layers.*.mlp.gate_proj", "model.layers.1.mlp.up_proj"})
+    spec.entries.push_back({name + std::string(".weight"), {{"shard"}, {}}, "test"});
+  spec.entries.push_back(
+      {"model.layers.*.self_attn.k_proj.weight", {{}, {"replicate", "shard"}}, "test"});
+  return spec;
+}
+
+TEST(EverySpec, GivesTheLossesOfOneRank) {
+  for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard_zero2})
+    for (const bool tied : {false, true}) {
+      const TemporaryFolder folder;
+      Case c{strategy, tied ? Wrap::size : Wrap::layer, tied};
+      if (tied) c.recompute = model::ActivationCheckpointing::full;
+      auto in = inputs_of(c, folder);
+      in.sharding.spec = spec_in_part();
+      const auto outcome = run(world(), in);
+      expect_same_losses(outcome, run_alone(in));
+      EXPECT_EQ(run(world(), in).masters, outcome.masters);
+    }
+}
+
+TEST(EverySpec, StaysNearFp32InBf16) {
+  const TemporaryFolder folder;
+  auto in = inputs_of({Strategy::hybrid_shard}, folder);
+  in.sharding.spec = spec_in_part();
+  const auto exact = run_alone(in);
+  in.precision = {DType::bf16, DType::bf16};
+  const auto rounded = run(world(), in);
+  EXPECT_EQ(run(world(), in).masters, rounded.masters);
+  for (std::size_t i = 0; i < exact.losses.size(); ++i)
+    EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i]) << "step " << i + 1;
+}
+
 /// Meshes with a tensor axis, of a model whose heads, intermediate size and vocabulary divide.
 struct TensorCase {
   int replicate, shard, tensor;
@@ -169,6 +207,21 @@ INSTANTIATE_TEST_SUITE_P(
                     TensorCase{2, 2, 2, sequence, Strategy::hybrid_shard, Wrap::size, true},
                     TensorCase{2, 2, 2, whole, Strategy::hybrid_shard_zero2},
                     TensorCase{1, 2, 4, sequence, Strategy::full_shard, Wrap::none}));
+
+// Norms that are not sharded have gradients that are partial sums along the tensor axis as well.
+TEST(EverySpec, TakesATensorAxis) {
+  if (world().size() != 4) return;
+  for (const auto residual : {sequence, whole}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of(TensorCase{1, 2, 2}, folder);
+    in.sharding.spec = sharding::builtin_spec(
+        comm::ParallelDims({{"replicate", 1}, {"shard", 2}, {"tensor", 2}}), residual);
+    std::erase_if(in.sharding.spec->entries, [](const sharding::SpecEntry& entry) {
+      return entry.name.ends_with("norm.weight");
+    });
+    expect_same_losses(run(world(), in), run_alone(in));
+  }
+}
 
 TEST(TensorParallel, InBf16StaysNearFp32) {
   if (world().size() != 4) return;

@@ -19,7 +19,8 @@ struct TrainArguments {
   bool print_config = false;
   bool print_mesh = false;
   bool print_units = false;
-  bool print_all = false;       ///< of the units: equal layers are not folded
+  bool print_spec = false;
+  bool print_all = false;       ///< of units and spec: equal layers are not folded
   int ranks = 0;                ///< of a planned launch, for the prints; 0: this launch
   int ranks_per_node = 0;       ///< of its machines; 0: one machine
   std::string device = "auto";  ///< auto, cpu, cuda

@@ -11,7 +11,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
-#include "sharding/wrap_policy.hpp"
+#include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
@@ -21,7 +21,7 @@ namespace llamesh::app {
 namespace {
 
 bool prints(const TrainArguments& asked) {
-  return asked.print_config || asked.print_mesh || asked.print_units;
+  return asked.print_config || asked.print_mesh || asked.print_units || asked.print_spec;
 }
 
 /// Prints the inputs or parts of the setup, by the --print options.
@@ -29,10 +29,16 @@ void print_requested(const TrainArguments& asked, const std::string& text,
                      const train::Setup& setup) {
   if (asked.print_config) fmt::print("{}", text);
   if (asked.print_mesh) fmt::print("{}", comm::describe(setup.mesh, setup.topology));
-  if (asked.print_units)
-    fmt::print("{}",
-               sharding::describe_units(*setup.layout, asked.print_all ? sharding::Layers::each
-                                                                       : sharding::Layers::folded));
+  const auto layers = asked.print_all ? sharding::Layers::each : sharding::Layers::folded;
+  if (asked.print_units) fmt::print("{}", sharding::describe_units(*setup.layout, layers));
+  const auto& options = setup.inputs.sharding;
+  const auto strategy = sharding::name_of(options.strategy);
+  if (asked.print_spec)
+    fmt::print("{}", sharding::describe_spec(
+                         *setup.layout,
+                         options.spec ? fmt::format("of the inputs, meshed as {}", strategy)
+                                      : fmt::format("{} (built in)", strategy),
+                         setup.inputs.tensor.residual, layers));
 }
 
 /// One process prints for all ranks. Where several were launched, each would print the same.
@@ -49,8 +55,8 @@ void refuse_launch(int ranks) {
 int print_planned(const TrainArguments& asked) {
   refuse_launch(asked.ranks);
   validate(prints(asked),
-           "--ranks plans a launch: it needs --print-mesh, --print-units or "
-           "--print-config; to train, start the ranks by mpirun -n {}",
+           "--ranks plans a launch: it needs --print-mesh, --print-units, --print-spec "
+           "or --print-config; to train, start the ranks by mpirun -n {}",
            asked.ranks);
   validate(!asked.check, "--check tests nodes, and --ranks plans a launch; leave one out");
   const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
@@ -80,6 +86,9 @@ int train(const TrainArguments& arguments) {
     if (world.rank() == 0) print_requested(arguments, text, setup);
     return 0;
   }
+  if (world.rank() == 0)
+    if (const auto whole = sharding::describe_whole(*setup.layout); !whole.empty())
+      spdlog::warn("{}", whole);
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {

@@ -1,0 +1,97 @@
+#!/bin/bash
+# specs.sh LLAMESH: --print-spec of strategies and of inputs/specs, launched and planned; a spec that cannot be is refused in
+# one line by all ranks; a run with a spec. Runs in the folder that has inputs/.
+llamesh=$1
+mpirun="$(dirname "$0")/../mpirun.sh"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
+# prints TEXT ARGUMENT...: the spec of inputs/tiny.yaml, planned, has a line that matches this.
+prints() {
+  local text=$1; shift
+  "$llamesh" train inputs/tiny.yaml --print-spec "$@" > "$folder/log" 2>&1 || give_up "--print-spec $*"
+  grep -qE -- "$text" "$folder/log" || give_up "--print-spec $*: no '$text'"
+}
+# refused TEXT ARGUMENT...: 2 ranks say this in one line and end with 78, before there is a run folder.
+refused() {
+  local text=$1 code; shift
+  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/refused" "$@" > "$folder/log" 2>&1; code=$?
+  [[ $code == 78 && $(grep -c '^llamesh: ' "$folder/log") == 1 ]] && grep -qE -- "$text" "$folder/log" ||
+    give_up "train $*: exit code $code instead of 78, or without '$text' in one line"
+  [[ ! -e $folder/refused ]] || give_up "train $*: a run folder was made"
+}
+
+# --- strategies are specs that are built in
+for strategy in full_shard shard_grad_op hybrid_shard hybrid_shard_zero2; do
+  prints "^spec $strategy \(built in\), mesh replicate=[12] x shard=[24]" --ranks 4 --ranks-per-node 2 \
+    sharding.strategy=$strategy
+  prints '^model.layers.0..2.self_attn.q_proj.weight +48 x 48 +48 x 48  flat over shard +3 x' --ranks 4 --ranks-per-node 2 \
+    sharding.strategy=$strategy
+done
+prints '^lm_head.weight +259 x 48 +259 x 48  whole +49728$' --ranks 4 sharding.strategy=no_shard
+prints '^model.layers.2.self_attn.q_proj.weight ' --all --ranks 4
+
+# --- specs of files, launched and planned
+"$mpirun" 4 "$llamesh" train inputs/tiny.yaml --print-spec mesh.ranks_per_node=2 sharding.spec=inputs/specs/hybrid.yaml \
+  > "$folder/launched" 2> "$folder/log" || give_up "no spec"
+prints '^spec of the inputs, meshed as hybrid_shard, mesh replicate=2 x shard=2' --ranks 4 --ranks-per-node 2 \
+  sharding.spec=inputs/specs/hybrid.yaml
+diff "$folder/launched" "$folder/log" || give_up "another spec when planned"
+prints '^the spec leaves 7 of 30 weights whole on every rank, 1344 bytes of them' --ranks 4 --ranks-per-node 2 \
+  sharding.spec=inputs/specs/hybrid.yaml
+prints '^lm_head.weight .* flat over replicate x shard ' --ranks 4 --ranks-per-node 2 \
+  sharding.spec=inputs/specs/fsdp.yaml 'sharding.spec.lm_head.weight=[[fsdp, data], null]'
+
+tensor=(mesh.axes.tensor=2 model.vocab_size=260)
+prints '^model.layers.0..2.self_attn.o_proj.weight +48 x 48 +48 x 24  \[null, tensor\], flat over shard +3 x 2304$' --ranks 4 \
+  "${tensor[@]}"
+prints 'mesh replicate=1 x shard=2 x tensor=2, residual stream divided by columns \(hidden\)$' --ranks 4 "${tensor[@]}" \
+  sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
+prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat over shard +12480$' --ranks 4 "${tensor[@]}" \
+  sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
+
+# --- what cannot be
+refused "the residual stream by columns, which is not implemented" "${tensor[@]}" \
+  sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
+cat > "$folder/bad.yaml" <<END
+model.layers.*.mlp.up_proj.weight: [shard, null]
+model.layers.*: [[fsdp, data], null, null]
+model.layers.*[0]: [[fsdp, data], null, null]
+END
+refused "$folder/bad.yaml:3: model.layers.\*\[0\] is also given as model.layers.\* at $folder/bad.yaml:2; " \
+  "sharding.spec=$folder/bad.yaml"
+refused "command line: the model has no weight or module 'model.nrom.weight'; did you mean 'model.norm.weight'" \
+  sharding.spec=inputs/specs/fsdp.yaml 'sharding.spec.model.nrom.weight=[shard]'
+refused "command line: model.norm.weight: unknown axis 'shrad'; did you mean 'shard'" \
+  sharding.spec=inputs/specs/fsdp.yaml 'sharding.spec.model.norm.weight=[shrad]'
+refused "inputs/specs/tensor.yaml:[0-9]+: model.embed_tokens.weight: the mesh replicate=1 x shard=2.* has no axis 'tensor'" \
+  sharding.spec=inputs/specs/tensor.yaml
+refused "the batch, is divided along replicate" mesh.ranks_per_node=1 sharding.spec=inputs/specs/fsdp.yaml \
+  'sharding.spec.model.layers.*=[fsdp, null, null]'
+refused "model.norm.weight: \[shard, null\] has 2 dims" sharding.spec=inputs/specs/fsdp.yaml \
+  'sharding.spec.model.norm.weight=[shard, null]'
+
+# --- a run; what it wrote down of its inputs is read again
+"$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=2 sharding.spec=inputs/specs/hybrid.yaml \
+  > "$folder/log" 2>&1 || give_up "a run with a spec"
+grep -q "the spec leaves 7 of 30 weights whole on every rank" "$folder/log" || give_up "nothing is said of whole weights"
+"$mpirun" 2 "$llamesh" train "$folder/run/config.yaml" train.steps=3 > "$folder/log" 2>&1 || give_up "its config.yaml"
+grep -q "resuming from " "$folder/log" || give_up "the run does not go on"
+grep -q "sharding.spec" "$folder/log" && give_up "the same spec counts as changed"
+"$llamesh" verify "$folder/run" > "$folder/log" 2>&1 || give_up "its checkpoint"
+
+# --- with the tensor axis
+loss_with() { # ARGUMENT...: of step 3
+  rm -rf "$folder/loss"
+  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/loss" train.steps=3 model.vocab_size=260 "$@" \
+    > "$folder/log" 2>&1 || give_up "train $*"
+  tail -n 1 "$folder/loss/metrics.jsonl" | sed 's/.*"loss":\([0-9.]*\).*/\1/'
+}
+expected=$(loss_with)
+for spec in fsdp-tensor-sequence tensor; do
+  strategy=full_shard; [[ $spec == tensor ]] && strategy=no_shard
+  loss=$(loss_with mesh.axes.tensor=2 sharding.strategy=$strategy sharding.spec=inputs/specs/$spec.yaml)
+  awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||
+    give_up "the loss is $loss with $spec and $expected without"
+done
+echo "specs print, refuse and train"
