@@ -8,7 +8,8 @@
 namespace llamesh::model {
 
 /// All weights of a model on this rank, in the dtype that is computed in, for inference alone.
-/// Parameters lie in the order of the table, so that matrices used together are one to a GEMM.
+/// Parameters are stored in the order of the table, so that matrices used together are one to a
+/// GEMM.
 class FrozenWeights final : public Weights {
  public:
   /// `table` is borrowed. The numbers are zero until they are filled in through values().

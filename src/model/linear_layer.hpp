@@ -8,7 +8,7 @@
 #include "device/stream.hpp"
 #include "model/weights.hpp"
 
-/// Linear layers that share one input (q, k, v; gate, up; or one alone). Where their weights lie
+/// Linear layers that share one input (q, k, v; gate, up; or one alone). Where their weights are
 /// side by side in memory, as in a unit of the ShardLayout, they are one matrix and one GEMM.
 ///
 /// M tokens, I inputs, O outputs of all layers together.
@@ -18,8 +18,8 @@ namespace llamesh::model {
 void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
             Tensor y, Tensor x);
 
-/// Their backward pass, in two parts, so that others can work beside the second. The layers are
-/// entered for as long as this lives.
+/// Their backward pass, in two parts, so that other work can overlap with the second. The layers
+/// are entered for as long as this lives.
 class LinearBackward {
  public:
   LinearBackward(device::Stream& stream, Weights& weights, std::initializer_list<Leaf> layers);

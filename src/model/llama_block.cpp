@@ -81,7 +81,7 @@ void linear_backward(const BlockContext& x, const Leaf& layer, Tensor dx, Tensor
 }
 
 /// The backward pass of layers whose input was gathered: x.delta = the gradient of `normed`. Its
-/// reduction runs beside the products of the weights' gradients, the gather before them.
+/// reduction overlaps with the GEMMs of the weights' gradients; they wait for the gather.
 void gathered_linear_backward(const BlockContext& x, std::initializer_list<Leaf> layers, Tensor dy,
                               const TensorParallel::Gathered& normed) {
   LinearBackward backward(x.stream, x.weights, layers);

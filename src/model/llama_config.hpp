@@ -28,7 +28,7 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
 
-  /// The same with the zeros above replaced by what they stand for. Throws a user error, naming
+  /// The same with the zeros above replaced by what they mean. Throws a user error, naming
   /// the key, when the numbers do not fit together.
   LlamaConfig resolved() const;
 

@@ -6,7 +6,7 @@ namespace llamesh::ops {
 
 using device::Stream;
 
-/// A kernel, called like the function that its type tells of: it runs on the backend of its stream.
+/// A kernel, called like a function of its signature; it runs on the backend of its stream.
 template <class Signature>
 class Kernel;
 

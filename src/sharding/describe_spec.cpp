@@ -44,7 +44,7 @@ struct Row {
   std::int64_t bytes;
   bool operator==(const Row&) const = default;
 };
-/// The rows of the weights that lie outside of the layers, or of one layer or several equal ones.
+/// The rows of the weights outside of the layers, or of one layer or several equal ones.
 struct Block {
   bool is_layer;
   std::size_t first, layers;

@@ -67,7 +67,7 @@ class Fsdp final : public model::Weights {
     Tensor gradient;    ///< (shard_numel) fp32, of the state
     Tensor parameters;  ///< unsharded: (padded_numel) compute dtype, while gathered
     Tensor gradients;   ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
-    bool stays_gathered;  ///< its master shards lie in shared memory, in the compute dtype
+    bool stays_gathered;  ///< its master shards are in shared memory, in the compute dtype
     int entered = 0;      ///< how often it is entered now
     bool gathered = false;
     device::Event ready;        ///< the gather is done

@@ -8,8 +8,8 @@
 
 namespace llamesh::sharding {
 
-/// Where a parameter lies on a mesh. Each of its dims is whole or cut into equal parts along some
-/// axes; a rank's part of it lies flat-sharded, with the other parameters of its unit, along
+/// Where a parameter is stored on a mesh. Each of its dims is whole or cut into equal parts along
+/// some axes; a rank's part of it is flat-sharded, with the other parameters of its unit, along
 /// `sharded`; along all other axes of the mesh the ranks hold the same (replicas).
 struct Placement {
   std::vector<comm::AxisSet> cut;  ///< by dim; no axes: whole

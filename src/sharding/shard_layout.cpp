@@ -51,7 +51,7 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     units_.push_back({std::move(unit), axes, dims_.data() & ~axes, static_cast<int>(shards), numel,
                       shard * shards, shard});
   }
-  expects(placed == table.parameters.size(), "{} parameters lie in units, of {}", placed,
+  expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,
           table.parameters.size());
 }
 

@@ -22,7 +22,7 @@ struct Unit {
   std::vector<ParameterId> parameters;
 };
 
-/// What one rank holds of a parameter: elements [begin, begin + count) of the rank's part of it lie
+/// What one rank holds of a parameter: elements [begin, begin + count) of the rank's part of it are
 /// at [offset, offset + count) of the rank's shard of the unit.
 struct Piece {
   ParameterId parameter;
@@ -31,7 +31,7 @@ struct Piece {
   std::int64_t offset;
 };
 
-/// Where every element lies, on every rank: the only code that turns a Placement into offsets.
+/// Where every element is stored, on every rank: the only code that turns a Placement into offsets.
 ///
 /// A rank's parts of a unit's parameters follow one another without gaps in one flat range, so that
 /// matrices used together are one matrix to a GEMM. The range is padded at its end to equal shards,

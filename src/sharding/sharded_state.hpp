@@ -11,7 +11,7 @@
 
 namespace llamesh::sharding {
 
-/// A rank's shards of one fp32 number for each element of the model, and where they lie.
+/// A rank's shards of one fp32 number for each element of the model, and where they are stored.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
@@ -40,7 +40,7 @@ class ShardedState {
   const std::vector<ShardedTensor>& moments() const { return moments_; }
 
   /// Where the ranks over which a unit is sharded share memory and compute in fp32, their master
-  /// shards lie in one shared window one after another, (padded_numel): gathered is what they
+  /// shards are contiguous in one shared window, (padded_numel): gathered is what they
   /// always are. Elsewhere no tensor.
   const Tensor& gathered_masters(std::size_t unit) const { return gathered_masters_[unit]; }
   /// The units, by number, whose shards have one pair of groups: that over which they are sharded,

@@ -13,7 +13,8 @@ namespace llamesh::sharding {
 /// `sharding:` of the inputs.
 struct ShardingOptions {
   Strategy strategy = Strategy::hybrid_shard;
-  /// Where weights lie, in place of the strategy's own; mesh and resharding stay the strategy's.
+  /// Where weights are stored, in place of the strategy's placements; mesh and resharding stay the
+  /// strategy's.
   std::optional<Spec> spec = {};
   WrapOptions wrap;
   int prefetch = 1;  ///< units gathered ahead of the one in use: 0 or 1

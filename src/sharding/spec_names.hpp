@@ -10,7 +10,7 @@
 
 namespace llamesh::sharding {
 
-/// What a name of a spec stands for, as far as the axis `tensor` is concerned.
+/// What a name of a spec means, as far as the axis `tensor` is concerned.
 enum class SpecRole : std::uint8_t {
   embedding,  ///< weight of the embedding: by rows (vocabulary) or columns (hidden)
   columns,    ///< weight or output of q, k, v, gate, up: cut by what comes out of the product
@@ -30,14 +30,14 @@ struct SpecTarget {
 };
 
 /// The names that a spec can use for a model: Hugging Face's, and those that torchprime's module
-/// tree has beside them (docs/sharding-specs.md).
+/// tree has in addition (docs/sharding-specs.md).
 class SpecNames {
  public:
   explicit SpecNames(const model::ParameterTable& table);
 
   const std::vector<SpecTarget>& targets() const { return targets_; }
   /// The targets that an entry names, by index. Throws a user error that begins with its line for
-  /// a name that stands for nothing, with the nearest that does.
+  /// a name without a target, with the nearest valid one.
   std::vector<std::size_t> find(const SpecEntry& entry) const;
 
  private:

@@ -25,7 +25,7 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
   const int per_node = topology.uniform_ranks_per_node();
   const auto world = topology.node_of.size();
   validate(per_node != 0,
-           "{} needs the same number of ranks on every node, but {} ranks stand on {} nodes "
+           "{} needs the same number of ranks on every node, but {} ranks are on {} nodes "
            "unevenly ({} on the first); change --ntasks-per-node or set mesh.axes.shard",
            name_of(strategy), world, topology.nodes, topology.ranks_on(0));
   return std::max(1, per_node / options.tensor);

@@ -89,6 +89,76 @@ TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   EXPECT_EQ(traffic.size(), 3U);
 }
 
+/// Bytes of the norms' gradients on this rank, which are summed over the tensor axis.
+std::int64_t partial_bytes(const sharding::ShardLayout& layout) {
+  std::int64_t bytes = 0;
+  for (std::size_t u = 0; u < layout.units().size(); ++u)
+    for (const auto& piece : layout.pieces(u, world().rank()))
+      if (layout.placement(piece.parameter).partial.any()) bytes += 4 * piece.count;
+  return bytes;
+}
+
+using TensorCase = std::tuple<sharding::ResidualLayout, model::ActivationCheckpointing, DType>;
+class TensorAxis : public testing::TestWithParam<TensorCase> {};
+
+// docs/strategies.md: a gather or a reduce-scatter of the residual stream (M, D) is M D b (t-1)/t.
+TEST_P(TensorAxis, TrafficIsExactlyThatOfTheFormulas) {
+  if (world().size() != 4) return;
+  using enum model::ActivationCheckpointing;
+  const auto [residual, checkpointing, dtype] = GetParam();
+  const bool by_rows = residual == sharding::ResidualLayout::sequence;
+  const TemporaryFolder folder;
+  auto in = inputs_of(Strategy::full_shard, folder);
+  in.mesh = {.tensor = 2};
+  in.model.num_key_value_heads = 2;
+  in.model.vocab_size = 258;
+  in.tensor.residual = residual;
+  in.memory.activation_checkpointing = checkpointing;
+  in.precision.parameters = dtype;
+  const auto setup = train::make_setup(world(), in);
+  const std::int64_t t = 2;
+  const std::int64_t tokens = in.train.micro_batch * in.data.sequence_length;
+  const std::int64_t layers = in.model.num_hidden_layers;
+  // Of a micro-batch: by rows 4 of the forward and 6 of the backward pass of a layer, and 4 of
+  // embedding and head; whole, an all-reduce is two. The last layer is not recomputed.
+  const std::int64_t recomputed = checkpointing == full ? layers - 1 : 0;
+  const std::int64_t moves =
+      by_rows ? 10 * layers + 4 + 3 * recomputed : 8 * layers + 4 + 2 * recomputed;
+  const std::int64_t stream = tokens * in.model.hidden_size * size_of(dtype);
+  const std::int64_t losses = tokens * 3 * 4 * (t - 1);
+  const auto norms = by_rows ? 2 * partial_bytes(*setup.layout) * (t - 1) / t : 0;
+  EXPECT_EQ(run(world(), in).traffic.at("tensor"),
+            setup.micro_batches * (moves * stream * (t - 1) / t + losses) + norms);
+}
+
+INSTANTIATE_TEST_SUITE_P(Traffic, TensorAxis,
+                         testing::Combine(testing::Values(sharding::ResidualLayout::sequence,
+                                                          sharding::ResidualLayout::whole),
+                                          testing::Values(model::ActivationCheckpointing::none,
+                                                          model::ActivationCheckpointing::selective,
+                                                          model::ActivationCheckpointing::full),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+TEST(TensorParallel, ARankHolds16BytesOfItsPartOfAParameter) {
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = inputs_of(Strategy::full_shard, folder);
+  in.mesh = {.tensor = 2};
+  in.model.num_key_value_heads = 2;
+  in.model.vocab_size = 258;
+  in.model.hidden_size = 96;
+  in.model.intermediate_size = 1024;
+  const auto before = device::MemoryMeter::instance().in_use();
+  const auto setup = train::make_setup(world(), in);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  trainer.train_step();
+  const auto held = static_cast<double>(device::MemoryMeter::instance().in_use() - before);
+  const double formula = 16.0 * static_cast<double>(setup.table->numel()) / 4;
+  EXPECT_GE(held, formula);
+  EXPECT_LE(held, 1.02 * formula + (1 << 17)) << "the places of gathered rows included";
+}
+
 class AtRest : public testing::TestWithParam<std::tuple<Strategy, DType>> {};
 
 // Master, two moments and gradient: 16 bytes a parameter over the shard axis.

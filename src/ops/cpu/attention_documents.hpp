@@ -10,7 +10,7 @@
 /// What a tile of queries sees of the keys before it where rows are packed with documents.
 namespace llamesh::ops::cpu {
 
-/// The first key that each query of a tile sees: that at which its document starts. Documents lie
+/// The first key that each query of a tile sees: that at which its document starts. Documents are
 /// one after another, so the numbers do not fall.
 class FirstKeys {
  public:
@@ -44,7 +44,7 @@ class FirstKeys {
   alignas(64) std::int32_t first_[tile] = {};
 };
 
-/// The end of the tile of keys in which a key lies.
+/// The end of the tile of keys that holds a key.
 constexpr std::int64_t tile_end(std::int64_t key) {
   return (key / tile + 1) * tile;
 }

@@ -12,7 +12,7 @@
 #include "ops/cpu/scratch.hpp"
 
 // Tiles of scores are held transposed, (keys, queries): so the maxima and sums of the softmax run
-// down the rows of vectors, one query a lane, and keys and values are used as they lie.
+// down the rows of vectors, one query a lane, and keys and values are used in place.
 
 namespace llamesh::ops::cpu {
 namespace {

@@ -36,7 +36,7 @@ struct RescaleAndAdd {
 };
 
 /// Which matrix of c = a b is upper triangular (column >= row), as the tile of a causal mask is
-/// that lies on the diagonal. Below the squares of vec_width on its diagonal nothing is read or
+/// that is on the diagonal. Below the squares of vec_width on its diagonal nothing is read or
 /// written.
 enum class UpperTriangular { none, a, b, c };
 

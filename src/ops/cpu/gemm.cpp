@@ -23,7 +23,7 @@ dnnl::engine& engine() {
   return cpu;
 }
 
-/// All that tells one GEMM primitive from another.
+/// The key of a GEMM primitive.
 using Key = std::array<std::int64_t, 12>;
 
 struct KeyHash {

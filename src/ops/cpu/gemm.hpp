@@ -8,7 +8,7 @@
 
 namespace llamesh::ops::cpu {
 
-/// A matrix view for gemm(): element (i, j) lies at i * row_stride + j * col_stride, one of them 1.
+/// A matrix view for gemm(): element (i, j) is at i * row_stride + j * col_stride, one of them 1.
 struct Matrix {
   void* data;
   DType dtype;

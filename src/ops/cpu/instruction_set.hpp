@@ -11,7 +11,7 @@ struct CpuidLeaf {
   std::uint32_t eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
 
-/// The leaves that tell of AMX (Intel SDM, volume 2A, CPUID).
+/// The CPUID leaves that report AMX (Intel SDM, volume 2A).
 struct AmxLeaves {
   CpuidLeaf features;  ///< 07H.0: EDX has AMX-BF16 in bit 22, AMX-TILE in 24, AMX-INT8 in 25
   CpuidLeaf palettes;  ///< 1DH.0: EAX is the highest palette

@@ -5,7 +5,7 @@
 // Bound by memory: forward reads and writes D elements a token. Backward reads them and writes a
 // row for each token that occurs (all of dtable where it overwrites). Before that the M tokens are
 // sorted by M^2 comparisons without any atomic: about 0.1 ms for 32k tokens, by count of
-// instructions; nothing beside a step, but not for millions of tokens at once.
+// instructions; negligible in a step, but not for millions of tokens at once.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 

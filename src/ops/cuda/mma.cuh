@@ -22,7 +22,7 @@ __device__ __forceinline__ void st_shared(SharedAddress to, std::uint32_t word) 
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
 
-/// from ^ bits, computed anew each time: kept in registers, the many addresses of an unrolled loop
+/// from ^ bits, computed again each time: kept in registers, the many addresses of an unrolled loop
 /// would leave too few for the sums.
 __device__ __forceinline__ SharedAddress rematerialized_xor(SharedAddress from,
                                                             SharedAddress bits) {

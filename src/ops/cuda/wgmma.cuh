@@ -12,11 +12,11 @@ namespace llamesh::ops::cuda {
 #define LLAMESH_WGMMA(code) __trap()
 #endif
 
-/// Where a factor lies in shared memory, in panels of 64 elements by rows, swizzled by 128 bytes.
+/// Where a factor is in shared memory, in panels of 64 elements by rows, swizzled by 128 bytes.
 using MatrixDescriptor = std::uint64_t;
 
-/// A factor from `start` on (a multiple of 16), whose groups of eight rows lie 1024 bytes apart.
-/// `panel_bytes` apart lie the panels of one whose rows are not its inner dimension. Of a panel's
+/// A factor from `start` on (a multiple of 16), whose groups of eight rows are 1024 bytes apart.
+/// `panel_bytes` apart are the panels of one whose rows are not its inner dimension. Of a panel's
 /// 128 bytes `start` may skip the first 32, 64 or 96: the swizzling goes by the address.
 __device__ __forceinline__ MatrixDescriptor matrix_descriptor(SharedAddress start,
                                                               int panel_bytes) {

@@ -3,7 +3,7 @@
 #include "ops/cuda/attention/attention_rows.cuh"
 
 /// Tiles of bf16 rows in shared memory and the pieces of them that the matrix instruction takes.
-/// Sums lie in registers as it leaves them: sums[n][i] of lane l stands at row l / 4 + i / 2 * 8,
+/// Sums stay in registers as it leaves them: sums[n][i] of lane l is at row l / 4 + i / 2 * 8,
 /// column 8 n + l % 4 * 2 + i % 2 of 16 rows.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
@@ -23,7 +23,7 @@ __device__ __forceinline__ int my_col() {
 
 /// `rows` rows of `dims` bf16 elements in shared memory, in panels of 64 columns: a row of a panel
 /// is 128 bytes, whose 16-byte chunks change places by the row's number, so that eight rows' chunks
-/// of one column lie in different banks. It is the layout that wgmma calls swizzled by 128 bytes;
+/// of one column are in different banks. It is the layout that wgmma calls swizzled by 128 bytes;
 /// the tile begins at a multiple of 1024.
 template <int dims, int rows>
 struct Tile {

@@ -28,7 +28,8 @@ bool aligned(const Tensor& t) {
          t.row_stride() * size_of(t.dtype()) % 16 == 0;
 }
 
-/// Whether a gradient (in the forward pass there is none) lies as what it is the gradient of.
+/// Whether a gradient (in the forward pass there is none) has the layout of what it is the gradient
+/// of.
 bool lies_as(const Tensor& gradient, const Tensor& of) {
   return !gradient || (aligned(gradient) && gradient.row_stride() == of.row_stride());
 }

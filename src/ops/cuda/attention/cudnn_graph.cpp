@@ -102,7 +102,7 @@ void describe_backward(Graph& graph, const CudnnProblem& problem) {
 }
 
 /// Lets cuDNN choose a kernel and make a plan for it, for the device of `handle` or for the one
-/// that `properties` tell of; returns the scratch that it needs.
+/// that `properties` describe; returns the scratch that it needs.
 std::int64_t build(Graph& graph, cudnnHandle_t handle, const std::string& properties,
                    const char* what) {
   const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A};

@@ -35,7 +35,7 @@ class CudnnGraphs {
  public:
   /// For the device of `handle`.
   CudnnGraphs(const CudnnProblem& problem, cudnnContext* handle);
-  /// For the device that `properties` tell of (the JSON of cuDNN's device property descriptor),
+  /// For the device that `properties` describe (the JSON of cuDNN's device property descriptor),
   /// which need not be there: for tests.
   CudnnGraphs(const CudnnProblem& problem, const std::string& properties);
   ~CudnnGraphs();

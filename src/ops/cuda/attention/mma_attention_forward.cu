@@ -26,7 +26,7 @@ constexpr std::int64_t shared_bytes() {
   return QueryTile<dims>::bytes + 2 * KeyTile<dims>::bytes;
 }
 
-/// 128 queries of one head a block. The heads of one token lie next to each other in the grid, so
+/// 128 queries of one head a block. The heads of one token are next to each other in the grid, so
 /// that those which share keys find them in the L2 cache; the longest rows come first.
 template <int dims>
 __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {

@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) 
   load_tokens<S>(v, a.v, token + k0, kv_head * a.head_dim, keys, a.head_dim);
   float dk[S::rows_each][S::dims_each] = {}, dv[S::rows_each][S::dims_each] = {};
   for (int head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head)
-    // Documents lie one after another: past those of these keys no query sees any of them.
+    // Documents are contiguous: past those of these keys no query sees any of them.
     for (int q0 = k0; q0 < a.sequence && a.first_key(batch, q0) < k0 + keys; q0 += S::tile) {
       const int count = a.sequence - q0 < S::tile ? a.sequence - q0 : S::tile;
       __syncthreads();  // the tile before has been used

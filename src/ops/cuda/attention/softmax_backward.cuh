@@ -84,7 +84,7 @@ struct QueryColumns {
 struct Meetings {
   int first_tile, tiles, all;
 
-  /// Documents lie one after another, so the queries that see a key are neighbours: the last tile
+  /// Documents are contiguous, so the queries that see a key are neighbours: the last tile
   /// of them is found by halving.
   __device__ __forceinline__ Meetings(const AttentionRows<bf16>& a, int batch, int k0, int own)
       : first_tile(k0 / passing) {

@@ -32,7 +32,7 @@ struct Matrix {
   std::int64_t rows;
   std::int64_t cols;
   std::int64_t row_stride;     ///< of the memory, transposed or not
-  bool is_transposed = false;  ///< element (i, j) lies at j * row_stride + i
+  bool is_transposed = false;  ///< element (i, j) is at j * row_stride + i
 };
 
 /// c = a b, or c += a b, by cuBLASLt: a and b of one dtype, c fp32 or theirs, sums in fp32 (fp32

@@ -49,7 +49,7 @@ struct GemmLibrary {
 
 /// The table as JSON.
 std::string to_text(const GemmTable& table, const GemmLibrary& library);
-/// Throws a user error, in which `name` stands for the file, where the text is no table, or is
+/// Throws a user error, in which `name` names the file, where the text is no table, or is
 /// another GPU's or another cuBLASLt's.
 GemmTable parse_table(std::string_view text, const std::string& name, const GemmLibrary& here);
 
