@@ -1,4 +1,4 @@
-# Sourced by test.sh: how the sanitizers behave under MPI, for whichever of them a build has.
+# Sourced by scripts/test_preset.sh and tests/fuzz/run.sh: how the sanitizers behave under MPI, for whichever of them a build has.
 suppressions=$PWD/scripts/sanitizers
 # Memory that is not to be had is a null pointer, as it is without a sanitizer.
 export ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:strict_string_checks=1:allocator_may_return_null=1"

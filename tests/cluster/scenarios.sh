@@ -7,12 +7,11 @@ at_first=(startup templates multi_node)
 on_nodes_1_2=(
   config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
   never_in_mpi_init signal_usr2 signal_term second_term halt_file preflight
-  requeue_template scontrol_requeue cancelled job_chain slurmd_killed
+  requeue_template scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
-then_on_nodes_1_2=(documentation)
-then_on_nodes_3_4_5=(node_killed node_range bad_node)
+on_nodes_6_7_8=(node_killed node_range bad_node)
 at_last=(pair_cut site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
@@ -429,7 +428,7 @@ node_killed() {
 # A node fails, and no other is free: the user lets the job go on with the nodes that are left. A job that is submitted
 # then starts on these at once.
 node_range() {
-  local node nodes="3 4 5"
+  local node nodes="6 7 8"
   submit requeue node-range --nodes=2-3
   trains_past node-range 25
   [[ $(field NumNodes) == 3 ]] || bad "it runs on $(field NumNodes) nodes, not 3"
@@ -450,17 +449,17 @@ on_two_nodes() { has_to_log "mesh replicate=2 x shard=2"; }
 
 # Slurm takes a node for good, but every launch there fails: something lies where PMIx wants to bind its socket.
 bad_node() {
-  local step socket nodes="3 4 5"
+  local step socket nodes="6 7 8"
   submit requeue bad-node --hold
-  socket=$LLAMESH_CLUSTER/spool/node4/stepd.slurm.pmix.$job
+  socket=$LLAMESH_CLUSTER/spool/node7/stepd.slurm.pmix.$job
   for step in {0..9}; do mkdir "$socket.$step"; done
   scontrol release "$job"
   ended 120 COMPLETED 0
   rmdir "$socket".*
-  has_to_log "has not started twice .* is queued again without node4$"
-  [[ $(field ExcNodeList) == 'node[1-2],node4' ]] || bad "excluded are $(field ExcNodeList), not node[1-2],node4"
+  has_to_log "has not started twice .* is queued again without node7$"
+  [[ $(field ExcNodeList) == 'node[1-5],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5],node7"
   same_weights bad-node
-  tell "tried twice, then queued again without node4: same weights"
+  tell "tried twice, then queued again without node7: same weights"
 }
 
 # Its PMIx socket stays behind and is in the way of the step of that number when the job is started again on that node.

@@ -166,14 +166,11 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          name_of_case);
-INSTANTIATE_TEST_SUITE_P(
-    TensorParallel, GoldenSteps,
-    testing::Combine(testing::Values("gqa_8_2", "llama3_rope", "packed", "tied_4_2"),
-                     testing::Values(MeshSizes{1, 1, 2}, MeshSizes{1, 2, 2}, MeshSizes{2, 2, 2})),
-    name_of_case);
-INSTANTIATE_TEST_SUITE_P(TensorParallelBy3, GoldenSteps,
-                         testing::Combine(testing::Values("tied_6_3"),
-                                          testing::Values(MeshSizes{1, 1, 3})),
+INSTANTIATE_TEST_SUITE_P(TensorParallel, GoldenSteps,
+                         testing::Combine(testing::Values("gqa_24_12"),
+                                          testing::Values(MeshSizes{1, 1, 2}, MeshSizes{1, 1, 3},
+                                                          MeshSizes{1, 1, 4}, MeshSizes{1, 2, 2},
+                                                          MeshSizes{2, 2, 2})),
                          name_of_case);
 
 }  // namespace

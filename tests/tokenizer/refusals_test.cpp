@@ -63,7 +63,7 @@ TEST(TokenizerRefusals, PatternsWithoutEnd) {
   json tokenizer = read("gpt2.json");
   const json split = {{"type", "Split"}, {"pattern", {{"String", "ab"}}}, {"behavior", "Isolated"}};
   auto steps = json::array();
-  for (int i = 0; i < 50'000; ++i) steps.push_back(split);
+  for (int i = 0; i < 5'000; ++i) steps.push_back(split);
   steps.push_back(tokenizer["pre_tokenizer"]);
   tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
   EXPECT_ERROR(parse_hugging_face("t.json", tokenizer.dump(), "")->encode("ab"),

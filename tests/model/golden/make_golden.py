@@ -54,6 +54,9 @@ MODELS = {
     # As tied_6_3, but the hidden size is a multiple of the heads: transformers refuses others from 5.4 on.
     "tied_4_2": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
                  "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
+    # For tensor parallelism: all that is cut divides by 2, 3 and 4.
+    "gqa_24_12": {"hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 24, "num_key_value_heads": 12,
+                  "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
 }
 DOCUMENT_LENGTHS = {"packed": [[5, 1, 57, 2, 20], [70, 15]]}
 

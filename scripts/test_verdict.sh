@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# What came of runs of scripts/test_preset.sh: the skipped cases by reason, the cases of GoogleTest, and the sum of
+# what has passed, failed and been skipped. Ends with 1 when a test has failed or a run is not there.
+#   scripts/test_verdict.sh PRESET/NAME...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+passed=0 failed=0 left_out=0
+logs=()
+for run in "$@"; do
+  base=build/${run%/*}/runs/${run#*/}
+  # ctest's own closing line, e.g. "96% tests passed, 2 tests failed out of 50"
+  read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$base.summary" 2>/dev/null) || {
+    echo "$run did not come to its end"
+    bad=1 all=1
+  }
+  out=$(grep -c '\*\*\*Skipped' "$base.summary" 2>/dev/null || true)  # ctest counts them as passed
+  passed=$((passed + all - bad - ${out:-0})) failed=$((failed + bad)) left_out=$((left_out + ${out:-0}))
+  logs+=("$base.log")
+done
+
+skips=$(cat "${logs[@]}" 2>/dev/null | sed -n '/: Skipped$/{n;p}; s/^SKIPPED: //p' || true)
+skipped=0
+if [[ -n $skips ]]; then
+  skipped=$(wc -l <<<"$skips")
+  echo
+  echo "Skipped cases within these tests, by reason:"
+  sort <<<"$skips" | uniq -c | sort -rn
+fi
+cases=$({ cat "${logs[@]}" 2>/dev/null || true; } | sed -n 's/^\[  PASSED  \] \([0-9]*\) tests\{0,1\}\.$/\1/p' |
+  awk '{ sum += $1 } END { print sum + 0 }')
+echo
+echo "$cases cases of GoogleTest passed in the ctest runs of: $* ($skipped cases skipped)"
+for run in "$@"; do sed -n "s|^\t *[0-9]* - \(.*(.*)\)$|failed in $run: \1|p" "build/${run%/*}/runs/${run#*/}.summary" 2>/dev/null; done |
+  grep -vF '(Skipped)' || true
+echo "$passed passed, $failed failed, $left_out skipped"
+[[ $failed == 0 ]]
