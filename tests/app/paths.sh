@@ -61,7 +61,7 @@ refused "checkpoint.resume: there is no $folder/none" train inputs/tiny.yaml "ru
 refused "$folder/empty is neither" train inputs/tiny.yaml "run.folder=$folder/x" checkpoint.resume="$folder/empty"
 refused "which has no optimizer state; .* model.hf=$folder/exported" train inputs/tiny.yaml "run.folder=$folder/x" \
   checkpoint.resume="hf:$folder/exported"
-refused "model.hf: $run is no Hugging Face folder but a run or a checkpoint; .*checkpoint.resume=$run" \
+refused "model.hf: $run is not a Hugging Face folder but a run or a checkpoint; .*checkpoint.resume=$run" \
   train "$folder/hf.yaml" "run.folder=$folder/x" model.hf="$run"
 refused "holds neither tokenizer.json nor tokenizer.model; .*--tokenizer" generate "$folder/exported" --prompt a
 refused "holds neither tokenizer.json nor tokenizer.model; .*--tokenizer" evaluate "$folder/exported" "$text"
