@@ -77,7 +77,7 @@ TEST(Strategy, MisfitsNameTheNumbers) {
             std::string::npos);
   EXPECT_NE(error(hybrid_shard, {4}, 1'073'741'825, 4).find("needs 4294967300 ranks"),
             std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {2, 1}, 0, 0).find("3 ranks stand on 2 nodes"), std::string::npos);
+  EXPECT_NE(error(hybrid_shard, {2, 1}, 0, 0).find("3 ranks are on 2 nodes"), std::string::npos);
   EXPECT_NE(error(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),
             std::string::npos);
   EXPECT_NE(error(full_shard, {4}, 2, 2).find("use hybrid_shard"), std::string::npos);
