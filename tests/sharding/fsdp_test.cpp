@@ -158,6 +158,44 @@ TEST(Fsdp, AUnitStaysGatheredUntilItIsLeftAsOftenAsItWasEntered) {
   EXPECT_THROW(s.fsdp.gradient(id), std::exception) << "outside of its module";
 }
 
+// An expert without tokens: in the first step in one micro-batch of two, in the second in both.
+TEST(Fsdp, AnAbsentGradientIsZero) {
+  for (const auto& [dims, placements] : cases()) {
+    Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}});
+    const auto units = s.layout.units().size();
+    const auto absent = s.layout.units()[units / 2].parameters.front();
+    for (int step = 0; step < 2; ++step) {
+      for (const bool last : {false, true}) {
+        s.fsdp.begin_micro_batch({.first = !last, .last = last});
+        for (std::size_t u = units; u-- > 0;) {
+          if (u > 0 && s.are_one(u - 1, u)) continue;
+          s.enter(u, Pass::backward);
+          for (auto of_one = u; of_one < units && s.are_one(u, of_one); ++of_one)
+            for (const auto id : s.layout.units()[of_one].parameters) {
+              if (id == absent && (step == 1 || !last)) {
+                s.fsdp.no_gradient(id);
+                continue;
+              }
+              const auto slot = s.fsdp.gradient(id);
+              for (float& value : slot.tensor.span<float>())
+                value = (slot.accumulate == Accumulate::yes ? value : 0.0F) + 1;
+            }
+          s.leave(u, Pass::backward);
+        }
+      }
+      s.fsdp.finish_gradients();
+      const auto ranks = static_cast<float>(dims.group_size(dims.data()));
+      for (std::size_t u = 0; u < units; ++u)
+        for (const auto& piece : s.layout.pieces(u, test::world().rank())) {
+          const float passes = piece.parameter == absent ? 1 - static_cast<float>(step) : 2;
+          for (const float value :
+               s.state.gradients().shards[u].slice(piece.offset, piece.count).span<float>())
+            ASSERT_EQ(value, passes * ranks) << comm::to_string(dims) << " step " << step;
+        }
+    }
+  }
+}
+
 TEST(Fsdp, AGradientThatNobodyWroteIsABug) {
   const auto [dims, placements] = cases().front();
   Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}, .prefetch = 0});
