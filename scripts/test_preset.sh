@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what the tests of one preset need and runs them; what came of it lies in build/PRESET/runs/NAME.* for
+# Builds what the tests of one preset need and runs them; what came of it is in build/PRESET/runs/NAME.* for
 # scripts/test_verdict.sh, NAME being tests as long as --as says no other. Ends with 1 when a test has failed.
 #   scripts/test_preset.sh [--build-only] [--as NAME] PRESET [CTEST-OPTION...]
 set -euo pipefail
