@@ -10,8 +10,8 @@
 
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 #include "sharding/spec_names.hpp"
-#include "sharding/tensor_parallel.hpp"
 
 namespace llamesh::sharding {
 namespace {

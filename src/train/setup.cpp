@@ -14,7 +14,7 @@
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "sharding/compile_spec.hpp"
-#include "sharding/tensor_parallel.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 #include "train/shared_tokens.hpp"
 
 namespace llamesh::train {

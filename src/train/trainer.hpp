@@ -14,7 +14,7 @@
 #include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
-#include "sharding/tensor_parallel.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 #include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
 #include "train/setup.hpp"

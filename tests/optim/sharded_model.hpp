@@ -6,7 +6,7 @@
 #include "mpi_world.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
-#include "sharding/tensor_parallel.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 
 namespace llamesh::test {
 

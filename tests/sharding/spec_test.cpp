@@ -6,7 +6,7 @@
 #include "placements.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/describe_spec.hpp"
-#include "sharding/tensor_parallel.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 
 namespace llamesh::sharding {
 namespace {

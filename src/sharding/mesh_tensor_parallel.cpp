@@ -1,4 +1,4 @@
-#include "sharding/tensor_parallel.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 
 #include "core/error.hpp"
 #include "ops/ops.hpp"
