@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -50,6 +51,18 @@ std::string error_stack() {
 
 void check(bool ok, std::string_view doing, std::string_view name) {
   if (!ok) fail(ExitCode::io_failure, "HDF5 failed to {} {}: {}", doing, name, error_stack());
+}
+
+/// What `open` returns once no signal interrupts it: HDF5 does not try an open() again, which file
+/// systems over a network may interrupt.
+template <class Open>
+hid_t uninterrupted(Open open) {
+  while (true) {
+    errno = 0;
+    const hid_t id = open();
+    if (id >= 0 || errno != EINTR) return id;
+    H5Eclear2(H5E_DEFAULT);
+  }
 }
 
 std::vector<hsize_t> extents(const std::vector<std::int64_t>& shape) {
@@ -204,8 +217,10 @@ File File::create(const std::filesystem::path& path) {
   const Handle creation = properties(H5P_FILE_CREATE);
   H5Pset_obj_track_times(creation.id(), false);  // equal states give equal files
   H5Pset_attr_phase_change(creation.id(), 0, 0);
-  Handle file(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id()), H5Fclose,
-              "create " + path.string());
+  const auto create = [&] {
+    return H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.id(), access.id());
+  };
+  Handle file(uninterrupted(create), H5Fclose, "create " + path.string());
   return {std::move(file), path};
 }
 
@@ -223,9 +238,8 @@ File File::open_to_fill(const std::filesystem::path& path, const comm::Communica
 File File::open(const std::filesystem::path& path) {
   set_up();
   Descriptor::to_read(path, ExitCode::io_failure);
-  return {
-      Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, "open " + path.string()),
-      path};
+  const auto open = [&] { return H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT); };
+  return {Handle(uninterrupted(open), H5Fclose, "open " + path.string()), path};
 }
 
 Dataset File::create_dataset(const std::string& path, const Shape& shape) {

@@ -99,10 +99,9 @@ DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
 DeviceMesh::Axis& DeviceMesh::along(AxisSet axes) {
   for (auto& axis : axes_)
     if (axes == dims_.named({axis.name})) return axis;
-  for (std::size_t i = 0; i < axes_.size(); ++i)
-    if (axes_[i].size == 1) axes.reset(i);
+  axes = dims_.without_ones(axes);
   for (auto& axis : axes_)
-    if (axes == dims_.named({axis.name})) return axis;
+    if (axes == dims_.without_ones(dims_.named({axis.name}))) return axis;
   const auto found = combined_.find(axes.to_ulong());
   if (found != combined_.end()) return found->second;
   return combined_.emplace(axes.to_ulong(), make_axis(to_string(axes, dims_), axes)).first->second;

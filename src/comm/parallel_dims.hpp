@@ -14,7 +14,8 @@ struct MeshAxis {
   int size = 1;
 };
 
-/// Some of the axes of one mesh: bit i is its i-th axis.
+/// Some of the axes of one mesh: bit i is its i-th axis, or the i-th factor of its axes where one
+/// is split.
 using AxisSet = std::bitset<8>;
 
 /// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
@@ -30,18 +31,27 @@ class ParallelDims {
   /// Throws a user error when a size is below 1, a name is there twice or there are too many axes.
   explicit ParallelDims(std::vector<MeshAxis> axes);
 
+  /// The same mesh with the axis of this name in two factors, the inner one of `inner` ranks that
+  /// are neighbours along it: groups may run along either. Sets of axes are of one mesh: those of
+  /// the mesh before do not fit. Throws a user error where `inner` does not divide the axis.
+  ParallelDims split(std::string_view name, int inner) const;
+
   const std::vector<MeshAxis>& axes() const { return axes_; }
   int ranks() const { return group_size(all()); }
 
   AxisSet all() const;
   /// The axes of these names. A mesh that lacks one is as if that axis had size 1.
   AxisSet named(std::initializer_list<std::string_view> names) const;
+  /// The inner factor of an axis that is split; none of another.
+  AxisSet inner(std::string_view name) const;
+  /// These axes but for those of one rank.
+  AxisSet without_ones(AxisSet axes) const;
   /// The axes along which the ranks read different data: replicate and shard.
   AxisSet data() const { return named({"replicate", "shard"}); }
   /// The axes along which the matrices of each layer are cut.
   AxisSet tensor() const { return named({"tensor"}); }
 
-  /// Coordinates of `rank`, outermost first.
+  /// Coordinates of `rank` along axes(), outermost first.
   std::vector<int> coordinates(int rank) const;
   int group_size(AxisSet along) const;
   /// The rank of `rank` within its group, 0 to group_size() - 1.
@@ -50,13 +60,22 @@ class ParallelDims {
   std::vector<int> group(AxisSet along, int rank) const;
 
  private:
+  struct Factor {
+    std::size_t axis;
+    int size;
+    int stride;  ///< how many ranks apart neighbours along it are
+  };
+  int coordinate(const Factor& factor, int rank) const {
+    return rank / factor.stride % factor.size;
+  }
+
   std::vector<MeshAxis> axes_;
-  std::vector<int> strides_;  ///< how many ranks apart neighbours along each axis are
+  std::vector<Factor> factors_;  ///< of each axis one, or two
 };
 
 /// "replicate=2 x shard=4".
 std::string to_string(const ParallelDims& dims);
-/// "replicate x shard"; empty for no axis.
+/// "replicate x shard": the axes that are in it, or a factor of which is; empty for no axis.
 std::string to_string(AxisSet axes, const ParallelDims& dims);
 
 }  // namespace llamesh::comm

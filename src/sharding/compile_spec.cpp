@@ -214,10 +214,10 @@ void Compiler::check_output(const SpecTarget& target, const SpecEntry& entry) {
 void Compiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others) const {
   std::vector<std::string> needed;
   AxisSet all;
-  for (std::size_t i = 0; i < dims_.axes().size(); ++i)
-    if (data_[i] && dims_.axes()[i].size > 1) {
-      needed.push_back(dims_.axes()[i].name);
-      all.set(i);
+  for (const auto& [name, size] : dims_.axes())
+    if (const auto axis = dims_.named({name}) & data_; axis.any() && size > 1) {
+      needed.push_back(name);
+      all |= axis;
     }
   if ((batch & ~data_).none() && (all & ~batch).none() && (others & data_).none()) return;
   fail(ExitCode::bad_input,

@@ -10,24 +10,17 @@
 namespace llamesh::sharding {
 namespace {
 
-/// Those that have more than one rank.
-std::string names_of(comm::AxisSet axes, const comm::ParallelDims& dims) {
-  for (std::size_t i = 0; i < dims.axes().size(); ++i)
-    if (dims.axes()[i].size == 1) axes.reset(i);
-  return comm::to_string(axes, dims);
-}
-
 /// "[tensor, null], flat over shard".
 std::string axes_of(const Placement& placement, const comm::ParallelDims& dims) {
   std::vector<std::string> parts, dim_names;
   for (const auto& axes : placement.cut) {
-    const auto names = names_of(axes, dims);
+    const auto names = comm::to_string(dims.without_ones(axes), dims);
     dim_names.push_back(names.empty() ? "null" : names);
   }
   if (dims.group_size(placement.cut_axes()) > 1)
     parts.push_back(fmt::format("[{}]", fmt::join(dim_names, ", ")));
   if (dims.group_size(placement.sharded) > 1)
-    parts.push_back("flat over " + names_of(placement.sharded, dims));
+    parts.push_back("flat over " + comm::to_string(dims.without_ones(placement.sharded), dims));
   return parts.empty() ? "whole" : fmt::format("{}", fmt::join(parts, ", "));
 }
 

@@ -112,7 +112,7 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
-  for (const auto* axis : mesh_.all()) sent_before_[axis->name] = axis->collectives->bytes_sent();
+  for (const auto* axis : mesh_.all()) sent_before_[axis] = axis->collectives->bytes_sent();
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -244,9 +244,9 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
   for (const auto* axis : mesh_.all()) {
     if (axis->name.empty()) continue;  // a rank by itself
-    const std::int64_t sent = axis->collectives->bytes_sent() - sent_before_[axis->name];
-    record.traffic[axis->name] = sent;
-    record.traffic_between_nodes[axis->name] =
+    const std::int64_t sent = axis->collectives->bytes_sent() - sent_before_[axis];
+    record.traffic[axis->name] += sent;  // an axis and its factors have one name
+    record.traffic_between_nodes[axis->name] +=
         std::llround(axis->share_between_nodes * static_cast<double>(sent));
   }
 }

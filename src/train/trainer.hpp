@@ -100,10 +100,10 @@ class Trainer {
   std::vector<data::TokenBatch> micro_batches_;      ///< of the step at hand
   device::Staging ids_, targets_, document_starts_;  ///< of one of them
   std::optional<GemmPeak> peak_;
-  std::int64_t step_ = 0;                            ///< steps done
-  std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
-  double former_update_ = 0;                         ///< seconds of the previous step's update
-  std::map<std::string, std::int64_t> sent_before_;  ///< bytes sent by axis, until this step
+  std::int64_t step_ = 0;     ///< steps done
+  std::int64_t tokens_ = 0;   ///< trained on since the start of the run
+  double former_update_ = 0;  ///< seconds of the previous step's update
+  std::map<const comm::DeviceMesh::Axis*, std::int64_t> sent_before_;  ///< bytes, until this step
 };
 
 }  // namespace llamesh::train

@@ -53,6 +53,24 @@ TEST(ParallelDims, RanksAlongTensorReadTheSameData) {
   EXPECT_EQ(ParallelDims().group_size(ParallelDims().data()), 1);
 }
 
+TEST(ParallelDims, AnAxisInTwoFactorsIsStillOneAxis) {
+  const ParallelDims split = dims.split("tensor", 2);
+  EXPECT_EQ(to_string(split), "replicate=2 x shard=3 x tensor=4");
+  EXPECT_EQ(split.ranks(), 24);
+  EXPECT_EQ(split.coordinates(17), (std::vector<int>{1, 1, 1}));
+  const auto tensor = split.tensor(), inner = split.inner("tensor");
+  for (int rank = 0; rank < 24; ++rank)
+    EXPECT_EQ(split.group(tensor, rank), dims.group(dims.tensor(), rank));
+  EXPECT_EQ(split.group(inner, 17), (std::vector<int>{16, 17}));
+  EXPECT_EQ(split.group(tensor & ~inner, 17), (std::vector<int>{17, 19}));
+  EXPECT_EQ(split.rank_in_group(tensor & ~inner, 18), 1);
+  EXPECT_EQ(to_string(inner, split), "tensor");
+  EXPECT_EQ(split.group(split.named({"shard"}), 17), dims.group(dims.named({"shard"}), 17));
+  EXPECT_TRUE(dims.inner("tensor").none() && split.inner("shard").none());
+  const auto text = test::error_of([] { dims.split("shard", 2); });
+  EXPECT_NE(text.find("groups of 2 do not divide the 3 ranks"), std::string::npos) << text;
+}
+
 TEST(ParallelDims, RefusesWhatIsNoMesh) {
   const auto refused = [](std::vector<MeshAxis> axes, const std::string& why) {
     const auto text = test::error_of([&] { ParallelDims(std::move(axes)); });
