@@ -78,7 +78,8 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
 }
 
 void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, int rank) {
-  const auto placements = sharding::tensor_parallel_placements(table, dims, {});
+  const auto mesh = sharding::tensor_axis_for(config.num_key_value_heads, dims);
+  const auto placements = sharding::tensor_parallel_placements(table, mesh, {});
   const auto source = open_tensors(checkpoint::locate(path));
   std::map<std::string, const TensorSource::Entry*> entries;
   for (const auto& entry : source->entries()) entries[entry.name] = &entry;
@@ -93,8 +94,8 @@ void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, 
     validate(found->second->shape == parameter.shape, "{}: {} is ({}), but the model needs ({})",
              path, parameter.name, fmt::join(found->second->shape, ", "),
              fmt::join(parameter.shape, ", "));
-    const auto part = sharding::part(placements[i], dims, parameter,
-                                     sharding::part_of(placements[i], dims, rank));
+    const auto part = sharding::part(placements[i], mesh, parameter,
+                                     sharding::part_of(placements[i], mesh, rank));
     auto values = source->load(*found->second, part);
     const auto to = weights.values(static_cast<model::ParameterId>(i));
     const Tensor host(values.data(), DType::f32, {part.numel()});

@@ -59,13 +59,24 @@ TEST(LoadedModel, TheRanksOfAGroupHoldItTogether) {
   EXPECT_EQ(first.weights.bytes(), 4 * (matrices / 2 + norms));
 }
 
+TEST(LoadedModel, RanksBeyondTheKvHeadsShareThem) {
+  const LoadedModel whole(folder("gqa_8_2"), DType::f32);
+  const auto k_proj = whole.table.layers.front().k_proj.weight;
+  const auto all = values_of(whole, k_proj);
+  for (int rank = 0; rank < 4; ++rank) {
+    const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(4), rank);
+    const auto half = all.begin() + (rank / 2) * std::ssize(all) / 2;
+    EXPECT_EQ(values_of(model, k_proj), std::vector<float>(half, half + std::ssize(all) / 2));
+  }
+}
+
 TEST(LoadedModel, OneThatCannotBeDividedIsRefused) {
   try {
-    const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(4), 0);
-    ADD_FAILURE() << "2 kv heads among 4 ranks";
+    const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(3), 0);
+    ADD_FAILURE() << "8 heads among 3 ranks";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_input);
-    EXPECT_NE(std::string(error.what()).find("num_key_value_heads 2"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("num_attention_heads 8"), std::string::npos)
         << error.what();
   }
 }
