@@ -69,6 +69,10 @@ get 2 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 4 --ten
 LLAMESH_TEST_MPIRUN=1 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
 [[ $got == "In the"* ]] || give_up "it wrote '$got'"
 
+# A shell in an allocation of several tasks is one process.
+SLURM_NTASKS=4 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
+[[ $got == "In the"* ]] || give_up "in an allocation it wrote '$got'"
+
 # --- what cannot be
 get 1 train inputs/tiny.yaml "run.folder=$folder/odd" train.steps=1
 evaluate=(evaluate "$folder/run" "$folder/text")
