@@ -119,9 +119,7 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 /// The mesh of the inputs; its shard axis in two factors where units are resharded to groups, its
 /// tensor axis where ranks share kv heads.
 comm::ParallelDims mesh_of(const Inputs& in, const comm::Topology& topology) {
-  auto mesh =
-      sharding::tensor_axis_for(in.model.num_key_value_heads,
-                                sharding::parallel_dims(in.sharding.strategy, in.mesh, topology));
+  auto mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, topology);
   const auto wanted = in.sharding.reshard_after_forward;
   const auto rule =
       sharding::reshard_of(in.sharding.strategy, wanted, mesh.group_size(mesh.named({"shard"})));
