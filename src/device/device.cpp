@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 namespace {
@@ -18,7 +19,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 }  // namespace
 
 Kind kind() {
-  return chosen;
+  return Simulation::active() == nullptr ? chosen : Kind::simulated;
 }
 
 int cuda_devices() {
@@ -35,7 +36,7 @@ void use_cuda(int index) {
 }
 
 std::string identity() {
-  return chosen == Kind::cuda ? cuda::bus_id() : "";
+  return kind() == Kind::cuda ? cuda::bus_id() : "";
 }
 
 std::string visible_identities() {
@@ -43,11 +44,13 @@ std::string visible_identities() {
 }
 
 std::string description() {
+  if (auto* simulation = Simulation::active()) return simulation->hardware().name;
   return chosen == Kind::cuda ? cuda::description() : "CPU";
 }
 
 void upload(Stream& stream, const Tensor& to, const void* from) {
   const auto bytes = bytes_of(to);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::upload(stream, to.data(), from, bytes);
   stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
   stream.record().wait();
@@ -55,6 +58,7 @@ void upload(Stream& stream, const Tensor& to, const void* from) {
 
 void download(Stream& stream, void* to, const Tensor& from) {
   const auto bytes = bytes_of(from);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::download(stream, to, from.data(), bytes);
   stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
   stream.record().wait();
@@ -64,12 +68,14 @@ void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
   const auto bytes = bytes_of(to);
   expects(from.dtype() == to.dtype() && bytes_of(from) == bytes, "a copy of {} bytes to {}",
           from.bytes(), bytes);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, 2 * bytes);
   if (stream.on_gpu()) return cuda::copy(stream, to.data(), from.data(), bytes);
   stream.run([data = to.data(), source = from.data(), bytes] { std::memcpy(data, source, bytes); });
 }
 
 void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value) {
   const auto bytes = bytes_of(tensor);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::set_bytes(stream, tensor.data(), value, bytes);
   stream.run([data = tensor.data(), value, bytes] { std::memset(data, value, bytes); });
 }

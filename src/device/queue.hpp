@@ -21,7 +21,7 @@ class Stream::Queue {
   virtual void run(std::function<void()> work) = 0;
   virtual void wait(const Event& event) = 0;
   virtual std::shared_ptr<Event::State> record() = 0;
-  virtual bool on_gpu() const { return false; }
+  virtual Kind kind() const { return Kind::cpu; }
 
  protected:
   /// For queues, which know the type of their own events.

@@ -80,6 +80,7 @@ void Fsdp::find_partial_sums(const ShardedState& state) {
   for (auto& sums : partial_) {
     std::int64_t bytes = 0;
     for (const auto& piece : sums.pieces) bytes += piece.bytes();
+    const device::AllocatesFor use(device::MemoryUse::gradients);
     // The ranks of the group own the same pieces.
     if (bytes > 0) sums.buffer = sums.axis.collectives->allocate_symmetric(bytes);
   }
@@ -145,6 +146,7 @@ void Fsdp::gather(std::size_t u) {
   device::Event free;
   if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
+    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
     const auto& slot = unit.group->gathered_slots.acquire(u, numel);
     unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
@@ -195,6 +197,7 @@ void Fsdp::open_gradients(std::size_t u) {
     return;
   }
   const auto& placed = layout_.units()[u];
+  const device::AllocatesFor use(device::MemoryUse::unsharded_gradients);
   const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
   compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
   unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});

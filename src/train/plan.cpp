@@ -1,0 +1,140 @@
+#include "train/plan.hpp"
+
+#include <bit>
+#include <cmath>
+#include <memory>
+
+#include "checkpoint/state.hpp"
+#include "comm/device_mesh.hpp"
+#include "device/simulated/simulation.hpp"
+#include "model/llama.hpp"
+#include "optim/optimizer.hpp"
+#include "sharding/fsdp.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
+#include "train/flops.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// What a Trainer has of the engine, on the current simulated device.
+class SimulatedRank {
+ public:
+  SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh)
+      : in_(setup.inputs),
+        micro_batches_(setup.micro_batches),
+        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name)),
+        fsdp_(state_, mesh, in_.sharding, in_.precision),
+        tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
+                                               in_.train.micro_batch * in_.data.sequence_length,
+                                               in_.model.hidden_size, in_.precision.parameters)),
+        optimizer_(in_.optimizer, state_),
+        llama_(in_.model, *setup.table, in_.train.micro_batch, in_.data.sequence_length, in_.memory,
+               in_.precision.parameters, *tensor_),
+        batch_{.tokens = token_ids(), .targets = token_ids()} {
+    if (in_.data.document_mask) batch_.document_starts = token_ids();
+    fsdp_.on_master_weights_updated();
+  }
+
+  /// Trainer::forward_backward(), and the norm for clipping.
+  void passes() {
+    for (std::int64_t i = 0; i < micro_batches_; ++i) {
+      fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_});
+      llama_.train(fsdp_, batch_, 1.0F);
+    }
+    fsdp_.finish_gradients();
+    llama_.take_loss();
+    optim::squared_norm_share(state_);
+  }
+  void update() {
+    optimizer_.step(in_.optimizer.lr, 0, 1);
+    fsdp_.on_master_weights_updated();
+  }
+
+  std::int64_t checkpoint_bytes() const {
+    std::int64_t numel = 0;
+    for (const auto& dataset : checkpoint::datasets_of(checkpoint::state_of(state_)))
+      numel += llamesh::numel(dataset.shape);
+    return numel * size_of(DType::f32);
+  }
+
+ private:
+  /// A (B, T) int32 on the device; a CPU's kernels read the host's, which is not counted.
+  Tensor token_ids() {
+    const auto shape = {in_.train.micro_batch, in_.data.sequence_length};
+    const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
+    ids_.emplace_back(in_.train.micro_batch * in_.data.sequence_length * size_of(DType::i32),
+                      on_cpu ? device::Counted::no : device::Counted::yes);
+    return ids_.back().tensor(DType::i32, shape);
+  }
+
+  const Inputs& in_;
+  std::int64_t micro_batches_;
+  sharding::ShardedState state_;
+  sharding::Fsdp fsdp_;
+  std::unique_ptr<model::TensorParallel> tensor_;
+  optim::Optimizer optimizer_;
+  model::Llama llama_;
+  std::vector<device::Buffer> ids_;
+  model::Batch batch_;
+};
+
+/// Seconds of a collective of a few host values over all ranks.
+double exchange_seconds(const device::Hardware& hardware, const comm::Topology& topology) {
+  const auto ranks = topology.node_of.size();
+  const auto& link = topology.nodes > 1 ? hardware.between_nodes : hardware.within_node;
+  return static_cast<double>(std::bit_width(ranks - 1)) * link.latency;
+}
+
+}  // namespace
+
+device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
+  if (hardware.kind != device::Kind::cpu) return hardware;
+  for (double* of_node :
+       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.peak_bf16,
+        &hardware.peak_fp32, &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *of_node /= ranks;
+  return hardware;
+}
+
+StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank) {
+  device::Simulation simulation(hardware);
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
+  SimulatedRank simulated(setup, mesh);
+  const double exchange = exchange_seconds(hardware, setup.topology);
+  auto& meter = simulation.meter();
+  StepPlan plan;
+  plan.checkpoint_bytes = simulated.checkpoint_bytes();
+  for (int step = 1; step <= 2; ++step) {
+    const double start = simulation.now();
+    const double exposed = simulation.exposed_seconds();
+    std::map<std::string, std::int64_t> sent;
+    for (const auto* axis : mesh.all()) sent[axis->name] = axis->collectives->bytes_sent();
+    meter.start_interval();
+    simulation.host_waits(exchange);  // the number of tokens
+    simulated.passes();
+    plan.valley = meter.in_use();
+    plan.peak = meter.peak();
+    plan.at_peak = meter.by_use_at_peak();
+    simulation.host_waits(exchange);  // loss and norm
+    simulated.update();
+    plan.seconds = simulation.now() - start;
+    plan.exposed_seconds = simulation.exposed_seconds() - exposed;
+    for (const auto* axis : mesh.all()) {
+      if (axis->name.empty()) continue;  // a rank by itself
+      const auto bytes = axis->collectives->bytes_sent() - sent[axis->name];
+      plan.traffic[axis->name] = bytes;
+      plan.traffic_between_nodes[axis->name] =
+          std::llround(axis->share_between_nodes * static_cast<double>(bytes));
+    }
+  }
+  plan.host_bytes = simulation.host_meter().in_use();
+  const auto& in = setup.inputs;
+  plan.tokens_per_second =
+      static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
+  plan.mfu = plan.tokens_per_second *
+             flops_per_token(in.model, *setup.table, in.data.sequence_length) /
+             (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
+  return plan;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,97 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "app/commands/commands.hpp"
+#include "error_of.hpp"
+
+namespace llamesh::app {
+namespace {
+
+using Json = nlohmann::json;
+
+PlanArguments cluster(const std::string& name, int ranks) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/clusters/" + name + ".yaml";
+  arguments.ranks = ranks;
+  arguments.ranks_per_node = 8;
+  arguments.output = Output::json;
+  return arguments;
+}
+
+struct Printed {
+  int code;
+  Json json;
+};
+
+Printed printed(const PlanArguments& arguments) {
+  testing::internal::CaptureStdout();
+  const int code = plan(arguments);
+  return {code, Json::parse(testing::internal::GetCapturedStdout())};
+}
+
+TEST(Plan, OfManyRanksTakesNoTime) {
+  auto arguments = cluster("llama3.1-405b-128x8", 16384);
+  arguments.overrides = {"mesh.axes.tensor=8"};
+  const auto start = std::chrono::steady_clock::now();
+  const auto [code, json] = printed(arguments);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json.at("mesh"), "replicate=1 x shard=2048 x tensor=8");
+  for (const auto* key :
+       {"valley_bytes", "peak_bytes", "host_bytes", "alive_at_peak", "traffic", "checkpoint_bytes",
+        "step_seconds", "tokens_per_second", "mfu", "exposed_seconds"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  std::int64_t alive = 0;
+  for (const auto& [use, bytes] : json.at("alive_at_peak").items())
+    alive += bytes.get<std::int64_t>();
+  EXPECT_EQ(alive, json.at("peak_bytes"));
+}
+
+TEST(Plan, StateAndCheckpointAreTheirFormulas) {
+  const auto [code, json] = printed(cluster("llama3-8b-1x8", 8));
+  const double parameters = 8030261248;
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json.at("checkpoint_bytes"), 12 * parameters);
+  const auto& alive = json.at("alive_at_peak");
+  EXPECT_NEAR(alive.at("weights"), 4 * parameters / 8, 1e-4 * parameters);
+  EXPECT_NEAR(alive.at("gradients"), 4 * parameters / 8, 1e-4 * parameters);
+  EXPECT_NEAR(alive.at("optimizer"), 8 * parameters / 8, 1e-4 * parameters);
+  EXPECT_GT(json.at("mfu"), 0.3);
+  EXPECT_LT(json.at("mfu"), 0.8);
+}
+
+TEST(Plan, FasterLinksExposeLess) {
+  auto arguments = cluster("llama3-8b-1x8", 64);
+  arguments.overrides = {"memory.activation_checkpointing=none"};
+  const auto near = printed(arguments).json;
+  arguments.ranks_per_node = 1;
+  const auto far = printed(arguments).json;
+  EXPECT_GT(far.at("exposed_seconds"), near.at("exposed_seconds"));
+  EXPECT_GT(far.at("step_seconds"), near.at("step_seconds"));
+  EXPECT_EQ(far.at("traffic"), near.at("traffic"));
+  EXPECT_EQ(far.at("peak_bytes"), near.at("peak_bytes"));
+}
+
+TEST(Plan, ReturnsOneWhereItDoesNotFit) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.hardware = "a100-40";
+  arguments.overrides = {"sharding.strategy=no_shard"};
+  const auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(json.at("fits"), false);
+  EXPECT_GT(json.at("peak_bytes"), json.at("device_bytes"));
+}
+
+TEST(Plan, RanksThatDoNotDivideAreRefusedWithTheNumbers) {
+  auto arguments = cluster("llama3.1-405b-128x8", 16384);
+  EXPECT_NE(test::error_of([&] { plan(arguments); }).find("not a multiple of 16384 ranks"),
+            std::string::npos);
+  arguments = cluster("llama3-8b-1x8", 12);
+  arguments.overrides = {"sharding.strategy=hybrid_shard"};
+  EXPECT_NE(test::error_of([&] { plan(arguments); }), "");
+}
+
+}  // namespace
+}  // namespace llamesh::app
