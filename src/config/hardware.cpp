@@ -59,6 +59,7 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   in.reader().key("kind", kind);
   validate(kind == "cuda" || kind == "cpu", "{}: kind is {}; give cuda or cpu", name, kind);
   hardware.kind = kind == "cpu" ? device::Kind::cpu : device::Kind::cuda;
+  in.reader().key("cores", hardware.threads, from_to(1, 1 << 16));
   double attainable = 0;
   in.section("memory", [&] {
     in.rate("bytes", hardware.memory_bytes);

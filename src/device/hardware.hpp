@@ -18,6 +18,7 @@ struct LinkRate {
 struct Hardware {
   std::string name;
   Kind kind = Kind::cuda;       ///< whose kernels and collectives ranks would run: cpu or cuda
+  int threads = 1;              ///< of a CPU: its cores
   double memory_bytes = 0;      ///< of a device; of a CPU: of a node
   double memory_bandwidth = 0;  ///< bytes/s of a device that streaming kernels reach
   double peak_bf16 = 0;         ///< FLOP/s of a device by its data sheet, without sparsity

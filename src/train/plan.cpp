@@ -1,5 +1,6 @@
 #include "train/plan.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -93,6 +94,7 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
        {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.peak_bf16,
         &hardware.peak_fp32, &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *of_node /= ranks;
+  hardware.threads = std::max(1, hardware.threads / ranks);
   return hardware;
 }
 

@@ -91,6 +91,14 @@ void Simulation::run(Stream& stream, double seconds) {
   queue->advance(seconds);
 }
 
+void Simulation::keep_scratch(const char* of, std::int64_t bytes) {
+  Buffer& buffer = scratch_[of];
+  if (buffer.bytes() >= bytes) return;
+  const AllocatesFor use(MemoryUse::scratch);
+  buffer = {};  // first, as a Scratch does
+  buffer = Buffer(bytes);
+}
+
 std::unique_ptr<Stream::Queue> Simulation::make_queue() {
   return std::make_unique<Queue>(*this);
 }

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string_view>
 
+#include "device/buffer.hpp"
 #include "device/hardware.hpp"
 #include "device/memory_meter.hpp"
 #include "device/stream.hpp"
@@ -41,6 +44,8 @@ class Simulation {
 
   /// Puts work of so many seconds into a simulated stream.
   void run(Stream& stream, double seconds);
+  /// Scratch that a kernel keeps and that grows to the largest request; `of` names it.
+  void keep_scratch(const char* of, std::int64_t bytes);
   /// The host spends so many seconds before it goes on.
   void host_waits(double seconds) { host_ += seconds; }
 
@@ -52,6 +57,7 @@ class Simulation {
 
   Hardware hardware_;
   MemoryMeter meter_, host_meter_;
+  std::map<std::string_view, Buffer> scratch_;
   double host_ = 0;  ///< the host's clock
   double exposed_ = 0;
   Queue* compute_queue_ = nullptr;

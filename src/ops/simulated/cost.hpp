@@ -24,6 +24,11 @@ inline void work(device::Stream& stream, double flops, double rate, double bytes
   device::Simulation::current().run(stream, hardware().launch_seconds + seconds);
 }
 
+/// Counts what a kernel of the CPU's backend keeps.
+inline void keep_cpu_scratch(const char* of, std::int64_t bytes) {
+  if (hardware().kind == device::Kind::cpu) device::Simulation::current().keep_scratch(of, bytes);
+}
+
 /// Work that moves bytes.
 inline void move(device::Stream& stream, double bytes) {
   work(stream, 0, 1, bytes);

@@ -1,3 +1,4 @@
+#include "ops/cpu/scratch_bytes.hpp"
 #include "ops/simulated/cost.hpp"
 #include "ops/simulated/kernels.hpp"
 
@@ -17,6 +18,8 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor /*table*/,
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
                         std::int64_t /*first_row*/, Accumulate accumulate) {
+  keep_cpu_scratch("embedding_backward",
+                   cpu::embedding_backward_scratch(tokens.numel(), dtable.rows()));
   const double written = accumulate == Accumulate::yes ? 2 * bytes_of(dout) : bytes_of(dtable);
   move(stream, bytes_of(dout, tokens) + written);
 }
@@ -26,6 +29,7 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
+  keep_cpu_scratch("rms_norm_backward", cpu::rms_norm_backward_scratch(c.x.rows(), c.x.cols()));
   move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw) +
                    if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw));
 }
@@ -80,6 +84,7 @@ void scale(Stream& stream, Tensor y, float /*factor*/) {
 
 /// Its result is that of zeros.
 double sum_of_squares(Stream& stream, Tensor x) {
+  keep_cpu_scratch("sum_of_squares", cpu::sum_of_squares_scratch(x.numel()));
   move(stream, bytes_of(x));
   stream.record().wait();
   return 0;

@@ -1,8 +1,31 @@
+#include "ops/cpu/gemm.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
+#include "ops/cuda/gemm/gemm.hpp"
 #include "ops/simulated/cost.hpp"
 #include "ops/simulated/kernels.hpp"
 
 namespace llamesh::ops::simulated {
 namespace {
+
+using cpu::Matrix;
+
+/// Counts what cpu::gemm() and cuda::gemm() keep.
+void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  auto& simulation = device::Simulation::current();
+  if (hardware().kind == device::Kind::cuda)
+    return simulation.keep_scratch("gemm", cuda::gemm_workspace_bytes);
+  const auto scratch = cpu::gemm_scratch(c, a, b, accumulate);
+  simulation.keep_scratch("gemm a", scratch.a);
+  simulation.keep_scratch("gemm b", scratch.b);
+  simulation.keep_scratch("gemm c", scratch.c);
+  simulation.keep_scratch("gemm", scratch.library);
+}
+
+/// Of every thread that has a task.
+void keep_attention_scratch(const char* of, std::int64_t bytes, std::int64_t tasks) {
+  const auto threads = std::min<std::int64_t>(hardware().threads, tasks);
+  keep_cpu_scratch(of, threads * bytes);
+}
 
 /// c (m, n) = or += a product of a and b over k.
 void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std::int64_t k,
@@ -22,18 +45,22 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
 }  // namespace
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
   gemm(stream, y, x, w, x.cols(), accumulate);
 }
 
 void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w), accumulate);
   gemm(stream, dx, dy, w, dy.cols(), accumulate);
 }
 
 void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(dw), Matrix(dy).transposed(), Matrix(x), accumulate);
   gemm(stream, dw, dy, x, dy.rows(), accumulate);
 }
 
 void attention(Stream& stream, const AttentionCall& c) {
+  keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
   const double keys = static_cast<double>(c.shape.sequence) / 2;
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
@@ -42,6 +69,8 @@ void attention(Stream& stream, const AttentionCall& c) {
 
 /// Five matmuls where the forward pass has two (Dao 2023).
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
+  keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
+                         c.shape.batch * c.shape.kv_heads);
   const double keys = static_cast<double>(c.shape.sequence) / 2;
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
