@@ -16,7 +16,6 @@ namespace llamesh::config {
 template <class E>
 struct EnumNames {
   std::vector<std::pair<std::string_view, E>> words;
-  std::vector<std::string_view> planned = {};  ///< documented names that are not implemented
 };
 
 /// The only value of rope_scaling.rope_type.
@@ -36,7 +35,7 @@ inline EnumNames<sharding::Strategy> names(sharding::Strategy) {
 
 inline EnumNames<sharding::ResidualLayout> names(sharding::ResidualLayout) {
   using enum sharding::ResidualLayout;
-  return {{{"sequence", sequence}, {"whole", whole}}, {"hidden"}};
+  return {{{"sequence", sequence}, {"whole", whole}, {"hidden", hidden}}};
 }
 
 inline EnumNames<sharding::Wrap> names(sharding::Wrap) {

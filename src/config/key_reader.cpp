@@ -140,16 +140,12 @@ bool KeyReader::is_list_of_groups(const Node& node, std::string_view name) const
 }
 
 std::optional<std::size_t> KeyReader::word(std::string_view name,
-                                           const std::vector<std::string_view>& words,
-                                           const std::vector<std::string_view>& planned) {
+                                           const std::vector<std::string_view>& words) {
   const std::string allowed = fmt::format("{}", fmt::join(words, ", "));
   const Node* node = scalar(name, "one of " + allowed);
   if (node == nullptr) return std::nullopt;
   const auto found = std::ranges::find(words, node->scalar);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  validate(std::ranges::find(planned, node->scalar) == planned.end(),
-           "{}: {}: {} is not implemented; available: {}", node->where, path(name),
-           node->describe(), allowed);
   fail(ExitCode::bad_input, "{}: {}: unknown value {}; allowed: {}{}", node->where, path(name),
        node->describe(), allowed, did_you_mean(node->scalar, {words.begin(), words.end()}));
 }

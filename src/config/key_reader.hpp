@@ -78,7 +78,7 @@ class KeyReader {
     const auto table = names(E{});
     std::vector<std::string_view> words;
     for (const auto& entry : table.words) words.push_back(entry.first);
-    if (const auto index = word(name, words, table.planned)) value = table.words[*index].second;
+    if (const auto index = word(name, words)) value = table.words[*index].second;
   }
   /// An integer of at least 1, or `auto` (also 0), which is stored as 0.
   template <std::integral T>
@@ -120,8 +120,8 @@ class KeyReader {
   std::optional<std::int64_t> integer(std::string_view name, Range range, Range of_type,
                                       std::string_view expected);
   double number(const Node& node, std::string_view name, Range range) const;
-  std::optional<std::size_t> word(std::string_view name, const std::vector<std::string_view>& words,
-                                  const std::vector<std::string_view>& planned);
+  std::optional<std::size_t> word(std::string_view name,
+                                  const std::vector<std::string_view>& words);
   void refuse_unknown(const Node& node, const std::string& prefix) const;
 
   const Node* root_;

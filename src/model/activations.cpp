@@ -30,7 +30,7 @@ ActivationCheckpointing Activations::checkpointing_of(std::size_t layer) const {
 std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   Planner plan(base);
   const auto stream = [&] {
-    return plan.take(pass.dtype, {pass.residual_rows, config_.hidden_size});
+    return plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
   };
   const Block* last_block = nullptr;
   for (std::size_t i = blocks.size(); i-- > 0;) {
@@ -39,7 +39,9 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   }
   delta = stream();
   last = stream();
-  last_rms = plan.take(DType::f32, {pass.residual_rows});
+  last_rms = plan.take(DType::f32, {pass.residual.rows});
+  if (pass.residual.cols < config_.hidden_size)
+    row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
   normed_last = stream();
   if (pass.has_backward) {
     d_residual = stream();

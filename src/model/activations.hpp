@@ -10,8 +10,8 @@
 #include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
 
-/// M tokens, M' those rows of the residual stream that this rank holds, D hidden, V vocabulary of
-/// this rank.
+/// M tokens, (M', D') the part of the residual stream that this rank holds, V vocabulary of this
+/// rank.
 namespace llamesh::model {
 
 /// Every intermediate of a pass of one micro-batch, planned once in one buffer. By the
@@ -29,11 +29,12 @@ class Activations {
   void plan(const PassShape& pass);
 
   std::vector<std::unique_ptr<Block>> blocks;
-  Tensor delta;           ///< (M', D), see BlockContext
-  Tensor d_residual;      ///< (M', D), see BlockContext
-  Tensor last;            ///< (M', D) the residual stream after the last layer
+  Tensor delta;           ///< (M', D'), see BlockContext
+  Tensor d_residual;      ///< (M', D'), see BlockContext
+  Tensor row_sums;        ///< (t M') fp32, see BlockContext; empty where rows are whole
+  Tensor last;            ///< (M', D') the residual stream after the last layer
   Tensor last_rms;        ///< (M') fp32
-  Tensor normed_last;     ///< (M', D)
+  Tensor normed_last;     ///< (M', D')
   Tensor logits;          ///< (loss_chunk, V)
   Tensor loss_parts;      ///< (t loss_chunk 3) fp32, of t ranks that have a part of V each
   Tensor losses;          ///< (M) fp32

@@ -12,14 +12,14 @@
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
 
-/// B batch, T sequence, M = B T tokens, M' those rows of the residual stream that this rank holds
-/// (M without tensor parallelism), D hidden, E head dim, K kv heads.
+/// B batch, T sequence, M = B T tokens, D hidden, (M', D') the part of the residual stream (M, D)
+/// that this rank holds (all of it without tensor parallelism), E head dim, K kv heads.
 namespace llamesh::model {
 
 /// The residual stream as a sum that nobody has added up yet: the next norm does it in passing.
 struct Residual {
-  Tensor x;      ///< (M', D)
-  Tensor delta;  ///< (M', D), or empty
+  Tensor x;      ///< (M', D')
+  Tensor delta;  ///< (M', D'), or empty
 };
 
 /// Keys and values of the tokens before those of a pass, for inference.
@@ -40,9 +40,10 @@ struct BlockContext {
   std::int64_t sequence;      ///< T
   Tensor cos_sin;             ///< (T, E) fp32
   Tensor document_starts;     ///< (B, T) int32, or empty
-  /// (M', D) what attention or MLP adds to the residual stream; gradients of norms' outputs.
+  /// (M', D') what attention or MLP adds to the residual stream; gradients of norms' outputs.
   Tensor delta;
-  Tensor d_residual;  ///< (M', D) gradient of the residual stream, handed from layer to layer
+  Tensor d_residual;  ///< (M', D') gradient of the residual stream, handed from layer to layer
+  Tensor row_sums;    ///< fp32 scratch of norms where ranks have columns, an element a row and rank
   KvCache* cache = nullptr;  ///< with it, the pass is of one text that follows what is in there
 };
 
@@ -53,10 +54,10 @@ inline std::int64_t first_class(const BlockContext& x) {
 
 /// What the tensors of a pass are sized by.
 struct PassShape {
-  std::int64_t batch;          ///< B
-  std::int64_t sequence;       ///< T
-  std::int64_t residual_rows;  ///< M'
-  int tensor_ranks;            ///< among which the layers' matrices are cut
+  std::int64_t batch;                   ///< B
+  std::int64_t sequence;                ///< T
+  TensorParallel::MatrixSize residual;  ///< (M', D')
+  int tensor_ranks;                     ///< among which the layers' matrices are cut
   DType dtype;
   bool has_backward;  ///< else no layer keeps anything
   std::int64_t tokens() const { return batch * sequence; }
@@ -72,7 +73,7 @@ class Block {
   /// `last`; the others share with it what they need not keep.
   virtual void plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
                     const Block* last) = 0;
-  /// (M', D) the residual stream as it comes in.
+  /// (M', D') the residual stream as it comes in.
   virtual Tensor input() const = 0;
   /// Returns the layer's output; its delta is x.delta.
   virtual Residual forward(const BlockContext& x, const Residual& in) = 0;

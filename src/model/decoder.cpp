@@ -36,7 +36,7 @@ Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights
 PassShape Decoder::shape(std::int64_t tokens) const {
   return {.batch = 1,
           .sequence = tokens,
-          .residual_rows = tensor_.residual_rows(tokens),
+          .residual = tensor_.residual({tokens, config_.hidden_size}),
           .tensor_ranks = tensor_.size(),
           .dtype = dtype_,
           .has_backward = false};
@@ -103,11 +103,16 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                        .document_starts = {},
                        .delta = activations_.delta,
                        .d_residual = {},
+                       .row_sums = activations_.row_sums,
                        .cache = &cache_};
   const Residual hidden = forward(x, table_, activations_, ids);
   const Entered entered(weights_, table_.norm.module, Pass::evaluate);
-  const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
-  ops::copy(stream_, last_, normed.slice_rows(count - 1, 1));
+  const auto normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
+  std::int64_t column = 0;
+  for (const auto& block : normed.slice_rows(count - 1, 1).blocks) {
+    ops::copy(stream_, last_.slice_cols(column, block.cols()), block);
+    column += block.cols();
+  }
   cache_.past += count;
 }
 

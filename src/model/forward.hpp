@@ -10,7 +10,7 @@ namespace llamesh::model {
 Residual forward(const BlockContext& x, const ParameterTable& table, const Activations& a,
                  Tensor tokens);
 
-/// The final norm of it (M', D), in a.normed_last. Its module is entered by the caller.
+/// The final norm of it (M', D'), in a.normed_last. Its module is entered by the caller.
 Tensor final_norm(const BlockContext& x, const ParameterTable& table, const Activations& a,
                   const Residual& hidden);
 

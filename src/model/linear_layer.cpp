@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "ops/ops.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -43,6 +43,13 @@ std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const Leaf> l
   return parts;
 }
 
+/// The outputs that a weight makes: its columns of a matrix for all layers, from `column` on.
+ColumnBlocks outputs_of(const Tensor& w, const ColumnBlocks& all, std::int64_t column) {
+  if (all.count() == 1) return all.blocks.front().slice_cols(column, w.rows());
+  expects(column == 0, "outputs of several layers in blocks of columns");
+  return all;
+}
+
 /// The leaf modules of one call, entered for as long as the result lives.
 std::deque<Entered> enter_all(Weights& weights, std::span<const Leaf> layers, Pass pass) {
   std::deque<Entered> entered;  // which moves nothing when it grows
@@ -53,12 +60,12 @@ std::deque<Entered> enter_all(Weights& weights, std::span<const Leaf> layers, Pa
 }  // namespace
 
 void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
-            Tensor y, Tensor x) {
+            const ColumnBlocks& y, const ColumnBlocks& x) {
   const std::span<const Leaf> all(layers.begin(), layers.size());
   const auto entered = enter_all(weights, all, pass);
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights, all)) {
-    ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
+    linear(stream, outputs_of(w, y, column), x, w, Accumulate::no);
     column += w.rows();
   }
 }
@@ -70,20 +77,20 @@ LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
       layers_(layers),
       entered_(enter_all(weights, layers_, Pass::backward)) {}
 
-void LinearBackward::input(Tensor dx, Tensor dy) {
+void LinearBackward::input(const ColumnBlocks& dx, const ColumnBlocks& dy) {
   auto accumulate = Accumulate::no;
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights_, layers_)) {
-    ops::linear_backward_input(stream_, dx, dy.slice_cols(column, w.rows()), w, accumulate);
+    linear_backward_input(stream_, dx, outputs_of(w, dy, column), w, accumulate);
     accumulate = Accumulate::yes;
     column += w.rows();
   }
 }
 
-void LinearBackward::weights(Tensor dy, Tensor x) {
+void LinearBackward::weights(const ColumnBlocks& dy, const ColumnBlocks& x) {
   std::int64_t column = 0;
   for (const auto& [dw, how] : gradients_of(weights_, layers_)) {
-    ops::linear_backward_weight(stream_, dw, dy.slice_cols(column, dw.rows()), x, how);
+    linear_backward_weight(stream_, dw, outputs_of(dw, dy, column), x, how);
     column += dw.rows();
   }
 }

@@ -5,7 +5,9 @@
 #include <type_traits>
 
 #include "device/memory_meter.hpp"
+#include "model/embedding_layer.hpp"
 #include "model/forward.hpp"
+#include "model/norm_layer.hpp"
 #include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
@@ -22,8 +24,8 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
       batch_(batch),
       sequence_(sequence),
       activations_(config_, table,
-                   {batch, sequence, tensor.residual_rows(batch * sequence), tensor.size(), dtype,
-                    /*has_backward=*/true},
+                   {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
+                    tensor.size(), dtype, /*has_backward=*/true},
                    memory),
       rope_(upload_rope_table(stream_, config, sequence)) {}
 
@@ -38,7 +40,8 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
           .cos_sin = rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
           .document_starts = batch.document_starts,
           .delta = activations_.delta,
-          .d_residual = activations_.d_residual};
+          .d_residual = activations_.d_residual,
+          .row_sums = activations_.row_sums};
 }
 
 void Llama::train(Weights& weights, const Batch& batch, float scale) {
@@ -70,8 +73,8 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const Residual hidden = forward(x, table_, activations_, batch.tokens);
   const Entered norm(weights, table_.norm.module, Pass::evaluate);
   const Entered head(weights, table_.lm_head.module, Pass::evaluate);
-  ops::linear(stream_, logits, final_norm(x, table_, activations_, hidden),
-              weights.parameter(table_.lm_head.weight), Accumulate::no);
+  linear(stream_, logits, gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden)),
+         weights.parameter(table_.lm_head.weight), Accumulate::no);
 }
 
 /// losses (count) of a chunk of logits (count, V), which become their own gradient if wanted.
@@ -93,7 +96,7 @@ void Llama::cross_entropy(const BlockContext& x, const Tensor& losses, const Ten
 /// never exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay
 /// what they are.
 template <class PerChunk>
-void Llama::chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
+void Llama::chunked_losses(const BlockContext& x, const ColumnBlocks& normed, const Tensor& targets,
                            float scale, PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
   const Activations& a = activations_;
@@ -102,7 +105,7 @@ void Llama::chunked_losses(const BlockContext& x, const Tensor& normed, const Te
   for (std::int64_t first = 0; first < tokens; first += a.logits.rows()) {
     const std::int64_t count = std::min(a.logits.rows(), tokens - first);
     const Tensor logits = a.logits.slice_rows(0, count);
-    ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
+    linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
     cross_entropy(x, a.losses.slice(first, count), logits, targets.slice(first, count), scale,
                   train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
@@ -112,7 +115,8 @@ void Llama::chunked_losses(const BlockContext& x, const Tensor& normed, const Te
 void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& targets) {
   const Entered norm(x.weights, table_.norm.module, x.pass);
   const Entered head(x.weights, table_.lm_head.module, x.pass);
-  const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
+  const ColumnBlocks normed =
+      gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
   chunked_losses(x, normed, targets, 1.0F, nullptr);
 }
 
@@ -123,28 +127,27 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
   const Entered norm(x.weights, table_.norm.module, Pass::backward);
   const Entered head(x.weights, table_.lm_head.module, Pass::backward);
   const Activations& a = activations_;
-  const Tensor normed = gathered(stream_, tensor_, final_norm(x, table_, a, hidden));
-  const Tensor d_normed = tensor_.summand(x.delta);
+  const ColumnBlocks normed = gathered(stream_, tensor_, final_norm(x, table_, a, hidden));
+  const ColumnBlocks d_normed = tensor_.summand(x.delta);
   const Tensor w = x.weights.parameter(table_.lm_head.weight);
   GradientSlot dw = x.weights.gradient(table_.lm_head.weight);
   chunked_losses(x, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
     const std::int64_t count = d_logits.rows();
-    ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
-                               Accumulate::no);
-    ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
-                                dw.accumulate);
+    linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w, Accumulate::no);
+    linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
+                           dw.accumulate);
     dw.accumulate = Accumulate::yes;
   });
   stream_.wait(tensor_.reduce(x.delta));
   const auto [d_norm, how] = x.weights.gradient(table_.norm.weight);
-  ops::rms_norm_backward(stream_, {.x = a.last,
-                                   .w = x.weights.parameter(table_.norm.weight),
-                                   .inverse_rms = a.last_rms,
-                                   .dy = x.delta,
-                                   .dx = x.d_residual,
-                                   .accumulate_dx = Accumulate::no,
-                                   .dw = d_norm,
-                                   .accumulate_dw = how});
+  rms_norm_backward(x, {.x = a.last,
+                        .w = x.weights.parameter(table_.norm.weight),
+                        .inverse_rms = a.last_rms,
+                        .dy = x.delta,
+                        .dx = x.d_residual,
+                        .accumulate_dx = Accumulate::no,
+                        .dw = d_norm,
+                        .accumulate_dw = how});
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {
@@ -152,9 +155,7 @@ void Llama::backward(const BlockContext& x, const Tensor& tokens) {
     (*block)->backward(x);
 
   const Entered entered(x.weights, table_.embed_tokens.module, Pass::backward);
-  const Tensor d_rows = gathered(stream_, tensor_, x.d_residual);
-  const auto [d_table, how] = x.weights.gradient(table_.embed_tokens.weight);
-  ops::embedding_backward(stream_, d_table, d_rows, tokens, first_class(x), how);
+  embed_backward(x, table_.embed_tokens, tokens);
 }
 
 }  // namespace llamesh::model

@@ -59,7 +59,7 @@ class Llama {
   void cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
                      const Tensor& targets, float scale, ops::WithGradient gradient);
   template <class PerChunk>
-  void chunked_losses(const BlockContext& x, const Tensor& normed, const Tensor& targets,
+  void chunked_losses(const BlockContext& x, const ColumnBlocks& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;

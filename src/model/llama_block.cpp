@@ -1,6 +1,7 @@
 #include "model/llama_block.hpp"
 
 #include "model/linear_layer.hpp"
+#include "model/norm_layer.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
@@ -44,13 +45,13 @@ void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
 void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Tensor sum,
           const Residual& in) {
   const Entered entered(x.weights, leaf.module, x.pass);
-  ops::rms_norm(x.stream, {.x = in.x,
-                           .delta = in.delta,
-                           .sum = in.delta ? sum : Tensor(),
-                           .w = x.weights.parameter(leaf.weight),
-                           .eps = static_cast<float>(x.config.rms_norm_eps),
-                           .y = normed,
-                           .inverse_rms = rms});
+  rms_norm(x, {.x = in.x,
+               .delta = in.delta,
+               .sum = in.delta ? sum : Tensor(),
+               .w = x.weights.parameter(leaf.weight),
+               .eps = static_cast<float>(x.config.rms_norm_eps),
+               .y = normed,
+               .inverse_rms = rms});
 }
 
 /// Adds to d_residual what comes back through a norm.
@@ -58,14 +59,14 @@ void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Ten
                    Tensor rms) {
   const Entered entered(x.weights, leaf.module, Pass::backward);
   const auto [dw, how] = x.weights.gradient(leaf.weight);
-  ops::rms_norm_backward(x.stream, {.x = input,
-                                    .w = x.weights.parameter(leaf.weight),
-                                    .inverse_rms = rms,
-                                    .dy = d_normed,
-                                    .dx = x.d_residual,
-                                    .accumulate_dx = Accumulate::yes,
-                                    .dw = dw,
-                                    .accumulate_dw = how});
+  rms_norm_backward(x, {.x = input,
+                        .w = x.weights.parameter(leaf.weight),
+                        .inverse_rms = rms,
+                        .dy = d_normed,
+                        .dx = x.d_residual,
+                        .accumulate_dx = Accumulate::yes,
+                        .dw = dw,
+                        .accumulate_dw = how});
 }
 
 /// x.delta = the layer's output. Of a matrix that is cut by its inputs each rank has a summand.
@@ -74,7 +75,8 @@ void linear_and_reduce(const BlockContext& x, const Leaf& layer, Tensor input) {
   x.stream.wait(x.tensor.reduce(x.delta));
 }
 
-void linear_backward(const BlockContext& x, const Leaf& layer, Tensor dx, Tensor dy, Tensor input) {
+void linear_backward(const BlockContext& x, const Leaf& layer, Tensor dx, const ColumnBlocks& dy,
+                     Tensor input) {
   LinearBackward backward(x.stream, x.weights, {layer});
   backward.input(dx, dy);
   backward.weights(dy, input);
@@ -116,19 +118,20 @@ void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
   const auto heads = config_.num_attention_heads;
   const auto qkv = (heads + 2 * config_.num_key_value_heads) * config_.head_dim;
   Tensors& t = tensors_;
-  t.input = take(pass.residual_rows, config_.hidden_size);
+  const auto [rows, hidden] = pass.residual;
+  t.input = take(rows, hidden);
   if (checkpointing_ != full) {
-    t.input_rms = plan.take(DType::f32, {pass.residual_rows});
+    t.input_rms = plan.take(DType::f32, {rows});
     t.qkv = take(M, qkv);
     t.attention = take(M, heads * config_.head_dim);
     t.log_sum_exp = plan.take(DType::f32, {pass.batch, heads, pass.sequence});
-    t.middle = take(pass.residual_rows, config_.hidden_size);
-    t.middle_rms = plan.take(DType::f32, {pass.residual_rows});
+    t.middle = take(rows, hidden);
+    t.middle_rms = plan.take(DType::f32, {rows});
     t.gate_up = take(M, 2 * config_.intermediate_size);
   }
   if (checkpointing_ == none) {
-    t.normed_input = take(pass.residual_rows, config_.hidden_size);
-    t.normed_middle = take(pass.residual_rows, config_.hidden_size);
+    t.normed_input = take(rows, hidden);
+    t.normed_middle = take(rows, hidden);
     t.swiglu = take(M, config_.intermediate_size);
   }
 }
@@ -200,7 +203,7 @@ void LlamaBlock::backward(const BlockContext& x) {
 void LlamaBlock::mlp_backward(const BlockContext& x) {
   const Entered entered(x.weights, ids_.mlp, Pass::backward);
   const Tensors& t = tensors_;
-  const Tensor dy = gathered(x.stream, x.tensor, x.d_residual);
+  const ColumnBlocks dy = gathered(x.stream, x.tensor, x.d_residual);
   const auto normed = x.tensor.gather(t.normed_middle);
   linear_backward(x, ids_.down_proj, t.d_swiglu, dy, t.swiglu);
   ops::swiglu_backward(x.stream, t.gate_up, t.d_swiglu, t.gate_up);
@@ -210,7 +213,7 @@ void LlamaBlock::mlp_backward(const BlockContext& x) {
 void LlamaBlock::attention_backward(const BlockContext& x) {
   const Entered entered(x.weights, ids_.self_attn, Pass::backward);
   const Tensors& t = tensors_;
-  const Tensor dy = gathered(x.stream, x.tensor, x.d_residual);
+  const ColumnBlocks dy = gathered(x.stream, x.tensor, x.d_residual);
   const auto normed = x.tensor.gather(t.normed_input);
   linear_backward(x, ids_.o_proj, t.d_attention, dy, t.attention);
   const QkvSlices d(x, t.d_qkv);

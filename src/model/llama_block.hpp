@@ -2,8 +2,8 @@
 
 #include "model/block.hpp"
 
-/// M tokens, M' those rows of the residual stream that this rank holds, D hidden, H heads, K kv
-/// heads, E head dim, F intermediate; H, K and F of this rank.
+/// M tokens, (M', D') the part of the residual stream that this rank holds, H heads, K kv heads, E
+/// head dim, F intermediate; H, K and F of this rank.
 namespace llamesh::model {
 
 /// Llama's decoder layer:  middle = x + o(attention(rope(qkv(norm(x)))));  y = middle +
@@ -22,15 +22,15 @@ class LlamaBlock final : public Block {
 
   struct Tensors {
     // From the forward to the backward pass.
-    Tensor input;          ///< (M', D) the residual stream as it comes in
+    Tensor input;          ///< (M', D') the residual stream as it comes in
     Tensor input_rms;      ///< (M') fp32, 1 / root mean square of input
-    Tensor normed_input;   ///< (M', D)
+    Tensor normed_input;   ///< (M', D')
     Tensor qkv;            ///< (M, (H + 2 K) E), q and k rotated
     Tensor attention;      ///< (M, H E)
     Tensor log_sum_exp;    ///< (B, H, T) fp32
-    Tensor middle;         ///< (M', D) the residual stream between attention and MLP
+    Tensor middle;         ///< (M', D') the residual stream between attention and MLP
     Tensor middle_rms;     ///< (M') fp32
-    Tensor normed_middle;  ///< (M', D)
+    Tensor normed_middle;  ///< (M', D')
     Tensor gate_up;        ///< (M, 2 F); the backward pass overwrites it by its gradient
     Tensor swiglu;         ///< (M, F)
     // Of the backward pass, used by all layers in turn.

@@ -71,7 +71,10 @@ LlamaConfig LlamaConfig::resolved() const {
 LlamaConfig LlamaConfig::divided_among(int ranks) const {
   LlamaConfig c = *this;
   c.num_attention_heads = divided("num_attention_heads", num_attention_heads, ranks);
-  c.num_key_value_heads = divided("num_key_value_heads", num_key_value_heads, ranks);
+  // More ranks than kv heads share them: each has one, and the heads that go with it.
+  c.num_key_value_heads = ranks % num_key_value_heads == 0
+                              ? 1
+                              : divided("num_key_value_heads", num_key_value_heads, ranks);
   c.intermediate_size = divided("intermediate_size", intermediate_size, ranks);
   c.vocab_size = divided("vocab_size", vocab_size, ranks);
   return c;

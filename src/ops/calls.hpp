@@ -18,6 +18,8 @@ struct RmsNormCall {
   float eps;           ///< added to the mean of squares
   Tensor y;            ///< (M, D) rows, overwritten
   Tensor inverse_rms;  ///< (M) fp32, overwritten; kept for the backward pass
+  /// (t, M) fp32: where t ranks have D columns each, what rms_norm_row_sums() gave on each of them.
+  Tensor row_sums = {};
 };
 
 /// Of rms_norm_backward().
@@ -30,6 +32,7 @@ struct RmsNormBackwardCall {
   Accumulate accumulate_dx;
   Tensor dw;  ///< (D), fp32 or bf16 whatever the others are
   Accumulate accumulate_dw;
+  Tensor row_sums = {};  ///< (t, M) fp32, as in RmsNormCall, by rms_norm_backward_row_sums()
 };
 
 struct AttentionShape {

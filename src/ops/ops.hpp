@@ -50,6 +50,17 @@ extern const Kernel<void(Stream&, const RmsNormCall& call)> rms_norm;
 /// dx = or += the gradient for x, dw = or += that for w.
 extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_backward;
 
+// --- The same where t ranks have D columns each of rows of t D: sums over rows are gathered
+// between two kernels, of which the second takes them as row_sums and adds them up in rank order.
+// ---
+
+/// sums (M) fp32 = the sums of squares of this rank's columns, of x + delta, written to `sum`,
+/// where there is a delta; `sum` is the x of rms_norm() then.
+extern const Kernel<void(Stream&, const RmsNormCall& call, Tensor sums)> rms_norm_row_sums;
+/// sums (M) fp32 = of each row the sum of dy w x / rms over this rank's columns.
+extern const Kernel<void(Stream&, const RmsNormBackwardCall& call, Tensor sums)>
+    rms_norm_backward_row_sums;
+
 // --- Documents packed into rows of T tokens: rope and attention treat each as a row of its own.
 // document_starts (B, T) int32: the index in its row of the first token of each token's document,
 // so either that of the token before or the token's own. Empty: a row is one document. ---

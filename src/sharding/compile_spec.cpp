@@ -68,8 +68,12 @@ class Compiler {
         check_output(names_.targets()[t], *chosen_[t]);
     const auto layout = residual_of(residual);
     if (layout != ResidualLayout::whole)
-      for (const auto& target : names_.targets())  // each rank has the norm's output in part
-        if (target.role == SpecRole::norm) placements_[index(target.parameter)].partial = tensor_;
+      for (const auto& target : names_.targets())
+        if (target.role == SpecRole::norm)
+          divide_norm(placements_[index(target.parameter)], layout);
+    for (const auto& layer : table_.layers)
+      for (const auto id : {layer.k_proj.weight, layer.v_proj.weight})
+        if (is_cut(id)) share_kv_heads(placements_[index(id)], dims_);
     return {placements_, layout};
   }
 
@@ -86,6 +90,10 @@ class Compiler {
   void check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                      bool by_columns) const;
   ResidualLayout residual_of(ResidualLayout otherwise) const;
+  /// A rank has the norm's output, and so its gradient, of its rows; of its columns it has all.
+  void divide_norm(Placement& norm, ResidualLayout layout) const {
+    (layout == ResidualLayout::hidden ? norm.cut[0] : norm.partial) = tensor_;
+  }
 
   bool is_cut(ParameterId id) const { return placements_[index(id)].cut_axes().any(); }
   bool every_layer_is_cut() const {
@@ -295,18 +303,19 @@ CompiledSpec compile(const Spec& spec, const model::ParameterTable& table,
 void check_implemented(const ShardLayout& layout, ResidualLayout residual) {
   const auto& dims = layout.dims();
   if (dims.group_size(dims.tensor()) == 1) return;
-  validate(residual != ResidualLayout::hidden,
-           "sharding.spec divides the residual stream by columns, which is not implemented; write "
-           "'tensor' on the second dim of the outputs instead of the third, and model.embed_tokens "
-           "as [tensor, shard]");
   const auto& table = layout.table();
-  const auto megatron = tensor_parallel_placements(table, dims, {});
-  for (std::size_t i = 0; i < megatron.size(); ++i)
-    validate(layout.placement(static_cast<ParameterId>(i)).cut == megatron[i].cut,
+  const auto megatron = tensor_parallel_placements(table, dims, {residual});
+  for (std::size_t i = 0; i < megatron.size(); ++i) {
+    const auto& cut = layout.placement(static_cast<ParameterId>(i)).cut;
+    // A residual stream that is divided by columns may be looked up by columns.
+    const bool is_embedding = i == index(table.embed_tokens.weight);
+    if (is_embedding && residual == ResidualLayout::hidden && cut[0].none()) continue;
+    validate(cut == megatron[i].cut,
              "sharding.spec: {} is not cut as Megatron does; on a mesh with an axis tensor that is "
              "not implemented: write {} for it",
              table.parameters[i].name,
              megatron[i].cut[0].any() ? "[tensor, shard]" : "[shard, tensor]");
+  }
 }
 
 Spec builtin_spec(const comm::ParallelDims& dims, ResidualLayout residual) {

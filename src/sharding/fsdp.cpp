@@ -274,7 +274,7 @@ void Fsdp::complete(PartialSums& sums) {
     }
   };
   for_each([&](const Tensor& piece, const Tensor& packed) { ops::copy(compute_, packed, piece); });
-  sums.axis.collectives->set_subject("gradients of norms");
+  sums.axis.collectives->set_subject("partial gradients");
   compute_.wait(sums.axis.collectives->all_reduce(all, compute_.record()));
   for_each([&](const Tensor& piece, const Tensor& packed) { ops::copy(compute_, piece, packed); });
 }

@@ -16,13 +16,22 @@ namespace llamesh::sharding {
 /// Megatron-LM's cut of every layer along the mesh's axis `tensor`: q, k, v, gate and up by their
 /// outputs, o and down by their inputs, embedding and head by the vocabulary; norms are whole. All
 /// sharded along the axis `shard`. Without a tensor axis everything is whole. Pure.
+/// It is the mesh of tensor_axis_for().
 Placements tensor_parallel_placements(const model::ParameterTable& table,
                                       const comm::ParallelDims& dims, const TensorOptions& options);
+
+/// Gives the weight of k or v the axes along which its heads are cut, and those of the ranks that
+/// share a head. Pure.
+void share_kv_heads(Placement& placement, const comm::ParallelDims& dims);
 
 /// Throws a user error with the numbers where the model, or micro-batches of `rows` tokens, cannot
 /// be divided among the ranks of the tensor axis. Pure.
 void check_tensor_parallel(const model::LlamaConfig& config, const comm::ParallelDims& dims,
                            const TensorOptions& options, std::int64_t rows);
+
+/// The mesh for a model of so many kv heads: where the tensor axis has more ranks than these, it is
+/// split (ParallelDims::split), and the ranks of an inner group share a head. Pure.
+comm::ParallelDims tensor_axis_for(std::int64_t kv_heads, const comm::ParallelDims& dims);
 
 /// What the model asks of the ranks along a mesh axis, by that axis' collectives.
 class MeshTensorParallel final : public model::TensorParallel {
@@ -34,15 +43,21 @@ class MeshTensorParallel final : public model::TensorParallel {
 
   int size() const override { return axis_.size; }
   int rank() const override { return axis_.rank; }
-  std::int64_t residual_rows(std::int64_t rows) const override;
+  MatrixSize residual(MatrixSize whole) const override;
+  bool divides_columns() const override { return residual_ == ResidualLayout::hidden; }
   Gathered gather(Tensor mine) override;
-  Tensor summand(Tensor mine) override;
+  model::ColumnBlocks summand(Tensor mine) override;
   device::Event reduce(Tensor mine) override;
   device::Event all_gather(Tensor all, Tensor mine) override;
 
  private:
-  /// The next of the two places of gathered rows.
-  Tensor next_gathered(std::int64_t rows, std::int64_t hidden);
+  /// The whole matrix, of which this rank has `mine`, in the next of the two places for such.
+  Tensor next_gathered(const Tensor& mine);
+  /// Of a matrix of this rank's columns: the number of ranks; else 1.
+  std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
+  Tensor dense_summand(const Tensor& mine) const;
+  /// A dense matrix as the model sees it.
+  model::ColumnBlocks as_blocks(const Tensor& dense) const;
 
   comm::DeviceMesh::Axis& axis_;
   device::Stream& compute_ = device::compute_stream();

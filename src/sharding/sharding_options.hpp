@@ -24,7 +24,7 @@ struct ShardingOptions {
 enum class ResidualLayout : std::uint8_t {
   sequence,  ///< M / t rows each: gathered before, and reduce-scattered after, attention and MLP
   whole,     ///< all of it on each: all-reduced after attention and MLP
-  hidden,    ///< D / t columns each; in specs only, training refuses it
+  hidden,    ///< D / t columns each; as sequence, and norms sum over the ranks
 };
 
 /// `tensor:` of the inputs.

@@ -126,7 +126,9 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   in.model = in.model.resolved();
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, setup.topology);
+  setup.mesh = sharding::tensor_axis_for(
+      in.model.num_key_value_heads,
+      sharding::parallel_dims(in.sharding.strategy, in.mesh, setup.topology));
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.data()));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "

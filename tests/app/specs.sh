@@ -51,8 +51,11 @@ prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat o
   sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
 
 # --- what cannot be
-refused "the residual stream by columns, which is not implemented" "${tensor[@]}" \
-  sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
+refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
+  sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
+refused "model.vocab_size 259 cannot be divided among 2 ranks" mesh.axes.tensor=2
+refused "model.hidden_size 49 cannot be divided among 2 ranks .* as tensor.residual=hidden does" "${tensor[@]}" \
+  model.hidden_size=49 model.head_dim=12 tensor.residual=hidden
 cat > "$folder/bad.yaml" <<END
 model.layers.*.mlp.up_proj.weight: [shard, null]
 model.layers.*: [[fsdp, data], null, null]
@@ -88,7 +91,7 @@ loss_with() { # ARGUMENT...: of step 3
   grep '"loss":' "$folder/loss/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'
 }
 expected=$(loss_with)
-for spec in fsdp-tensor-sequence tensor; do
+for spec in fsdp-tensor-sequence fsdp-tensor-hidden tensor; do
   strategy=full_shard; [[ $spec == tensor ]] && strategy=no_shard
   loss=$(loss_with mesh.axes.tensor=2 sharding.strategy=$strategy sharding.spec=inputs/specs/$spec.yaml)
   awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||

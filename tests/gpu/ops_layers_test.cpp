@@ -75,6 +75,65 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
   }
 }
 
+// Sums over rows that the other ranks have a part of: here two ranks, of which this one is the
+// first.
+TEST_P(CudaLayers, RmsNormOfColumns) {
+  for (const auto& [rows, cols, place] : all_sizes) {
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
+    Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows),
+        dy(dtype(), rows, cols, place);
+    Twin sums(DType::f32, 1, rows), products(DType::f32, 1, rows), all(DType::f32, 2, rows);
+    Twin dx(dtype(), rows, cols, place), dw(DType::f32, 1, cols);
+    for (std::int64_t row = 0; row < 2 * rows; ++row)  // of squares
+      all.set(row / rows, row % rows, 1.0 + static_cast<double>(row % 7));
+    const auto forward = [&](Tensor (Twin::*side)()) {
+      return ops::RmsNormCall{.x = (x.*side)(),
+                              .w = (w.*side)(),
+                              .eps = 1e-5F,
+                              .y = (y.*side)(),
+                              .inverse_rms = (inverse.*side)()};
+    };
+    const auto added = [&](Tensor (Twin::*side)()) {
+      auto call = forward(side);
+      call.delta = (delta.*side)();
+      call.sum = (x.*side)();
+      return call;
+    };
+    ops::rms_norm_row_sums(host_stream(), added(&Twin::host), sums.host());
+    ops::cuda::rms_norm_row_sums(device_stream(), added(&Twin::device), sums.device());
+    x.expect_equal(0.0, "sum, in place");
+    sums.expect_equal(1e-4, "sums of squares");
+    const auto normed = [&](Tensor (Twin::*side)()) {
+      auto call = forward(side);
+      call.row_sums = (all.*side)();
+      return call;
+    };
+    ops::rms_norm(host_stream(), normed(&Twin::host));
+    ops::cuda::rms_norm(device_stream(), normed(&Twin::device));
+    y.expect_equal(near(), "y");
+    const auto backward = [&](Tensor (Twin::*side)()) {
+      return ops::RmsNormBackwardCall{.x = (x.*side)(),
+                                      .w = (w.*side)(),
+                                      .inverse_rms = (inverse.*side)(),
+                                      .dy = (dy.*side)(),
+                                      .dx = (dx.*side)(),
+                                      .accumulate_dx = Accumulate::no,
+                                      .dw = (dw.*side)(),
+                                      .accumulate_dw = Accumulate::no,
+                                      .row_sums = (all.*side)()};
+    };
+    ops::rms_norm_backward_row_sums(host_stream(), backward(&Twin::host), products.host());
+    ops::cuda::rms_norm_backward_row_sums(device_stream(), backward(&Twin::device),
+                                          products.device());
+    products.expect_equal(1e-4, "products");
+    ops::rms_norm_backward(host_stream(), backward(&Twin::host));
+    ops::cuda::rms_norm_backward(device_stream(), backward(&Twin::device));
+    dx.expect_equal(near(), "dx");
+    dw.expect_equal(1e-4, "dw");
+  }
+}
+
 TEST_P(CudaLayers, RmsNormBackward) {
   for (const auto& [rows, cols, place] : all_sizes)
     for (const auto accumulate : both)

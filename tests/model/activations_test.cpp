@@ -26,7 +26,7 @@ LlamaConfig config() {
 /// Of a model on one rank.
 struct Planned {
   Planned(const MemoryOptions& memory, DType dtype, bool has_backward = true)
-      : activations(model, table, {B, T, M, 1, dtype, has_backward}, memory) {}
+      : activations(model, table, {B, T, {M, 24}, 1, dtype, has_backward}, memory) {}
   const LlamaBlock& block(std::size_t i) const {
     return dynamic_cast<const LlamaBlock&>(*activations.blocks[i]);
   }
@@ -85,9 +85,10 @@ TEST(Activations, WithoutABackwardPassAllLayersShareTheirTensors) {
   }
   EXPECT_LT(planned.activations.buffer.bytes(),
             Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
-  planned.activations.plan({1, 3, 3, 1, DType::f32, false});
+  planned.activations.plan({1, 3, {3, 24}, 1, DType::f32, false});
   EXPECT_EQ(planned.block(0).tensors().qkv.rows(), 3);
-  EXPECT_THROW(planned.activations.plan({B, 2 * T, 2 * M, 1, DType::f32, false}), std::exception);
+  EXPECT_THROW(planned.activations.plan({B, 2 * T, {2 * M, 24}, 1, DType::f32, false}),
+               std::exception);
 }
 
 }  // namespace

@@ -83,6 +83,71 @@ TEST_P(Layers, RmsNormBackwardIsFiniteDifferences) {
     }
 }
 
+/// Columns [part * x.cols / parts, ...) of a matrix.
+Tensor part_of(const Tensor& x, std::int64_t part, std::int64_t parts) {
+  return x.slice_cols(part * x.cols() / parts, x.cols() / parts);
+}
+
+// Each rank has some columns of every row: the sums of all ranks go into each rank's norm.
+TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
+  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{37, 54}, Sizes{130, 192}}) {
+    const Matrix x(dtype(), rows, cols, 3), delta(dtype(), rows, cols), w(dtype(), 1, cols);
+    const Matrix y(dtype(), rows, cols, 2), inverse(DType::f32, 1, rows), c(dtype(), rows, cols);
+    const Matrix dx(dtype(), rows, cols), dw(DType::f32, 1, cols);
+    const auto all = sum(x.numbers(), delta.numbers());
+    const std::int64_t parts = 3;
+    const Matrix sums(DType::f32, parts, rows), products(DType::f32, parts, rows);
+    const auto own = [](const Matrix& m, std::int64_t p) {
+      return m.view().slice_rows(p, 1).reshape({m.view().cols()});
+    };
+    const auto weight = [&](std::int64_t p) {
+      return part_of(w, p, parts).reshape({cols / parts});
+    };
+    const auto call = [&](std::int64_t p) {
+      return ops::RmsNormCall{.x = part_of(x, p, parts),
+                              .w = weight(p),
+                              .eps = 1e-5F,
+                              .y = part_of(y, p, parts),
+                              .inverse_rms = inverse.view().reshape({rows})};
+    };
+    const auto backward = [&](std::int64_t p) {
+      return ops::RmsNormBackwardCall{.x = part_of(x, p, parts),
+                                      .w = weight(p),
+                                      .inverse_rms = inverse.view().reshape({rows}),
+                                      .dy = part_of(c, p, parts),
+                                      .dx = part_of(dx, p, parts),
+                                      .accumulate_dx = Accumulate::no,
+                                      .dw = part_of(dw, p, parts).reshape({cols / parts}),
+                                      .accumulate_dw = Accumulate::no};
+    };
+    for (std::int64_t p = 0; p < parts; ++p) {
+      auto added = call(p);
+      added.delta = part_of(delta, p, parts);
+      added.sum = added.x;
+      ops::rms_norm_row_sums(stream, added, own(sums, p));
+    }
+    expect_near(x.numbers(), all, near(), "sum, in place");
+    for (std::int64_t p = 0; p < parts; ++p) {
+      auto normed = call(p);
+      normed.row_sums = sums;
+      ops::rms_norm(stream, normed);
+    }
+    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+    for (std::int64_t p = 0; p < parts; ++p)
+      ops::rms_norm_backward_row_sums(stream, backward(p), own(products, p));
+    for (std::int64_t p = 0; p < parts; ++p) {
+      auto whole = backward(p);
+      whole.row_sums = products;
+      ops::rms_norm_backward(stream, whole);
+    }
+    const Matrix expected_dx(dtype(), rows, cols), expected_dw(DType::f32, 1, cols);
+    norm_backward(stream, expected_dx, expected_dw, Accumulate::no, c, x, inverse, w);
+    expect_near(dx.numbers(), expected_dx.numbers(), near(), "dx");
+    expect_near(dw.numbers(), expected_dw.numbers(), 1e-5, "dw");
+    EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched());
+  }
+}
+
 TEST_P(Layers, RmsNormBackwardDoesNotDependOnTheNumberOfThreads) {
   const std::int64_t rows = 333, cols = 70;
   const Matrix x(dtype(), rows, cols), w(dtype(), 1, cols), c(dtype(), rows, cols);

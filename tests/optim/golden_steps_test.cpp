@@ -66,8 +66,8 @@ class GoldenRun {
         sharded_(config_, mesh, options_.name),
         optimizer_(options_, sharded_.state()),
         rows_(rows_of(golden, sharded_.data_rank(), mesh.replicate * mesh.shard)),
-        tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {}, length(), config_.hidden_size,
-                                               DType::f32)),
+        tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, length(),
+                                               config_.hidden_size, DType::f32)),
         llama_(config_, sharded_.table(), 1, length(), {}, DType::f32, *tensor_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
@@ -156,8 +156,9 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
 
 std::string name_of_case(const testing::TestParamInfo<Case>& c) {
   const MeshSizes mesh = std::get<1>(c.param);
-  return fmt::format("{}_replicate{}_shard{}_tensor{}", std::get<0>(c.param), mesh.replicate,
-                     mesh.shard, mesh.tensor);
+  const char* residuals[] = {"", "_whole", "_hidden"};
+  return fmt::format("{}_replicate{}_shard{}_tensor{}{}", std::get<0>(c.param), mesh.replicate,
+                     mesh.shard, mesh.tensor, residuals[static_cast<int>(mesh.residual)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
@@ -166,11 +167,23 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          name_of_case);
-INSTANTIATE_TEST_SUITE_P(TensorParallel, GoldenSteps,
-                         testing::Combine(testing::Values("gqa_24_12"),
-                                          testing::Values(MeshSizes{1, 1, 2}, MeshSizes{1, 1, 3},
-                                                          MeshSizes{1, 1, 4}, MeshSizes{1, 2, 2},
-                                                          MeshSizes{2, 2, 2})),
+
+using enum sharding::ResidualLayout;
+INSTANTIATE_TEST_SUITE_P(
+    TensorParallel, GoldenSteps,
+    testing::Combine(testing::Values("gqa_24_12"),
+                     testing::Values(MeshSizes{1, 1, 2}, MeshSizes{1, 1, 3}, MeshSizes{1, 1, 4},
+                                     MeshSizes{1, 2, 2}, MeshSizes{2, 2, 2},
+                                     MeshSizes{1, 1, 3, hidden}, MeshSizes{1, 1, 4, hidden},
+                                     MeshSizes{2, 1, 2, hidden}, MeshSizes{2, 2, 2, hidden})),
+    name_of_case);
+// More ranks along the axis than kv heads, which they share.
+INSTANTIATE_TEST_SUITE_P(SharedKvHeads, GoldenSteps,
+                         testing::Values(Case{"llama3_rope", {1, 1, 2}},
+                                         Case{"llama3_rope", {1, 2, 2, hidden}},
+                                         Case{"llama3_rope", {2, 1, 2}}, Case{"gqa_8_2", {1, 1, 4}},
+                                         Case{"gqa_8_2", {1, 1, 4, whole}},
+                                         Case{"gqa_8_2", {1, 2, 4}}),
                          name_of_case);
 
 }  // namespace

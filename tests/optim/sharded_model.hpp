@@ -10,11 +10,13 @@
 
 namespace llamesh::test {
 
-/// The sizes of a mesh [replicate, shard, tensor].
+/// The sizes of a mesh [replicate, shard, tensor], and how its tensor axis divides the residual
+/// stream.
 struct MeshSizes {
   int replicate;
   int shard;
   int tensor = 1;
+  sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
   int ranks() const { return replicate * shard * tensor; }
 };
 
@@ -24,8 +26,9 @@ class ShardedModel {
   ShardedModel(const model::LlamaConfig& config, MeshSizes mesh,
                optim::OptimizerName optimizer = optim::OptimizerName::adamw)
       : table_(model::parameter_table(config)),
-        layout_(table_, sharding::make_units(table_, {}), dims_of(mesh),
-                sharding::tensor_parallel_placements(table_, dims_of(mesh), {})),
+        layout_(
+            table_, sharding::make_units(table_, {}), dims_of(config, mesh),
+            sharding::tensor_parallel_placements(table_, dims_of(config, mesh), {mesh.residual})),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
         state_(layout_, mesh_, {}, optim::moments_of(optimizer)),
         fsdp_(state_, mesh_, {}, {}) {}
@@ -60,9 +63,10 @@ class ShardedModel {
   }
 
  private:
-  static comm::ParallelDims dims_of(MeshSizes mesh) {
-    return comm::ParallelDims(
+  static comm::ParallelDims dims_of(const model::LlamaConfig& config, MeshSizes mesh) {
+    const comm::ParallelDims dims(
         {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}});
+    return sharding::tensor_axis_for(config.num_key_value_heads, dims);
   }
 
   model::ParameterTable table_;

@@ -106,7 +106,7 @@ TEST_P(TensorAxis, TrafficIsExactlyThatOfTheFormulas) {
   if (world().size() != 4) return;
   using enum model::ActivationCheckpointing;
   const auto [residual, checkpointing, dtype] = GetParam();
-  const bool by_rows = residual == sharding::ResidualLayout::sequence;
+  using enum sharding::ResidualLayout;
   const TemporaryFolder folder;
   auto in = inputs_of(Strategy::full_shard, folder);
   in.mesh = {.tensor = 2};
@@ -119,21 +119,27 @@ TEST_P(TensorAxis, TrafficIsExactlyThatOfTheFormulas) {
   const std::int64_t t = 2;
   const std::int64_t tokens = in.train.micro_batch * in.data.sequence_length;
   const std::int64_t layers = in.model.num_hidden_layers;
-  // Of a micro-batch: by rows 4 of the forward and 6 of the backward pass of a layer, and 4 of
-  // embedding and head; whole, an all-reduce is two. The last layer is not recomputed.
+  // Of a micro-batch: by rows or columns 4 of the forward and 6 of the backward pass of a layer,
+  // and 4 of embedding and head; whole, an all-reduce is two. The last layer is not recomputed.
   const std::int64_t recomputed = checkpointing == full ? layers - 1 : 0;
   const std::int64_t moves =
-      by_rows ? 10 * layers + 4 + 3 * recomputed : 8 * layers + 4 + 2 * recomputed;
+      residual == whole ? 8 * layers + 4 + 2 * recomputed : 10 * layers + 4 + 3 * recomputed;
   const std::int64_t stream = tokens * in.model.hidden_size * size_of(dtype);
   const std::int64_t losses = tokens * 3 * 4 * (t - 1);
-  const auto norms = by_rows ? 2 * partial_bytes(*setup.layout) * (t - 1) / t : 0;
+  // By columns every norm gathers a number of each row: two of a layer, and the last one.
+  const std::int64_t again = checkpointing == none ? 0 : 2 * (layers - 1);
+  const std::int64_t sums =
+      residual == hidden ? (2 * (2 * layers + 1) + again) * tokens * 4 * (t - 1) : 0;
+  const auto norms = 2 * partial_bytes(*setup.layout) * (t - 1) / t;
+  EXPECT_EQ(norms > 0, residual == sequence);
   EXPECT_EQ(run(world(), in).traffic.at("tensor"),
-            setup.micro_batches * (moves * stream * (t - 1) / t + losses) + norms);
+            setup.micro_batches * (moves * stream * (t - 1) / t + losses + sums) + norms);
 }
 
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorAxis,
                          testing::Combine(testing::Values(sharding::ResidualLayout::sequence,
-                                                          sharding::ResidualLayout::whole),
+                                                          sharding::ResidualLayout::whole,
+                                                          sharding::ResidualLayout::hidden),
                                           testing::Values(model::ActivationCheckpointing::none,
                                                           model::ActivationCheckpointing::selective,
                                                           model::ActivationCheckpointing::full),

@@ -159,6 +159,7 @@ struct TensorCase {
   Wrap wrap = Wrap::layer;
   bool tied = false;
   model::ActivationCheckpointing recompute = model::ActivationCheckpointing::none;
+  std::int64_t kv_heads = 0;  ///< 0: enough for the axis
 };
 
 train::Inputs inputs_of(const TensorCase& c, const TemporaryFolder& folder) {
@@ -166,7 +167,7 @@ train::Inputs inputs_of(const TensorCase& c, const TemporaryFolder& folder) {
   in.model.hidden_size = 48;
   in.model.intermediate_size = 60;
   in.model.num_attention_heads = 12;
-  in.model.num_key_value_heads = c.tensor == 3 ? 3 : 4;
+  in.model.num_key_value_heads = c.kv_heads != 0 ? c.kv_heads : c.tensor == 3 ? 3 : 4;
   in.model.vocab_size = 264;
   in.model.tie_word_embeddings = c.tied;
   in.data.sequence_length = 24;
@@ -196,17 +197,27 @@ using enum sharding::ResidualLayout;
 using enum model::ActivationCheckpointing;
 INSTANTIATE_TEST_SUITE_P(
     Meshes, EveryTensorMesh,
-    testing::Values(TensorCase{1, 1, 4}, TensorCase{1, 1, 4, whole},
-                    TensorCase{1, 2, 2, sequence, Strategy::full_shard, Wrap::size},
-                    TensorCase{1, 2, 2, whole, Strategy::full_shard, Wrap::layer, true},
-                    TensorCase{2, 1, 2, sequence, Strategy::no_shard, Wrap::layer, true},
-                    TensorCase{1, 2, 2, sequence, Strategy::shard_grad_op, Wrap::size, false, full},
-                    TensorCase{2, 1, 2, whole, Strategy::hybrid_shard, Wrap::none, true, selective},
-                    TensorCase{1, 2, 3, sequence, Strategy::hybrid_shard, Wrap::layer, true, full},
-                    TensorCase{2, 1, 3, whole}, TensorCase{3, 1, 2}, TensorCase{1, 3, 2},
-                    TensorCase{2, 2, 2, sequence, Strategy::hybrid_shard, Wrap::size, true},
-                    TensorCase{2, 2, 2, whole, Strategy::hybrid_shard_zero2},
-                    TensorCase{1, 2, 4, sequence, Strategy::full_shard, Wrap::none}));
+    testing::Values(
+        TensorCase{1, 1, 4}, TensorCase{1, 1, 4, whole},
+        TensorCase{1, 2, 2, sequence, Strategy::full_shard, Wrap::size},
+        TensorCase{1, 2, 2, whole, Strategy::full_shard, Wrap::layer, true},
+        TensorCase{2, 1, 2, sequence, Strategy::no_shard, Wrap::layer, true},
+        TensorCase{1, 2, 2, sequence, Strategy::shard_grad_op, Wrap::size, false, full},
+        TensorCase{2, 1, 2, whole, Strategy::hybrid_shard, Wrap::none, true, selective},
+        TensorCase{1, 2, 3, sequence, Strategy::hybrid_shard, Wrap::layer, true, full},
+        TensorCase{2, 1, 3, whole}, TensorCase{3, 1, 2}, TensorCase{1, 3, 2},
+        TensorCase{2, 2, 2, sequence, Strategy::hybrid_shard, Wrap::size, true},
+        TensorCase{2, 2, 2, whole, Strategy::hybrid_shard_zero2},
+        TensorCase{1, 2, 4, sequence, Strategy::full_shard, Wrap::none},
+        TensorCase{1, 1, 4, hidden}, TensorCase{1, 2, 2, hidden},
+        TensorCase{2, 1, 2, hidden, Strategy::no_shard, Wrap::layer, true, full},
+        TensorCase{1, 2, 2, hidden, Strategy::hybrid_shard, Wrap::size, true, selective},
+        TensorCase{2, 1, 3, hidden, Strategy::hybrid_shard, Wrap::none},
+        TensorCase{2, 2, 2, hidden, Strategy::hybrid_shard_zero2},
+        TensorCase{1, 1, 4, sequence, Strategy::full_shard, Wrap::layer, false, none, 2},
+        TensorCase{1, 2, 2, whole, Strategy::full_shard, Wrap::size, true, none, 1},
+        TensorCase{1, 2, 3, hidden, Strategy::full_shard, Wrap::none, false, full, 1},
+        TensorCase{2, 1, 4, sequence, Strategy::hybrid_shard, Wrap::layer, true, selective, 2}));
 
 // Norms that are not sharded have gradients that are partial sums along the tensor axis as well.
 TEST(EverySpec, TakesATensorAxis) {
@@ -225,7 +236,7 @@ TEST(EverySpec, TakesATensorAxis) {
 
 TEST(TensorParallel, InBf16StaysNearFp32) {
   if (world().size() != 4) return;
-  for (const auto residual : {sequence, whole}) {
+  for (const auto residual : {sequence, whole, hidden}) {
     const TemporaryFolder folder;
     auto in = inputs_of(TensorCase{1, 2, 2, residual}, folder);
     const auto exact = run_alone(in);

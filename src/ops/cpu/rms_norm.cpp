@@ -32,19 +32,45 @@ float square_row(const T* x, std::int64_t cols) {
   return cpu::sum(squares);
 }
 
+/// A row's sum over all ranks' columns, in rank order.
+float total_of(const Tensor& row_sums, std::int64_t row) {
+  const auto* part = row_sums.as<float>() + row;
+  float total = 0;
+  for (std::int64_t t = 0; t < row_sums.size(0); ++t) total += part[t * row_sums.size(1)];
+  return total;
+}
+
+/// The length of whole rows, of which a rank has `cols` columns.
+float whole_row(const Tensor& row_sums, std::int64_t cols) {
+  return static_cast<float>(row_sums ? row_sums.size(0) * cols : cols);
+}
+
+template <class T>
+void square_sums(const RmsNormCall& c, float* sums) {
+  const auto cols = c.x.cols();
+  const Rows<T> total(c.sum);
+  const Rows<const T> from(c.x), added(c.delta);
+  for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto m = first; m < last; ++m)
+      sums[m] = added.data ? add_row(total[m], from[m], added[m], cols) : square_row(from[m], cols);
+  });
+}
+
 template <class T>
 void forward(const RmsNormCall& c) {
   const auto cols = c.x.cols();
+  const float length = whole_row(c.row_sums, cols);
   const Rows<T> to(c.y), total(c.sum);
   const Rows<const T> from(c.x), added(c.delta);
   const auto* weight = c.w.as<T>();
   auto* inverse = c.inverse_rms.as<float>();
   for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m) {
-      const auto squares =
-          added.data ? add_row(total[m], from[m], added[m], cols) : square_row(from[m], cols);
+      const auto squares = c.row_sums   ? total_of(c.row_sums, m)
+                           : added.data ? add_row(total[m], from[m], added[m], cols)
+                                        : square_row(from[m], cols);
       const T* row = added.data ? total[m] : from[m];
-      inverse[m] = 1.0F / std::sqrt(squares / static_cast<float>(cols) + c.eps);
+      inverse[m] = 1.0F / std::sqrt(squares / length + c.eps);
       const auto factor = broadcast(inverse[m]);
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
         store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
@@ -53,11 +79,28 @@ void forward(const RmsNormCall& c) {
   });
 }
 
-/// dx of one row, and dw_row += dy * x / rms. With g = dy w and n = x / rms:
-/// dx = (g - n mean(g n)) / rms.
 template <class T>
-void backward_row(T* dx, Accumulate accumulate, float* dw_row, const T* dy, const T* x,
-                  const T* weight, float inverse, std::int64_t cols) {
+void product_sums(const RmsNormBackwardCall& c, float* sums) {
+  const Rows<const T> slope(c.dy), from(c.x);
+  const auto* weight = c.w.as<T>();
+  const auto* inverse = c.inverse_rms.as<float>();
+  const auto cols = c.x.cols();
+  for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto m = first; m < last; ++m) {
+      Vec products{};
+      for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+        products += load(slope[m] + i, lanes) * load(weight + i, lanes) *
+                    (load(from[m] + i, lanes) * inverse[m]);
+      });
+      sums[m] = cpu::sum(products);
+    }
+  });
+}
+
+/// dw_row += dy * x / rms; returns the sum of dy w x / rms.
+template <class T>
+float weight_row(float* dw_row, const T* dy, const T* x, const T* weight, float inverse,
+                 std::int64_t cols) {
   Vec products{};
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     const auto normed = load(x + i, lanes) * inverse;
@@ -65,7 +108,13 @@ void backward_row(T* dx, Accumulate accumulate, float* dw_row, const T* dy, cons
     store(dw_row + i, load(dw_row + i, lanes) + slope * normed, lanes);
     products += slope * load(weight + i, lanes) * normed;
   });
-  const auto mean = cpu::sum(products) / static_cast<float>(cols);
+  return cpu::sum(products);
+}
+
+/// dx of one row: with g = dy w and n = x / rms, dx = (g - n mean(g n)) / rms.
+template <class T>
+void input_row(T* dx, Accumulate accumulate, const T* dy, const T* x, const T* weight,
+               float inverse, float mean, std::int64_t cols) {
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     const auto normed = load(x + i, lanes) * inverse;
     auto result = (load(dy + i, lanes) * load(weight + i, lanes) - normed * mean) * inverse;
@@ -99,15 +148,25 @@ void backward(const RmsNormBackwardCall& c) {
   const Rows<const T> slope(c.dy), from(c.x);
   const auto* weight = c.w.as<T>();
   const auto* inverse = c.inverse_rms.as<float>();
+  const float length = whole_row(c.row_sums, cols);
   for_each_block(rows, block, [&](std::int64_t first, std::int64_t last) {
     auto* dw_row = partial + first / block * cols;
     std::fill_n(dw_row, cols, 0.0F);
-    for (auto m = first; m < last; ++m)
-      backward_row(to[m], c.accumulate_dx, dw_row, slope[m], from[m], weight, inverse[m], cols);
+    for (auto m = first; m < last; ++m) {
+      const float own = weight_row(dw_row, slope[m], from[m], weight, inverse[m], cols);
+      const float products = c.row_sums ? total_of(c.row_sums, m) : own;
+      input_row(to[m], c.accumulate_dx, slope[m], from[m], weight, inverse[m], products / length,
+                cols);
+    }
   });
   with_type(c.dw.dtype(), [&]<class W>(std::type_identity<W>) {
     add_partials<W>(c.dw, c.accumulate_dw, partial, blocks);
   });
+}
+
+void check_row_sums(const Tensor& row_sums, const Tensor& x) {
+  expects(!row_sums || (row_sums.dims() == 2 && row_sums.size(1) == x.rows()),
+          "row sums of {} rows for {}", row_sums.cols(), x.rows());
 }
 
 }  // namespace
@@ -116,6 +175,8 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
   expects(same_matrix_shape(c.y, c.x) && c.inverse_rms.numel() == c.x.rows() &&
               c.w.numel() == c.x.cols(),
           "rms_norm shapes");
+  expects(!c.row_sums || !c.delta, "rms_norm: row_sums are of the sum");
+  check_row_sums(c.row_sums, c.x);
   expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
   expects(!c.delta || (same_matrix_shape(c.delta, c.x) && same_matrix_shape(c.sum, c.x)),
           "rms_norm shapes of delta and sum");
@@ -128,8 +189,27 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
               c.w.numel() == c.x.cols() && c.dw.numel() == c.x.cols() &&
               c.inverse_rms.numel() == c.x.rows(),
           "rms_norm_backward shapes");
+  check_row_sums(c.row_sums, c.x);
   stream.run(
       [=] { with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) { backward<T>(c); }); });
+}
+
+void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
+  expects(sums.numel() == c.x.rows() && static_cast<bool>(c.sum) == static_cast<bool>(c.delta),
+          "rms_norm_row_sums: {} sums of {} rows", sums.numel(), c.x.rows());
+  stream.run([=] {
+    with_type(c.x.dtype(),
+              [&]<class T>(std::type_identity<T>) { square_sums<T>(c, sums.as<float>()); });
+  });
+}
+
+void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
+  expects(sums.numel() == c.x.rows() && same_matrix_shape(c.dy, c.x),
+          "rms_norm_backward_row_sums: {} sums of {} rows", sums.numel(), c.x.rows());
+  stream.run([=] {
+    with_type(c.x.dtype(),
+              [&]<class T>(std::type_identity<T>) { product_sums<T>(c, sums.as<float>()); });
+  });
 }
 
 }  // namespace llamesh::ops::cpu

@@ -15,6 +15,24 @@ constexpr int max_threads = 512;
 constexpr int any_threads = 256;
 constexpr std::int64_t shared_sums = 32 * 4;
 
+/// Sums over rows of which `parts` ranks have some columns each, by rank and row; null: this rank
+/// has whole rows.
+struct RowSums {
+  const float* sums;
+  int parts, rows;
+
+  explicit RowSums(const Tensor& given)
+      : sums(given ? given.as<float>() : nullptr),
+        parts(given ? static_cast<int>(given.size(0)) : 1),
+        rows(static_cast<int>(given.cols())) {}
+  /// The mean over the row, of which this rank has `cols` columns that sum up to `own`.
+  __device__ __forceinline__ float mean(int row, float own, int cols) const {
+    float total = sums ? 0.0F : own;
+    for (int part = 0; sums && part < parts; ++part) total += sums[part * rows + row];
+    return total / static_cast<float>(parts * cols);
+  }
+};
+
 template <class T>
 struct NormRows {
   Rows<T> y, sum;
@@ -23,9 +41,10 @@ struct NormRows {
   float* inverse_rms;
   int cols;
   float eps;
+  RowSums row_sums;
 
-  __device__ __forceinline__ float inverse(float squares) const {
-    return 1.0F / sqrtf(squares / static_cast<float>(cols) + eps);
+  __device__ __forceinline__ float inverse(int row, float squares) const {
+    return 1.0F / sqrtf(row_sums.mean(row, squares, cols) + eps);
   }
 };
 
@@ -53,7 +72,7 @@ __global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
 #pragma unroll
     for (int i = 0; i < width; ++i) squares += values.v[i] * values.v[i];
   }
-  const float inverse = a.inverse(block_sum(squares, dynamic_shared_memory<float>()));
+  const float inverse = a.inverse(row, block_sum(squares, dynamic_shared_memory<float>()));
   if (threadIdx.x == 0) a.inverse_rms[row] = inverse;
 #pragma unroll
   for (int p = 0; p < kept_packs; ++p) {
@@ -79,7 +98,7 @@ __global__ void __launch_bounds__(any_threads) norm_any(NormRows<T> a) {
     const float number = load_one(from + col);
     squares += number * number;
   }
-  const float inverse = a.inverse(block_sum(squares, dynamic_shared_memory<float>()));
+  const float inverse = a.inverse(row, block_sum(squares, dynamic_shared_memory<float>()));
   if (threadIdx.x == 0) a.inverse_rms[row] = inverse;
   for (int col = threadIdx.x; col < a.cols; col += blockDim.x)
     store_one(a.y[row] + col, load_one(from + col) * (inverse * load_one(a.weight + col)));
@@ -94,6 +113,7 @@ struct BackwardRows {
   float* partial;  // (blocks, cols): each block's part of dw
   int rows, rows_a_block, cols;
   bool accumulate;
+  RowSums row_sums;
 };
 
 /// What a thread keeps of a row, and of its part of dw.
@@ -159,7 +179,7 @@ __global__ void __launch_bounds__(max_threads) backward_kept(BackwardRows<T> a) 
   for (int row = first; row < last; ++row) {
     const float inverse = a.inverse_rms[row];
     const float total = block_sum(kept.take_in(a, row, inverse), dynamic_shared_memory<float>());
-    kept.write_dx(a, row, inverse, total / static_cast<float>(a.cols));
+    kept.write_dx(a, row, inverse, a.row_sums.mean(row, total, a.cols));
     __syncthreads();  // before the next row's sums
   }
 #pragma unroll
@@ -188,7 +208,7 @@ __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
       dw[col] += product;
       products += product * load_one(a.weight + col);
     }
-    const float mean = block_sum(products, sums) / static_cast<float>(a.cols);
+    const float mean = a.row_sums.mean(row, block_sum(products, sums), a.cols);
     for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
       const float g = load_one(a.dy[row] + col) * load_one(a.weight + col);
       const float old = a.accumulate ? load_one(a.dx[row] + col) : 0.0F;
@@ -196,6 +216,36 @@ __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
     }
     __syncthreads();
   }
+}
+
+/// sums[row] = the sum of squares of a row of x, or of x + delta, which is stored. One row a block.
+template <class T>
+__global__ void __launch_bounds__(any_threads) square_sums(NormRows<T> a, float* sums) {
+  const auto row = blockIdx.x;
+  float squares = 0;
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
+    float number = load_one(a.x[row] + col);
+    if (a.delta.data) {
+      store_one(a.sum[row] + col, number + load_one(a.delta[row] + col));
+      number = load_one(a.sum[row] + col);  // rounded, as the norm will see it
+    }
+    squares += number * number;
+  }
+  const float total = block_sum(squares, dynamic_shared_memory<float>());
+  if (threadIdx.x == 0) sums[row] = total;
+}
+
+/// sums[row] = the sum of dy w x / rms over a row. One row a block.
+template <class T>
+__global__ void __launch_bounds__(any_threads) product_sums(BackwardRows<T> a, float* sums) {
+  const auto row = blockIdx.x;
+  const float inverse = a.inverse_rms[row];
+  float products = 0;
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x)
+    products +=
+        load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse) * load_one(a.weight + col);
+  const float total = block_sum(products, dynamic_shared_memory<float>());
+  if (threadIdx.x == 0) sums[row] = total;
 }
 
 constexpr int groups = 32;
@@ -230,6 +280,35 @@ std::int64_t threads_that_keep(std::int64_t cols, bool rows_aligned) {
 }
 
 template <class T>
+NormRows<T> norm_rows(const RmsNormCall& c) {
+  return {rows_of<T>(c.y),
+          rows_of<T>(c.sum),
+          rows_of<const T>(c.x),
+          rows_of<const T>(c.delta),
+          c.w.as<T>(),
+          c.inverse_rms.as<float>(),
+          static_cast<int>(c.x.cols()),
+          c.eps,
+          RowSums(c.row_sums)};
+}
+
+template <class T>
+BackwardRows<T> backward_rows(const RmsNormBackwardCall& c, float* partial,
+                              std::int64_t rows_a_block) {
+  return {rows_of<T>(c.dx),
+          rows_of<const T>(c.dy),
+          rows_of<const T>(c.x),
+          c.w.as<T>(),
+          c.inverse_rms.as<float>(),
+          partial,
+          static_cast<int>(c.x.rows()),
+          static_cast<int>(rows_a_block),
+          static_cast<int>(c.x.cols()),
+          c.accumulate_dx == Accumulate::yes,
+          RowSums(c.row_sums)};
+}
+
+template <class T>
 void launch_norm(Stream& stream, const NormRows<T>& a, std::int64_t rows, bool rows_aligned) {
   const auto threads = threads_that_keep<T>(a.cols, rows_aligned);
   if (threads > 0)
@@ -247,13 +326,30 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
   expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
   expects(!c.delta || (same_matrix_shape(c.delta, x) && same_matrix_shape(c.sum, x)),
           "rms_norm shapes of delta and sum");
+  expects(!c.row_sums || !c.delta, "rms_norm: row_sums are of the sum");
   if (x.numel() == 0) return;
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch_norm<T>(
-        stream,
-        {rows_of<T>(c.y), rows_of<T>(c.sum), rows_of<const T>(x), rows_of<const T>(c.delta),
-         c.w.as<T>(), c.inverse_rms.as<float>(), static_cast<int>(x.cols()), c.eps},
-        x.rows(), aligned(c.y, c.sum, x, c.delta, c.w));
+    launch_norm<T>(stream, norm_rows<T>(c), x.rows(), aligned(c.y, c.sum, x, c.delta, c.w));
+  });
+}
+
+void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
+  expects(sums.numel() == c.x.rows() && static_cast<bool>(c.sum) == static_cast<bool>(c.delta),
+          "rms_norm_row_sums: {} sums of {} rows", sums.numel(), c.x.rows());
+  if (c.x.numel() == 0) return;
+  with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&square_sums<T>, {c.x.rows()}, any_threads, shared_sums, stream, norm_rows<T>(c),
+           sums.as<float>());
+  });
+}
+
+void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
+  expects(sums.numel() == c.x.rows() && same_matrix_shape(c.dy, c.x),
+          "rms_norm_backward_row_sums: {} sums of {} rows", sums.numel(), c.x.rows());
+  if (c.x.numel() == 0) return;
+  with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&product_sums<T>, {c.x.rows()}, any_threads, shared_sums, stream,
+           backward_rows<T>(c, nullptr, 0), sums.as<float>());
   });
 }
 
@@ -268,11 +364,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
   const auto blocks = divide_up(x.rows(), rows_a_block);
   const Scratch partial(stream, blocks * x.cols() * 4);
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    const BackwardRows<T> a{rows_of<T>(c.dx),           rows_of<const T>(c.dy),
-                            rows_of<const T>(x),        c.w.as<T>(),
-                            c.inverse_rms.as<float>(),  partial.as<float>(),
-                            static_cast<int>(x.rows()), static_cast<int>(rows_a_block),
-                            static_cast<int>(x.cols()), c.accumulate_dx == Accumulate::yes};
+    const auto a = backward_rows<T>(c, partial.as<float>(), rows_a_block);
     const auto threads = threads_that_keep<T>(x.cols(), aligned(c.dx, c.dy, x, c.w));
     if (threads > 0)
       launch(&backward_kept<T>, {blocks}, threads, shared_sums, stream, a);
