@@ -1,6 +1,10 @@
 #include "device/device.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
@@ -10,6 +14,19 @@ namespace llamesh::device {
 namespace {
 
 Kind chosen = Kind::cpu;
+
+/// Physical memory, or what cgroup v2 leaves of it to this process.
+std::int64_t host_memory_bytes() {
+  std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream cgroup("/proc/self/cgroup");
+  for (std::string line; std::getline(cgroup, line);) {
+    if (!line.starts_with("0::")) continue;
+    std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
+    std::int64_t allowed = 0;  // the file holds "max" where nothing is limited
+    if (limit >> allowed) bytes = std::min(bytes, allowed);
+  }
+  return bytes;
+}
 
 std::size_t bytes_of(const Tensor& tensor) {
   expects(tensor.dense(), "a copy of a tensor with rows apart");
@@ -46,6 +63,10 @@ std::string visible_identities() {
 std::string description() {
   if (auto* simulation = Simulation::active()) return simulation->hardware().name;
   return chosen == Kind::cuda ? cuda::description() : "CPU";
+}
+
+std::int64_t memory_bytes() {
+  return kind() == Kind::cuda ? cuda::memory_bytes() : host_memory_bytes();
 }
 
 void upload(Stream& stream, const Tensor& to, const void* from) {

@@ -34,6 +34,9 @@ std::string visible_identities();
 /// "CPU", or name and memory of the GPU, or what is simulated.
 std::string description();
 
+/// Bytes of memory of the GPU, or of this machine, less where its cgroup allows less.
+std::int64_t memory_bytes();
+
 // Copies between host memory and dense tensors on the device of `stream`, after its work so far.
 
 /// To the tensor; the bytes of `from` may change when this returns.

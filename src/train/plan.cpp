@@ -7,8 +7,12 @@
 
 #include "checkpoint/state.hpp"
 #include "comm/device_mesh.hpp"
+#include "device/buffer.hpp"
+#include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
 #include "model/llama.hpp"
+#include "ops/gemm_rate.hpp"
+#include "ops/ops.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
@@ -79,11 +83,79 @@ class SimulatedRank {
   model::Batch batch_;
 };
 
+/// A product of the Trainer's measurement of this device before its first step, whose scratch
+/// stays.
+void multiply_as_measured(DType dtype) {
+  const auto kind = device::Simulation::current().hardware().kind;
+  const auto n = ops::measured_gemm_size(kind);
+  const device::Buffer buffer(3 * n * n * size_of(dtype), device::Counted::no);
+  const auto matrix = [&](std::int64_t i) {
+    return buffer.tensor(dtype, {n, n}, i * n * n * size_of(dtype));
+  };
+  ops::linear(device::compute_stream(), matrix(0), matrix(1), matrix(2), Accumulate::no);
+}
+
 /// Seconds of a collective of a few host values over all ranks.
 double exchange_seconds(const device::Hardware& hardware, const comm::Topology& topology) {
   const auto ranks = topology.node_of.size();
   const auto& link = topology.nodes > 1 ? hardware.between_nodes : hardware.within_node;
   return static_cast<double>(std::bit_width(ranks - 1)) * link.latency;
+}
+
+using BytesByAxis = std::map<std::string, std::int64_t>;
+
+BytesByAxis bytes_sent(const comm::DeviceMesh& mesh) {
+  BytesByAxis sent;
+  for (const auto* axis : mesh.all()) sent[axis->name] = axis->collectives->bytes_sent();
+  return sent;
+}
+
+/// What has been sent since `before`.
+void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, StepPlan& plan) {
+  for (const auto* axis : mesh.all()) {
+    if (axis->name.empty()) continue;  // a rank by itself
+    const auto bytes = axis->collectives->bytes_sent() - before.at(axis->name);
+    plan.traffic[axis->name] = bytes;
+    plan.traffic_between_nodes[axis->name] =
+        std::llround(axis->share_between_nodes * static_cast<double>(bytes));
+  }
+}
+
+void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
+  const auto& in = setup.inputs;
+  plan.tokens_per_second =
+      static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
+  plan.mfu = plan.tokens_per_second *
+             flops_per_token(in.model, *setup.table, in.data.sequence_length) /
+             (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
+}
+
+StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank) {
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
+  SimulatedRank simulated(setup, mesh);
+  const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
+  auto& meter = simulation.meter();
+  StepPlan plan;
+  plan.checkpoint_bytes = simulated.checkpoint_bytes();
+  for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
+    const double start = simulation.now();
+    const double exposed = simulation.exposed_seconds();
+    const auto sent = bytes_sent(mesh);
+    meter.start_interval();
+    simulation.host_waits(exchange);  // the number of tokens
+    simulated.passes();
+    plan.valley = meter.in_use();
+    plan.peak = meter.peak();
+    plan.at_peak = meter.by_use_at_peak();
+    simulation.host_waits(exchange);  // loss and norm
+    simulated.update();
+    plan.seconds = simulation.now() - start;
+    plan.exposed_seconds = simulation.exposed_seconds() - exposed;
+    record_traffic(mesh, sent, plan);
+  }
+  plan.host_bytes = simulation.host_meter().in_use();
+  record_speed(setup, simulation.hardware(), plan);
+  return plan;
 }
 
 }  // namespace
@@ -100,43 +172,52 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
 
 StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank) {
   device::Simulation simulation(hardware);
-  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
-  SimulatedRank simulated(setup, mesh);
-  const double exchange = exchange_seconds(hardware, setup.topology);
-  auto& meter = simulation.meter();
-  StepPlan plan;
-  plan.checkpoint_bytes = simulated.checkpoint_bytes();
-  for (int step = 1; step <= 2; ++step) {
-    const double start = simulation.now();
-    const double exposed = simulation.exposed_seconds();
-    std::map<std::string, std::int64_t> sent;
-    for (const auto* axis : mesh.all()) sent[axis->name] = axis->collectives->bytes_sent();
-    meter.start_interval();
-    simulation.host_waits(exchange);  // the number of tokens
-    simulated.passes();
-    plan.valley = meter.in_use();
-    plan.peak = meter.peak();
-    plan.at_peak = meter.by_use_at_peak();
-    simulation.host_waits(exchange);  // loss and norm
-    simulated.update();
-    plan.seconds = simulation.now() - start;
-    plan.exposed_seconds = simulation.exposed_seconds() - exposed;
-    for (const auto* axis : mesh.all()) {
-      if (axis->name.empty()) continue;  // a rank by itself
-      const auto bytes = axis->collectives->bytes_sent() - sent[axis->name];
-      plan.traffic[axis->name] = bytes;
-      plan.traffic_between_nodes[axis->name] =
-          std::llround(axis->share_between_nodes * static_cast<double>(bytes));
-    }
-  }
-  plan.host_bytes = simulation.host_meter().in_use();
-  const auto& in = setup.inputs;
-  plan.tokens_per_second =
-      static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
-  plan.mfu = plan.tokens_per_second *
-             flops_per_token(in.model, *setup.table, in.data.sequence_length) /
-             (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
-  return plan;
+  return simulate(simulation, setup, rank);
+}
+
+StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
+  device::Hardware hardware;
+  hardware.kind = device::kind();
+  hardware.threads = threads;
+  for (double* rate :
+       {&hardware.memory_bandwidth, &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+        &hardware.attention_forward_share, &hardware.attention_backward_share,
+        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *rate = 1;
+  device::Simulation simulation(hardware);
+  multiply_as_measured(setup.inputs.precision.parameters);
+  return simulate(simulation, setup, rank);
+}
+
+std::int64_t device_limit(const Setup& setup, int rank) {
+  const auto limit = setup.inputs.memory.device_limit;
+  if (limit > 0) return limit;
+  if (device::kind() == device::Kind::cuda) return device::memory_bytes();
+  const auto& hosts = setup.topology.host_of;
+  return device::memory_bytes() / std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
+}
+
+void check_memory(const comm::Communicator& world, const Setup& setup) {
+  comm::agree(world, [&] {
+    const auto threads = std::max(1, setup.inputs.train.threads);
+    const auto planned = plan_on_this_device(setup, world.rank(), threads);
+    const auto limit = device_limit(setup, world.rank());
+    validate(planned.peak <= limit,
+             "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}", planned.peak,
+             describe(planned.at_peak),
+             setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
+             limit, device::memory_advice());
+  });
+}
+
+std::string describe(const device::MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < bytes.size(); ++use)
+    if (bytes[use] >= 1 << 20 || (bytes[use] > 0 && text.empty()))
+      text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
+                          name_of(static_cast<device::MemoryUse>(use)),
+                          static_cast<double>(bytes[use]) / (1 << 20));
+  return text;
 }
 
 }  // namespace llamesh::train

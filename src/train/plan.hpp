@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "comm/communicator.hpp"
 #include "device/hardware.hpp"
 #include "device/memory_meter.hpp"
 #include "train/setup.hpp"
@@ -26,6 +27,9 @@ struct StepPlan {
   double mfu = 0;  ///< as in metrics.jsonl, over the data sheet's peak
 };
 
+/// "weights 3.7 MiB, gradients 3.7 MiB, ...", what is below a MiB left out.
+std::string describe(const device::MemoryByUse& bytes);
+
 /// The share of the hardware that one of `ranks` of a node gets: a GPU, or a part of a CPU node.
 device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 
@@ -33,5 +37,16 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 /// and optimizer as in Trainer. The second one counts, since pools grow in the first. Needs neither
 /// MPI nor data, and changes nothing of the process's own device. `hardware` is that of a rank.
 StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank = 0);
+
+/// The same on the device of this process, of which no rates are known: for memory and traffic.
+/// `threads` are those of the rank.
+StepPlan plan_on_this_device(const Setup& setup, int rank, int threads);
+
+/// What a rank may take: memory.device_limit, else the GPU's memory, or its part of the machine's.
+std::int64_t device_limit(const Setup& setup, int rank);
+
+/// Throws a user error with the numbers where a step of any rank would take more than
+/// device_limit(). Collective.
+void check_memory(const comm::Communicator& world, const Setup& setup);
 
 }  // namespace llamesh::train

@@ -136,7 +136,8 @@ TEST_P(TensorAxis, TakesWhatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxis,
                          testing::Combine(testing::Values(ResidualLayout::sequence,
-                                                          ResidualLayout::whole),
+                                                          ResidualLayout::whole,
+                                                          ResidualLayout::hidden),
                                           testing::Values(ActivationCheckpointing::none,
                                                           ActivationCheckpointing::selective,
                                                           ActivationCheckpointing::full),

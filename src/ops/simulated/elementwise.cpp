@@ -25,13 +25,21 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
 }
 
 void rms_norm(Stream& stream, const RmsNormCall& c) {
-  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.y, c.inverse_rms));
+  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.y, c.inverse_rms, c.row_sums));
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
   keep_cpu_scratch("rms_norm_backward", cpu::rms_norm_backward_scratch(c.x.rows(), c.x.cols()));
-  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw) +
+  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw, c.row_sums) +
                    if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw));
+}
+
+void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
+  move(stream, bytes_of(c.x, c.delta, c.sum, sums));
+}
+
+void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
+  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, sums));
 }
 
 void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
