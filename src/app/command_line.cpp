@@ -111,6 +111,9 @@ void CommandLine::add_plan() {
           "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
           "GB/s of a checkpoint's writes (default 10)")
       ->check(CLI::PositiveNumber);
+  command->add_flag("--sweep", to.sweep,
+                    "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
+                    "tokens/s; what OVERRIDES set stays");
   add_json(command, to.output);
   add_examples(command,
                {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",
@@ -169,17 +172,21 @@ void CommandLine::add_models() {
                          "mpirun -n 8 llamesh convert --from hf:FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
 
-  const auto add_model = [](CLI::App* to, auto& arguments) {
+  const auto add_model = [](CLI::App* to, auto& arguments, const char* tensor_parallel_size) {
     to->add_option("MODEL", arguments.model,
                    "A checkpoint, a run folder (its newest good one), or a Hugging Face folder")
         ->required();
     to->add_option("--tokenizer", arguments.tokenizer, "Another than the model's own");
     to->add_option("--dtype", arguments.dtype,
                    "Of the weights in memory: fp32 (the default), bf16");
+    to->add_option("--tensor-parallel-size", arguments.tensor_parallel_size, tensor_parallel_size)
+        ->check(CLI::Range(1, 1 << 20));
     add_device(to, arguments.device);
   };
-  command = cli_.add_subcommand("generate", "Continue a prompt with a trained model");
-  add_model(command, generate_);
+  command =
+      cli_.add_subcommand("generate", "Continue a prompt with a trained model (also under mpirun)");
+  add_model(command, generate_,
+            "Ranks among which each matrix is cut: all that are started (the default)");
   command->add_option("--prompt", generate_.prompt, "Text to continue");
   command->add_option("--prompt-file", generate_.prompt_file, "The same from a file");
   command->add_option("--max-tokens", generate_.max_tokens, "At most (default 128)");
@@ -191,11 +198,12 @@ void CommandLine::add_models() {
   command->add_option("--seed", sampling.seed, "Of the choices (default 0)");
   add_examples(command,
                {"llamesh generate runs/tiny --prompt \"In the beginning\"",
-                "llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7 --seed 1"});
+                "mpirun -n 4 llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7"});
   runs(command, [this] { return generate(generate_); });
 
   command = cli_.add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
-  add_model(command, evaluate_);
+  add_model(command, evaluate_,
+            "Ranks among which each matrix is cut (default 1); such groups share the sequences");
   command
       ->add_option("FILES", evaluate_.files, "Text, .jsonl or .json, or token files with --tokens")
       ->required();
@@ -208,7 +216,7 @@ void CommandLine::add_models() {
   add_json(command, evaluate_.output);
   add_examples(command,
                {"llamesh evaluate runs/tiny inputs/text/tiny.txt --sequence-length 64",
-                "mpirun -n 4 llamesh evaluate hf:FOLDER ids.bin --token-dtype uint16 --json"});
+                "mpirun -n 4 llamesh evaluate hf:FOLDER FILE --tensor-parallel-size 2 --json"});
   runs(command, [this] { return evaluate(evaluate_); });
 }
 

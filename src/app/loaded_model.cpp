@@ -14,11 +14,20 @@
 #include "core/error.hpp"
 #include "device/staging.hpp"
 #include "ops/ops.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 
 namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// The table of a rank's part of a model whose matrices are cut among `ranks`.
+model::ParameterTable divided_table(const model::LlamaConfig& config, int ranks) {
+  const auto part = config.divided_among(ranks);
+  validate(config.hidden_size % ranks == 0, "model.hidden_size {} cannot be divided among {} ranks",
+           config.hidden_size, ranks);
+  return model::parameter_table(part);
+}
 
 }  // namespace
 
@@ -54,18 +63,23 @@ LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
   return shape;
 }
 
-LoadedModel::LoadedModel(const std::string& path, DType dtype)
-    : LoadedModel(path, dtype, shape_of(path)) {}
+LoadedModel::LoadedModel(const std::string& path, DType dtype, const comm::ParallelDims& dims,
+                         int rank)
+    : LoadedModel(path, dtype, shape_of(path), dims, rank) {}
 
-LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape)
+LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
+                         const comm::ParallelDims& dims, int rank)
     : config(shape.config),
       table(model::parameter_table(config)),
-      weights(table, dtype),
+      table_of_part(divided_table(config, dims.group_size(dims.tensor()))),
+      weights(table_of_part, dtype),
       data(std::move(shape.data)) {
-  load(path);
+  load(path, dims, rank);
 }
 
-void LoadedModel::load(const std::string& path) {
+void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, int rank) {
+  const auto mesh = sharding::tensor_axis_for(config.num_key_value_heads, dims);
+  const auto placements = sharding::tensor_parallel_placements(table, mesh, {});
   const auto source = open_tensors(checkpoint::locate(path));
   std::map<std::string, const TensorSource::Entry*> entries;
   for (const auto& entry : source->entries()) entries[entry.name] = &entry;
@@ -80,10 +94,12 @@ void LoadedModel::load(const std::string& path) {
     validate(found->second->shape == parameter.shape, "{}: {} is ({}), but the model needs ({})",
              path, parameter.name, fmt::join(found->second->shape, ", "),
              fmt::join(parameter.shape, ", "));
-    auto values = source->load(*found->second);
+    const auto part = sharding::part(placements[i], mesh, parameter,
+                                     sharding::part_of(placements[i], mesh, rank));
+    auto values = source->load(*found->second, part);
     const auto to = weights.values(static_cast<model::ParameterId>(i));
-    const Tensor host(values.data(), DType::f32, {parameter.numel()});
-    ops::copy(stream, to.reshape({parameter.numel()}), staging.reachable(stream, host));
+    const Tensor host(values.data(), DType::f32, {part.numel()});
+    ops::copy(stream, to.reshape({part.numel()}), staging.reachable(stream, host));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "comm/parallel_dims.hpp"
 #include "data/data_options.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/llama_config.hpp"
@@ -13,17 +14,21 @@ namespace llamesh::app {
 /// newest good checkpoint. By one process. Throws a user error when it is neither.
 std::string model_path(const std::string& name);
 
-/// A model as `generate` and `evaluate` use it: all of its weights on this process's device.
+/// A model as `generate` and `evaluate` use it: on this process's device all of its weights, or
+/// this rank's part of each.
 struct LoadedModel {
   model::LlamaConfig config;  ///< resolved
   model::ParameterTable table;
-  model::FrozenWeights weights;
+  model::ParameterTable table_of_part;  ///< with the shapes of this rank's parts
+  model::FrozenWeights weights;         ///< of these
   /// Of its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
 
-  /// `path` is what model_path() gives. Takes the weights in `dtype`, and for a while the largest
-  /// tensor in fp32 in addition. Throws a user error that names what is missing or does not fit.
-  LoadedModel(const std::string& path, DType dtype);
+  /// `path` is what model_path() gives. Takes the weights in `dtype`, cut along the tensor axis of
+  /// `dims`, and for a while the part of the largest tensor in fp32 in addition. Throws a user
+  /// error that names what is missing, does not fit or cannot be divided.
+  LoadedModel(const std::string& path, DType dtype, const comm::ParallelDims& dims = {},
+              int rank = 0);
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 
@@ -33,8 +38,9 @@ struct LoadedModel {
     data::DataOptions data;
   };
   static Shape shape_of(const std::string& path);
-  LoadedModel(const std::string& path, DType dtype, Shape shape);
-  void load(const std::string& path);
+  LoadedModel(const std::string& path, DType dtype, Shape shape, const comm::ParallelDims& dims,
+              int rank);
+  void load(const std::string& path, const comm::ParallelDims& dims, int rank);
 };
 
 /// The tokenizer that was asked for, or else the model's own, for tokenizer::open_tokenizer. Throws

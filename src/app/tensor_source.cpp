@@ -1,7 +1,7 @@
 #include "app/tensor_source.hpp"
 
-#include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
@@ -13,6 +13,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The elements of a part of a tensor, by read(begin, values) of those that follow one another from
+/// `begin` on.
+template <class Read>
+std::vector<float> load_runs(const TensorSource::Entry& entry, const Box& part, const Read& read) {
+  std::vector<float> all(static_cast<std::size_t>(part.numel()));
+  for_each_run(entry.shape, {part, 0, part.numel()},
+               [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+                 read(begin, std::span(all).subspan(static_cast<std::size_t>(at),
+                                                    static_cast<std::size_t>(count)));
+               });
+  return all;
+}
+
 class Checkpoint final : public TensorSource {
  public:
   explicit Checkpoint(const fs::path& path)
@@ -20,14 +33,10 @@ class Checkpoint final : public TensorSource {
     for (const auto& d : manifest_.datasets) entries_.push_back({d.path, "F32", d.shape});
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry) const override {
-    const auto& dataset = *manifest_.find(entry.name);
-    std::vector<float> all(static_cast<std::size_t>(dataset.numel()));
-    checkpoint::for_each_range(path_, dataset,
-                               [&](std::int64_t begin, std::span<const float> values) {
-                                 std::ranges::copy(values, all.begin() + begin);
-                               });
-    return all;
+  std::vector<float> load(const Entry& entry, const Box& part) const override {
+    std::vector<float> values(static_cast<std::size_t>(part.numel()));
+    checkpoint::read_part(path_, *manifest_.find(entry.name), part, values);
+    return values;
   }
   bool has_groups() const override { return true; }
 
@@ -46,10 +55,10 @@ class HfFolder final : public TensorSource {
     }
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry) const override {
-    std::vector<float> all(static_cast<std::size_t>(weights_.tensor(entry.name).numel()));
-    weights_.read(entry.name, 0, all);
-    return all;
+  std::vector<float> load(const Entry& entry, const Box& part) const override {
+    return load_runs(entry, part, [&](std::int64_t begin, std::span<float> values) {
+      weights_.read(entry.name, begin, values);
+    });
   }
 
  private:
@@ -64,11 +73,11 @@ class OneFile final : public TensorSource {
       entries_.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry) const override {
+  std::vector<float> load(const Entry& entry, const Box& part) const override {
     const auto& tensor = *file_.find(entry.name);
-    std::vector<float> all(static_cast<std::size_t>(tensor.numel()));
-    file_.read(tensor, 0, all);
-    return all;
+    return load_runs(entry, part, [&](std::int64_t begin, std::span<float> values) {
+      file_.read(tensor, begin, values);
+    });
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/location.hpp"
+#include "core/box.hpp"
 
 namespace llamesh::app {
 
@@ -20,8 +21,11 @@ class TensorSource {
 
   virtual ~TensorSource() = default;
   virtual const std::vector<Entry>& entries() const = 0;
-  /// All elements of an entry, verified by checksums where there are any.
-  virtual std::vector<float> load(const Entry& entry) const = 0;
+  /// The elements of a part of an entry, verified by checksums where there are any. Takes no memory
+  /// for the others.
+  virtual std::vector<float> load(const Entry& entry, const Box& part) const = 0;
+  /// All elements of an entry.
+  std::vector<float> load(const Entry& entry) const { return load(entry, Box::whole(entry.shape)); }
   /// A checkpoint has other tensors besides the model's, and its groups in front of names.
   virtual bool has_groups() const { return false; }
 };

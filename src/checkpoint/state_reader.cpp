@@ -183,6 +183,24 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
   verify_written(checkpoint, manifest, world);
 }
 
+void read_part(const std::filesystem::path& checkpoint, const DatasetEntry& entry, const Box& part,
+               std::span<float> values) {
+  const auto file = h5::File::open(checkpoint / state_name);
+  const auto dataset = open_dataset(file, entry);
+  const BoxRange wanted{part, 0, part.numel()};
+  std::vector<float> read;
+  for (const auto& s : entry.segments) {
+    const auto stored = entry.range(s);
+    if (!shares_rows(stored, wanted)) continue;
+    read.resize(static_cast<std::size_t>(s.count));
+    dataset.read(stored.box, stored.begin, read);
+    check_segment(entry, s, read);
+    for_each_shared(stored, wanted, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      std::copy_n(read.begin() + from, count, values.begin() + to);
+    });
+  }
+}
+
 void for_each_range(const std::filesystem::path& checkpoint, const DatasetEntry& entry,
                     const std::function<void(std::int64_t, std::span<const float>)>& visit) {
   const auto file = h5::File::open(checkpoint / state_name);

@@ -48,6 +48,11 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
 std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
                                      std::string_view group = "");
 
+/// The elements of a part of a dataset, in the part's own order. The hash of every segment that has
+/// some of them is checked; the others are not read. By one process, without MPI.
+void read_part(const std::filesystem::path& checkpoint, const DatasetEntry& entry, const Box& part,
+               std::span<float> values);
+
 /// One whole dataset, its hashes checked: visit(begin, values) for ranges of its elements, each of
 /// them once, in order unless it was cut into parts.
 void for_each_range(const std::filesystem::path& checkpoint, const DatasetEntry& entry,

@@ -12,12 +12,6 @@
 // D hidden, K kv heads, E head dim, V vocabulary
 
 namespace llamesh::model {
-namespace {
-
-constexpr std::int64_t largest_chunk = 512;  // of a prompt's tokens that go through together
-
-}  // namespace
-
 Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
                  std::int64_t positions, DType dtype, TensorParallel& tensor)
     : tensor_(tensor),

@@ -17,6 +17,8 @@ namespace llamesh::model {
 /// that a new token costs one pass of one token.
 class Decoder {
  public:
+  static constexpr std::int64_t largest_chunk = 512;  ///< of a prompt's tokens go through together
+
   /// `config` is resolved; up to `positions` tokens can be fed. `table`, `weights` and `tensor` are
   /// borrowed; activations and the cache are of `dtype`, that of the weights.
   Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,

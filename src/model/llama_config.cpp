@@ -26,8 +26,9 @@ std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
 
 std::int64_t divided(const char* key, std::int64_t number, std::int64_t ranks) {
   validate(number % ranks == 0,
-           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor); {} would do", key,
-           number, ranks, nearest_divisors(number, ranks));
+           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
+           "--tensor-parallel-size); {} would do",
+           key, number, ranks, nearest_divisors(number, ranks));
   return number / ranks;
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <utility>
 
 #include "checkpoint/state.hpp"
 #include "comm/device_mesh.hpp"
@@ -24,9 +25,9 @@ namespace {
 /// What a Trainer has of the engine, on the current simulated device.
 class SimulatedRank {
  public:
-  SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh)
+  SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
       : in_(setup.inputs),
-        micro_batches_(setup.micro_batches),
+        micro_batches_(micro_batches),
         state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name)),
         fsdp_(state_, mesh, in_.sharding, in_.precision),
         tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
@@ -130,9 +131,11 @@ void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan
              (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
 }
 
-StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank) {
+/// Without the rates that record_speed() gives.
+StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
+                  std::int64_t micro_batches) {
   comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
-  SimulatedRank simulated(setup, mesh);
+  SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
   auto& meter = simulation.meter();
   StepPlan plan;
@@ -154,7 +157,18 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank) 
     record_traffic(mesh, sent, plan);
   }
   plan.host_bytes = simulation.host_meter().in_use();
-  record_speed(setup, simulation.hardware(), plan);
+  return plan;
+}
+
+/// `plan` with `more` further micro-batches, each of which adds what the last one has added to
+/// `shorter`.
+StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
+  const auto times = static_cast<double>(more);
+  plan.seconds += times * (plan.seconds - shorter.seconds);
+  plan.exposed_seconds += times * (plan.exposed_seconds - shorter.exposed_seconds);
+  for (auto& [axis, bytes] : plan.traffic) bytes += more * (bytes - shorter.traffic.at(axis));
+  for (auto& [axis, bytes] : plan.traffic_between_nodes)
+    bytes += more * (bytes - shorter.traffic_between_nodes.at(axis));
   return plan;
 }
 
@@ -170,9 +184,19 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   return hardware;
 }
 
-StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank) {
-  device::Simulation simulation(hardware);
-  return simulate(simulation, setup, rank);
+StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank,
+                   std::int64_t most) {
+  expects(most >= 2, "a step of {} micro-batches to extend", most);
+  const auto of = [&](std::int64_t micro_batches) {
+    device::Simulation simulation(hardware);
+    return simulate(simulation, setup, rank, micro_batches);
+  };
+  const auto taken = std::min(setup.micro_batches, most);
+  auto plan = of(taken);
+  if (taken < setup.micro_batches)
+    plan = extended(std::move(plan), of(taken - 1), setup.micro_batches - taken);
+  record_speed(setup, hardware, plan);
+  return plan;
 }
 
 StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
@@ -186,7 +210,7 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
     *rate = 1;
   device::Simulation simulation(hardware);
   multiply_as_measured(setup.inputs.precision.parameters);
-  return simulate(simulation, setup, rank);
+  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4));
 }
 
 std::int64_t device_limit(const Setup& setup, int rank) {

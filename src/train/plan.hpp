@@ -35,10 +35,12 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 
 /// Takes two steps of `rank` on a simulated device by the engine itself: sharded state, Fsdp, model
 /// and optimizer as in Trainer. The second one counts, since pools grow in the first. Needs neither
-/// MPI nor data, and changes nothing of the process's own device. `hardware` is that of a rank.
-StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank = 0);
+/// MPI nor data, and changes nothing of the process's own device. `hardware` is that of a rank. Of
+/// more than `most` micro-batches the others are counted like the last of these.
+StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank = 0,
+                   std::int64_t most = 4);
 
-/// The same on the device of this process, of which no rates are known: for memory and traffic.
+/// The memory of a step on the device of this process, of which no rates are known.
 /// `threads` are those of the rank.
 StepPlan plan_on_this_device(const Setup& setup, int rank, int threads);
 

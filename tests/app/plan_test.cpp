@@ -4,7 +4,11 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.hpp"
+#include "comm/topology.hpp"
+#include "config/hardware.hpp"
+#include "config/inputs.hpp"
 #include "error_of.hpp"
+#include "train/plan.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -74,6 +78,21 @@ TEST(Plan, FasterLinksExposeLess) {
   EXPECT_EQ(far.at("peak_bytes"), near.at("peak_bytes"));
 }
 
+TEST(Plan, ManyMicroBatchesTakeWhatTheirLastOnesTake) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  const auto inputs = config::load_inputs(
+      arguments.inputs, {"train.global_batch=96", "sharding.strategy=hybrid_shard"});
+  const auto setup = train::plan_setup(inputs, comm::planned_topology(16, 8, 0));
+  ASSERT_EQ(setup.micro_batches, 6);
+  const auto hardware = config::load_hardware("a100-80");
+  const auto counted = train::plan_step(setup, hardware);
+  const auto taken = train::plan_step(setup, hardware, 0, 6);
+  EXPECT_EQ(counted.traffic, taken.traffic);
+  EXPECT_EQ(counted.peak, taken.peak);
+  EXPECT_NEAR(counted.seconds, taken.seconds, 1e-6 * taken.seconds);
+  EXPECT_NEAR(counted.exposed_seconds, taken.exposed_seconds, 1e-6 * taken.seconds);
+}
+
 TEST(Plan, ReturnsOneWhereItDoesNotFit) {
   auto arguments = cluster("llama3-8b-1x8", 8);
   arguments.hardware = "a100-40";
@@ -91,6 +110,35 @@ TEST(Plan, RanksThatDoNotDivideAreRefusedWithTheNumbers) {
   arguments = cluster("llama3-8b-1x8", 12);
   arguments.overrides = {"sharding.strategy=hybrid_shard"};
   EXPECT_NE(test::error_of([&] { plan(arguments); }), "");
+}
+
+TEST(Plan, SweepSortsWhatFitsByTokensPerSecond) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.sweep = true;
+  const auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  const auto& rows = json.at("fitting");
+  EXPECT_GT(rows.size(), 20U);
+  const auto limit = printed(cluster("llama3-8b-1x8", 8)).json.at("device_bytes").get<double>();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_LE(rows[i].at("peak_bytes"), limit);
+    const auto& faster = rows[i == 0 ? 0 : i - 1];
+    EXPECT_LE(rows[i].at("tokens_per_second"), faster.at("tokens_per_second"));
+  }
+  arguments.overrides = {"train.micro_batch=2", "sharding.strategy=shard_grad_op"};
+  for (const auto& row : printed(arguments).json.at("fitting")) {
+    EXPECT_EQ(row.at("micro_batch"), 2);
+    EXPECT_EQ(row.at("strategy"), "shard_grad_op");
+  }
+}
+
+TEST(Plan, SweepOfAModelThatFitsNowhereSaysTheLeastAndTheWayOut) {
+  auto arguments = cluster("llama3.1-405b-128x8", 8);
+  arguments.sweep = true;
+  const auto error = test::error_of([&] { plan(arguments); });
+  EXPECT_NE(error.find("nothing fits into h100 on 8 ranks: the least is"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find("use more ranks"), std::string::npos);
 }
 
 }  // namespace

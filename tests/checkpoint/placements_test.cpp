@@ -83,6 +83,36 @@ TEST(Placements, TheDatasetsAreTheSameWhateverWroteThem) {
   }
 }
 
+TEST(Placements, APartOfADatasetIsReadFromAny) {
+  for (const auto& job : jobs()) {
+    const Folder folder;
+    job.fill(3);
+    const auto path = Store(folder.path(), {}, world()).save(job.state(), progress(5));
+    if (world().rank() != 0) continue;
+    for (const auto& entry : checkpoint::read_manifest(path).datasets) {
+      std::vector<float> all(static_cast<std::size_t>(entry.numel()));
+      checkpoint::read_part(path, entry, Box::whole(entry.shape), all);
+      for (std::size_t d = 0; d < entry.shape.size(); ++d) {
+        Box part = Box::whole(entry.shape);
+        part.shape[d] /= 2;
+        part.begin[d] = part.shape[d];
+        std::vector<float> values(static_cast<std::size_t>(part.numel()));
+        checkpoint::read_part(path, entry, part, values);
+        for_each_run(entry.shape, {part, 0, part.numel()},
+                     [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+                       EXPECT_TRUE(std::equal(all.begin() + begin, all.begin() + begin + count,
+                                              values.begin() + at))
+                           << entry.path << " by dim " << d;
+                     });
+      }
+      checkpoint::for_each_range(path, entry, [&](std::int64_t begin, std::span<const float> run) {
+        EXPECT_TRUE(std::ranges::equal(
+            run, std::span(all).subspan(static_cast<std::size_t>(begin), run.size())));
+      });
+    }
+  }
+}
+
 TEST(Placements, OnlyCutDatasetsNeedTheNewFormat) {
   const auto all = jobs();
   EXPECT_EQ(checkpoint::version_of(checkpoint::datasets_of(all[0].state())), 1);

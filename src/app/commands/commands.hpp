@@ -35,6 +35,7 @@ struct PlanArguments {
   int ranks_per_node = 0;         ///< 0: all on one node
   std::string hardware = "h100";  ///< a built-in name, or a file
   double storage_rate = 10e9;     ///< bytes/s at which a checkpoint is written
+  bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
   Output output = Output::text;
 };
 /// `llamesh plan`: memory, traffic and time of a step of a launch, before there is one. No MPI, GPU
@@ -59,9 +60,11 @@ struct GenerateArguments {
   std::string dtype = "fp32";
   std::string device = "auto";  ///< as of train
   std::int64_t max_tokens = 128;
+  std::int64_t tensor_parallel_size = 0;  ///< ranks that hold the model together; 0: all
   model::SamplingOptions sampling;
 };
-/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token.
+/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. One
+/// process runs without MPI; several ranks hold the model together.
 int generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
@@ -71,13 +74,14 @@ struct EvaluateArguments {
   std::string dtype = "fp32";
   std::string device = "auto";  ///< as of train
   std::int64_t sequence_length = 512;
-  bool tokens = false;      ///< the files hold token ids
+  std::int64_t tensor_parallel_size = 1;  ///< ranks that hold a model together
+  bool tokens = false;                    ///< the files hold token ids
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
   Output output = Output::text;
 };
 /// The mean loss, the perplexity and, for text, the bits per byte of a model over files, cut into
 /// sequences as a run's validation data are, with a document mask if the model's run had one. Under
-/// mpirun the ranks share the sequences.
+/// mpirun the ranks, or groups of them that hold a model together, share the sequences.
 int evaluate(const EvaluateArguments& arguments);
 
 struct TokenizeArguments {

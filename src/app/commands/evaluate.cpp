@@ -10,6 +10,7 @@
 
 #include "app/json_output.hpp"
 #include "app/loaded_model.hpp"
+#include "app/model_mesh.hpp"
 #include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
@@ -32,10 +33,18 @@ struct Sum {
   std::int64_t tokens = 0;  ///< predicted
 };
 
+/// The rows of the residual stream are divided among the ranks of a group where they can be.
+sharding::ResidualLayout residual_of(std::int64_t sequence_length, int tensor_size) {
+  using enum sharding::ResidualLayout;
+  return sequence_length % tensor_size == 0 ? sequence : whole;
+}
+
 Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType dtype,
-                   std::int64_t sequence_length, const comm::Communicator& world) {
+                   std::int64_t sequence_length, const comm::Communicator& world, ModelMesh& mesh) {
   data::TokenBatch batch(1, sequence_length);
-  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype);
+  const auto tensor = mesh.tensor_parallel(
+      model.config, residual_of(sequence_length, mesh.tensor_size()), sequence_length, dtype);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor);
   device::Staging tokens, targets, document_starts;
   const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();
@@ -147,8 +156,8 @@ int evaluate(const EvaluateArguments& arguments) {
   const auto& world = session.world();
   use_device(world, arguments.device);
   device::advise_on_memory(
-      "the weights, all on each rank, take half of it with --dtype bf16; the rest grows with "
-      "--sequence-length");
+      "the weights take half of it with --dtype bf16, or are divided among N ranks with "
+      "--tensor-parallel-size N; the rest grows with --sequence-length");
   DType dtype = DType::f32;
   std::unique_ptr<LoadedModel> model;
   std::optional<data::TokenStream> stream;
@@ -162,25 +171,27 @@ int evaluate(const EvaluateArguments& arguments) {
              "--dtype is that of the weights; did you mean --token-dtype {}?", arguments.dtype);
     dtype = dtype_of_argument(arguments.dtype);
   });
+  ModelMesh mesh(world, arguments.tensor_parallel_size);
   const auto path = comm::on_rank_0(world, [&] { return model_path(arguments.model); });
   comm::agree(world, [&] {
-    model = std::make_unique<LoadedModel>(path, dtype);
+    model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), world.rank());
     options = options_for(arguments, *model);
   });
   stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
   comm::agree(world, [&] {
     data.emplace(*stream,
                  data::BatchPartition{.sequence_length = arguments.sequence_length,
-                                      .rank = world.rank(),
-                                      .ranks = world.size()},
+                                      .rank = mesh.group(),
+                                      .ranks = mesh.groups()},
                  0);
   });
   Sum sum;
   run_or_abort([&] {
     train::set_threads(0, world);
     train::choose_bf16_products(world, dtype);
-    const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world);
-    sum = {world.sum(mine.nats), world.sum(mine.tokens)};
+    const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world, mesh);
+    const auto& groups = mesh.data_group();
+    sum = {groups.sum(mine.nats), groups.sum(mine.tokens)};
   });
   if (world.rank() == 0) print_result(arguments, options, *stream, sum);
   return 0;

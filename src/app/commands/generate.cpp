@@ -2,17 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
+#include <optional>
 
 #include "app/loaded_model.hpp"
+#include "app/model_mesh.hpp"
 #include "app/program.hpp"
+#include "comm/launch.hpp"
+#include "comm/session.hpp"
+#include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
 #include "tokenizer/tokenizer.hpp"
+#include "train/bf16_product_choice.hpp"
+#include "train/threads.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -36,60 +47,160 @@ std::string prompt_of(const GenerateArguments& arguments) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-}  // namespace
+/// How many ranks were started together. A shell in a Slurm allocation of several tasks is one.
+int started_ranks() {
+  const auto launch = comm::detect_launch(std::getenv);
+  return launch.variable == "SLURM_NTASKS" ? 1 : std::max(1, launch.ranks);
+}
 
-int generate(const GenerateArguments& arguments) {
+/// This process alone, without MPI, or all ranks that were started.
+class Ranks {
+ public:
+  explicit Ranks(int count) : count_(count) {
+    if (count == 1) return;
+    session_.emplace();
+    setup_logging();
+  }
+
+  int count() const { return count_; }
+  bool prints() const { return !session_ || world().rank() == 0; }
+  void agree(const std::function<void()>& phase) const {
+    session_ ? comm::agree(world(), phase) : phase();
+  }
+  std::string on_rank_0(const std::function<std::string()>& phase) const {
+    return session_ ? comm::on_rank_0(world(), phase) : phase();
+  }
+  /// For work in which the ranks are in collectives.
+  void run(const std::function<void()>& work) const { session_ ? run_or_abort(work) : work(); }
+
+  void choose_device(const std::string& choice) const {
+    session_ ? use_device(world(), choice) : use_single_device(choice);
+  }
+  void choose_threads_and_products(DType dtype) const {
+    if (session_) {
+      train::set_threads(0, world());
+      train::choose_bf16_products(world(), dtype);
+    } else if (dtype == DType::bf16) {
+      use_faster_bf16_products();
+    }
+  }
+  ModelMesh mesh() const { return session_ ? ModelMesh(world(), count_) : ModelMesh(); }
+
+ private:
+  const comm::Communicator& world() const { return session_->world(); }
+
+  int count_;
+  std::optional<comm::MpiSession> session_;
+};
+
+void check(const GenerateArguments& arguments, int ranks) {
   constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
   validate(arguments.max_tokens >= 1 && arguments.max_tokens <= most_tokens,
            "--max-tokens is {}; give 1 to {}", arguments.max_tokens, most_tokens);
-  const auto prompt = prompt_of(arguments);
-  use_single_device(arguments.device);
-  device::advise_on_memory(
-      "the weights take half of it with --dtype bf16, the rest grows with the prompt and "
-      "--max-tokens");
-  const DType dtype = dtype_of_argument(arguments.dtype);
-  if (dtype == DType::bf16) use_faster_bf16_products();
-  model::TokenSampler sampler(arguments.sampling);
-  LoadedModel model(model_path(arguments.model), dtype);
-  const auto tokenizer = tokenizer::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
+  const auto asked = arguments.tensor_parallel_size;
+  validate(asked == 0 || asked == ranks,
+           "--tensor-parallel-size is {} but {} {} started; all of them hold the model together: "
+           "start {}, e.g. by mpirun -n {}",
+           asked, ranks, ranks == 1 ? "rank was" : "ranks were", asked, asked);
+}
+
+/// What a text is made from.
+struct Start {
+  std::unique_ptr<LoadedModel> model;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::vector<std::int32_t> encoded;  ///< the prompt
+  std::vector<std::int32_t> tokens;   ///< the same behind the tokenizer's prefix
+};
+
+Start load(const GenerateArguments& arguments, const std::string& path, const std::string& prompt,
+           DType dtype, const ModelMesh& mesh) {
+  Start start;
+  start.model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), mesh.rank());
+  const auto& model = *start.model;
+  start.tokenizer = tokenizer::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
   validate(
-      tokenizer->vocab_size() <= model.config.vocab_size,
+      start.tokenizer->vocab_size() <= model.config.vocab_size,
       "the tokenizer has {} ids and the model {}: they do not belong together; name the model's "
       "own with --tokenizer",
-      tokenizer->vocab_size(), model.config.vocab_size);
+      start.tokenizer->vocab_size(), model.config.vocab_size);
+  start.tokens = start.tokenizer->prefix_ids();
+  start.encoded = start.tokenizer->encode(prompt);
+  start.tokens.insert(start.tokens.end(), start.encoded.begin(), start.encoded.end());
+  validate(!start.tokens.empty(),
+           "the prompt is empty, and the tokenizer has no sign for a beginning");
+  return start;
+}
 
-  auto tokens = tokenizer->prefix_ids();
-  const auto encoded = tokenizer->encode(prompt);
-  tokens.insert(tokens.end(), encoded.begin(), encoded.end());
-  validate(!tokens.empty(), "the prompt is empty, and the tokenizer has no sign for a beginning");
-  model::Decoder decoder(model.config, model.table, model.weights,
-                         std::ssize(tokens) + arguments.max_tokens, dtype);
-  print_now(prompt);
-  tokenizer::TextStream text(*tokenizer);
+void print_rates(std::int64_t prompt_tokens, double prompt_seconds, std::int64_t passes,
+                 double seconds, double bytes) {
+  const auto count = static_cast<double>(passes);
+  fmt::print(stderr, "{} prompt tokens in {:.2f} s, then {:.1f} tokens/s: {:.1f} GB/s of weights\n",
+             prompt_tokens, prompt_seconds, count / seconds, count * bytes / seconds * 1e-9);
+}
+
+/// Every rank makes the same text, from the same logits, and one prints it.
+void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::Decoder& decoder,
+                const Start& from, model::TokenSampler& sampler) {
+  const auto& tokenizer = *from.tokenizer;
+  const auto print = [&](const std::string& text) {
+    if (ranks.prints()) print_now(text);
+  };
+  tokenizer::TextStream text(tokenizer);
   // The prompt is printed as given, not as decoded, but decoding of what follows starts within it.
-  for (const auto id : encoded) text.push(id);
+  for (const auto id : from.encoded) text.push(id);
   const auto start = Clock::now();
   // Ids beyond the tokenizer's are padding of the vocabulary.
-  const auto known = static_cast<std::size_t>(tokenizer->vocab_size());
-  auto logits = decoder.feed(tokens);
+  const auto known = static_cast<std::size_t>(tokenizer.vocab_size());
+  auto logits = decoder.feed(from.tokens);
   const double prompt_seconds = seconds_since(start);
   std::int64_t made = 0;
   while (made < arguments.max_tokens) {
     const auto id = sampler.choose(logits.first(known));
     ++made;
-    if (id == tokenizer->eos()) break;
-    print_now(text.push(id));
+    if (id == tokenizer.eos()) break;
+    print(text.push(id));
     if (made < arguments.max_tokens) logits = decoder.feed({&id, 1});
   }
-  print_now(text.finish() + "\n");
+  print(text.finish() + "\n");
   // The first token is from the prompt's forward pass.
-  const double seconds = seconds_since(start) - prompt_seconds;
-  const auto passes = static_cast<double>(made - 1);
-  if (made > 1)
-    fmt::print(stderr,
-               "{} prompt tokens in {:.2f} s, then {:.1f} tokens/s: {:.1f} GB/s of weights\n",
-               tokens.size(), prompt_seconds, passes / seconds,
-               passes * static_cast<double>(model.weights.bytes()) / seconds * 1e-9);
+  if (made > 1 && ranks.prints())
+    print_rates(std::ssize(from.tokens), prompt_seconds, made - 1,
+                seconds_since(start) - prompt_seconds,
+                static_cast<double>(from.model->weights.bytes()) * ranks.count());
+}
+
+}  // namespace
+
+int generate(const GenerateArguments& arguments) {
+  const Ranks ranks(started_ranks());
+  ranks.agree([&] { check(arguments, ranks.count()); });
+  const auto prompt = ranks.on_rank_0([&] { return prompt_of(arguments); });
+  ranks.choose_device(arguments.device);
+  device::advise_on_memory(
+      "the weights take half of it with --dtype bf16, or are divided among N ranks by mpirun -n N; "
+      "the rest grows with the prompt and --max-tokens");
+  DType dtype = DType::f32;
+  std::optional<model::TokenSampler> sampler;
+  ranks.agree([&] {
+    dtype = dtype_of_argument(arguments.dtype);
+    sampler.emplace(arguments.sampling);
+  });
+  ranks.choose_threads_and_products(dtype);
+  auto mesh = ranks.mesh();
+  const auto path = ranks.on_rank_0([&] { return model_path(arguments.model); });
+  Start start;
+  ranks.agree([&] { start = load(arguments, path, prompt, dtype, mesh); });
+  ranks.run([&] {
+    const auto& model = *start.model;
+    const auto positions = std::ssize(start.tokens) + arguments.max_tokens;
+    const auto tensor =
+        mesh.tensor_parallel(model.config, sharding::ResidualLayout::whole,
+                             std::min(positions, model::Decoder::largest_chunk), dtype);
+    model::Decoder decoder(model.config, model.table, start.model->weights, positions, dtype,
+                           *tensor);
+    if (ranks.prints()) print_now(prompt);
+    write_text(arguments, ranks, decoder, start, *sampler);
+  });
   return 0;
 }
 

@@ -1,42 +1,12 @@
-#include "train/plan.hpp"
-
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
 #include "app/json_output.hpp"
-#include "comm/topology.hpp"
-#include "config/hardware.hpp"
+#include "app/planned_launch.hpp"
 #include "config/inputs.hpp"
-#include "sharding/compile_spec.hpp"
 
 namespace llamesh::app {
 namespace {
-
-double gibibytes(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 30);
-}
-
-/// The planned launch: what it runs on, and what a rank of it takes.
-struct Planned {
-  train::Setup setup;
-  device::Hardware hardware;  ///< of a rank
-  train::StepPlan step;
-
-  bool fits() const { return static_cast<double>(step.peak) <= hardware.memory_bytes; }
-};
-
-Planned plan_launch(const PlanArguments& asked) {
-  const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
-  const int per_machine = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
-  Planned planned;
-  planned.setup = train::plan_setup(
-      inputs, comm::planned_topology(asked.ranks, per_machine, inputs.mesh.ranks_per_node));
-  const auto& in = planned.setup.inputs;
-  if (in.sharding.spec) sharding::check_implemented(*planned.setup.layout, in.tensor.residual);
-  planned.hardware = train::share_of_rank(config::load_hardware(asked.hardware), per_machine);
-  planned.step = train::plan_step(planned.setup, planned.hardware);
-  return planned;
-}
 
 Json by_use(const device::MemoryByUse& bytes) {
   Json object = Json::object();
@@ -45,14 +15,14 @@ Json by_use(const device::MemoryByUse& bytes) {
   return object;
 }
 
-void print_as_json(const PlanArguments& asked, const Planned& planned) {
+void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
   const auto& step = planned.step;
   print_json(
       {{"inputs", asked.inputs},
        {"ranks", asked.ranks},
        {"mesh", comm::to_string(planned.setup.mesh)},
        {"hardware", planned.hardware.name},
-       {"device_bytes", planned.hardware.memory_bytes},
+       {"device_bytes", planned.limit()},
        {"fits", planned.fits()},
        {"valley_bytes", step.valley},
        {"peak_bytes", step.peak},
@@ -68,7 +38,7 @@ void print_as_json(const PlanArguments& asked, const Planned& planned) {
        {"exposed_seconds", step.exposed_seconds}});
 }
 
-void print_heading(const Planned& planned) {
+void print_heading(const PlannedLaunch& planned) {
   const auto& setup = planned.setup;
   const auto& in = setup.inputs;
   fmt::print("{}: {:.2f} B parameters in {}, {} ranks on {} nodes, {}\n", in.run.name,
@@ -79,20 +49,19 @@ void print_heading(const Planned& planned) {
              setup.micro_batches, in.train.micro_batch, in.data.sequence_length);
 }
 
-void print_memory(const Planned& planned) {
+void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
-  const double limit = planned.hardware.memory_bytes;
   fmt::print("memory a rank, GiB\n");
   fmt::print("  {:<24}{:>10.2f}\n", "valley (after a step)", gibibytes(step.valley));
-  fmt::print("  {:<24}{:>10.2f}  of {:.2f}: {}\n", "peak", gibibytes(step.peak), limit / (1 << 30),
-             planned.fits() ? "fits" : "does not fit");
+  fmt::print("  {:<24}{:>10.2f}  of {:.2f}: {}\n", "peak", gibibytes(step.peak),
+             gibibytes(planned.limit()), planned.fits() ? "fits" : "does not fit");
   for (std::size_t use = 0; use < step.at_peak.size(); ++use)
     if (step.at_peak[use] != 0)
       fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
                  gibibytes(step.at_peak[use]));
 }
 
-void print_as_table(const PlanArguments& asked, const Planned& planned) {
+void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
   print_heading(planned);
   print_memory(planned);
   const auto& step = planned.step;
@@ -114,7 +83,9 @@ void print_as_table(const PlanArguments& asked, const Planned& planned) {
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
-  const auto planned = plan_launch(arguments);
+  if (arguments.sweep) return plan_sweep(arguments);
+  const LaunchPlanner planner(arguments);
+  const auto planned = planner.plan(config::load_inputs(arguments.inputs, arguments.overrides));
   if (arguments.output == Output::json)
     print_as_json(arguments, planned);
   else

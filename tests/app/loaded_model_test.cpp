@@ -1,0 +1,85 @@
+// What a rank holds of a model that is divided among several.
+#include "app/loaded_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "core/error.hpp"
+
+namespace llamesh::app {
+namespace {
+
+std::string folder(const char* name) {
+  return std::filesystem::path(__FILE__).parent_path().parent_path() / "model" / "golden" / "hf" /
+         name;
+}
+
+comm::ParallelDims divided_among(int ranks) {
+  return comm::ParallelDims({{"replicate", 2}, {"tensor", ranks}});
+}
+
+/// The elements of a parameter.
+std::vector<float> values_of(const LoadedModel& model, model::ParameterId id) {
+  const Tensor values = model.weights.values(id);
+  const auto flat = values.reshape({values.numel()}).span<float>();
+  return {flat.begin(), flat.end()};
+}
+
+TEST(LoadedModel, TheRanksOfAGroupHoldItTogether) {
+  const LoadedModel whole(folder("gqa_8_2"), DType::f32);
+  const auto dims = divided_among(2);
+  const LoadedModel first(folder("gqa_8_2"), DType::f32, dims, 2);  // of the second group
+  const LoadedModel second(folder("gqa_8_2"), DType::f32, dims, 3);
+  std::int64_t norms = 0;
+  for (std::size_t i = 0; i < whole.table.parameters.size(); ++i) {
+    const auto id = static_cast<model::ParameterId>(i);
+    const auto all = values_of(whole, id);
+    const auto a = values_of(first, id), b = values_of(second, id);
+    const auto& shape = whole.table[id].shape;
+    if (shape.size() == 1) {
+      norms += shape[0];
+      EXPECT_EQ(a, all);
+      EXPECT_EQ(b, all);
+      continue;
+    }
+    const auto& part = first.table_of_part[id].shape;
+    std::vector<float> together(all.size());
+    for (std::int64_t row = 0; row < shape[0]; ++row)
+      for (std::int64_t column = 0; column < shape[1]; ++column) {
+        const bool in_first = row < part[0] && column < part[1];
+        const auto& from = in_first ? a : b;
+        together[static_cast<std::size_t>(row * shape[1] + column)] =
+            from[static_cast<std::size_t>(row % part[0] * part[1] + column % part[1])];
+      }
+    EXPECT_EQ(together, all) << whole.table[id].name;
+    EXPECT_EQ(a.size() + b.size(), all.size());
+  }
+  const auto matrices = whole.table.numel() - norms;
+  EXPECT_EQ(first.weights.bytes(), 4 * (matrices / 2 + norms));
+}
+
+TEST(LoadedModel, RanksBeyondTheKvHeadsShareThem) {
+  const LoadedModel whole(folder("gqa_8_2"), DType::f32);
+  const auto k_proj = whole.table.layers.front().k_proj.weight;
+  const auto all = values_of(whole, k_proj);
+  for (int rank = 0; rank < 4; ++rank) {
+    const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(4), rank);
+    const auto half = all.begin() + (rank / 2) * std::ssize(all) / 2;
+    EXPECT_EQ(values_of(model, k_proj), std::vector<float>(half, half + std::ssize(all) / 2));
+  }
+}
+
+TEST(LoadedModel, OneThatCannotBeDividedIsRefused) {
+  try {
+    const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(3), 0);
+    ADD_FAILURE() << "8 heads among 3 ranks";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    EXPECT_NE(std::string(error.what()).find("num_attention_heads 8"), std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::app
