@@ -53,6 +53,7 @@ CommandLine::CommandLine() {
   cli_.set_version_flag("--version", version_text());
   cli_.require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   add_train();
+  add_plan();
   add_inspection();
   add_models();
   add_tokenize();
@@ -89,6 +90,35 @@ void CommandLine::add_train() {
                {"mpirun -n 4 llamesh train inputs/tiny.yaml train.steps=20",
                 "llamesh train inputs/tiny.yaml --print-mesh --ranks 16 --ranks-per-node 8"});
   runs(command, [this] { return train(train_); });
+}
+
+void CommandLine::add_plan() {
+  auto& to = plan_;
+  auto* command = cli_.add_subcommand(
+      "plan", "Memory, traffic and time of a step before it is run; exit 1 if it does not fit");
+  command->add_option("INPUTS", to.inputs, "YAML file, as of train")->required();
+  command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
+  command->add_option("--ranks", to.ranks, "Of the launch")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--ranks-per-node", to.ranks_per_node, "Default: all on one node")
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--hardware", to.hardware,
+                      "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
+                      "in inputs/hardware");
+  command
+      ->add_option_function<double>(
+          "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
+          "GB/s of a checkpoint's writes (default 10)")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--sweep", to.sweep,
+                    "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
+                    "tokens/s; what OVERRIDES set stays");
+  add_json(command, to.output);
+  add_examples(command,
+               {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",
+                "llamesh plan inputs/tiny.yaml mesh.axes.shard=2 --ranks 4 --json"});
+  runs(command, [this] { return plan(plan_); });
 }
 
 /// Commands that inspect files: one path each, or two.

@@ -26,6 +26,7 @@ class CommandLine {
 
  private:
   void add_train();
+  void add_plan();
   void add_inspection();
   void add_models();
   void add_tokenize();
@@ -35,6 +36,7 @@ class CommandLine {
 
   CLI::App cli_{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
   TrainArguments train_;
+  PlanArguments plan_;
   ConvertArguments convert_;
   GenerateArguments generate_;
   EvaluateArguments evaluate_;

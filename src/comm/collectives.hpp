@@ -79,12 +79,16 @@ class Collectives {
         rank_(group.rank()),
         size_(group.size()),
         stream_(device::Stream::communication()) {}
+  /// Of a group without communicator: simulated.
+  Collectives(int rank, int size)
+      : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
   const char* subject() const { return subject_; }
+  void count_sent(std::int64_t bytes) { bytes_sent_ += bytes; }
   /// Enqueues the collective `work` after `after`, and counts the bytes that it sends.
   template <class Work>
   device::Event submit(const char* kind, const device::Event& after, std::int64_t bytes,
                        Work&& work) {
-    bytes_sent_ += bytes;
+    count_sent(bytes);
     stream_.wait(after);
     stream_.run([this, kind, subject = subject_, work = std::forward<Work>(work)] {
       const InCollective in(members_, kind, subject);

@@ -7,7 +7,9 @@
 
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
+#include "comm/simulated_collectives.hpp"
 #include "device/device.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -54,7 +56,7 @@ bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topolo
 }
 
 DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims)
-    : world_(world), topology_(topology), dims_(std::move(dims)) {
+    : world_(&world), rank_(world.rank()), topology_(topology), dims_(std::move(dims)) {
   validate(dims_.ranks() == world.size(),
            "the mesh {} needs {} ranks but {} were started; change the sizes of the mesh or the "
            "number of ranks",
@@ -62,32 +64,47 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
   expects(topology.node_of.size() == static_cast<std::size_t>(world.size()),
           "a topology of {} ranks for a world of {}", topology.node_of.size(), world.size());
   if (device::kind() == device::Kind::cuda) nccl_.emplace(world);
+  make_axes();
+}
+
+DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank)
+    : world_(nullptr), rank_(rank), topology_(topology), dims_(std::move(dims)) {
+  expects(
+      rank < dims_.ranks() && topology.node_of.size() == static_cast<std::size_t>(dims_.ranks()),
+      "rank {} of {}, {} of them placed", rank, dims_.ranks(), topology.node_of.size());
+  make_axes();
+}
+
+void DeviceMesh::make_axes() {
   for (const auto& axis : dims_.axes())
     axes_.push_back(make_axis(axis.name, dims_.named({axis.name})));
 }
 
 /// Collective.
 DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
-  const int first = dims_.group(along, world_.rank()).front();
-  const int rank = dims_.rank_in_group(along, world_.rank());
-  const bool within = within_node(dims_, along, topology_);
-  auto group = world_.split(first, rank, name);
-  std::unique_ptr<Collectives> collectives;
-  if (nccl_)
-    collectives = nccl_->axis(name, group, first);
-  else if (within)
-    collectives = std::make_unique<NodeCollectives>(group);
-  else
-    collectives = std::make_unique<MpiCollectives>(group);
-  const double between =
-      share_between_nodes(dims_, along, topology_, nccl_ ? Route::ring : Route::pairs);
-  return {name,
-          dims_.group_size(along),
-          rank,
-          within,
-          between,
-          std::move(group),
-          std::move(collectives)};
+  Axis axis{.name = name,
+            .size = dims_.group_size(along),
+            .rank = dims_.rank_in_group(along, rank_),
+            .within_node = within_node(dims_, along, topology_)};
+  if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
+  axis.collectives = make_collectives(axis, along);
+  const bool ring = world_ ? nccl_.has_value()
+                           : device::Simulation::current().hardware().kind == device::Kind::cuda;
+  axis.share_between_nodes =
+      share_between_nodes(dims_, along, topology_, ring ? Route::ring : Route::pairs);
+  return axis;
+}
+
+/// Collective.
+std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
+  if (!world_) {
+    const auto nodes = by_node(dims_.group(along, rank_), topology_);
+    return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
+                                                  static_cast<int>(nodes.size()));
+  }
+  if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
+  if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);
+  return std::make_unique<MpiCollectives>(*axis.group);
 }
 
 DeviceMesh::Axis& DeviceMesh::axis(std::string_view name) {
@@ -115,16 +132,17 @@ std::vector<const DeviceMesh::Axis*> DeviceMesh::all() const {
 }
 
 const Communicator& DeviceMesh::group(AxisSet along) {
+  expects(world_ != nullptr, "a simulated mesh has no communicators");
   const int size = dims_.group_size(along);
-  if (size == world_.size()) return world_;
+  if (size == world_->size()) return *world_;
   for (const auto& axis : axes_)
-    if (axis.size == size && along == dims_.named({axis.name})) return axis.group;
+    if (axis.size == size && along == dims_.named({axis.name})) return *axis.group;
   auto found = groups_.find(along.to_ulong());
   if (found == groups_.end()) {
-    const int first = dims_.group(along, world_.rank()).front();
-    const int rank = dims_.rank_in_group(along, world_.rank());
-    found =
-        groups_.emplace(along.to_ulong(), world_.split(first, rank, to_string(along, dims_))).first;
+    const int first = dims_.group(along, rank_).front();
+    const int rank = dims_.rank_in_group(along, rank_);
+    found = groups_.emplace(along.to_ulong(), world_->split(first, rank, to_string(along, dims_)))
+                .first;
   }
   return found->second;
 }

@@ -22,19 +22,22 @@ class DeviceMesh {
  public:
   struct Axis {
     std::string name;
-    int size;
-    int rank;                    ///< this rank's coordinate
-    bool within_node;            ///< in every such group all ranks share one node
-    double share_between_nodes;  ///< of the bytes that all ranks send over it, by bytes_sent()
-    Communicator group;          ///< for host values and collective I/O
-    std::unique_ptr<Collectives> collectives;
+    int size = 1;
+    int rank = 0;                    ///< this rank's coordinate
+    bool within_node = true;         ///< in every such group all ranks share one node
+    double share_between_nodes = 0;  ///< of the bytes that all ranks send over it, by bytes_sent()
+    std::optional<Communicator> group = {};  ///< for host values; none in a simulated mesh
+    std::unique_ptr<Collectives> collectives = {};
   };
 
   /// Collective. The sizes of the axes must multiply to the size of the world, which is borrowed.
   DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
+  /// The mesh as `rank` of a launch that need not exist sees it, within a device::Simulation:
+  /// its collectives are simulated, and it has no communicators. Not collective.
+  DeviceMesh(const Topology& topology, ParallelDims dims, int rank);
 
   const ParallelDims& dims() const { return dims_; }
-  int rank() const { return world_.rank(); }  ///< in the world
+  int rank() const { return rank_; }  ///< in the world
   std::vector<Axis>& axes() { return axes_; }
   Axis& axis(std::string_view name);
   /// Collectives over this rank's group along several axes: those of the axis where it is one, or
@@ -47,9 +50,12 @@ class DeviceMesh {
   const Communicator& group(AxisSet along);
 
  private:
+  void make_axes();
   Axis make_axis(const std::string& name, AxisSet along);
+  std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
 
-  const Communicator& world_;
+  const Communicator* world_;  ///< null: simulated
+  int rank_;
   Topology topology_;
   ParallelDims dims_;
   std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are split from it

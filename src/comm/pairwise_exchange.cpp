@@ -65,8 +65,11 @@ Tensor slice_of(const Tensor& data, int rank, int size) {
 
 }  // namespace
 
-std::byte* PairwiseExchange::scratch(std::int64_t bytes) {
-  if (scratch_.bytes() < bytes) scratch_ = device::Buffer(bytes);
+const std::int64_t PairwiseExchange::scratch_bytes = in_flight * piece_bytes;
+
+std::byte* PairwiseExchange::scratch() {
+  const device::AllocatesFor use(device::MemoryUse::scratch);
+  if (!scratch_) scratch_ = device::Buffer(scratch_bytes);
   return scratch_.data();
 }
 
@@ -86,7 +89,7 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
     longest = std::max({longest, outgoing(peer).bytes(), incoming(peer).bytes()});
   const std::int64_t per_step = pieces_of(longest);
   const std::int64_t total = per_step * (size - 1);
-  std::byte* slots = arrived ? scratch(in_flight * piece_bytes) : nullptr;
+  std::byte* slots = arrived ? scratch() : nullptr;
   const auto landing = [&](std::int64_t i) {
     const Tensor piece = piece_of(incoming(from(1 + i / per_step)), i % per_step);
     if (slots == nullptr) return piece;
@@ -172,7 +175,7 @@ void PairwiseExchange::all_reduce(const Tensor& data) {
 void PairwiseExchange::all_reduce_small(const Tensor& data) {
   const std::int64_t n = data.numel();
   const int bytes = static_cast<int>(data.bytes());
-  std::byte* all = scratch(in_flight * piece_bytes);
+  std::byte* all = scratch();
   MPI_Request request = MPI_REQUEST_NULL;
   check(
       MPI_Iallgather(data.data(), bytes, MPI_BYTE, all, bytes, MPI_BYTE, native(group_), &request),

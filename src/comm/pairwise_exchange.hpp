@@ -20,6 +20,9 @@ class PairwiseExchange {
   /// Collective: messages use a duplicate of `group`.
   explicit PairwiseExchange(const Communicator& group) : group_(group.duplicate()) {}
 
+  /// What the first sum allocates, and what is then kept.
+  static const std::int64_t scratch_bytes;
+
   void all_gather(const Tensor& whole, const Tensor& mine);
   void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
   void all_reduce(const Tensor& data);
@@ -34,7 +37,7 @@ class PairwiseExchange {
   /// Sends outgoing(peer) to and receives incoming(peer) from every other rank. With `arrived` the
   /// pieces are received into scratch and handed to it, `first` being the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
-  std::byte* scratch(std::int64_t bytes);
+  std::byte* scratch();
 
   Communicator group_;
   device::Buffer scratch_;

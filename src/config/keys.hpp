@@ -73,6 +73,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);
     io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
     io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
+    io.key("device_limit", in.memory.device_limit, at_least(0));
   });
 }
 

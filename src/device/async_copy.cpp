@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 namespace {
@@ -17,7 +18,9 @@ std::size_t bytes_of(const Tensor& tensor) {
 
 Event upload_async(Stream& stream, const Tensor& to, const void* from) {
   const auto bytes = bytes_of(to);
-  if (stream.on_gpu())
+  if (stream.kind() == Kind::simulated)
+    simulate_copy(stream, bytes);
+  else if (stream.on_gpu())
     cuda::upload_async(stream, to.data(), from, bytes);
   else
     stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
@@ -26,7 +29,9 @@ Event upload_async(Stream& stream, const Tensor& to, const void* from) {
 
 Event download_async(Stream& stream, void* to, const Tensor& from) {
   const auto bytes = bytes_of(from);
-  if (stream.on_gpu())
+  if (stream.kind() == Kind::simulated)
+    simulate_copy(stream, bytes);
+  else if (stream.on_gpu())
     cuda::download_async(stream, to, from.data(), bytes);
   else
     stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });

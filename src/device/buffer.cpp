@@ -6,6 +6,7 @@
 
 #include "device/cuda.hpp"
 #include "device/device.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 namespace {
@@ -41,7 +42,17 @@ std::string memory_advice() {
 Buffer::Buffer(std::int64_t bytes, Counted counted) : bytes_(bytes), own_bytes_(bytes) {
   expects(bytes >= 0, "a buffer of {} bytes", bytes);
   if (bytes == 0) return;
-  owner_ = kind() == Kind::cuda ? cuda::allocate(bytes) : map_pages(bytes);
+  switch (kind()) {
+    case Kind::cpu:
+      owner_ = map_pages(bytes);
+      break;
+    case Kind::cuda:
+      owner_ = cuda::allocate(bytes);
+      break;
+    case Kind::simulated:
+      owner_ = reserve_addresses(bytes);
+      break;
+  }
   data_ = static_cast<std::byte*>(owner_.get());
   if (counted == Counted::yes) allocation_ = ScopedAllocation(bytes);
 }
@@ -56,10 +67,13 @@ Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
 
 Buffer Buffer::on_host(std::int64_t bytes) {
   if (kind() == Kind::cpu || bytes == 0) return Buffer(bytes);
-  auto owner = cuda::allocate_pinned(bytes);
+  // The host of a simulated device is the real one.
+  auto owner = kind() == Kind::cuda ? cuda::allocate_pinned(bytes) : map_pages(bytes);
   auto* data = static_cast<std::byte*>(owner.get());
   Buffer buffer(std::move(owner), data, bytes, 0);
   buffer.own_bytes_ = bytes;
+  if (auto* simulation = Simulation::active())
+    buffer.allocation_ = ScopedAllocation(simulation->host_meter(), bytes);
   return buffer;
 }
 

@@ -18,6 +18,7 @@ void use(int index);
 std::string bus_id();
 std::string visible_bus_ids();
 std::string description();
+std::int64_t memory_bytes();
 
 /// Device memory, zero at first.
 std::shared_ptr<void> allocate(std::int64_t bytes);

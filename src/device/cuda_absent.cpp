@@ -30,6 +30,9 @@ std::string visible_bus_ids() {
 std::string description() {
   absent();
 }
+std::int64_t memory_bytes() {
+  absent();
+}
 std::shared_ptr<void> allocate(std::int64_t /*bytes*/) {
   absent();
 }

@@ -1,14 +1,32 @@
 #include "device/device.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
+#include <fstream>
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 namespace {
 
 Kind chosen = Kind::cpu;
+
+/// Physical memory, or what cgroup v2 leaves of it to this process.
+std::int64_t host_memory_bytes() {
+  std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream cgroup("/proc/self/cgroup");
+  for (std::string line; std::getline(cgroup, line);) {
+    if (!line.starts_with("0::")) continue;
+    std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
+    std::int64_t allowed = 0;  // the file holds "max" where nothing is limited
+    if (limit >> allowed) bytes = std::min(bytes, allowed);
+  }
+  return bytes;
+}
 
 std::size_t bytes_of(const Tensor& tensor) {
   expects(tensor.dense(), "a copy of a tensor with rows apart");
@@ -18,7 +36,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 }  // namespace
 
 Kind kind() {
-  return chosen;
+  return Simulation::active() == nullptr ? chosen : Kind::simulated;
 }
 
 int cuda_devices() {
@@ -35,7 +53,7 @@ void use_cuda(int index) {
 }
 
 std::string identity() {
-  return chosen == Kind::cuda ? cuda::bus_id() : "";
+  return kind() == Kind::cuda ? cuda::bus_id() : "";
 }
 
 std::string visible_identities() {
@@ -43,11 +61,17 @@ std::string visible_identities() {
 }
 
 std::string description() {
+  if (auto* simulation = Simulation::active()) return simulation->hardware().name;
   return chosen == Kind::cuda ? cuda::description() : "CPU";
+}
+
+std::int64_t memory_bytes() {
+  return kind() == Kind::cuda ? cuda::memory_bytes() : host_memory_bytes();
 }
 
 void upload(Stream& stream, const Tensor& to, const void* from) {
   const auto bytes = bytes_of(to);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::upload(stream, to.data(), from, bytes);
   stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
   stream.record().wait();
@@ -55,6 +79,7 @@ void upload(Stream& stream, const Tensor& to, const void* from) {
 
 void download(Stream& stream, void* to, const Tensor& from) {
   const auto bytes = bytes_of(from);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::download(stream, to, from.data(), bytes);
   stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
   stream.record().wait();
@@ -64,12 +89,14 @@ void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
   const auto bytes = bytes_of(to);
   expects(from.dtype() == to.dtype() && bytes_of(from) == bytes, "a copy of {} bytes to {}",
           from.bytes(), bytes);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, 2 * bytes);
   if (stream.on_gpu()) return cuda::copy(stream, to.data(), from.data(), bytes);
   stream.run([data = to.data(), source = from.data(), bytes] { std::memcpy(data, source, bytes); });
 }
 
 void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value) {
   const auto bytes = bytes_of(tensor);
+  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::set_bytes(stream, tensor.data(), value, bytes);
   stream.run([data = tensor.data(), value, bytes] { std::memset(data, value, bytes); });
 }

@@ -10,9 +10,7 @@
 /// the first stream: tensors that Buffer owns are on it.
 namespace llamesh::device {
 
-enum class Kind : std::uint8_t { cpu, cuda };
-
-/// The CPU until use_cuda().
+/// The CPU until use_cuda(); simulated while the calling thread has a Simulation.
 Kind kind();
 
 /// Number of CUDA devices that this process can see; 0 without a driver, and in a build without
@@ -33,8 +31,11 @@ std::string identity();
 /// use_cuda() before and initializes none of them.
 std::string visible_identities();
 
-/// "CPU", or name and memory of the GPU.
+/// "CPU", or name and memory of the GPU, or what is simulated.
 std::string description();
+
+/// Bytes of memory of the GPU, or of this machine, less where its cgroup allows less.
+std::int64_t memory_bytes();
 
 // Copies between host memory and dense tensors on the device of `stream`, after its work so far.
 

@@ -24,7 +24,7 @@ class Stream::Queue {
   virtual void run(std::function<void()> work) = 0;
   virtual void wait(const Event& event) = 0;
   virtual std::shared_ptr<Event::State> record() = 0;
-  virtual bool on_gpu() const { return false; }
+  virtual Kind kind() const { return Kind::cpu; }
   /// How long calling threads' streams have been blocked by waits for its events so far.
   virtual std::chrono::nanoseconds blocked() const { return {}; }
 

@@ -5,6 +5,7 @@
 #include "device/cuda.hpp"
 #include "device/device.hpp"
 #include "device/queue.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 
@@ -30,11 +31,19 @@ Stream Stream::worker() {
 }
 
 Stream Stream::communication() {
-  return kind() == Kind::cuda ? Stream(cuda::make_queue(cuda::Priority::high)) : worker();
+  switch (device::kind()) {
+    case Kind::cuda:
+      return Stream(cuda::make_queue(cuda::Priority::high));
+    case Kind::simulated:
+      return Stream(make_simulated_queue());
+    case Kind::cpu:
+      break;
+  }
+  return worker();
 }
 
-bool Stream::on_gpu() const {
-  return queue_ && queue_->on_gpu();
+Kind Stream::kind() const {
+  return queue_ ? queue_->kind() : Kind::cpu;
 }
 
 void Stream::enqueue(std::function<void()> work) {
@@ -55,6 +64,7 @@ Event Stream::record() {
 }
 
 Stream& compute_stream() {
+  if (auto* simulation = Simulation::active()) return simulation->compute_stream();
   // Created when the device has been chosen, and never destroyed: its events may outlive main().
   static auto& stream =
       *new Stream(kind() == Kind::cuda ? cuda::make_queue(cuda::Priority::normal) : nullptr);

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
 
 namespace llamesh::device {
+
+/// What computes. `simulated` stands for one of the others (simulated/simulation.hpp).
+enum class Kind : std::uint8_t { cpu, cuda, simulated };
 
 /// A point in a stream's work that can be waited for. A default one is complete already. Copies
 /// refer to the same point.
@@ -59,8 +63,9 @@ class Stream {
   void wait(const Event& event);
   /// Completes when all work enqueued so far is done.
   Event record();
-  /// Whether its work runs on the GPU.
-  bool on_gpu() const;
+  Kind kind() const;
+  /// Whether its work runs on a GPU, or a simulated device: not where the host reads its results.
+  bool on_gpu() const { return kind() != Kind::cpu; }
 
   class Queue;  ///< what a device does with work (device/queue.hpp)
   explicit Stream(std::unique_ptr<Queue> queue);

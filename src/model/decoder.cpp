@@ -63,7 +63,8 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   validate(position() + std::ssize(tokens) <= positions_,
            "{} tokens do not fit behind {}: there is room for {}", tokens.size(), position(),
            positions_);
-  const device::ScopedAllocation allocation(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
+                                            device::MemoryUse::activations);
   const Entered root(weights_, table_.root, Pass::evaluate);
   while (!tokens.empty()) {
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(chunk_));

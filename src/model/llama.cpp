@@ -45,7 +45,8 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
 }
 
 void Llama::train(Weights& weights, const Batch& batch, float scale) {
-  const device::ScopedAllocation allocation(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
+                                            device::MemoryUse::activations);
   // The root is entered once for both passes, and left when its gradients are complete.
   const Entered entered(weights, table_.root, Pass::backward);
   const BlockContext x = context(weights, batch, Pass::forward);
@@ -56,7 +57,8 @@ void Llama::train(Weights& weights, const Batch& batch, float scale) {
 }
 
 void Llama::evaluate(Weights& weights, const Batch& batch) {
-  const device::ScopedAllocation allocation(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
+                                            device::MemoryUse::activations);
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
   head(x, forward(x, table_, activations_, batch.tokens), batch.targets);
@@ -64,7 +66,8 @@ void Llama::evaluate(Weights& weights, const Batch& batch) {
 }
 
 void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
-  const device::ScopedAllocation allocation(activations_.buffer.bytes());
+  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
+                                            device::MemoryUse::activations);
   const Entered entered(weights, table_.root, Pass::evaluate);
   const BlockContext x = context(weights, batch, Pass::evaluate);
   const Residual hidden = forward(x, table_, activations_, batch.tokens);

@@ -1,4 +1,5 @@
 #include "ops/cpu/kernels.hpp"
+#include "ops/simulated/kernels.hpp"
 #ifdef LLAMESH_HAS_CUDA
 #include "ops/cuda/kernels.hpp"
 #endif
@@ -6,9 +7,10 @@
 namespace llamesh::ops {
 
 #ifdef LLAMESH_HAS_CUDA
-#define LLAMESH_KERNEL(name) constinit const decltype(name) name(cpu::name, cuda::name);
+#define LLAMESH_KERNEL(name) \
+  constinit const decltype(name) name(cpu::name, simulated::name, cuda::name);
 #else
-#define LLAMESH_KERNEL(name) constinit const decltype(name) name(cpu::name);
+#define LLAMESH_KERNEL(name) constinit const decltype(name) name(cpu::name, simulated::name);
 #endif
 #include "ops/kernels.inc"
 #undef LLAMESH_KERNEL

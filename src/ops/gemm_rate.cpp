@@ -17,13 +17,6 @@ constexpr int windows = 5;
 constexpr double window_seconds = 0.02;
 constexpr double warm_up_seconds = 0.06;  ///< new threads can share a core until they are balanced
 
-/// Large enough to fill the device, and small enough that a product ends soon where ranks share
-/// cores.
-std::int64_t product_size(const Stream& stream) {
-  if (stream.on_gpu()) return 8192;
-  return omp_get_max_threads() < 8 ? 512 : 1024;
-}
-
 std::vector<float> random_numbers(std::int64_t count) {
   // A million random numbers over and over are as good as all of them, and do not take seconds.
   std::vector<float> values(static_cast<std::size_t>(count));
@@ -45,9 +38,16 @@ void share_out(double flops, double begin, double end, std::vector<double>& done
 
 }  // namespace
 
+/// Large enough to fill the device, and small enough that a product ends soon where ranks share
+/// cores.
+std::int64_t measured_gemm_size(device::Kind kind) {
+  if (kind == device::Kind::cuda) return 8192;
+  return omp_get_max_threads() < 8 ? 512 : 1024;
+}
+
 std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin) {
   auto& stream = device::compute_stream();
-  const std::int64_t n = product_size(stream);
+  const std::int64_t n = measured_gemm_size(stream.kind());
   const device::Buffer numbers(n * n * 4);
   const auto random = numbers.tensor(DType::f32, {n, n});
   const auto values = random_numbers(n * n);

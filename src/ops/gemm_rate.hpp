@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/dtype.hpp"
+#include "device/stream.hpp"
 
 namespace llamesh::ops {
 
@@ -12,6 +13,10 @@ namespace llamesh::ops {
 /// after the other. `begin` is called before the first one: ranks that meet there have the same
 /// windows, and the sum over ranks in one window is what they have together, also where they share
 /// cores. Other work makes it too low, so the best window counts.
+/// On a CPU what these products need of scratch memory is kept.
 std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin);
+
+/// The number of rows and columns of these matrices on a device of this kind.
+std::int64_t measured_gemm_size(device::Kind kind);
 
 }  // namespace llamesh::ops

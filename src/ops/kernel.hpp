@@ -17,14 +17,20 @@ class Kernel<Result(Stream&, Arguments...)> {
   using Function = Result(Stream&, Arguments...);
 
   /// Without CUDA no stream is on a GPU.
-  constexpr explicit Kernel(Function* cpu, Function* gpu = nullptr) : cpu_(cpu), gpu_(gpu) {}
+  constexpr Kernel(Function* cpu, Function* simulated, Function* gpu = nullptr)
+      : cpu_(cpu), simulated_(simulated), gpu_(gpu) {}
 
   Result operator()(Stream& stream, Arguments... arguments) const {
-    return (stream.on_gpu() ? gpu_ : cpu_)(stream, arguments...);
+    return of(stream.kind())(stream, arguments...);
   }
 
  private:
+  Function& of(device::Kind kind) const {
+    return *(kind == device::Kind::cpu ? cpu_ : kind == device::Kind::cuda ? gpu_ : simulated_);
+  }
+
   Function* cpu_;
+  Function* simulated_;
   Function* gpu_;
 };
 

@@ -82,6 +82,7 @@ void Fsdp::find_partial_sums(const ShardedState& state) {
   for (auto& sums : partial_) {
     std::int64_t bytes = 0;
     for (const auto& piece : sums.pieces) bytes += piece.bytes();
+    const device::AllocatesFor use(device::MemoryUse::gradients);
     // The ranks of the group own the same pieces.
     if (bytes > 0) sums.buffer = sums.axis.collectives->allocate_symmetric(bytes);
   }
@@ -177,6 +178,7 @@ void Fsdp::gather(std::size_t u) {
   device::Event free;
   if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
+    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
     const auto& slot = slots.acquire(u, numel);
     unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
@@ -228,7 +230,10 @@ Tensor Fsdp::secondary_shard(const UnitState& unit) const {
 void Fsdp::keep_secondary_shard(UnitState& unit) {
   const auto& group = *unit.group->secondary;
   const auto numel = unit.parameters.numel() / group.size;
-  if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
+  if (!unit.secondary) {
+    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+    unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
+  }
   ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
   group.collectives->stream().wait(compute_.record());
 }
@@ -253,6 +258,7 @@ void Fsdp::open_gradients(std::size_t u) {
     return;
   }
   const auto& placed = layout_.units()[u];
+  const device::AllocatesFor use(device::MemoryUse::unsharded_gradients);
   const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
   compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
   unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});

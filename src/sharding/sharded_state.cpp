@@ -21,6 +21,7 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
       gathered_masters_(layout.units().size()) {
   group_units();
   for (auto& group : groups_) place(group, mesh, precision.parameters);
+  const device::AllocatesFor use(device::MemoryUse::optimizer);
   for (const auto& name : moments) {
     buffers_.emplace_back(layout.shard_numel() * size_of(DType::f32));
     moments_.push_back({name, MemoryKind::device, {}});
@@ -53,11 +54,17 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
   const auto bytes = numel * size_of(DType::f32);
   const bool gathered = compute_dtype == DType::f32 && shard.collectives->shares_gathered();
-  const auto gradients = buffers_.emplace_back(replicas.collectives->allocate_symmetric(bytes))
-                             .tensor(DType::f32, {numel});
+  const auto allocate = [&](device::MemoryUse use, auto make) -> const device::Buffer& {
+    const device::AllocatesFor allocates(use);
+    return buffers_.emplace_back(make());
+  };
+  const auto gradients = allocate(device::MemoryUse::gradients, [&] {
+                           return replicas.collectives->allocate_symmetric(bytes);
+                         }).tensor(DType::f32, {numel});
   group.gradients = gradients;
-  const auto& masters = buffers_.emplace_back(gathered ? shard.collectives->allocate_gathered(bytes)
-                                                       : device::Buffer(bytes));
+  const auto& masters = allocate(device::MemoryUse::weights, [&] {
+    return gathered ? shard.collectives->allocate_gathered(bytes) : device::Buffer(bytes);
+  });
   std::int64_t offset = 0;  // in elements of one rank
   for (const auto u : group.units) {
     const auto& unit = layout_.units()[u];

@@ -101,7 +101,11 @@ void MetricsFile::write(const StepRecord& r) {
                                  {"seconds", r.seconds},
                                  {"tokens_per_second", r.tokens_per_second},
                                  {"mfu", r.mfu},
-                                 {"memory", {{"valley", r.valley}, {"peak", r.peak}}},
+                                 {"memory",
+                                  {{"valley", r.valley},
+                                   {"peak", r.peak},
+                                   {"predicted_valley", r.predicted_valley},
+                                   {"predicted_peak", r.predicted_peak}}},
                                  {"traffic", r.traffic},
                                  {"traffic_between_nodes", r.traffic_between_nodes}};
   if (!r.exposed.empty()) {

@@ -21,9 +21,11 @@ struct StepRecord {
   /// the previous update, this step's data and passes; without what happened between the two steps.
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;           ///< see flops.hpp, over the measured GEMM rate of all ranks
-  std::int64_t valley = 0;  ///< bytes in use after the passes, maximum over ranks
-  std::int64_t peak = 0;    ///< most bytes in use within the step, maximum over ranks
+  double mfu = 0;                     ///< see flops.hpp, over the measured GEMM rate of all ranks
+  std::int64_t valley = 0;            ///< bytes in use after the passes, maximum over ranks
+  std::int64_t peak = 0;              ///< most bytes in use within the step, maximum over ranks
+  std::int64_t predicted_valley = 0;  ///< the same as planned before the first step (plan.hpp)
+  std::int64_t predicted_peak = 0;
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by a rank in the step
   /// By axis: how many of these go to another node, mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes;

@@ -80,7 +80,22 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       return std::vector<double>();
     return measured_gemm_rates(world, dtype);
   });
+  plan_memory();
   resume_from(0, 0);
+}
+
+/// Once it is known how bf16 matmuls are computed.
+void Trainer::plan_memory() {
+  planned_ = plan_on_this_device(setup_, world_.rank(), threads_);
+  planned_.valley = world_.max(planned_.valley, "planned memory");
+  planned_.peak = world_.max(planned_.peak, "planned memory");
+}
+
+std::string Trainer::describe_memory() const {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return fmt::format(
+      "memory of a rank as planned: {:.1f} MiB after a step, {:.1f} at its peak ({})",
+      mebibytes(planned_.valley), mebibytes(planned_.peak), train::describe(planned_.at_peak));
 }
 
 std::string Trainer::bf16_products() const {
@@ -88,8 +103,9 @@ std::string Trainer::bf16_products() const {
 }
 
 void Trainer::keep_bf16_products(const std::string& recorded) {
-  if (train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded))
-    peak_->measure_again();
+  if (!train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded)) return;
+  peak_->measure_again();
+  plan_memory();
 }
 
 void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
@@ -236,6 +252,8 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
+  record.predicted_valley = planned_.valley;
+  record.predicted_peak = planned_.peak;
   const double peak = peak_->rate();
   if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(

@@ -18,6 +18,7 @@
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
+#include "train/plan.hpp"
 #include "train/setup.hpp"
 
 namespace llamesh::train {
@@ -50,6 +51,8 @@ class Trainer {
   /// Continues after step `step`; the caller has filled the state.
   void resume_from(std::int64_t step, std::int64_t tokens);
 
+  /// The memory of a step as planned before the first one, on the rank that takes most.
+  std::string describe_memory() const;
   /// One line: model, mesh, strategy, threads and their speed.
   std::string describe() const;
   /// A line for each source of the training data.
@@ -92,6 +95,7 @@ class Trainer {
     double in_collectives = 0, exposed = 0;
   };
 
+  void plan_memory();
   std::int64_t load_micro_batches();
   double forward_backward(float scale, const OnProgress& on_progress);
   std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
@@ -118,6 +122,7 @@ class Trainer {
   std::vector<data::TokenBatch> micro_batches_;      ///< of the step at hand
   device::Staging ids_, targets_, document_starts_;  ///< of one of them
   std::optional<GemmPeak> peak_;
+  StepPlan planned_;
   std::int64_t step_ = 0;     ///< steps done
   std::int64_t tokens_ = 0;   ///< trained on since the start of the run
   double former_update_ = 0;  ///< seconds of the previous step's update

@@ -120,7 +120,7 @@ TEST(Mesh, GroupsAlongSeveralAxes) {
   DeviceMesh mesh(world(), topology, dims);
   EXPECT_EQ(&mesh.group(dims.all()), &world());
   if (size > 1) {
-    EXPECT_EQ(&mesh.group(dims.named({"c"})), &mesh.axis("c").group);
+    EXPECT_EQ(&mesh.group(dims.named({"c"})), &*mesh.axis("c").group);
   }
   for (const auto& along : {dims.named({"b", "c"}), dims.named({"c", "a"}), AxisSet()}) {
     const auto& group = mesh.group(along);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "device/simulated/simulation.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -51,6 +52,18 @@ TEST_F(SlotPoolTest, NeverLendsASlotTwiceAtATime) {
   std::set<const void*> lent;
   for (std::size_t unit = 0; unit < 4; ++unit) lent.insert(slots.acquire(unit, 64).buffer.data());
   EXPECT_EQ(lent.size(), 4U);
+}
+
+// Its bytes x its elements have more than 64 bits.
+TEST(SlotPool, CountsAUnitOfBillionsOfElements) {
+  const device::Simulation simulation({});
+  SlotPool slots([](std::int64_t numel) { return device::Buffer(2 * numel); }, 2, 0);
+  const std::int64_t numel = 5'000'000'000;
+  slots.acquire(0, numel);
+  EXPECT_EQ(device::MemoryMeter::instance().in_use(), 2 * numel);
+  slots.release(0, {});
+  slots.acquire(1, numel / 2);
+  EXPECT_EQ(device::MemoryMeter::instance().in_use(), numel);
 }
 
 TEST_F(SlotPoolTest, TakesAnotherUnitsSlotThatIsLargeEnough) {

@@ -55,6 +55,8 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .mfu = 0.45,
                     .valley = 123456789012,
                     .peak = 223456789012,
+                    .predicted_valley = 123456789013,
+                    .predicted_peak = 223456789013,
                     .traffic = {{"replicate", 5}, {"shard", 6}},
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .seconds_compute = 0.5,
@@ -70,7 +72,10 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   expect_same_bits(j.at("seconds"), 0.7);
   expect_same_bits(j.at("tokens_per_second"), 1e7 / 3);
   expect_same_bits(j.at("mfu"), 0.45);
-  EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012}, {"peak", 223456789012}}));
+  EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012},
+                                            {"peak", 223456789012},
+                                            {"predicted_valley", 123456789013},
+                                            {"predicted_peak", 223456789013}}));
   EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
   EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
   EXPECT_EQ(j.at("seconds_compute"), 0.5);

@@ -28,6 +28,20 @@ struct TrainArguments {
 };
 int train(const TrainArguments& arguments);
 
+struct PlanArguments {
+  std::string inputs;                  ///< YAML file
+  std::vector<std::string> overrides;  ///< key.path=value
+  int ranks = 1;
+  int ranks_per_node = 0;         ///< 0: all on one node
+  std::string hardware = "h100";  ///< a built-in name, or a file
+  double storage_rate = 10e9;     ///< bytes/s at which a checkpoint is written
+  bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
+  Output output = Output::text;
+};
+/// `llamesh plan`: memory, traffic and time of a step of a launch, before there is one. No MPI, GPU
+/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory.
+int plan(const PlanArguments& arguments);
+
 struct ConvertArguments {
   std::string from;            ///< a checkpoint, a run folder, or a Hugging Face folder
   std::string to;              ///< a new hf:FOLDER, or a new checkpoint

@@ -13,6 +13,7 @@
 #include "core/process.hpp"
 #include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
+#include "train/plan.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
 
@@ -89,6 +90,7 @@ int train(const TrainArguments& arguments) {
   if (world.rank() == 0)
     if (const auto whole = sharding::describe_whole(*setup.layout); !whole.empty())
       spdlog::warn("{}", whole);
+  train::check_memory(world, setup);
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {

@@ -89,6 +89,10 @@ std::string visible_bus_ids() {
   return ids;
 }
 
+std::int64_t memory_bytes() {
+  return static_cast<std::int64_t>(properties().totalGlobalMem);
+}
+
 std::string description() {
   const auto p = properties();
   return fmt::format("{} ({:.0f} GiB, compute capability {}.{}, {} multiprocessors)", p.name,

@@ -45,7 +45,7 @@ class CudaQueue final : public Stream::Queue {
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
 
-  bool on_gpu() const override { return true; }
+  Kind kind() const override { return Kind::cuda; }
   cudaStream_t native() const { return stream_; }
 
   void run(std::function<void()> work) override { work(); }
@@ -72,7 +72,7 @@ std::unique_ptr<Stream::Queue> make_queue(Priority priority) {
 }
 
 cudaStream_t native(const Stream& stream) {
-  expects(stream.on_gpu(), "a stream of the CPU where one of the GPU is needed");
+  expects(stream.kind() == Kind::cuda, "a stream of the CPU where one of the GPU is needed");
   return static_cast<const CudaQueue*>(stream.queue())->native();
 }
 

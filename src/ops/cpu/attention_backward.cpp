@@ -7,6 +7,7 @@
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 
 // With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
 // algorithm 2):
@@ -21,9 +22,11 @@ namespace {
 /// What a task keeps in fp32: T' and E' are the sequence and the head dim rounded up to whole tiles
 /// and vectors.
 struct Tiles {
+  static std::int64_t numel(std::int64_t padded, std::int64_t length) {
+    return 4 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
+  }
   Tiles(std::int64_t padded, std::int64_t length, Scratch& scratch)
-      : pieces(scratch.array<float>(4 * length * padded + 6 * tile * padded + 2 * tile * tile +
-                                    2 * tile)),
+      : pieces(scratch.array<float>(numel(padded, length))),
         keys(pieces.take(length * padded)),
         values(pieces.take(length * padded)),
         dkeys(pieces.take(length * padded)),
@@ -200,6 +203,11 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
 }
 
 }  // namespace
+
+std::int64_t attention_backward_scratch(const AttentionShape& shape) {
+  return Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.sequence, tile)) *
+         size_of(DType::f32);
+}
 
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   expect_attention_shapes(c);

@@ -10,6 +10,7 @@
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 
 // Tiles of scores are held transposed, (keys, queries): so the maxima and sums of the softmax run
 // down the rows of vectors, one query a lane, and keys and values are used in place.
@@ -39,9 +40,11 @@ struct QueryTile {
 
 /// What a task keeps in fp32.
 struct Tiles {
+  static std::int64_t numel(std::int64_t padded) {
+    return (3 + 2 * tiles_together) * tile * padded + tile * tile + (1 + 2 * tiles_together) * tile;
+  }
   Tiles(std::int64_t padded, Scratch& scratch)
-      : pieces(scratch.array<float>((3 + 2 * tiles_together) * tile * padded + tile * tile +
-                                    (1 + 2 * tiles_together) * tile)),
+      : pieces(scratch.array<float>(numel(padded))),
         rows(pieces.take(tile * padded)),
         keys(pieces.take(tile * padded)),
         values(pieces.take(tile * padded)),
@@ -238,6 +241,10 @@ void attention(Stream& stream, const AttentionCall& c) {
                 c.shape);
     });
   });
+}
+
+std::int64_t attention_scratch(const AttentionShape& shape) {
+  return Tiles::numel(round_up(shape.head_dim, vec_width)) * size_of(DType::f32);
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {

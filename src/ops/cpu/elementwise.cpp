@@ -4,6 +4,7 @@
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
 
@@ -88,10 +89,10 @@ double sum_of_squares(Stream& stream, Tensor x) {
     thread_local Scratch scratch;
     const auto numbers = x.span<float>();
     const auto count = static_cast<std::int64_t>(numbers.size());
-    const auto blocks = (count + block_of_elements - 1) / block_of_elements;
-    auto* partial = scratch.array<double>(blocks);
-    for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
-      partial[first / block_of_elements] = squares_of(numbers.data() + first, last - first);
+    const auto blocks = (count + squares_block - 1) / squares_block;
+    auto* partial = reinterpret_cast<double*>(scratch.bytes(sum_of_squares_scratch(count)));
+    for_each_block(count, squares_block, [&](std::int64_t first, std::int64_t last) {
+      partial[first / squares_block] = squares_of(numbers.data() + first, last - first);
     });
     total = std::accumulate(partial, partial + blocks, 0.0);
   });

@@ -4,6 +4,7 @@
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
 
@@ -50,7 +51,9 @@ struct Occurrences {
 Occurrences sort_by_token(std::span<const std::int32_t> tokens, const VocabularyPart& part,
                           Scratch& scratch) {
   const auto numbers = static_cast<std::int64_t>(tokens.size()) + part.count + 2;
-  const std::span all(scratch.array<std::int32_t>(numbers), static_cast<std::size_t>(numbers));
+  const auto bytes = embedding_backward_scratch(std::ssize(tokens), part.count);
+  const std::span all(reinterpret_cast<std::int32_t*>(scratch.bytes(bytes)),
+                      static_cast<std::size_t>(numbers));
   const auto order = all.first(tokens.size());
   const auto ends = all.subspan(tokens.size());  // ends[v + 1] becomes the next place of row v
   std::ranges::fill(ends, 0);

@@ -55,19 +55,23 @@ dnnl::memory::desc description(const Matrix& m) {
   return {{m.rows, m.cols}, type, dnnl::memory::dims{m.row_stride, m.col_stride}};
 }
 
+dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, const Matrix& b,
+                                             Accumulate accumulate) {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (accumulate == Accumulate::yes) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0F);
+    attributes.set_post_ops(sum);
+  }
+  return {{description(a), description(b), description(c)}, attributes, engine()};
+}
+
 /// A matmul of fixed shapes, with the argument objects that each execution points at its own data.
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (accumulate == Accumulate::yes) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0F);
-      attributes.set_post_ops(sum);
-    }
-    const dnnl::matmul::primitive_desc primitive({description(a), description(b), description(c)},
-                                                 attributes, engine());
+    const auto primitive = describe_matmul(c, a, b, accumulate);
     matmul_ = dnnl::matmul(primitive);
     a_ = dnnl::memory(description(a), engine(), nullptr);
     b_ = dnnl::memory(description(b), engine(), nullptr);
@@ -126,17 +130,41 @@ void convert(const Matrix& to, const Matrix& from, Accumulate accumulate) {
   });
 }
 
+/// A dense matrix in fp32 at `data`, of the shape and orientation of `m`.
+Matrix fp32_like(const Matrix& m, float* data) {
+  const bool upright = m.col_stride == 1;
+  Matrix dense = upright ? m : m.transposed();
+  dense.data = data;
+  dense.dtype = DType::f32;
+  dense.row_stride = dense.cols;
+  return upright ? dense : dense.transposed();
+}
+
+/// Elements of the copy in fp32 that as_fp32() makes.
+std::int64_t copied_numel(const Matrix& m) {
+  return m.dtype == DType::f32 ? 0 : m.rows * m.cols;
+}
+
 /// The matrix in fp32: itself, or a dense copy in `scratch` that keeps its orientation.
 Matrix as_fp32(const Matrix& m, Scratch& scratch) {
   if (m.dtype == DType::f32) return m;
-  const bool upright = m.col_stride == 1;
-  const Matrix source = upright ? m : m.transposed();
-  Matrix copy = source;
-  copy.data = scratch.array<float>(m.rows * m.cols);
-  copy.dtype = DType::f32;
-  copy.row_stride = copy.cols;
-  convert(copy, source, Accumulate::no);
-  return upright ? copy : copy.transposed();
+  const Matrix copy = fp32_like(m, scratch.array<float>(copied_numel(m)));
+  if (m.col_stride == 1)
+    convert(copy, m, Accumulate::no);
+  else
+    convert(copy.transposed(), m.transposed(), Accumulate::no);
+  return copy;
+}
+
+/// Whether oneDNN takes these dtypes as they are.
+bool multiplies_directly(const Matrix& c, const Matrix& a, Bf16Products way) {
+  return a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32;
+}
+
+std::int64_t library_scratch(const Matrix& c, const Matrix& a, const Matrix& b,
+                             Accumulate accumulate) {
+  return static_cast<std::int64_t>(
+      describe_matmul(c, a, b, accumulate).scratchpad_desc().get_size());
 }
 
 }  // namespace
@@ -155,7 +183,7 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
           b.cols);
   expects(a.dtype == b.dtype, "GEMM operands in {} and {}", name_of(a.dtype), name_of(b.dtype));
   if (c.rows == 0 || c.cols == 0) return;
-  if (a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32) {
+  if (multiplies_directly(c, a, way)) {
     run_matmul(c, a, b, accumulate);
     return;
   }
@@ -166,12 +194,25 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
     run_matmul(c, wide_a, wide_b, accumulate);
     return;
   }
-  Matrix wide_c = c;
-  wide_c.data = scratch_c.array<float>(c.rows * c.cols);
-  wide_c.dtype = DType::f32;
-  wide_c.row_stride = c.cols;
+  const Matrix wide_c = fp32_like(c, scratch_c.array<float>(copied_numel(c)));
   run_matmul(wide_c, wide_a, wide_b, Accumulate::no);
   convert(c, wide_c, accumulate);
+}
+
+GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+                         Bf16Products way) {
+  if (c.rows == 0 || c.cols == 0) return {};
+  if (multiplies_directly(c, a, way)) return {.library = library_scratch(c, a, b, accumulate)};
+  const auto fp32 = [](const Matrix& m) {
+    return m.dtype == DType::f32 ? m : fp32_like(m, nullptr);
+  };
+  const auto bytes = [](const Matrix& m) { return copied_numel(m) * size_of(DType::f32); };
+  // A result in bf16 is added to when it is converted.
+  const auto added = c.dtype == DType::f32 ? accumulate : Accumulate::no;
+  return {.a = bytes(a),
+          .b = bytes(b),
+          .c = bytes(c),
+          .library = library_scratch(fp32(c), fp32(a), fp32(b), added)};
 }
 
 }  // namespace llamesh::ops::cpu

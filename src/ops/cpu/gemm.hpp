@@ -30,4 +30,11 @@ struct Matrix {
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
           Bf16Products way = bf16_products());
 
+/// Bytes of the Scratches that gemm() of such matrices needs: for copies in fp32, and oneDNN's.
+struct GemmScratch {
+  std::int64_t a = 0, b = 0, c = 0, library = 0;
+};
+GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+                         Bf16Products way = bf16_products());
+
 }  // namespace llamesh::ops::cpu

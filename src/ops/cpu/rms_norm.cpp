@@ -3,6 +3,7 @@
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
 
@@ -138,12 +139,11 @@ void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
 template <class T>
 void backward(const RmsNormBackwardCall& c) {
   // Each block of tokens sums its part of dw; the partition depends on the number of tokens alone.
-  constexpr std::int64_t most_blocks = 64;
   thread_local Scratch scratch;
   const auto rows = c.x.rows(), cols = c.x.cols();
-  const auto block = std::max<std::int64_t>(16, (rows + most_blocks - 1) / most_blocks);
+  const auto block = rms_norm_backward_block(rows);
   const auto blocks = (rows + block - 1) / block;
-  auto* partial = scratch.array<float>(blocks * cols);
+  auto* partial = reinterpret_cast<float*>(scratch.bytes(rms_norm_backward_scratch(rows, cols)));
   const Rows<T> to(c.dx);
   const Rows<const T> slope(c.dy), from(c.x);
   const auto* weight = c.w.as<T>();

@@ -16,6 +16,7 @@ class Scratch {
   std::byte* bytes(std::int64_t bytes) {
     if (buffer_.bytes() < bytes) {
       buffer_ = {};  // first, so that the old and the new one never live together
+      const device::AllocatesFor use(device::MemoryUse::scratch);
       buffer_ = device::Buffer(bytes);
     }
     return buffer_.data();

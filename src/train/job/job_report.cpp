@@ -24,6 +24,7 @@ void JobReport::open() {
 void JobReport::log_job(const Setup& setup, const Trainer& trainer) {
   const TrainOptions& train = setup.inputs.train;
   spdlog::info("{}", trainer.describe());
+  spdlog::info("{}", trainer.describe_memory());
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
   for (const std::string& line : trainer.describe_data()) spdlog::info("{}", line);

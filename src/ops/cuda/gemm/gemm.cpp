@@ -102,7 +102,7 @@ class Library {
   cublasLtHandle_t handle_ = nullptr;
   int candidate_ = 0;
   bool tunes_ = false;
-  device::Buffer workspace_{GemmPlan::workspace_bytes};
+  device::Buffer workspace_{gemm_workspace_bytes};
   device::Buffer wide_;
   std::map<GemmProblem, std::unique_ptr<GemmPlan>> plans_;
 };

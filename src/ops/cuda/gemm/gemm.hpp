@@ -10,6 +10,9 @@
 
 namespace llamesh::ops::cuda {
 
+/// Of device memory, for cuBLASLt: what Hopper's kernels ask for.
+inline constexpr std::int64_t gemm_workspace_bytes = 33'554'432;
+
 /// A matrix in device memory as a GEMM sees it: rows x cols, row-major with `row_stride` elements
 /// between rows, or the transpose of that.
 struct Matrix {

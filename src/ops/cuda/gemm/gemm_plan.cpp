@@ -85,7 +85,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p)
     check(cublasLtMatmulPreferenceSetAttribute(made, attribute, &value, sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes));
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(gemm_workspace_bytes));
   // A product in several parts along k is summed in fp32 too, never in the type of c.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
@@ -115,7 +115,7 @@ void GemmPlan::run(cublasLtHandle_t handle, int candidate, const Matrix& c, cons
   check(cublasLtMatmul(handle, operation_.get(), &alpha, b.data, b_.get(), a.data, a_.get(), &beta,
                        c.data, c_.get(), c.data, c_.get(),
                        &algorithms_.at(static_cast<std::size_t>(candidate)), workspace,
-                       static_cast<std::size_t>(workspace_bytes), stream),
+                       static_cast<std::size_t>(gemm_workspace_bytes), stream),
         "cublasLtMatmul");
 }
 

@@ -18,8 +18,6 @@ void check(cublasStatus_t status, const char* what);
 /// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
 class GemmPlan {
  public:
-  static constexpr std::int64_t workspace_bytes = 33'554'432;  ///< what Hopper's kernels ask for
-
   GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem);
 
   /// At least 1, at most gemm_candidates.

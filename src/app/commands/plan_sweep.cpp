@@ -1,0 +1,160 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+
+#include "app/json_output.hpp"
+#include "app/planned_launch.hpp"
+#include "config/enum_names.hpp"
+#include "config/inputs.hpp"
+
+namespace llamesh::app {
+namespace {
+
+constexpr std::size_t most_rows = 20;
+
+/// What of a planned launch the table shows.
+struct Row {
+  std::string strategy, mesh, checkpointing;
+  std::int64_t micro_batch;
+  train::StepPlan step;
+  bool fits;
+};
+
+std::string name_of(model::ActivationCheckpointing checkpointing) {
+  for (const auto& [name, value] : config::names(model::ActivationCheckpointing{}).words)
+    if (value == checkpointing) return std::string(name);
+  return "";
+}
+
+/// Goes through the meshes, strategies, checkpointings and micro-batches of a launch. What the
+/// command line sets stays as it is.
+class Sweep {
+ public:
+  explicit Sweep(const PlanArguments& asked)
+      : asked_(asked),
+        planner_(asked),
+        inputs_(config::load_inputs(asked.inputs, asked.overrides)) {}
+
+  std::vector<Row> rows() {
+    using enum sharding::Strategy;
+    using enum model::ActivationCheckpointing;
+    for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
+      for (const auto strategy :
+           values("sharding.strategy", inputs_.sharding.strategy,
+                  {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
+        for (const auto checkpointing :
+             values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
+                    {none, selective, full})) {
+          auto in = inputs_;
+          in.mesh.tensor = tensor;
+          in.sharding.strategy = strategy;
+          in.memory.activation_checkpointing = checkpointing;
+          add_micro_batches(in);
+        }
+    return std::move(rows_);
+  }
+  /// The first user error of those that refused a launch.
+  const std::optional<std::string>& refusal() const { return refusal_; }
+
+ private:
+  template <class T>
+  std::vector<T> values(const std::string& key, T given, std::vector<T> all) const {
+    const bool is_set = std::ranges::any_of(
+        asked_.overrides, [&](const std::string& text) { return text.starts_with(key + '='); });
+    return is_set ? std::vector<T>{given} : all;
+  }
+
+  /// Larger ones take more memory: after one that does not fit there is none that does.
+  void add_micro_batches(train::Inputs& in) {
+    for (const auto micro_batch : values<std::int64_t>("train.micro_batch", in.train.micro_batch,
+                                                       {1, 2, 4, 8, 16, 32, 64})) {
+      in.train.micro_batch = micro_batch;
+      try {
+        const auto planned = planner_.plan(in);
+        const auto mesh = comm::to_string(planned.setup.mesh);
+        const auto is_known = [&](const Row& row) {  // strategies can come to the same
+          return row.mesh == mesh && row.step.seconds == planned.step.seconds &&
+                 row.step.peak == planned.step.peak;
+        };
+        if (std::ranges::none_of(rows_, is_known))
+          rows_.push_back({std::string(sharding::name_of(in.sharding.strategy)), mesh,
+                           name_of(in.memory.activation_checkpointing), micro_batch, planned.step,
+                           planned.fits()});
+        if (!planned.fits()) return;
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::bad_input) throw;
+        if (!refusal_) refusal_ = error.what();
+      }
+    }
+  }
+
+  const PlanArguments& asked_;
+  LaunchPlanner planner_;
+  train::Inputs inputs_;
+  std::vector<Row> rows_;
+  std::optional<std::string> refusal_;
+};
+
+void print_as_json(const std::vector<Row>& rows) {
+  Json all = Json::array();
+  for (const auto& row : rows)
+    all.push_back({{"strategy", row.strategy},
+                   {"mesh", row.mesh},
+                   {"activation_checkpointing", row.checkpointing},
+                   {"micro_batch", row.micro_batch},
+                   {"valley_bytes", row.step.valley},
+                   {"peak_bytes", row.step.peak},
+                   {"step_seconds", row.step.seconds},
+                   {"exposed_seconds", row.step.exposed_seconds},
+                   {"tokens_per_second", row.step.tokens_per_second},
+                   {"mfu", row.step.mfu}});
+  print_json({{"fitting", all}});
+}
+
+void print_as_table(const std::vector<Row>& rows) {
+  fmt::print("{:<19}{:<38}{:<15}{:>6}{:>10}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
+             "checkpointing", "micro", "peak GiB", "step s", "exposed", "tokens/s", "MFU %");
+  for (const auto& row : rows)
+    fmt::print("{:<19}{:<38}{:<15}{:>6}{:>10.2f}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+               row.strategy, row.mesh, row.checkpointing, row.micro_batch, gibibytes(row.step.peak),
+               row.step.seconds, row.step.exposed_seconds, row.step.tokens_per_second,
+               100 * row.step.mfu);
+}
+
+[[noreturn]] void fail_for_all(const PlanArguments& asked, const std::vector<Row>& rows,
+                               const Sweep& sweep) {
+  if (rows.empty()) fail(ExitCode::bad_input, "{}", sweep.refusal().value_or("nothing to plan"));
+  const auto& least =
+      *std::ranges::min_element(rows, {}, [](const Row& row) { return row.step.peak; });
+  fail(ExitCode::bad_input,
+       "nothing fits into {} on {} ranks: the least is {:.1f} GiB at the peak ({}, {}, "
+       "checkpointing {}, micro-batch {}: {}); use more ranks, a shorter data.sequence_length or a "
+       "smaller model",
+       asked.hardware, asked.ranks, gibibytes(least.step.peak), least.strategy, least.mesh,
+       least.checkpointing, least.micro_batch, train::describe(least.step.at_peak));
+}
+
+}  // namespace
+
+int plan_sweep(const PlanArguments& asked) {
+  Sweep sweep(asked);
+  auto rows = sweep.rows();
+  const auto all = rows;
+  std::erase_if(rows, [](const Row& row) { return !row.fits; });
+  if (rows.empty()) fail_for_all(asked, all, sweep);
+  std::ranges::stable_sort(rows, std::greater<>{},
+                           [](const Row& row) { return row.step.tokens_per_second; });
+  if (asked.output == Output::json) {
+    print_as_json(rows);
+    return 0;
+  }
+  const auto count = rows.size();
+  rows.resize(std::min(rows.size(), most_rows));
+  print_as_table(rows);
+  if (count > rows.size()) fmt::print("and {} more that fit\n", count - rows.size());
+  return 0;
+}
+
+}  // namespace llamesh::app

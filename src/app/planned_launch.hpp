@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "app/commands/commands.hpp"
+#include "train/plan.hpp"
+
+namespace llamesh::app {
+
+/// A launch that is planned, and what a rank of it takes.
+struct PlannedLaunch {
+  train::Setup setup;
+  device::Hardware hardware;  ///< of a rank
+  train::StepPlan step;
+
+  bool fits() const { return static_cast<double>(step.peak) <= limit(); }
+  /// memory.device_limit, or the hardware's.
+  double limit() const;
+};
+
+/// Plans launches of the ranks and the hardware that are asked for.
+class LaunchPlanner {
+ public:
+  explicit LaunchPlanner(const PlanArguments& asked);
+  /// Throws a user error where the inputs do not fit one another or the ranks.
+  PlannedLaunch plan(const train::Inputs& inputs) const;
+
+ private:
+  const PlanArguments& asked_;
+  device::Hardware hardware_;
+};
+
+inline double gibibytes(double bytes) {
+  return bytes / (1 << 30);
+}
+inline double gibibytes(std::int64_t bytes) {
+  return gibibytes(static_cast<double>(bytes));
+}
+
+/// `llamesh plan --sweep`: a table of what fits, by tokens/s.
+int plan_sweep(const PlanArguments& asked);
+
+}  // namespace llamesh::app

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "comm/collectives.hpp"
+
+namespace llamesh::comm {
+
+/// Collectives that take time and count what they would send, and move nothing: on the hardware of
+/// the current device::Simulation. Memory is that of NodeCollectives and MpiCollectives where the
+/// hardware is a CPU node's, else that of NcclCollectives.
+///
+/// Time is that of NCCL's model of a ring (its src/graph/tuning.cc): latency x steps, of which
+/// those between nodes take longer, + bytes sent / bandwidth of the slowest link that it crosses.
+class SimulatedCollectives final : public Collectives {
+ public:
+  /// The group's ranks are on `nodes` nodes, equally many on each.
+  SimulatedCollectives(int rank, int size, int nodes);
+
+  device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
+  bool shares_gathered() const override;
+  device::Buffer allocate_symmetric(std::int64_t bytes) override;
+  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
+  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                               device::Event after) override;
+  device::Event all_reduce(Tensor data, device::Event after) override;
+  device::Event broadcast(Tensor data, int root, device::Event after) override;
+
+ private:
+  /// Seconds to send `bytes` in `steps` steps to the next rank.
+  double ring_seconds(double bytes, int steps) const;
+  device::Event take(const device::Event& after, std::int64_t sent, double seconds);
+  void need_scratch();
+
+  int nodes_;
+  bool on_cpu_;
+  bool shares_memory_;  ///< windows of NodeCollectives
+  device::Buffer scratch_;
+};
+
+}  // namespace llamesh::comm

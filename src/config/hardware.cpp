@@ -1,0 +1,113 @@
+#include "config/hardware.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "config/hardware_files.hpp"
+#include "config/key_reader.hpp"
+#include "core/did_you_mean.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+
+namespace llamesh::config {
+namespace {
+
+constexpr std::int64_t most_bytes = 1 << 20;
+
+/// Reads numbers that must be there.
+class RateReader {
+ public:
+  RateReader(const Node& root, const std::string& name) : reader_(root), name_(name) {}
+
+  template <class Body>
+  void section(const std::string& name, Body body) {
+    section_ = name;
+    reader_.section(name, body);
+  }
+  void rate(const std::string& name, double& value, Range range = above(0)) {
+    value = -1;
+    reader_.key(name, value, range);
+    if (value < 0 && missing_.empty()) missing_ = section_ + '.' + name;
+  }
+  void share(const std::string& name, double& value) { rate(name, value, above_to(0, 1)); }
+  KeyReader& reader() { return reader_; }
+  /// Throws for an unknown key, else for a missing one, which may be the same misspelt.
+  void finish() const {
+    reader_.finish();
+    validate(missing_.empty(), "{}: {} is missing; see inputs/hardware for what is needed", name_,
+             missing_);
+  }
+
+ private:
+  KeyReader reader_;
+  const std::string& name_;
+  std::string section_;
+  std::string missing_;  ///< the first one
+};
+
+device::Hardware parse_hardware(const std::string& text, const std::string& name) {
+  const Node root = parse_tree(text, name);
+  validate(root.kind == Node::Kind::map, "{}: expected groups of keys, got {}", root.where,
+           root.describe());
+  device::Hardware hardware;
+  hardware.name = name;
+  RateReader in(root, name);
+  in.reader().key("name", hardware.name);
+  std::string kind = "cuda";
+  in.reader().key("kind", kind);
+  validate(kind == "cuda" || kind == "cpu", "{}: kind is {}; give cuda or cpu", name, kind);
+  hardware.kind = kind == "cpu" ? device::Kind::cpu : device::Kind::cuda;
+  in.reader().key("cores", hardware.threads, from_to(1, 1 << 16));
+  double attainable = 0;
+  in.section("memory", [&] {
+    in.rate("bytes", hardware.memory_bytes);
+    in.rate("bandwidth", hardware.memory_bandwidth);
+    in.share("attainable", attainable);
+  });
+  hardware.memory_bandwidth *= attainable;
+  in.section("peak", [&] {
+    in.rate("bf16", hardware.peak_bf16);
+    in.rate("fp32", hardware.peak_fp32);
+  });
+  in.section("attainable", [&] {
+    in.share("gemm", hardware.gemm_share);
+    in.share("attention_forward", hardware.attention_forward_share);
+    in.share("attention_backward", hardware.attention_backward_share);
+  });
+  in.section("latency", [&] {
+    in.rate("launch", hardware.launch_seconds, at_least(0));
+    in.rate("collective", hardware.collective_seconds, at_least(0));
+  });
+  const auto link = [&](const char* section, device::LinkRate& rate) {
+    in.section(section, [&] {
+      in.rate("bandwidth", rate.bandwidth);
+      in.rate("latency", rate.latency, at_least(0));
+    });
+  };
+  link("within_node", hardware.within_node);
+  link("between_nodes", hardware.between_nodes);
+  in.finish();
+  return hardware;
+}
+
+}  // namespace
+
+std::vector<std::string> built_in_hardware() {
+  std::vector<std::string> names;
+  for (const auto& file : hardware_files) names.emplace_back(file.name);
+  return names;
+}
+
+device::Hardware load_hardware(const std::string& name) {
+  const auto* found = std::ranges::find(hardware_files, name, &HardwareFile::name);
+  if (found != std::end(hardware_files)) return parse_hardware(found->text, name);
+  std::error_code ignored;
+  validate(std::filesystem::is_regular_file(name, ignored),
+           "--hardware {}: there is no such file, and it is none of {}{}", name,
+           fmt::join(built_in_hardware(), ", "), did_you_mean(name, built_in_hardware()));
+  return parse_hardware(read_file(name, most_bytes), name);
+}
+
+}  // namespace llamesh::config

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+
+#include "core/tensor.hpp"
+#include "device/simulated/simulation.hpp"
+
+namespace llamesh::ops::simulated {
+
+inline const device::Hardware& hardware() {
+  return device::Simulation::current().hardware();
+}
+
+/// Bytes of tensors that a kernel reads or writes once.
+double bytes_of(const std::same_as<Tensor> auto&... tensors) {
+  return (0.0 + ... + (tensors ? static_cast<double>(tensors.bytes()) : 0.0));
+}
+
+/// Work of `flops` at `rate` FLOP/s, and of so many bytes of memory.
+inline void work(device::Stream& stream, double flops, double rate, double bytes) {
+  const double seconds =
+      std::max(flops == 0 ? 0 : flops / rate, bytes / hardware().memory_bandwidth);
+  device::Simulation::current().run(stream, hardware().launch_seconds + seconds);
+}
+
+/// Counts what a kernel of the CPU's backend keeps.
+inline void keep_cpu_scratch(const char* of, std::int64_t bytes) {
+  if (hardware().kind == device::Kind::cpu) device::Simulation::current().keep_scratch(of, bytes);
+}
+
+/// Work that moves bytes.
+inline void move(device::Stream& stream, double bytes) {
+  work(stream, 0, 1, bytes);
+}
+
+}  // namespace llamesh::ops::simulated

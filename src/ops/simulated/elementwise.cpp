@@ -1,0 +1,111 @@
+#include "ops/cpu/scratch_bytes.hpp"
+#include "ops/simulated/cost.hpp"
+#include "ops/simulated/kernels.hpp"
+
+namespace llamesh::ops::simulated {
+namespace {
+
+double if_added(Accumulate accumulate, const Tensor& to) {
+  return accumulate == Accumulate::yes ? bytes_of(to) : 0;
+}
+
+}  // namespace
+
+void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor /*table*/,
+               std::int64_t /*first_row*/) {
+  move(stream, 2 * bytes_of(out) + bytes_of(tokens));
+}
+
+void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
+                        std::int64_t /*first_row*/, Accumulate accumulate) {
+  keep_cpu_scratch("embedding_backward",
+                   cpu::embedding_backward_scratch(tokens.numel(), dtable.rows()));
+  const double written = accumulate == Accumulate::yes ? 2 * bytes_of(dout) : bytes_of(dtable);
+  move(stream, bytes_of(dout, tokens) + written);
+}
+
+void rms_norm(Stream& stream, const RmsNormCall& c) {
+  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.y, c.inverse_rms, c.row_sums));
+}
+
+void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
+  keep_cpu_scratch("rms_norm_backward", cpu::rms_norm_backward_scratch(c.x.rows(), c.x.cols()));
+  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw, c.row_sums) +
+                   if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw));
+}
+
+void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
+  move(stream, bytes_of(c.x, c.delta, c.sum, sums));
+}
+
+void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
+  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, sums));
+}
+
+void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
+          std::int64_t /*head_dim*/, Rotation /*rotation*/) {
+  move(stream, 2 * bytes_of(x) + bytes_of(cos_sin, document_starts));
+}
+
+void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
+  move(stream, bytes_of(out, gate_up));
+}
+
+void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_up) {
+  move(stream, bytes_of(dgate_up, dout, gate_up));
+}
+
+void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
+                   WithGradient gradient) {
+  // One pass for maximum and sum, with a gradient another one that reads and writes.
+  const double passes = gradient == WithGradient::yes ? 3 : 1;
+  move(stream, passes * bytes_of(logits) + bytes_of(losses, targets));
+}
+
+void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
+                        std::int64_t /*first_class*/) {
+  move(stream, bytes_of(part, logits, targets));
+}
+
+void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
+                              Tensor targets, std::int64_t /*first_class*/, float /*scale*/,
+                              WithGradient gradient) {
+  const double passes = gradient == WithGradient::yes ? 2 : 0;
+  move(stream, passes * bytes_of(logits) + bytes_of(losses, parts, targets));
+}
+
+void copy(Stream& stream, Tensor y, Tensor x) {
+  move(stream, bytes_of(y, x));
+}
+
+void add(Stream& stream, Tensor y, Tensor x) {
+  move(stream, 2 * bytes_of(y) + bytes_of(x));
+}
+
+void fill(Stream& stream, Tensor y, float /*value*/) {
+  move(stream, bytes_of(y));
+}
+
+void scale(Stream& stream, Tensor y, float /*factor*/) {
+  move(stream, 2 * bytes_of(y));
+}
+
+/// Its result is that of zeros.
+double sum_of_squares(Stream& stream, Tensor x) {
+  keep_cpu_scratch("sum_of_squares", cpu::sum_of_squares_scratch(x.numel()));
+  move(stream, bytes_of(x));
+  stream.record().wait();
+  return 0;
+}
+
+void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
+           const AdamwStep& /*step*/) {
+  move(stream, 2 * bytes_of(parameter, exp_avg, exp_avg_sq) + bytes_of(gradient));
+}
+
+void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
+         const SgdStep& /*step*/) {
+  move(stream, 2 * bytes_of(parameter, momentum_buffer) + bytes_of(gradient));
+}
+
+}  // namespace llamesh::ops::simulated

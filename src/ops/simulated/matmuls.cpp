@@ -1,0 +1,92 @@
+#include "ops/cpu/gemm.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
+#include "ops/cuda/gemm/gemm.hpp"
+#include "ops/simulated/cost.hpp"
+#include "ops/simulated/kernels.hpp"
+
+namespace llamesh::ops::simulated {
+namespace {
+
+using cpu::Matrix;
+
+/// Counts what cpu::gemm() and cuda::gemm() keep.
+void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  auto& simulation = device::Simulation::current();
+  if (hardware().kind == device::Kind::cuda)
+    return simulation.keep_scratch("gemm", cuda::gemm_workspace_bytes);
+  const auto scratch = cpu::gemm_scratch(c, a, b, accumulate);
+  simulation.keep_scratch("gemm a", scratch.a);
+  simulation.keep_scratch("gemm b", scratch.b);
+  simulation.keep_scratch("gemm c", scratch.c);
+  simulation.keep_scratch("gemm", scratch.library);
+}
+
+/// Of every thread that has a task.
+void keep_attention_scratch(const char* of, std::int64_t bytes, std::int64_t tasks) {
+  const auto threads = std::min<std::int64_t>(hardware().threads, tasks);
+  keep_cpu_scratch(of, threads * bytes);
+}
+
+/// c (m, n) = or += a product of a and b over k.
+void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std::int64_t k,
+          Accumulate accumulate) {
+  const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
+  const double rate = hardware().peak(a.dtype()) * hardware().gemm_share;
+  const double again = accumulate == Accumulate::yes ? bytes_of(c) : 0;
+  work(stream, flops, rate, bytes_of(a, b, c) + again);
+}
+
+/// FLOPs of the two matmuls of causal attention, of which half is computed.
+double attention_flops(const AttentionShape& s, std::int64_t queries, double keys) {
+  return 4.0 * static_cast<double>(s.batch * s.heads * s.head_dim) * static_cast<double>(queries) *
+         keys;
+}
+
+}  // namespace
+
+void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
+  gemm(stream, y, x, w, x.cols(), accumulate);
+}
+
+void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w), accumulate);
+  gemm(stream, dx, dy, w, dy.cols(), accumulate);
+}
+
+void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(dw), Matrix(dy).transposed(), Matrix(x), accumulate);
+  gemm(stream, dw, dy, x, dy.rows(), accumulate);
+}
+
+void attention(Stream& stream, const AttentionCall& c) {
+  keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
+  const double keys = static_cast<double>(c.shape.sequence) / 2;
+  work(stream, attention_flops(c.shape, c.shape.sequence, keys),
+       hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
+       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp));
+}
+
+/// Five matmuls where the forward pass has two (Dao 2023).
+void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
+  keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
+                         c.shape.batch * c.shape.kv_heads);
+  const double keys = static_cast<double>(c.shape.sequence) / 2;
+  work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
+       hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
+       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
+}
+
+std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
+  return "simulated";
+}
+
+void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                      const AttentionShape& shape, std::int64_t past) {
+  const double length = static_cast<double>(past) + static_cast<double>(shape.sequence) / 2;
+  work(stream, attention_flops(shape, shape.sequence, length),
+       hardware().peak(q.dtype()) * hardware().attention_forward_share,
+       bytes_of(out, q, keys, values));
+}
+
+}  // namespace llamesh::ops::simulated

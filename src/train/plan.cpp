@@ -1,0 +1,249 @@
+#include "train/plan.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "checkpoint/state.hpp"
+#include "comm/device_mesh.hpp"
+#include "device/buffer.hpp"
+#include "device/device.hpp"
+#include "device/simulated/simulation.hpp"
+#include "model/llama.hpp"
+#include "ops/gemm_rate.hpp"
+#include "ops/ops.hpp"
+#include "optim/optimizer.hpp"
+#include "sharding/fsdp.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
+#include "train/flops.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// What a Trainer has of the engine, on the current simulated device.
+class SimulatedRank {
+ public:
+  SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
+      : in_(setup.inputs),
+        micro_batches_(micro_batches),
+        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name)),
+        fsdp_(state_, mesh, in_.sharding, in_.precision),
+        tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
+                                               in_.train.micro_batch * in_.data.sequence_length,
+                                               in_.model.hidden_size, in_.precision.parameters)),
+        optimizer_(in_.optimizer, state_),
+        llama_(in_.model, *setup.table, in_.train.micro_batch, in_.data.sequence_length, in_.memory,
+               in_.precision.parameters, *tensor_),
+        batch_{.tokens = token_ids(), .targets = token_ids()} {
+    if (in_.data.document_mask) batch_.document_starts = token_ids();
+    fsdp_.on_master_weights_updated();
+  }
+
+  /// Trainer::forward_backward(), and the norm for clipping.
+  void passes() {
+    for (std::int64_t i = 0; i < micro_batches_; ++i) {
+      fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_});
+      llama_.train(fsdp_, batch_, 1.0F);
+    }
+    fsdp_.finish_gradients();
+    llama_.take_loss();
+    optim::squared_norm_share(state_);
+  }
+  void update() {
+    optimizer_.step(in_.optimizer.lr, 0, 1);
+    fsdp_.on_master_weights_updated();
+  }
+
+  std::int64_t checkpoint_bytes() const {
+    std::int64_t numel = 0;
+    for (const auto& dataset : checkpoint::datasets_of(checkpoint::state_of(state_)))
+      numel += llamesh::numel(dataset.shape);
+    return numel * size_of(DType::f32);
+  }
+
+ private:
+  /// A (B, T) int32 on the device; a CPU's kernels read the host's, which is not counted.
+  Tensor token_ids() {
+    const auto shape = {in_.train.micro_batch, in_.data.sequence_length};
+    const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
+    ids_.emplace_back(in_.train.micro_batch * in_.data.sequence_length * size_of(DType::i32),
+                      on_cpu ? device::Counted::no : device::Counted::yes);
+    return ids_.back().tensor(DType::i32, shape);
+  }
+
+  const Inputs& in_;
+  std::int64_t micro_batches_;
+  sharding::ShardedState state_;
+  sharding::Fsdp fsdp_;
+  std::unique_ptr<model::TensorParallel> tensor_;
+  optim::Optimizer optimizer_;
+  model::Llama llama_;
+  std::vector<device::Buffer> ids_;
+  model::Batch batch_;
+};
+
+/// A product of the Trainer's measurement of this device before its first step, whose scratch
+/// stays.
+void multiply_as_measured(DType dtype) {
+  const auto kind = device::Simulation::current().hardware().kind;
+  const auto n = ops::measured_gemm_size(kind);
+  const device::Buffer buffer(3 * n * n * size_of(dtype), device::Counted::no);
+  const auto matrix = [&](std::int64_t i) {
+    return buffer.tensor(dtype, {n, n}, i * n * n * size_of(dtype));
+  };
+  ops::linear(device::compute_stream(), matrix(0), matrix(1), matrix(2), Accumulate::no);
+}
+
+/// Seconds of a collective of a few host values over all ranks.
+double exchange_seconds(const device::Hardware& hardware, const comm::Topology& topology) {
+  const auto ranks = topology.node_of.size();
+  const auto& link = topology.nodes > 1 ? hardware.between_nodes : hardware.within_node;
+  return static_cast<double>(std::bit_width(ranks - 1)) * link.latency;
+}
+
+using BytesByAxis = std::map<const comm::DeviceMesh::Axis*, std::int64_t>;
+
+BytesByAxis bytes_sent(const comm::DeviceMesh& mesh) {
+  BytesByAxis sent;
+  for (const auto* axis : mesh.all()) sent[axis] = axis->collectives->bytes_sent();
+  return sent;
+}
+
+/// What has been sent since `before`. An axis and its factors have one name.
+void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, StepPlan& plan) {
+  plan.traffic.clear();
+  plan.traffic_between_nodes.clear();
+  for (const auto* axis : mesh.all()) {
+    if (axis->name.empty()) continue;  // a rank by itself
+    const auto bytes = axis->collectives->bytes_sent() - before.at(axis);
+    plan.traffic[axis->name] += bytes;
+    plan.traffic_between_nodes[axis->name] +=
+        std::llround(axis->share_between_nodes * static_cast<double>(bytes));
+  }
+}
+
+void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
+  const auto& in = setup.inputs;
+  plan.tokens_per_second =
+      static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
+  plan.mfu = plan.tokens_per_second *
+             flops_per_token(in.model, *setup.table, in.data.sequence_length) /
+             (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
+}
+
+/// Without the rates that record_speed() gives.
+StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
+                  std::int64_t micro_batches) {
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
+  SimulatedRank simulated(setup, mesh, micro_batches);
+  const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
+  auto& meter = simulation.meter();
+  StepPlan plan;
+  plan.checkpoint_bytes = simulated.checkpoint_bytes();
+  for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
+    const double start = simulation.now();
+    const double exposed = simulation.exposed_seconds();
+    const auto sent = bytes_sent(mesh);
+    meter.start_interval();
+    simulation.host_waits(exchange);  // the number of tokens
+    simulated.passes();
+    plan.valley = meter.in_use();
+    plan.peak = meter.peak();
+    plan.at_peak = meter.by_use_at_peak();
+    simulation.host_waits(exchange);  // loss and norm
+    simulated.update();
+    plan.seconds = simulation.now() - start;
+    plan.exposed_seconds = simulation.exposed_seconds() - exposed;
+    record_traffic(mesh, sent, plan);
+  }
+  plan.host_bytes = simulation.host_meter().in_use();
+  return plan;
+}
+
+/// `plan` with `more` further micro-batches, each of which adds what the last one has added to
+/// `shorter`.
+StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
+  const auto times = static_cast<double>(more);
+  plan.seconds += times * (plan.seconds - shorter.seconds);
+  plan.exposed_seconds += times * (plan.exposed_seconds - shorter.exposed_seconds);
+  for (auto& [axis, bytes] : plan.traffic) bytes += more * (bytes - shorter.traffic.at(axis));
+  for (auto& [axis, bytes] : plan.traffic_between_nodes)
+    bytes += more * (bytes - shorter.traffic_between_nodes.at(axis));
+  return plan;
+}
+
+}  // namespace
+
+device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
+  if (hardware.kind != device::Kind::cpu) return hardware;
+  for (double* of_node :
+       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.peak_bf16,
+        &hardware.peak_fp32, &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *of_node /= ranks;
+  hardware.threads = std::max(1, hardware.threads / ranks);
+  return hardware;
+}
+
+StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank,
+                   std::int64_t most) {
+  expects(most >= 2, "a step of {} micro-batches to extend", most);
+  const auto of = [&](std::int64_t micro_batches) {
+    device::Simulation simulation(hardware);
+    return simulate(simulation, setup, rank, micro_batches);
+  };
+  const auto taken = std::min(setup.micro_batches, most);
+  auto plan = of(taken);
+  if (taken < setup.micro_batches)
+    plan = extended(std::move(plan), of(taken - 1), setup.micro_batches - taken);
+  record_speed(setup, hardware, plan);
+  return plan;
+}
+
+StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
+  device::Hardware hardware;
+  hardware.kind = device::kind();
+  hardware.threads = threads;
+  for (double* rate :
+       {&hardware.memory_bandwidth, &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+        &hardware.attention_forward_share, &hardware.attention_backward_share,
+        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *rate = 1;
+  device::Simulation simulation(hardware);
+  multiply_as_measured(setup.inputs.precision.parameters);
+  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4));
+}
+
+std::int64_t device_limit(const Setup& setup, int rank) {
+  const auto limit = setup.inputs.memory.device_limit;
+  if (limit > 0) return limit;
+  if (device::kind() == device::Kind::cuda) return device::memory_bytes();
+  const auto& hosts = setup.topology.host_of;
+  return device::memory_bytes() / std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
+}
+
+void check_memory(const comm::Communicator& world, const Setup& setup) {
+  comm::agree(world, [&] {
+    const auto threads = std::max(1, setup.inputs.train.threads);
+    const auto planned = plan_on_this_device(setup, world.rank(), threads);
+    const auto limit = device_limit(setup, world.rank());
+    validate(planned.peak <= limit,
+             "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}", planned.peak,
+             describe(planned.at_peak),
+             setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
+             limit, device::memory_advice());
+  });
+}
+
+std::string describe(const device::MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < bytes.size(); ++use)
+    if (bytes[use] >= 1 << 20 || (bytes[use] > 0 && text.empty()))
+      text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
+                          name_of(static_cast<device::MemoryUse>(use)),
+                          static_cast<double>(bytes[use]) / (1 << 20));
+  return text;
+}
+
+}  // namespace llamesh::train

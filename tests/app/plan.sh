@@ -1,0 +1,33 @@
+#!/bin/bash
+# plan.sh LLAMESH: what a run says of its memory before its first step and after it, and a limit that it does not
+# keep. Runs in the folder that has inputs/.
+llamesh=$1
+mpirun="$(dirname "$0")/../mpirun.sh"
+folder=$(mktemp -d) || exit 1
+trap 'rm -rf "$folder"' EXIT
+give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
+
+# near WHAT A B: within 3 %.
+near() { (( 100 * ($2 > $3 ? $2 - $3 : $3 - $2) <= 3 * $3 )) || give_up "$1: planned $2, measured $3"; }
+field() { sed -n "\$s/.*\"$1\":\([0-9]*\).*/\1/p" "$folder/$2/metrics.jsonl"; }
+for dtype in fp32 bf16; do
+  for ranks in 1 2; do
+    run=$dtype-$ranks
+    "$mpirun" "$ranks" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/$run" train.steps=3 checkpoint.every_steps=0 \
+      precision.parameters=$dtype > "$folder/log" 2>&1 || give_up "training in $run"
+    grep -q 'memory of a rank as planned: ' "$folder/log" || give_up "$run does not log what is planned"
+    sed -i '/"event"/d' "$folder/$run/metrics.jsonl"
+    near "valley of $run" "$(field predicted_valley "$run")" "$(field valley "$run")"
+    near "peak of $run" "$(field predicted_peak "$run")" "$(field peak "$run")"
+  done
+done
+
+# A limit refuses the run in one line with the numbers, before there is a run folder; and so does --check.
+for how in "" --check; do
+  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/refused" memory.device_limit=1000000 $how \
+    > /dev/null 2> "$folder/log"; code=$?
+  [[ $code == 78 && $(grep -c 'llamesh: ' "$folder/log") == 1 && ! -e $folder/refused ]] &&
+    grep -Eq 'takes [0-9]{7} bytes .*memory.device_limit allows 1000000; use more ranks' "$folder/log" ||
+    give_up "a limit: exit code $code"
+done
+exit 0

@@ -1,0 +1,145 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "app/commands/commands.hpp"
+#include "comm/topology.hpp"
+#include "config/hardware.hpp"
+#include "config/inputs.hpp"
+#include "error_of.hpp"
+#include "train/plan.hpp"
+
+namespace llamesh::app {
+namespace {
+
+using Json = nlohmann::json;
+
+PlanArguments cluster(const std::string& name, int ranks) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/clusters/" + name + ".yaml";
+  arguments.ranks = ranks;
+  arguments.ranks_per_node = 8;
+  arguments.output = Output::json;
+  return arguments;
+}
+
+struct Printed {
+  int code;
+  Json json;
+};
+
+Printed printed(const PlanArguments& arguments) {
+  testing::internal::CaptureStdout();
+  const int code = plan(arguments);
+  return {code, Json::parse(testing::internal::GetCapturedStdout())};
+}
+
+TEST(Plan, OfManyRanksTakesNoTime) {
+  auto arguments = cluster("llama3.1-405b-128x8", 16384);
+  arguments.overrides = {"mesh.axes.tensor=8"};
+  const auto start = std::chrono::steady_clock::now();
+  const auto [code, json] = printed(arguments);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json.at("mesh"), "replicate=1 x shard=2048 x tensor=8");
+  for (const auto* key :
+       {"valley_bytes", "peak_bytes", "host_bytes", "alive_at_peak", "traffic", "checkpoint_bytes",
+        "step_seconds", "tokens_per_second", "mfu", "exposed_seconds"})
+    EXPECT_TRUE(json.contains(key)) << key;
+  std::int64_t alive = 0;
+  for (const auto& [use, bytes] : json.at("alive_at_peak").items())
+    alive += bytes.get<std::int64_t>();
+  EXPECT_EQ(alive, json.at("peak_bytes"));
+}
+
+TEST(Plan, StateAndCheckpointAreTheirFormulas) {
+  const auto [code, json] = printed(cluster("llama3-8b-1x8", 8));
+  const double parameters = 8030261248;
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json.at("checkpoint_bytes"), 12 * parameters);
+  const auto& alive = json.at("alive_at_peak");
+  EXPECT_NEAR(alive.at("weights"), 4 * parameters / 8, 1e-4 * parameters);
+  EXPECT_NEAR(alive.at("gradients"), 4 * parameters / 8, 1e-4 * parameters);
+  EXPECT_NEAR(alive.at("optimizer"), 8 * parameters / 8, 1e-4 * parameters);
+  EXPECT_GT(json.at("mfu"), 0.3);
+  EXPECT_LT(json.at("mfu"), 0.8);
+}
+
+TEST(Plan, FasterLinksExposeLess) {
+  auto arguments = cluster("llama3-8b-1x8", 64);
+  arguments.overrides = {"memory.activation_checkpointing=none"};
+  const auto near = printed(arguments).json;
+  arguments.ranks_per_node = 1;
+  const auto far = printed(arguments).json;
+  EXPECT_GT(far.at("exposed_seconds"), near.at("exposed_seconds"));
+  EXPECT_GT(far.at("step_seconds"), near.at("step_seconds"));
+  EXPECT_EQ(far.at("traffic"), near.at("traffic"));
+  EXPECT_EQ(far.at("peak_bytes"), near.at("peak_bytes"));
+}
+
+TEST(Plan, ManyMicroBatchesTakeWhatTheirLastOnesTake) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  const auto inputs = config::load_inputs(
+      arguments.inputs, {"train.global_batch=96", "sharding.strategy=hybrid_shard"});
+  const auto setup = train::plan_setup(inputs, comm::planned_topology(16, 8, 0));
+  ASSERT_EQ(setup.micro_batches, 6);
+  const auto hardware = config::load_hardware("a100-80");
+  const auto counted = train::plan_step(setup, hardware);
+  const auto taken = train::plan_step(setup, hardware, 0, 6);
+  EXPECT_EQ(counted.traffic, taken.traffic);
+  EXPECT_EQ(counted.peak, taken.peak);
+  EXPECT_NEAR(counted.seconds, taken.seconds, 1e-6 * taken.seconds);
+  EXPECT_NEAR(counted.exposed_seconds, taken.exposed_seconds, 1e-6 * taken.seconds);
+}
+
+TEST(Plan, ReturnsOneWhereItDoesNotFit) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.hardware = "a100-40";
+  arguments.overrides = {"sharding.strategy=no_shard"};
+  const auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(json.at("fits"), false);
+  EXPECT_GT(json.at("peak_bytes"), json.at("device_bytes"));
+}
+
+TEST(Plan, RanksThatDoNotDivideAreRefusedWithTheNumbers) {
+  auto arguments = cluster("llama3.1-405b-128x8", 16384);
+  EXPECT_NE(test::error_of([&] { plan(arguments); }).find("not a multiple of 16384 ranks"),
+            std::string::npos);
+  arguments = cluster("llama3-8b-1x8", 12);
+  arguments.overrides = {"sharding.strategy=hybrid_shard"};
+  EXPECT_NE(test::error_of([&] { plan(arguments); }), "");
+}
+
+TEST(Plan, SweepSortsWhatFitsByTokensPerSecond) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.sweep = true;
+  const auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  const auto& rows = json.at("fitting");
+  EXPECT_GT(rows.size(), 20U);
+  const auto limit = printed(cluster("llama3-8b-1x8", 8)).json.at("device_bytes").get<double>();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_LE(rows[i].at("peak_bytes"), limit);
+    const auto& faster = rows[i == 0 ? 0 : i - 1];
+    EXPECT_LE(rows[i].at("tokens_per_second"), faster.at("tokens_per_second"));
+  }
+  arguments.overrides = {"train.micro_batch=2", "sharding.strategy=shard_grad_op"};
+  for (const auto& row : printed(arguments).json.at("fitting")) {
+    EXPECT_EQ(row.at("micro_batch"), 2);
+    EXPECT_EQ(row.at("strategy"), "shard_grad_op");
+  }
+}
+
+TEST(Plan, SweepOfAModelThatFitsNowhereSaysTheLeastAndTheWayOut) {
+  auto arguments = cluster("llama3.1-405b-128x8", 8);
+  arguments.sweep = true;
+  const auto error = test::error_of([&] { plan(arguments); });
+  EXPECT_NE(error.find("nothing fits into h100 on 8 ranks: the least is"), std::string::npos)
+      << error;
+  EXPECT_NE(error.find("use more ranks"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace llamesh::app

@@ -1,0 +1,103 @@
+#include "device/simulated/simulation.hpp"
+
+#include <gtest/gtest.h>
+
+#include "device/buffer.hpp"
+#include "device/device.hpp"
+
+namespace llamesh::device {
+namespace {
+
+Hardware gpu() {
+  Hardware hardware;
+  hardware.memory_bandwidth = 1e9;
+  return hardware;
+}
+
+TEST(Simulation, ReplacesTheDeviceOfItsThreadWhileItLives) {
+  auto& meter = MemoryMeter::instance();
+  const auto before = meter.in_use();
+  {
+    const Simulation simulation(gpu());
+    EXPECT_EQ(kind(), Kind::simulated);
+    EXPECT_EQ(compute_stream().kind(), Kind::simulated);
+    const Buffer huge(std::int64_t{1} << 42);  // 4 TiB: addresses alone
+    EXPECT_EQ(MemoryMeter::instance().in_use(), std::int64_t{1} << 42);
+    EXPECT_EQ(meter.in_use(), before);
+  }
+  EXPECT_EQ(kind(), Kind::cpu);
+  EXPECT_EQ(compute_stream().kind(), Kind::cpu);
+  EXPECT_EQ(&MemoryMeter::instance(), &meter);
+}
+
+TEST(Simulation, MemoryIsThatOfNobody) {
+  const Simulation simulation(gpu());
+  const Buffer buffer(4096);
+  EXPECT_DEATH(*buffer.data() = std::byte{1}, "");
+}
+
+TEST(Simulation, StreamsOverlapAndWaitForEachOther) {
+  Simulation simulation(gpu());
+  auto& compute = compute_stream();
+  auto communication = Stream::communication();
+  simulation.run(compute, 1);
+  communication.wait(compute.record());
+  simulation.run(communication, 3);
+  const auto arrived = communication.record();
+  simulation.run(compute, 1);
+  EXPECT_DOUBLE_EQ(simulation.now(), 2);
+  EXPECT_FALSE(arrived.ready());
+  compute.wait(arrived);  // it is there at 4
+  EXPECT_DOUBLE_EQ(simulation.now(), 4);
+  EXPECT_DOUBLE_EQ(simulation.exposed_seconds(), 2);
+  simulation.run(compute, 1);
+  compute.wait(arrived);
+  EXPECT_DOUBLE_EQ(simulation.now(), 5);
+  EXPECT_DOUBLE_EQ(simulation.exposed_seconds(), 2);
+}
+
+TEST(Simulation, WorkStartsWhenTheHostHasWaited) {
+  Simulation simulation(gpu());
+  auto communication = Stream::communication();
+  simulation.run(compute_stream(), 2);
+  compute_stream().record().wait();
+  simulation.run(communication, 1);
+  compute_stream().wait(communication.record());
+  EXPECT_DOUBLE_EQ(simulation.now(), 3);
+}
+
+TEST(Simulation, ACpuComputesOnTheHostsThread) {
+  Hardware hardware = gpu();
+  hardware.kind = Kind::cpu;
+  Simulation simulation(hardware);
+  auto communication = Stream::communication();
+  simulation.run(compute_stream(), 2);
+  simulation.run(communication, 1);  // called when the computation is done
+  compute_stream().wait(communication.record());
+  EXPECT_DOUBLE_EQ(simulation.now(), 3);
+}
+
+TEST(MemoryUse, PeakSaysWhatWasInUse) {
+  MemoryMeter& meter = MemoryMeter::instance();
+  const auto at = [](const MemoryByUse& bytes, MemoryUse use) {
+    return bytes[static_cast<std::size_t>(use)];
+  };
+  const auto before = meter.by_use();
+  const ScopedAllocation weights(100, MemoryUse::weights);
+  meter.start_interval();
+  {
+    const AllocatesFor use(MemoryUse::gathered_weights);
+    const ScopedAllocation gathered(30);
+  }
+  const ScopedAllocation later(20, MemoryUse::optimizer);
+  EXPECT_EQ(at(meter.by_use_at_peak(), MemoryUse::gathered_weights) -
+                at(before, MemoryUse::gathered_weights),
+            30);
+  EXPECT_EQ(at(meter.by_use_at_peak(), MemoryUse::optimizer) - at(before, MemoryUse::optimizer), 0);
+  EXPECT_EQ(at(meter.by_use(), MemoryUse::gathered_weights),
+            at(before, MemoryUse::gathered_weights));
+  EXPECT_EQ(at(meter.by_use(), MemoryUse::weights) - at(before, MemoryUse::weights), 100);
+}
+
+}  // namespace
+}  // namespace llamesh::device

@@ -1,0 +1,160 @@
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "device/memory_meter.hpp"
+#include "train/plan.hpp"
+#include "training/small_run.hpp"
+
+// What the planner says of a step, against the step.
+
+namespace llamesh::test {
+namespace {
+
+using device::MemoryByUse;
+using device::MemoryUse;
+using model::ActivationCheckpointing;
+using sharding::ResidualLayout;
+using sharding::Strategy;
+using sharding::Wrap;
+
+/// Rates do not matter to memory and traffic.
+device::Hardware this_machine() {
+  device::Hardware hardware;
+  hardware.kind = device::Kind::cpu;
+  hardware.memory_bandwidth = hardware.peak_bf16 = hardware.peak_fp32 = 1e9;
+  hardware.gemm_share = hardware.attention_forward_share = hardware.attention_backward_share = 1;
+  hardware.within_node = hardware.between_nodes = {.bandwidth = 1e9, .latency = 1e-6};
+  return hardware;
+}
+
+train::Inputs inputs_of(const TemporaryFolder& folder) {
+  auto in = small_inputs(folder.path());
+  in.model.hidden_size = 96;
+  in.model.intermediate_size = 512;
+  in.model.num_key_value_heads = 2;
+  in.model.vocab_size = 516;
+  in.train.micro_batch = 3;
+  in.train.steps = 2;
+  return in;
+}
+
+MemoryByUse difference(MemoryByUse a, const MemoryByUse& b) {
+  for (std::size_t use = 0; use < a.size(); ++use) a[use] -= b[use];
+  return a;
+}
+
+void expect_within_3_percent(std::int64_t planned, std::int64_t measured, const char* what) {
+  EXPECT_NEAR(static_cast<double>(planned), static_cast<double>(measured),
+              0.03 * static_cast<double>(measured))
+      << what;
+}
+
+std::int64_t sum(const MemoryByUse& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+}
+
+std::int64_t scratch(const MemoryByUse& bytes) {
+  return bytes[static_cast<std::size_t>(MemoryUse::scratch)];
+}
+
+/// Traffic, and every use of memory but scratch, are as planned to the byte. Scratch that kernels
+/// keep is there from earlier tests as well: in the first one it is as planned too.
+void expect_as_planned(const train::Inputs& in) {
+  const auto setup = train::make_setup(world(), in);
+  auto& meter = device::MemoryMeter::instance();
+  auto before = meter.by_use();
+  const auto earlier_scratch =
+      std::exchange(before[static_cast<std::size_t>(MemoryUse::scratch)], 0);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  const auto planned = train::plan_step(setup, this_machine(), world().rank());
+  trainer.train_step();
+  MemoryByUse valley{}, at_peak{};
+  const auto record = trainer.train_step([] {}, [&](double) {  // when the trainer measures
+    valley = difference(meter.by_use(), before);
+    at_peak = difference(meter.by_use_at_peak(), before);
+    return 0;
+  });
+  for (std::size_t use = 0; use < at_peak.size(); ++use) {
+    const auto name = static_cast<MemoryUse>(use);
+    if (name == MemoryUse::scratch) continue;
+    EXPECT_EQ(planned.at_peak[use], at_peak[use]) << name_of(name);
+  }
+  const auto planned_scratch = scratch(planned.at_peak);
+  EXPECT_EQ(planned.valley - planned_scratch, sum(valley) - scratch(valley));
+  EXPECT_LE(planned_scratch, scratch(at_peak));
+  if (earlier_scratch == 0) {
+    expect_within_3_percent(planned.valley, sum(valley), "valley");
+    expect_within_3_percent(planned.peak, sum(at_peak), "peak");
+  }
+  EXPECT_EQ(planned.traffic, record.traffic);
+  EXPECT_EQ(planned.traffic_between_nodes, record.traffic_between_nodes);
+}
+
+using Case = std::tuple<Strategy, Wrap, ActivationCheckpointing, DType>;
+class EveryStrategy : public testing::TestWithParam<Case> {};
+
+TEST_P(EveryStrategy, TakesWhatIsPlanned) {
+  const auto [strategy, wrap, checkpointing, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(folder);
+  in.sharding.strategy = strategy;
+  in.sharding.wrap = {.wrap = wrap, .min_numel = 50'000};
+  in.memory.activation_checkpointing = checkpointing;
+  in.precision.parameters = dtype;
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Prediction, EveryStrategy,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard,
+                                     Strategy::hybrid_shard_zero2),
+                     testing::Values(Wrap::layer, Wrap::size, Wrap::none),
+                     testing::Values(ActivationCheckpointing::none,
+                                     ActivationCheckpointing::selective,
+                                     ActivationCheckpointing::full),
+                     testing::Values(DType::f32, DType::bf16)));
+
+using TensorCase = std::tuple<ResidualLayout, ActivationCheckpointing, DType>;
+class TensorAxis : public testing::TestWithParam<TensorCase> {};
+
+TEST_P(TensorAxis, TakesWhatIsPlanned) {
+  if (world().size() % 2 != 0) return;
+  const auto [residual, checkpointing, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(folder);
+  in.sharding.strategy = Strategy::full_shard;
+  in.mesh = {.tensor = 2};
+  in.tensor.residual = residual;
+  in.memory.activation_checkpointing = checkpointing;
+  in.precision.parameters = dtype;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxis,
+                         testing::Combine(testing::Values(ResidualLayout::sequence,
+                                                          ResidualLayout::whole,
+                                                          ResidualLayout::hidden),
+                                          testing::Values(ActivationCheckpointing::none,
+                                                          ActivationCheckpointing::selective,
+                                                          ActivationCheckpointing::full),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
+  const TemporaryFolder folder;
+  auto in = inputs_of(folder);
+  in.sharding.strategy = Strategy::hybrid_shard;
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  in.precision.reduce = DType::bf16;
+  in.optimizer.name = optim::OptimizerName::sgd;
+  in.sharding.spec.emplace();
+  for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.mlp.gate_proj"})
+    in.sharding.spec->entries.push_back({name + std::string(".weight"), {{"shard"}, {}}, "test"});
+  expect_as_planned(in);
+}
+
+}  // namespace
+}  // namespace llamesh::test
