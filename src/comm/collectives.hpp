@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -67,6 +68,11 @@ class Collectives {
   /// B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
+  /// On CPUs, seconds so far of this rank in its collectives, waits for the other ranks included.
+  double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
+  /// On CPUs, seconds so far in which the compute stream was blocked by waits for their events.
+  double seconds_exposed() const;
+
  protected:
   explicit Collectives(const Communicator& group)
       : members_(group.members()),
@@ -86,17 +92,22 @@ class Collectives {
     stream_.wait(after);
     stream_.run([this, kind, subject = subject_, work = std::forward<Work>(work)] {
       const InCollective in(members_, kind, subject);
+      const auto start = Clock::now();
       work();
+      nanoseconds_ += std::chrono::nanoseconds(Clock::now() - start).count();
     });
     return stream_.record();
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   std::shared_ptr<const Members> members_;
   int rank_;
   int size_;
   const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
+  std::atomic<std::int64_t> nanoseconds_{0};  ///< in collectives
   device::Stream stream_;
 };
 

@@ -128,6 +128,18 @@ void KeyReader::key(std::string_view name, std::optional<sharding::Spec>& value)
   if (node->kind != Node::Kind::null) value = spec_of(*node);
 }
 
+void KeyReader::key(std::string_view name, sharding::ReshardAfterForward& value) {
+  using enum sharding::ReshardAfterForward;
+  constexpr auto expected = "auto, true, false or a number of ranks";
+  const Node* node = scalar(name, expected);
+  if (node == nullptr) return;
+  const auto& word = node->scalar;
+  if (word == "auto" || word == "true" || word == "false")
+    value = word == "auto" ? by_strategy : word == "true" ? yes : no;
+  else if (const auto ranks = integer(name, at_least(1), from_to(1, 2147483647), expected))
+    value = static_cast<sharding::ReshardAfterForward>(*ranks);
+}
+
 bool KeyReader::is_list_of_groups(const Node& node, std::string_view name) const {
   const auto is_group = [](const Node& item) { return item.kind == Node::Kind::map; };
   if (node.kind != Node::Kind::list || std::ranges::none_of(node.items, is_group)) return false;

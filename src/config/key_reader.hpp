@@ -57,6 +57,8 @@ class KeyReader {
   void key(std::string_view name, std::string& value);
   /// A partition spec as include_spec() leaves it, or null.
   void key(std::string_view name, std::optional<sharding::Spec>& value);
+  /// auto, true, false or a number of ranks.
+  void key(std::string_view name, sharding::ReshardAfterForward& value);
   /// A list of strings, or one string.
   void key(std::string_view name, std::vector<std::string>& value);
   /// A string or a list of strings, or else a list of groups, whose keys `body` reads into one of

@@ -45,6 +45,14 @@ void KeyWriter::key(std::string_view name, const std::vector<std::string>& value
   line(name, fmt::format(" [{}]", fmt::join(words, ", ")));
 }
 
+void KeyWriter::key(std::string_view name, sharding::ReshardAfterForward value) {
+  using enum sharding::ReshardAfterForward;
+  line(name, value == by_strategy ? " auto"
+             : value == yes       ? " true"
+             : value == no        ? " false"
+                                  : fmt::format(" {}", static_cast<int>(value)));
+}
+
 void KeyWriter::key(std::string_view name, const std::optional<sharding::Spec>& value) {
   if (!value) return line(name, " null");
   if (value->entries.empty()) return line(name, " {}");

@@ -46,6 +46,7 @@ class KeyWriter {
   void key(std::string_view name, const std::string& value) { line(name, ' ' + yaml_word(value)); }
   void key(std::string_view name, const std::vector<std::string>& value);
   void key(std::string_view name, const std::optional<sharding::Spec>& value);
+  void key(std::string_view name, sharding::ReshardAfterForward value);
   template <class T, class Body>
   void words_or_groups(std::string_view name, const std::vector<std::string>& words,
                        std::vector<T>& groups, Body body) {

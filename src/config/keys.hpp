@@ -59,7 +59,9 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("strategy", in.sharding.strategy);
     io.key("wrap", in.sharding.wrap.wrap);
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
-    io.key("prefetch", in.sharding.prefetch, from_to(0, 1));
+    io.key("reshard_after_forward", in.sharding.reshard_after_forward);
+    io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
+    io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
     io.refused("offload", "offloading is not implemented; leave it out");
     io.key("spec", in.sharding.spec);
   });

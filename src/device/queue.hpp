@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 
@@ -12,6 +13,8 @@ struct Event::State {
   virtual ~State() = default;
   virtual bool ready() = 0;
   virtual void wait() = 0;
+  /// A calling thread's stream has been blocked for so long by its wait for this.
+  virtual void has_blocked(std::chrono::nanoseconds /*time*/) {}
 };
 
 /// A device's in-order execution of work; each device has its own.
@@ -22,6 +25,8 @@ class Stream::Queue {
   virtual void wait(const Event& event) = 0;
   virtual std::shared_ptr<Event::State> record() = 0;
   virtual Kind kind() const { return Kind::cpu; }
+  /// How long calling threads' streams have been blocked by waits for its events so far.
+  virtual std::chrono::nanoseconds blocked() const { return {}; }
 
  protected:
   /// For queues, which know the type of their own events.

@@ -1,5 +1,7 @@
 #include "device/stream.hpp"
 
+#include <chrono>
+
 #include "device/cuda.hpp"
 #include "device/device.hpp"
 #include "device/queue.hpp"
@@ -50,10 +52,11 @@ void Stream::enqueue(std::function<void()> work) {
 
 void Stream::wait(const Event& event) {
   if (!event.state_) return;
-  if (queue_)
-    queue_->wait(event);
-  else
-    event.wait();
+  if (queue_) return queue_->wait(event);
+  if (event.ready()) return event.wait();  // rethrows
+  const auto start = std::chrono::steady_clock::now();
+  event.wait();
+  event.state_->has_blocked(std::chrono::steady_clock::now() - start);
 }
 
 Event Stream::record() {

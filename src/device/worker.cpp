@@ -1,3 +1,5 @@
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -10,7 +12,12 @@
 namespace llamesh::device {
 namespace {
 
+using Nanoseconds = std::atomic<std::chrono::nanoseconds::rep>;
+
 struct Flag final : Event::State {
+  explicit Flag(std::shared_ptr<Nanoseconds> blocked) : blocked_in_all(std::move(blocked)) {}
+
+  std::shared_ptr<Nanoseconds> blocked_in_all;  // of the worker, which may end before its events
   std::mutex mutex;
   std::condition_variable changed;
   bool happened = false;
@@ -25,6 +32,7 @@ struct Flag final : Event::State {
     changed.wait(lock, [&] { return happened; });
     if (error) std::rethrow_exception(error);
   }
+  void has_blocked(std::chrono::nanoseconds time) override { *blocked_in_all += time.count(); }
 };
 
 class Worker final : public Stream::Queue {
@@ -46,10 +54,11 @@ class Worker final : public Stream::Queue {
     run([event] { event.wait(); });
   }
   std::shared_ptr<Event::State> record() override {
-    auto flag = std::make_shared<Flag>();
+    auto flag = std::make_shared<Flag>(blocked_);
     add({nullptr, flag});
     return flag;
   }
+  std::chrono::nanoseconds blocked() const override { return std::chrono::nanoseconds(*blocked_); }
 
  private:
   struct Item {
@@ -95,6 +104,7 @@ class Worker final : public Stream::Queue {
   std::condition_variable changed_;
   std::deque<Item> items_;
   bool stopping_ = false;
+  std::shared_ptr<Nanoseconds> blocked_ = std::make_shared<Nanoseconds>(0);
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -29,8 +29,10 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
            const PrecisionOptions& precision)
     : layout_(state.layout()),
       mesh_(mesh),
-      reshard_rule_(reshard_of(sharding.strategy)),
+      reshard_rule_(reshard_of(sharding.strategy, sharding.reshard_after_forward,
+                               mesh.dims().group_size(mesh.dims().named({"shard"})))),
       prefetch_ahead_(sharding.prefetch),
+      prefetch_limit_(sharding.prefetch_limit),
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
       poison_(poison_is_wanted()),
@@ -38,7 +40,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       index_in_unit_(layout_.table().parameters.size()),
       units_(layout_.units().size()) {
   for (const auto& of_state : state.groups()) {
-    groups_.push_back(make_group(of_state));
+    groups_.push_back(make_group(state, of_state));
     for (const auto u : of_state.units) units_[u].group = &groups_.back();
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -87,17 +89,37 @@ void Fsdp::find_partial_sums(const ShardedState& state) {
 }
 
 /// Collective over the mesh.
-Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
+Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Group& units) {
   auto& shard = mesh_.along(units.sharded);
-  const auto gathered = [&shard, dtype = compute_dtype_](std::int64_t numel) {
-    return shard.collectives->allocate_gathered(numel / shard.size * size_of(dtype));
+  const auto gathered_over = [dtype = compute_dtype_](comm::DeviceMesh::Axis& axis) {
+    return [&axis, dtype](std::int64_t numel) {
+      return axis.collectives->allocate_gathered(numel / axis.size * size_of(dtype));
+    };
   };
   const auto gradients = [&shard, dtype = reduce_dtype_](std::int64_t numel) {
     return shard.collectives->allocate_symmetric(numel * size_of(dtype));
   };
-  return {shard, mesh_.along(units.replicas),
-          SlotPool(gathered, layout_.units().size(), /*behind=*/0),
-          SlotPool(gradients, layout_.units().size(), /*behind=*/1)};
+  const auto count = layout_.units().size();
+  Group group{shard,
+              mesh_.along(units.replicas),
+              SlotPool(gathered_over(shard), count, /*behind=*/0),
+              SlotPool(gradients, count, /*behind=*/1),
+              secondary_axis(state, units),
+              std::nullopt};
+  if (group.secondary && group.secondary->collectives->shares_gathered())
+    group.secondary_slots.emplace(gathered_over(*group.secondary), count, /*behind=*/0);
+  return group;
+}
+
+/// The ranks that have the secondary shards of these units together; null where the units are not
+/// sharded, always gathered, or not resharded to a group. Collective over the mesh.
+comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
+                                             const ShardedState::Group& units) {
+  if (reshard_rule_ != Reshard::to_group) return nullptr;
+  const auto inner = mesh_.dims().inner("shard");
+  expects(inner.any(), "the shard axis of {} is not split", comm::to_string(mesh_.dims()));
+  const bool stays_gathered = static_cast<bool>(state.gathered_masters(units.units.front()));
+  return (units.sharded & inner).none() || stays_gathered ? nullptr : &mesh_.along(inner);
 }
 
 Fsdp::~Fsdp() {
@@ -108,8 +130,8 @@ Fsdp::~Fsdp() {
   // not.
   std::vector<device::Stream*> streams{&compute_};
   for (const auto& group : groups_)
-    for (const auto* axis : {&group.shard, &group.replicas})
-      streams.push_back(&axis->collectives->stream());
+    for (const auto* axis : {&group.shard, &group.replicas, group.secondary})
+      if (axis) streams.push_back(&axis->collectives->stream());
   for (auto* stream : streams) {
     try {
       stream->record().wait();
@@ -135,46 +157,83 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
   for (auto u = heads.first; u < heads.last; ++u) {
     if (--units_[u].entered > 0) continue;
     if (pass == Pass::backward) reduce(u);
-    if (!keep) reshard(u);
+    if (!keep) reshard(u, pass);
   }
+}
+
+/// A secondary shard where there is one: from the end of the unit's forward pass to that of its
+/// backward pass.
+Fsdp::Source Fsdp::source_of(const UnitState& unit) const {
+  auto& group = *unit.group;
+  if (!unit.has_secondary) return {group.shard, group.gathered_slots, unit.master};
+  return {*group.secondary, group.secondary_slots ? *group.secondary_slots : group.gathered_slots,
+          secondary_shard(unit)};
 }
 
 void Fsdp::gather(std::size_t u) {
   UnitState& unit = units_[u];
   if (unit.gathered) return;
   unit.gathered = true;
+  const auto [axis, slots, shard] = source_of(unit);
   device::Event free;
   if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
     const device::AllocatesFor use(device::MemoryUse::gathered_weights);
-    const auto& slot = unit.group->gathered_slots.acquire(u, numel);
+    const auto& slot = slots.acquire(u, numel);
     unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
   }
-  auto& collectives = *unit.group->shard.collectives;
-  collectives.set_subject(layout_.units()[u].name.c_str());
-  unit.ready = collectives.all_gather(unit.parameters, unit.master, free);
+  axis.collectives->set_subject(layout_.units()[u].name.c_str());
+  unit.ready = axis.collectives->all_gather(unit.parameters, shard, free);
 }
 
-/// Gathers what the pass enters after these units, so that it arrives while they compute.
-void Fsdp::prefetch(const Heads& units, Pass pass) {
+/// Gathers what the pass enters after these units, so that it arrives while they compute. Which
+/// units depends on nothing but the place in the pass.
+void Fsdp::prefetch(Heads units, Pass pass) {
   // What is recomputed runs forward through units whose successors are done with.
-  if (prefetch_ahead_ == 0 || pass == Pass::recompute) return;
+  if (pass == Pass::recompute) return;
   const bool backward = pass == Pass::backward;
-  if (backward ? units.first == 0 : units.last == units_.size()) return;
-  const auto next = backward ? units.first - 1 : units.last;
-  const auto& heads = heads_[index(layout_.units()[next].modules.front())];
-  for (auto u = heads.first; u < heads.last; ++u) gather(u);
+  std::int64_t bytes = 0;
+  for (int ahead = 0; ahead < prefetch_ahead_; ++ahead) {
+    if (backward ? units.first == 0 : units.last == units_.size()) return;
+    const auto next = backward ? units.first - 1 : units.last;
+    units = heads_[index(layout_.units()[next].modules.front())];
+    for (auto u = units.first; u < units.last; ++u) bytes += gathered_bytes(u);
+    if (prefetch_limit_ > 0 && bytes > prefetch_limit_) return;
+    for (auto u = units.first; u < units.last; ++u) gather(u);
+  }
 }
 
-void Fsdp::reshard(std::size_t u) {
+std::int64_t Fsdp::gathered_bytes(std::size_t u) const {
+  return units_[u].stays_gathered ? 0 : layout_.units()[u].padded_numel * size_of(compute_dtype_);
+}
+
+void Fsdp::reshard(std::size_t u, Pass pass) {
   UnitState& unit = units_[u];
   unit.gathered = false;
   if (unit.stays_gathered) return;
-  const auto& shard = unit.group->shard;
-  if (poison_ && (shard.size == 1 || !shard.collectives->shares_gathered()))
+  const auto [axis, slots, shard] = source_of(unit);
+  const bool keeps = pass == Pass::forward && unit.group->secondary != nullptr;
+  if (keeps) keep_secondary_shard(unit);
+  if (poison_ && (axis.size == 1 || !axis.collectives->shares_gathered()))
     device::set_bytes(compute_, unit.parameters, device::nan_bytes);
-  unit.group->gathered_slots.release(u, compute_.record());
+  if (poison_ && unit.has_secondary) device::set_bytes(compute_, shard, device::nan_bytes);
+  slots.release(u, compute_.record());
+  unit.has_secondary = keeps;
+}
+
+Tensor Fsdp::secondary_shard(const UnitState& unit) const {
+  return unit.secondary.tensor(compute_dtype_, {unit.secondary.bytes() / size_of(compute_dtype_)});
+}
+
+/// Takes this rank's secondary shard from the gathered unit.
+void Fsdp::keep_secondary_shard(UnitState& unit) {
+  const auto& group = *unit.group->secondary;
+  const auto numel = unit.parameters.numel() / group.size;
+  const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+  if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
+  ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
+  group.collectives->stream().wait(compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
@@ -230,7 +289,8 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
-  auto& [shard, replicas, gathered_slots, gradient_slots] = *unit.group;
+  auto& shard = unit.group->shard;
+  auto& replicas = unit.group->replicas;
   const char* name = layout_.units()[u].name.c_str();
   unit.reduced = compute_.record();
   if (!accumulates_in_place(unit)) {
@@ -238,7 +298,7 @@ void Fsdp::reduce(std::size_t u) {
     unit.reduced = shard.collectives->reduce_scatter(
         unit.gradient, unit.gradients, micro_batch_.first ? Accumulate::no : Accumulate::yes,
         unit.reduced);
-    gradient_slots.release(u, unit.reduced);
+    unit.group->gradient_slots.release(u, unit.reduced);
   }
   unit.gradients = {};
   if (micro_batch_.last && replicas.size > 1) {
@@ -253,10 +313,10 @@ void Fsdp::on_master_weights_updated() {
 
 void Fsdp::finish_gradients() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    // The optimizer is about to change the masters: a unit still gathered would be stale from then
-    // on.
-    expects(!units_[u].gathered && units_[u].entered == 0, "{} is gathered at the end of a step",
-            layout_.units()[u].name);
+    // The optimizer is about to change the masters: what is still gathered, or kept of it, would be
+    // stale from then on.
+    expects(!units_[u].gathered && !units_[u].has_secondary && units_[u].entered == 0,
+            "{} is gathered at the end of a step", layout_.units()[u].name);
     compute_.wait(units_[u].reduced);
     units_[u].reduced = {};
   }

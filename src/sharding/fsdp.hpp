@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "comm/device_mesh.hpp"
@@ -21,7 +22,9 @@ struct MicroBatch {
 /// ShardedState over the groups that their placements name.
 ///
 /// A unit is gathered when the model enters one of its modules and released when it leaves; the
-/// next one is gathered meanwhile. When the backward pass leaves a unit, its gradients are
+/// next ones are gathered meanwhile. Where it is resharded to a group (Reshard::to_group), each
+/// rank keeps its secondary shard of it, in the compute dtype, from the forward pass to the
+/// backward pass, which gathers from these. When the backward pass leaves a unit, its gradients are
 /// reduce-scattered and added to the shard behind the computation; on the last micro-batch of a
 /// step they are then all-reduced over the replicas. Gradients that are partial sums along other
 /// axes are completed at the end of the step, all in one all-reduce. Over a group of one rank
@@ -60,13 +63,24 @@ class Fsdp final : public model::Weights {
     comm::DeviceMesh::Axis& replicas;
     SlotPool gathered_slots;
     SlotPool gradient_slots;
+    comm::DeviceMesh::Axis* secondary;  ///< the ranks of the secondary shards; null: there are none
+    /// Where these ranks share memory, units gathered over them have slots of their own.
+    std::optional<SlotPool> secondary_slots;
+  };
+  /// Where a unit is gathered from and to.
+  struct Source {
+    comm::DeviceMesh::Axis& axis;
+    SlotPool& slots;
+    Tensor shard;
   };
   struct UnitState {
     Group* group;
-    Tensor master;      ///< (shard_numel) fp32, of the state
-    Tensor gradient;    ///< (shard_numel) fp32, of the state
-    Tensor parameters;  ///< unsharded: (padded_numel) compute dtype, while gathered
-    Tensor gradients;   ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
+    Tensor master;               ///< (shard_numel) fp32, of the state
+    Tensor gradient;             ///< (shard_numel) fp32, of the state
+    Tensor parameters;           ///< unsharded: (padded_numel) compute dtype, while gathered
+    device::Buffer secondary;    ///< secondary shard: (padded_numel / ranks) compute dtype
+    bool has_secondary = false;  ///< it is that of this micro-batch's forward pass
+    Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
     bool stays_gathered;  ///< its master shards are in shared memory, in the compute dtype
     int entered = 0;      ///< how often it is entered now
     bool gathered = false;
@@ -88,12 +102,18 @@ class Fsdp final : public model::Weights {
     device::Buffer buffer;
   };
 
-  Group make_group(const ShardedState::Group& units);
+  Group make_group(const ShardedState& state, const ShardedState::Group& units);
+  comm::DeviceMesh::Axis* secondary_axis(const ShardedState& state,
+                                         const ShardedState::Group& units);
   void find_partial_sums(const ShardedState& state);
   void complete(PartialSums& sums);
   void gather(std::size_t unit);
-  void prefetch(const Heads& units, model::Pass pass);
-  void reshard(std::size_t unit);
+  Source source_of(const UnitState& unit) const;
+  void prefetch(Heads units, model::Pass pass);
+  void reshard(std::size_t unit, model::Pass pass);
+  void keep_secondary_shard(UnitState& unit);
+  Tensor secondary_shard(const UnitState& unit) const;
+  std::int64_t gathered_bytes(std::size_t unit) const;
   void open_gradients(std::size_t unit);
   void reduce(std::size_t unit);
   /// The view of a parameter, of its part on this rank, in the unsharded unit.
@@ -107,6 +127,7 @@ class Fsdp final : public model::Weights {
   device::Stream& compute_ = device::compute_stream();
   Reshard reshard_rule_;
   int prefetch_ahead_;
+  std::int64_t prefetch_limit_;
   DType compute_dtype_;
   DType reduce_dtype_;
   const bool poison_;  ///< LLAMESH_POISON=1: what is released turns into NaNs

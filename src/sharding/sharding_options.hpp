@@ -17,7 +17,9 @@ struct ShardingOptions {
   /// strategy's.
   std::optional<Spec> spec = {};
   WrapOptions wrap;
-  int prefetch = 1;  ///< units gathered ahead of the one in use: 0 or 1
+  ReshardAfterForward reshard_after_forward = ReshardAfterForward::by_strategy;
+  int prefetch = 1;                 ///< units gathered ahead of the one in use
+  std::int64_t prefetch_limit = 0;  ///< most bytes of the units gathered ahead; 0: no limit
 };
 
 /// How the ranks of the tensor axis hold the residual stream (M, D).

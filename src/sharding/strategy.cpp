@@ -1,8 +1,9 @@
 #include "sharding/strategy.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,24 @@ Reshard reshard_of(Strategy strategy) {
   return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard
              ? Reshard::after_forward
              : Reshard::after_backward;
+}
+
+Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard) {
+  if (wanted == ReshardAfterForward::by_strategy) return reshard_of(strategy);
+  validate(strategy != Strategy::no_shard,
+           "sharding.reshard_after_forward is set, but no_shard has every parameter on every rank; "
+           "leave it out or use another strategy");
+  if (wanted == ReshardAfterForward::yes) return Reshard::after_forward;
+  if (wanted == ReshardAfterForward::no) return Reshard::after_backward;
+  const int ranks = static_cast<int>(wanted);
+  std::vector<std::string> fitting{"true", "false"};
+  for (int n = 2; n < shard; ++n)
+    if (shard % n == 0) fitting.push_back(fmt::format("{}", n));
+  validate(shard % ranks == 0,
+           "sharding.reshard_after_forward is {}, which does not divide the {} ranks of the shard "
+           "axis; use one of {}",
+           ranks, shard, fmt::join(fitting, ", "));
+  return ranks == shard ? Reshard::after_forward : Reshard::to_group;
 }
 
 comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& options,

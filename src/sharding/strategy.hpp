@@ -19,10 +19,19 @@ enum class Strategy : std::uint8_t {
 
 std::string_view name_of(Strategy strategy);
 
-/// Whether a unit's gathered parameters are given back after its forward pass and gathered again
-/// for the backward pass.
-enum class Reshard : bool { after_backward, after_forward };
+/// `sharding.reshard_after_forward`, FSDP2's key. Every other value is a number of ranks N.
+enum class ReshardAfterForward : int { by_strategy = -1, yes = 0, no = 1 };
+
+/// What becomes of a unit's gathered parameters between its forward and its backward pass.
+enum class Reshard : std::uint8_t {
+  after_backward,  ///< they stay
+  after_forward,   ///< they are released, and gathered again from the master shards
+  to_group,        ///< the same, but gathered from secondary shards within groups of N ranks
+};
 Reshard reshard_of(Strategy strategy);
+/// The rule of the inputs on a shard axis of `shard` ranks. As in FSDP2, 1 rank is `no` and all of
+/// them are `yes`. Throws a user error where N does not divide `shard`, or no_shard has a rule.
+Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard);
 
 /// The mesh [replicate, shard, tensor] of a strategy, without tensor where its size is 1: `auto`
 /// sizes filled in from the world and its nodes. Throws a user error with the numbers when sizes do

@@ -108,6 +108,10 @@ void MetricsFile::write(const StepRecord& r) {
                                    {"predicted_peak", r.predicted_peak}}},
                                  {"traffic", r.traffic},
                                  {"traffic_between_nodes", r.traffic_between_nodes}};
+  if (!r.exposed.empty()) {
+    line["seconds_compute"] = r.seconds_compute;
+    line["exposed"] = r.exposed;
+  }
   append(line.dump());
 }
 

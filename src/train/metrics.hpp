@@ -30,6 +30,10 @@ struct StepRecord {
   /// By axis: how many of these go to another node, mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes;
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
+  // Means over ranks; on GPUs there are none.
+  double seconds_compute = 0;  ///< of `seconds`, those in which no axis is waited for
+  std::map<std::string, double> exposed = {};         ///< by axis: those in which it is
+  std::map<std::string, double> in_collectives = {};  ///< by axis: seconds in them, hidden or not
 };
 
 /// The record as fields of a log line, "loss 2.3457", the most important field first.

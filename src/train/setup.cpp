@@ -116,6 +116,17 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
   return std::move(compiled.placements);
 }
 
+/// The mesh of the inputs; its shard axis in two factors where units are resharded to groups, its
+/// tensor axis where ranks share kv heads.
+comm::ParallelDims mesh_of(const Inputs& in, const comm::Topology& topology) {
+  auto mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, topology);
+  const auto wanted = in.sharding.reshard_after_forward;
+  const auto rule =
+      sharding::reshard_of(in.sharding.strategy, wanted, mesh.group_size(mesh.named({"shard"})));
+  if (rule == sharding::Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(wanted));
+  return sharding::tensor_axis_for(in.model.num_key_value_heads, mesh);
+}
+
 }  // namespace
 
 Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
@@ -126,9 +137,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   in.model = in.model.resolved();
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.mesh = sharding::tensor_axis_for(
-      in.model.num_key_value_heads,
-      sharding::parallel_dims(in.sharding.strategy, in.mesh, setup.topology));
+  setup.mesh = mesh_of(in, setup.topology);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.data()));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "

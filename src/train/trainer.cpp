@@ -128,7 +128,9 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
-  for (const auto* axis : mesh_.all()) sent_before_[axis] = axis->collectives->bytes_sent();
+  for (const auto* axis : mesh_.all())
+    before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
+                     axis->collectives->seconds_exposed()};
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -183,13 +185,14 @@ double Trainer::forward_backward(float scale, const OnProgress& on_progress) {
 /// All-gathers each rank's part of the step's record, in one collective. No rank updates its master
 /// weights before it: those in shared memory are read by the others' backward passes.
 std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
-                                                 const Request& request) const {
+                                                 const Request& request) {
   StepPart mine{
       .loss = loss, .squared_norm = optim::squared_norm_share(state_), .seconds = seconds};
   const auto& meter = device::MemoryMeter::instance();
   mine.in_use = meter.in_use();
   mine.peak = meter.peak();
   mine.request = request(seconds);
+  mine.axes = seconds_by_axis();
   return comm::all_gather(world_, mine,
                           "the loss, the gradient norm and the measurements of the step");
 }
@@ -262,10 +265,39 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
   for (const auto* axis : mesh_.all()) {
     if (axis->name.empty()) continue;  // a rank by itself
-    const std::int64_t sent = axis->collectives->bytes_sent() - sent_before_[axis];
+    const std::int64_t sent = axis->collectives->bytes_sent() - before_[axis].sent;
     record.traffic[axis->name] += sent;  // an axis and its factors have one name
     record.traffic_between_nodes[axis->name] +=
         std::llround(axis->share_between_nodes * static_cast<double>(sent));
+  }
+  if (device::kind() == device::Kind::cpu) measure_exposed(record, parts);
+}
+
+Trainer::SecondsByAxis Trainer::seconds_by_axis() {
+  SecondsByAxis seconds;
+  const auto axes = mesh_.all();
+  for (std::size_t i = 0; i < std::min(axes.size(), seconds.size()); ++i) {
+    const auto& collectives = *axes[i]->collectives;
+    const auto& before = before_[axes[i]];
+    seconds[i] = {static_cast<float>(collectives.seconds() - before.in_collectives),
+                  static_cast<float>(collectives.seconds_exposed() - before.exposed)};
+  }
+  return seconds;
+}
+
+/// The means over the ranks.
+void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) const {
+  const double share = 1.0 / static_cast<double>(parts.size());
+  const auto axes = mesh_.all();
+  for (const auto& part : parts) {
+    record.seconds_compute += share * part.seconds;
+    for (std::size_t i = 0; i < std::min(axes.size(), part.axes.size()); ++i) {
+      const auto& [in_collectives, exposed] = part.axes[i];
+      record.seconds_compute -= share * exposed;
+      if (axes[i]->name.empty()) continue;  // a rank by itself
+      record.in_collectives[axes[i]->name] += share * in_collectives;
+      record.exposed[axes[i]->name] += share * exposed;
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,6 +70,15 @@ class Trainer {
   void keep_bf16_products(const std::string& recorded);
 
  private:
+  /// Of one axis on a CPU: seconds in its collectives, and in which the compute stream waited for
+  /// them.
+  struct AxisSeconds {
+    float in_collectives = 0;
+    float exposed = 0;
+  };
+  /// In the order of DeviceMesh::all(), which does not have as many.
+  using SecondsByAxis = std::array<AxisSeconds, 12>;
+
   /// A rank's part of a step's record.
   struct StepPart {
     double loss = 0;          ///< sum over its tokens
@@ -77,14 +87,22 @@ class Trainer {
     std::int64_t in_use = 0;  ///< bytes of memory
     std::int64_t peak = 0;
     std::int64_t request = 0;
+    SecondsByAxis axes = {};
+  };
+  /// What an axis has taken, until this step.
+  struct Before {
+    std::int64_t sent = 0;  ///< bytes
+    double in_collectives = 0, exposed = 0;
   };
 
   void plan_memory();
   std::int64_t load_micro_batches();
   double forward_backward(float scale, const OnProgress& on_progress);
-  std::vector<StepPart> exchange(double loss, double seconds, const Request& request) const;
+  std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
   void check_convergence(const StepRecord& record) const;
+  SecondsByAxis seconds_by_axis();
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
+  void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) const;
   data::BatchPartition batch_partition() const;
   model::Batch as_tensors(data::TokenBatch& batch);
 
@@ -108,7 +126,7 @@ class Trainer {
   std::int64_t step_ = 0;     ///< steps done
   std::int64_t tokens_ = 0;   ///< trained on since the start of the run
   double former_update_ = 0;  ///< seconds of the previous step's update
-  std::map<const comm::DeviceMesh::Axis*, std::int64_t> sent_before_;  ///< bytes, until this step
+  std::map<const comm::DeviceMesh::Axis*, Before> before_;
 };
 
 }  // namespace llamesh::train

@@ -21,8 +21,10 @@ refused() {
 }
 
 # Grouped-query attention that 2 ranks divide; of 4, two share a kv head.
-get 2 train inputs/tiny.yaml "run.folder=$folder/run" train.steps=60 mesh.axes.tensor=2 model.vocab_size=260 \
-  model.hidden_size=64 model.num_attention_heads=8 model.num_key_value_heads=2
+model=(inputs/tiny.yaml "run.folder=$folder/run" model.vocab_size=260 model.hidden_size=64 model.num_attention_heads=8
+  model.num_key_value_heads=2)
+get 1 train "${model[@]}" train.steps=60
+get 2 train "${model[@]}" train.steps=61 mesh.axes.tensor=2  # so that the checkpoint's matrices are cut
 get 1 convert --from "$folder/run" --to "hf:$folder/exported"
 head -c 3000 inputs/text/tiny.txt > "$folder/text"
 
@@ -67,6 +69,10 @@ get 2 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 4 --ten
 LLAMESH_TEST_MPIRUN=1 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
 [[ $got == "In the"* ]] || give_up "it wrote '$got'"
 
+# A shell in an allocation of several tasks is one process.
+SLURM_NTASKS=4 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
+[[ $got == "In the"* ]] || give_up "in an allocation it wrote '$got'"
+
 # --- what cannot be
 get 1 train inputs/tiny.yaml "run.folder=$folder/odd" train.steps=1
 evaluate=(evaluate "$folder/run" "$folder/text")
@@ -83,7 +89,7 @@ refused 1 "tensor-parallel-size is 2 but 1 rank was started; .*mpirun -n 2" gene
 refused 2 "temperature is -1" generate "$folder/run" --prompt a --temperature -1
 refused 2 "there is no" generate "$folder/nowhere" --prompt a
 refused 2 "tensor-parallel-size" generate "$folder/run" --prompt a --tensor-parallel-size 0
-state=$(find "$folder/run/checkpoints" -name state.h5 | head -n 1)
+state=$folder/run/checkpoints/step_00000061/state.h5
 at=$(grep -o '"offset": *[0-9]*' "${state%/*}/manifest.json" | head -n 1 | grep -o '[0-9]*$')
 printf '\x55' | dd of="$state" bs=1 seek=$((at + 2)) conv=notrunc status=none
 "$mpirun" 2 "$llamesh" generate "${state%/*}" --prompt a > "$folder/log" 2>&1; code=$?

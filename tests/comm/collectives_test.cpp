@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
@@ -237,6 +239,37 @@ TYPED_TEST(CollectivesTest, CountsTheBytesOfTheFormulas) {
   EXPECT_EQ(this->axis.bytes_sent(), expected += 2 * 4 * n * others);
   this->axis.broadcast(mine, 0, {}).wait();
   EXPECT_EQ(this->axis.bytes_sent(), expected += this->rank == 0 && this->size > 1 ? 4 * n : 0);
+}
+
+TYPED_TEST(CollectivesTest, TheTimeOfALateRankIsExposedWhereItIsWaitedFor) {
+  using namespace std::chrono_literals;
+  device::Buffer buffer(4000);
+  const auto data = buffer.tensor(DType::f32, {1000});
+  auto& compute = device::compute_stream();
+  const auto reduce_late = [&](auto in_the_meantime) {
+    test::world().barrier();
+    const auto before = this->axis.seconds_exposed();
+    if (this->rank == 0) std::this_thread::sleep_for(200ms);
+    const auto reduced = this->axis.all_reduce(data, {});
+    in_the_meantime(reduced);
+    compute.wait(reduced);
+    return this->axis.seconds_exposed() - before;
+  };
+  const bool waits = this->rank > 0;
+  const double exposed = reduce_late([](const auto&) {});
+  if (waits) {
+    EXPECT_GT(exposed, 0.1);
+    EXPECT_GT(this->axis.seconds(), 0.1);
+  }
+  // What is complete, or waited for by others than the compute stream, is not exposed.
+  const double hidden = reduce_late([](const auto& reduced) { reduced.wait(); });
+  EXPECT_EQ(hidden, 0);
+  auto other = device::Stream::worker();
+  const double elsewhere = reduce_late([&](const auto& reduced) {
+    other.wait(reduced);
+    other.record().wait();
+  });
+  EXPECT_EQ(elsewhere, 0);
 }
 
 TYPED_TEST(CollectivesTest, AnErrorInAWorkerReachesTheWaiter) {

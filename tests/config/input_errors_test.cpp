@@ -109,7 +109,13 @@ TEST(InputErrors, Ranges) {
   EXPECT_EQ(error(data, {"optimizer.betas=[0.9, 1]"}),
             "command line: optimizer.betas: 1 is out of range; allowed: [0, 1)");
   range("schedule.min_lr_ratio", "1.5", "[0, 1]");
-  range("sharding.prefetch", "2", "[0, 1]");
+  range("sharding.prefetch", "5", "[0, 4]");
+  range("sharding.prefetch", "-1", "[0, 4]");
+  range("sharding.prefetch_limit", "-1", ">= 0");
+  range("sharding.reshard_after_forward", "0", ">= 1");
+  EXPECT_EQ(error(data, {"sharding.reshard_after_forward=yes"}),
+            "command line: sharding.reshard_after_forward: expected auto, true, false or a number "
+            "of ranks, got 'yes'");
   range("memory.full_checkpointing_layers", "-1", ">= 0");
   EXPECT_EQ(error(data, {"memory.full_checkpointing_layers=3", "model.num_hidden_layers=2"}),
             "f.yaml: memory.full_checkpointing_layers is 3, but the model has 2 layers; name at "

@@ -34,7 +34,8 @@ TEST(Inputs, ReadsEveryKindOfValue) {
       "  rope_theta: 5e5, tie_word_embeddings: true,\n"
       "  rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4096}}\n"
       "mesh: {axes: {replicate: auto, shard: 4}, ranks_per_node: 2}\n"
-      "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0}\n"
+      "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0,\n"
+      "  prefetch_limit: 2e9, reshard_after_forward: 4}\n"
       "precision: {parameters: bf16, reduce: bf16}\n"
       "memory: {activation_checkpointing: selective, full_checkpointing_layers: 4}\n"
       "data: {train: [a.bin, b.bin], validation: c.bin, format: tokens, order: sequential,\n"
@@ -59,6 +60,8 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(in.sharding.wrap.wrap, sharding::Wrap::size);
   EXPECT_EQ(in.sharding.wrap.min_numel, 1'000'000);
   EXPECT_EQ(in.sharding.prefetch, 0);
+  EXPECT_EQ(in.sharding.prefetch_limit, 2'000'000'000);
+  EXPECT_EQ(in.sharding.reshard_after_forward, sharding::ReshardAfterForward{4});
   EXPECT_EQ(in.precision.parameters, DType::bf16);
   EXPECT_EQ(in.precision.reduce, DType::bf16);
   EXPECT_EQ(in.memory.activation_checkpointing, model::ActivationCheckpointing::selective);
@@ -87,6 +90,23 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(again.optimizer.beta2, in.optimizer.beta2);
   EXPECT_EQ(again.mesh.shard, 4);
   EXPECT_EQ(again.memory.full_checkpointing_layers, 4);
+}
+
+TEST(Inputs, ReshardAfterForwardIsAWordOrANumber) {
+  using enum sharding::ReshardAfterForward;
+  const auto read = [](const std::string& text) {
+    return parse_inputs(text, "f").sharding.reshard_after_forward;
+  };
+  const auto check = [&](const char* word, sharding::ReshardAfterForward meaning) {
+    const auto text = minimal + fmt::format("sharding: {{reshard_after_forward: {}}}\n", word);
+    EXPECT_EQ(read(text), meaning) << word;
+    EXPECT_EQ(read(to_yaml(parse_inputs(text, "f"))), meaning) << word;
+  };
+  EXPECT_EQ(read(minimal), by_strategy);
+  check("auto", by_strategy);
+  check("true", yes);
+  check("false", no);
+  check("8", sharding::ReshardAfterForward{8});
 }
 
 TEST(Inputs, DataMayHaveSources) {

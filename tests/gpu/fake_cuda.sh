@@ -60,6 +60,14 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
   close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
 
+even=(model.vocab_size=260 model.num_attention_heads=8) # which 4 ranks can divide; they share 2 kv heads
+ran even 1 --device cpu "${even[@]}"
+for case in whole/2 hidden/2 sequence/4; do
+  ran "tensor-${case%/*}" 4 --device cuda "${even[@]}" "mesh.axes.tensor=${case#*/}" "tensor.residual=${case%/*}" \
+    mesh.allow_tensor_across_nodes=true memory.activation_checkpointing=full
+  close "tensor ${case#*/}, ${case%/*}, 4 ranks" 4 "tensor-${case%/*}" even 1e-5
+done
+
 # Neighbours in rank on different sockets, each of which shows its own two GPUs; and no windows.
 # shellcheck disable=SC2016
 seen_by_rank=(sh -c 'FAKE_GPUS=2 FAKE_FIRST_GPU=$((OMPI_COMM_WORLD_LOCAL_RANK % 2 * 2)) exec "$@"' sh)

@@ -7,6 +7,7 @@
 
 #include "core/philox.hpp"
 #include "device/device.hpp"
+#include "device/memory_meter.hpp"
 #include "mpi_world.hpp"
 #include "placements.hpp"
 
@@ -23,11 +24,11 @@ using PlacementsOf = Placements (*)(const model::ParameterTable&, const comm::Pa
 /// A model on a mesh of all ranks; its units in the order in which the forward pass enters them.
 struct Sharded {
   Sharded(const comm::ParallelDims& dims, PlacementsOf placements, const ShardingOptions& options,
-          const PrecisionOptions& precision = {})
-      : table(model::parameter_table(test::even_config())),
+          const PrecisionOptions& precision = {}, int ranks_per_node = 0, int layers = 2)
+      : table(model::parameter_table(config_of(layers))),
         layout(table, make_units(table, {}, dims, placements(table, dims)), dims,
                placements(table, dims)),
-        mesh(test::world(), comm::discover_topology(test::world(), 0), dims),
+        mesh(test::world(), comm::discover_topology(test::world(), ranks_per_node), dims),
         state(layout, mesh, precision, {"exp_avg"}),
         fsdp(state, mesh, options, precision) {
     state.initialize(seed, stddev);
@@ -39,6 +40,31 @@ struct Sharded {
     return layout.units()[a].modules == layout.units()[b].modules;
   }
   void leave(std::size_t unit, Pass pass) { fsdp.leave(layout.units()[unit].modules[0], pass); }
+  /// Enters and leaves the units [0, end); visit(u) is called for each while it is gathered.
+  template <class Visit>
+  void pass_forward(std::size_t end, Visit visit) {
+    for (std::size_t u = 0; u < end; ++u) {
+      if (u == 0 || !are_one(u - 1, u)) enter(u, Pass::forward);
+      visit(u);
+      if (u + 1 == end || !are_one(u, u + 1)) leave(u, Pass::forward);
+    }
+  }
+  /// The same for all units in reverse; all gradients are zero.
+  template <class Visit>
+  void pass_backward(Visit visit) {
+    for (std::size_t u = layout.units().size(); u-- > 0;) {
+      if (u + 1 == layout.units().size() || !are_one(u, u + 1)) enter(u, Pass::backward);
+      visit(u);
+      for (const auto id : layout.units()[u].parameters) fsdp.no_gradient(id);
+      if (u == 0 || !are_one(u - 1, u)) leave(u, Pass::backward);
+    }
+    fsdp.finish_gradients();
+  }
+  static model::LlamaConfig config_of(int layers) {
+    auto config = test::even_config();
+    config.num_hidden_layers = layers;
+    return config;
+  }
 
   model::ParameterTable table;
   ShardLayout layout;
@@ -47,11 +73,30 @@ struct Sharded {
   Fsdp fsdp;
 };
 
-/// The meshes of this number of ranks, with placements that fit them.
+/// A mesh of this number of ranks, with placements that fit it.
 struct Case {
   comm::ParallelDims dims;
   PlacementsOf placements;
+  ReshardAfterForward reshard = ReshardAfterForward::by_strategy;
 };
+
+/// Those whose units are resharded to groups.
+std::vector<Case> split_cases() {
+  const int ranks = test::world().size();
+  std::vector<Case> all;
+  const auto add = [&](std::vector<comm::MeshAxis> axes, PlacementsOf placements, int group) {
+    all.push_back({comm::ParallelDims(std::move(axes)).split("shard", group), placements,
+                   ReshardAfterForward{group}});
+  };
+  if (ranks >= 4) add({{"replicate", 1}, {"shard", ranks}}, whole_and_sharded, 2);
+  if (ranks == 8) {
+    add({{"replicate", 1}, {"shard", 8}}, test::sharded_in_part, 4);
+    add({{"replicate", 2}, {"shard", 4}}, test::sharded_in_part, 2);
+    add({{"shard", 4}, {"tensor", 2}}, test::cut_in_turn, 2);
+  }
+  return all;
+}
+
 std::vector<Case> cases() {
   const int ranks = test::world().size();
   std::vector<Case> all;
@@ -68,6 +113,7 @@ std::vector<Case> cases() {
   if (ranks == 8)
     all.push_back(
         {comm::ParallelDims({{"replicate", 2}, {"shard", 2}, {"tensor", 2}}), test::cut_in_turn});
+  for (const auto& split : split_cases()) all.push_back(split);
   return all;
 }
 
@@ -97,10 +143,13 @@ void add_mine(const model::GradientSlot& slot) {
 }
 
 TEST(Fsdp, AGatheredUnitIsTheMastersOnEveryMesh) {
-  for (const auto& [dims, placements] : cases())
-    for (const int prefetch : {0, 1}) {
+  for (const auto& [dims, placements, reshard] : cases())
+    for (const int prefetch : {0, 1, 4}) {
       Sharded s(dims, placements,
-                {.strategy = Strategy::full_shard, .wrap = {}, .prefetch = prefetch});
+                {.strategy = Strategy::full_shard,
+                 .wrap = {},
+                 .reshard_after_forward = reshard,
+                 .prefetch = prefetch});
       for (std::size_t u = 0; u < s.layout.units().size(); ++u) {
         s.enter(u, Pass::forward);
         for (const auto id : s.layout.units()[u].parameters) {
@@ -118,9 +167,124 @@ TEST(Fsdp, AGatheredUnitIsTheMastersOnEveryMesh) {
     }
 }
 
+/// Where the ranks' nodes are, and in which dtype units are gathered.
+std::vector<std::pair<int, DType>> ways_to_gather() {
+  return {{0, DType::bf16}, {1, DType::bf16}, {2, DType::bf16}, {1, DType::f32}, {2, DType::f32}};
+}
+
+/// Those of a parameter, as fp32.
+std::vector<float> values_of(const Tensor& tensor) {
+  std::vector<float> values;
+  if (tensor.dtype() == DType::f32)
+    values.assign(tensor.span<float>().begin(), tensor.span<float>().end());
+  else
+    for (const auto value : tensor.span<bf16>()) values.push_back(static_cast<float>(value));
+  return values;
+}
+
+// Master weights that change between the two passes show from where each pass has gathered.
+TEST(Fsdp, ABackwardPassGathersTheSecondaryShardsOfItsForwardPass) {
+  for (const auto& [dims, placements, reshard] : split_cases())
+    for (const auto& [ranks_per_node, dtype] : ways_to_gather()) {
+      Sharded s(dims, placements,
+                {.strategy = Strategy::full_shard,
+                 .wrap = {},
+                 .reshard_after_forward = reshard,
+                 .prefetch = 2},
+                {.parameters = dtype}, ranks_per_node);
+      std::vector<std::vector<float>> seen(s.table.parameters.size());
+      for (const float value : {100.0F, 200.0F}) {
+        s.pass_forward(s.layout.units().size(), [&](std::size_t u) {
+          for (const auto id : s.layout.units()[u].parameters)
+            seen[model::index(id)] = values_of(s.fsdp.parameter(id));
+        });
+        test::world().barrier();
+        for (const auto& shard : s.state.masters().shards)
+          std::ranges::fill(shard.span<float>(), value);
+        s.fsdp.on_master_weights_updated();
+        s.pass_backward([&](std::size_t u) {
+          const bool kept = (s.layout.units()[u].sharded & dims.inner("shard")).any();
+          for (const auto id : s.layout.units()[u].parameters) {
+            auto& expected = seen[model::index(id)];
+            if (!kept) std::ranges::fill(expected, value);
+            EXPECT_EQ(values_of(s.fsdp.parameter(id)), expected)
+                << s.table[id].name << " on " << comm::to_string(dims);
+          }
+        });
+      }
+    }
+}
+
+// In bf16 a unit is gathered into a copy, which the ranks of a node share.
+TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
+  constexpr int layers = 6;
+  constexpr std::size_t units = layers + 2;
+  const int ranks = test::world().size();
+  const comm::ParallelDims dims({{"shard", ranks}});
+  const auto in_use = [] { return device::MemoryMeter::instance().in_use(); };
+  std::vector<std::int64_t> bytes;  // of each unit
+  {
+    const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
+    for (const auto& unit : s.layout.units())
+      bytes.push_back(unit.padded_numel * size_of(DType::bf16));
+  }
+  const std::int64_t layer = bytes[1];
+  for (const auto& [prefetch, limit] :
+       {std::pair<int, std::int64_t>{0, 0}, {1, 0}, {4, 0}, {2, layer - 1}, {3, 5 * layer / 2}}) {
+    Sharded s(dims, whole_and_sharded,
+              {.strategy = Strategy::full_shard,
+               .wrap = {},
+               .prefetch = prefetch,
+               .prefetch_limit = limit},
+              {.parameters = DType::bf16}, 0, layers);
+    const auto before = in_use();
+    const auto expect_gathered = [&](std::size_t u, int direction) {
+      const auto in_use_now = (in_use() - before) * ranks;
+      std::int64_t ahead = 0;
+      auto next = u;
+      for (int i = 0; i < prefetch; ++i) {
+        next += static_cast<std::size_t>(direction);
+        if (next >= units || (limit > 0 && ahead + bytes[next] > limit)) break;
+        ahead += bytes[next];
+      }
+      EXPECT_EQ(in_use_now, bytes[u] + ahead)
+          << "unit " << u << " prefetch " << prefetch << " limit " << limit;
+    };
+    s.pass_forward(units - 1, [&](std::size_t u) { expect_gathered(u, 1); });
+    s.pass_backward([&](std::size_t u) { expect_gathered(u, -1); });
+    EXPECT_EQ(in_use(), before);
+  }
+}
+
+// Within a node, where no axis has staging memory.
+TEST(Fsdp, SecondaryShardsAreAllocatedOnceAndCounted) {
+  for (const auto& [dims, placements, reshard] : split_cases()) {
+    Sharded s(dims, placements,
+              {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard},
+              {.parameters = DType::bf16});
+    const auto units = s.layout.units().size();
+    auto last = units - 1;  // stays gathered between the passes
+    while (s.are_one(last - 1, last)) --last;
+    std::int64_t kept = 0;
+    for (std::size_t u = 0; u < last; ++u) {
+      const auto& unit = s.layout.units()[u];
+      if ((unit.sharded & dims.inner("shard")).any())
+        kept += unit.padded_numel / static_cast<int>(reshard) * size_of(DType::bf16);
+    }
+    const auto before = device::MemoryMeter::instance().in_use();
+    for (int step = 0; step < 3; ++step) {
+      s.pass_forward(last, [](std::size_t) {});
+      s.pass_backward([](std::size_t) {});
+      EXPECT_EQ(device::MemoryMeter::instance().in_use() - before, kept)
+          << comm::to_string(dims) << " step " << step;
+    }
+  }
+}
+
 TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
-  for (const auto& [dims, placements] : cases()) {
-    Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}});
+  for (const auto& [dims, placements, reshard] : cases()) {
+    Sharded s(dims, placements,
+              {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard});
     const auto units = s.layout.units().size();
     for (int step = 0; step < 2; ++step) {  // the second overwrites what the first has left
       for (const bool last : {false, true}) {
@@ -146,7 +310,7 @@ TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
 }
 
 TEST(Fsdp, AUnitStaysGatheredUntilItIsLeftAsOftenAsItWasEntered) {
-  const auto [dims, placements] = cases().front();
+  const auto [dims, placements, reshard] = cases().front();
   Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}, .prefetch = 0});
   const auto id = s.layout.units()[0].parameters[0];
   s.enter(0, Pass::evaluate);
@@ -160,8 +324,9 @@ TEST(Fsdp, AUnitStaysGatheredUntilItIsLeftAsOftenAsItWasEntered) {
 
 // An expert without tokens: in the first step in one micro-batch of two, in the second in both.
 TEST(Fsdp, AnAbsentGradientIsZero) {
-  for (const auto& [dims, placements] : cases()) {
-    Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}});
+  for (const auto& [dims, placements, reshard] : cases()) {
+    Sharded s(dims, placements,
+              {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard});
     const auto units = s.layout.units().size();
     const auto absent = s.layout.units()[units / 2].parameters.front();
     for (int step = 0; step < 2; ++step) {
@@ -197,7 +362,7 @@ TEST(Fsdp, AnAbsentGradientIsZero) {
 }
 
 TEST(Fsdp, AGradientThatNobodyWroteIsABug) {
-  const auto [dims, placements] = cases().front();
+  const auto [dims, placements, reshard] = cases().front();
   Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}, .prefetch = 0});
   s.enter(0, Pass::backward);
   EXPECT_THROW(s.leave(0, Pass::backward), std::exception);

@@ -152,46 +152,67 @@ TEST_F(SlotPoolTest, RefusesASlotThatWasNotLent) {
   EXPECT_THROW(slots.release(0, {}), Error);
 }
 
-/// The calls of one step of sharding::Fsdp: a unit is gathered with the next one ahead, and given
-/// back when it is left, forward and backward.
-void step_of_gathers(SlotPool& pool, const std::vector<std::int64_t>& sizes, bool prefetch) {
-  std::vector<bool> gathered(sizes.size(), false);
-  const auto gather = [&](std::size_t u) {
-    if (u >= sizes.size() || gathered[u]) return;
-    gathered[u] = true;
-    pool.acquire(u, sizes[u]);
+/// How far ahead units are gathered: so many of them, of so many elements at most.
+struct Ahead {
+  int units;
+  std::int64_t numel = 1 << 30;
+};
+
+/// The calls of one step of sharding::Fsdp: a unit is gathered with the next ones ahead, and given
+/// back when it is left, forward and backward; the last one between the two is not. `backward` is
+/// the pool of the backward pass.
+void step_of_gathers(SlotPool& forward, SlotPool& backward, const std::vector<std::int64_t>& sizes,
+                     const Ahead& ahead) {
+  std::vector<SlotPool*> gathered(sizes.size());  // from the pool that it came from
+  const auto pass = [&](SlotPool& pool, int direction, std::size_t first, std::size_t count) {
+    const auto gather = [&](std::size_t u) {
+      if (gathered[u] == nullptr) (gathered[u] = &pool)->acquire(u, sizes[u]);
+    };
+    for (auto u = first; count-- > 0; u += static_cast<std::size_t>(direction)) {
+      gather(u);
+      auto next = u;
+      std::int64_t numel = 0;
+      for (int i = 0; i < ahead.units; ++i) {
+        next += static_cast<std::size_t>(direction);
+        if (next >= sizes.size() || (numel += sizes[next]) > ahead.numel) break;
+        gather(next);
+      }
+      gathered[u]->release(u, {});
+      gathered[u] = nullptr;
+    }
   };
-  const auto visit = [&](std::size_t u, std::size_t next) {
-    gather(u);
-    if (prefetch) gather(next);
-    gathered[u] = false;
-    pool.release(u, {});
-  };
-  for (std::size_t u = 0; u < sizes.size(); ++u) visit(u, u + 1);
-  for (std::size_t u = sizes.size(); u-- > 0;) visit(u, u - 1);
+  pass(forward, 1, 0, sizes.size() - 1);
+  pass(backward, -1, sizes.size() - 1, sizes.size());
 }
 
 TEST_F(SlotPoolTest, GrowsInTheFirstStepOnly) {
-  for (std::uint32_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint32_t seed = 1; seed <= 1000; ++seed) {
     std::mt19937 random(seed);
     std::vector<std::int64_t> sizes(1 + random() % 9);
     for (auto& size : sizes) size = 32 * (1 + static_cast<std::int64_t>(random() % 6));
-    const bool prefetch = random() % 2 == 0;
+    Ahead ahead{static_cast<int>(random() % 5)};
+    if (random() % 3 == 0) ahead.numel = static_cast<std::int64_t>(random() % 600);
     allocated_.clear();
-    auto slots = pool(sizes.size(), random() % 2);
-    step_of_gathers(slots, sizes, prefetch);
+    const auto behind = random() % 2;
+    auto slots = pool(sizes.size(), behind);
+    auto of_secondary_shards = pool(sizes.size(), behind);
+    auto& backward = random() % 2 == 0 ? slots : of_secondary_shards;
+    step_of_gathers(slots, backward, sizes, ahead);
     const auto after_first = allocated_.size();
-    for (int step = 0; step < 5; ++step) step_of_gathers(slots, sizes, prefetch);
+    for (int step = 0; step < 5; ++step) step_of_gathers(slots, backward, sizes, ahead);
     ASSERT_EQ(allocated_.size(), after_first) << "seed " << seed;
     EXPECT_EQ(in_use(), 0) << "seed " << seed;
   }
 }
 
-TEST_F(SlotPoolTest, NeedsTwoSlotsForEqualLayers) {
-  auto slots = pool(8, 0);
-  for (int step = 0; step < 3; ++step)
-    step_of_gathers(slots, std::vector<std::int64_t>(8, 64), true);
-  EXPECT_EQ(allocated_.size(), 2U);
+TEST_F(SlotPoolTest, NeedsOneSlotMoreThanEqualLayersAreGatheredAhead) {
+  for (int units = 0; units <= 4; ++units) {
+    allocated_.clear();
+    auto slots = pool(8, 0);
+    for (int step = 0; step < 3; ++step)
+      step_of_gathers(slots, slots, std::vector<std::int64_t>(8, 64), {units});
+    EXPECT_EQ(allocated_.size(), static_cast<std::size_t>(units + 1));
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
+#include "error_of.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -90,6 +91,46 @@ TEST(Strategy, Resharding) {
   EXPECT_EQ(reshard_of(hybrid_shard), Reshard::after_forward);
   EXPECT_EQ(reshard_of(shard_grad_op), Reshard::after_backward);
   EXPECT_EQ(reshard_of(hybrid_shard_zero2), Reshard::after_backward);
+}
+
+// As torch's fully_shard: an int is the size of the mesh that parameters are resharded to.
+TEST(Strategy, ReshardAfterForwardIsFsdp2s) {
+  using enum ReshardAfterForward;
+  for (const auto strategy : {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2}) {
+    EXPECT_EQ(reshard_of(strategy, by_strategy, 8), reshard_of(strategy));
+    EXPECT_EQ(reshard_of(strategy, yes, 8), Reshard::after_forward);
+    EXPECT_EQ(reshard_of(strategy, no, 8), Reshard::after_backward);
+    EXPECT_EQ(reshard_of(strategy, ReshardAfterForward{1}, 8), Reshard::after_backward);
+    EXPECT_EQ(reshard_of(strategy, ReshardAfterForward{2}, 8), Reshard::to_group);
+    EXPECT_EQ(reshard_of(strategy, ReshardAfterForward{4}, 8), Reshard::to_group);
+    EXPECT_EQ(reshard_of(strategy, ReshardAfterForward{8}, 8), Reshard::after_forward);
+    EXPECT_EQ(reshard_of(strategy, ReshardAfterForward{1}, 1), Reshard::after_backward);
+  }
+  EXPECT_EQ(reshard_of(no_shard, by_strategy, 1), Reshard::after_backward);
+}
+
+TEST(Strategy, ReshardAfterForwardThatDoesNotFitNamesTheNumbers) {
+  const auto error = [](Strategy strategy, int ranks, int shard) {
+    return test::error_of([&] { reshard_of(strategy, ReshardAfterForward{ranks}, shard); });
+  };
+  EXPECT_EQ(error(full_shard, 3, 8),
+            "sharding.reshard_after_forward is 3, which does not divide the 8 ranks of the shard "
+            "axis; use one of true, false, 2, 4");
+  EXPECT_EQ(error(hybrid_shard, 4, 2),
+            "sharding.reshard_after_forward is 4, which does not divide the 2 ranks of the shard "
+            "axis; use one of true, false");
+  for (const int any : {0, 1, 2})
+    EXPECT_EQ(error(no_shard, any, 1),
+              "sharding.reshard_after_forward is set, but no_shard has every parameter on every "
+              "rank; leave it out or use another strategy");
+}
+
+// MiCS: the state is sharded over a part of a node, of which there are several replicas.
+TEST(Strategy, AHybridsShardAxisMayBeAPartOfANode) {
+  EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
+  EXPECT_EQ(shape(hybrid_shard_zero2, {8}, 4), "replicate=4 x shard=2");
+  EXPECT_NE(error(hybrid_shard, {3, 3}, 0, 2).find("shard axis of 2 ranks would cross nodes"),
+            std::string::npos);
 }
 
 }  // namespace

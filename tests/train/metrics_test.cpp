@@ -58,7 +58,9 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .predicted_valley = 123456789013,
                     .predicted_peak = 223456789013,
                     .traffic = {{"replicate", 5}, {"shard", 6}},
-                    .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}}};
+                    .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
+                    .seconds_compute = 0.5,
+                    .exposed = {{"replicate", 0.125}, {"shard", 0.0625}}};
   MetricsFile(path_, 0).write(record);
   ASSERT_EQ(lines().size(), 1U);
   const auto j = nlohmann::json::parse(lines()[0]);
@@ -76,7 +78,16 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                                             {"predicted_peak", 223456789013}}));
   EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
   EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
-  EXPECT_EQ(j.size(), 11U);
+  EXPECT_EQ(j.at("seconds_compute"), 0.5);
+  EXPECT_EQ(j.at("exposed"), (nlohmann::json{{"replicate", 0.125}, {"shard", 0.0625}}));
+  EXPECT_EQ(j.size(), 13U);
+}
+
+TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
+  MetricsFile(path_, 0).write(record_of(1));
+  const auto j = nlohmann::json::parse(lines().at(0));
+  EXPECT_FALSE(j.contains("exposed"));
+  EXPECT_FALSE(j.contains("seconds_compute"));
 }
 
 TEST_F(Metrics, ReadBackAsTheSameBits) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 #include "comm/in_collective.hpp"
 #include "comm/session.hpp"
@@ -89,6 +91,43 @@ TEST(Trainer, AStepTakesTwoCollectivesOfHostValues) {
   const auto before = entered();
   trainer->train_step();
   EXPECT_EQ(entered() - before, 2);
+}
+
+double exposed_of(const StepRecord& record) {
+  double sum = 0;
+  for (const auto& [axis, seconds] : record.exposed) sum += seconds;
+  return sum;
+}
+
+TEST(Trainer, ExposedTimeAndTheRestAreTheStep) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  const auto record = trainer->train_step();
+  ASSERT_EQ(record.exposed.size(), record.traffic.size());
+  for (const auto& [axis, seconds] : record.exposed) {
+    EXPECT_TRUE(record.traffic.contains(axis)) << axis;
+    EXPECT_GE(seconds, 0) << axis;
+    EXPECT_GE(record.in_collectives.at(axis), 0) << axis;
+    expect_same_everywhere(seconds);
+  }
+  EXPECT_GT(record.seconds_compute, 0);
+  // Both are means, and `seconds` is that of the slowest rank.
+  EXPECT_LE(record.seconds_compute + exposed_of(record), record.seconds * (1 + 1e-6));
+}
+
+TEST(Trainer, AStepOfALateRankIsExposedOnTheOthers) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  trainer->train_step();
+  constexpr double late = 0.2;
+  int micro_batches = 0;
+  const auto record = trainer->train_step([&] {
+    if (world().rank() == 0 && ++micro_batches == 1)
+      std::this_thread::sleep_for(std::chrono::duration<double>(late));
+  });
+  const double others = world().size() - 1.0;
+  EXPECT_GE(exposed_of(record), 0.8 * late * others / world().size());
+  EXPECT_GE(record.seconds, late);
 }
 
 TEST(Trainer, TheGreatestRequestOfAllRanksIsInTheRecord) {

@@ -65,6 +65,111 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(DType::f32, DType::bf16),
                      testing::Values(DType::f32, DType::bf16)));
 
+/// The elements that a rank gathers for one micro-batch over the shard axis and, where units are
+/// resharded to a group of N, within that; the last unit is gathered once.
+struct Gathered {
+  std::int64_t over_shard = 0, over_group = 0, once = 0;
+};
+Gathered gathered_by(const sharding::ShardLayout& layout, sharding::Reshard rule) {
+  Gathered sum;
+  for (const auto& unit : layout.units()) {
+    const bool again = unit.name != "model.norm + lm_head";
+    sum.once += unit.padded_numel;
+    sum.over_shard += unit.padded_numel;
+    if (again && rule == sharding::Reshard::after_forward) sum.over_shard += unit.padded_numel;
+    if (again && rule == sharding::Reshard::to_group) sum.over_group += unit.padded_numel;
+  }
+  return sum;
+}
+
+using ReshardingCase = std::tuple<Strategy, int, DType, int>;
+class EveryResharding : public testing::TestWithParam<ReshardingCase> {};
+
+// docs/strategies.md: 2P/N bytes of secondary shards in bf16, gathered within the group.
+TEST_P(EveryResharding, TrafficIsExactlyThatOfTheFormulas) {
+  const auto [strategy, n, dtype, prefetch] = GetParam();
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = inputs_of(strategy, folder);
+  in.sharding.reshard_after_forward = sharding::ReshardAfterForward{n};
+  in.sharding.prefetch = prefetch;
+  in.precision.parameters = dtype;
+  const auto setup = train::make_setup(world(), in);
+  const auto gathered = gathered_by(
+      *setup.layout, sharding::reshard_of(strategy, in.sharding.reshard_after_forward, 4));
+  const std::int64_t b = size_of(dtype);
+  const std::int64_t over_shard =
+      setup.micro_batches * (gathered.over_shard * b + gathered.once * 4) * 3 / 4;
+  const std::int64_t over_group =
+      n > 1 ? setup.micro_batches * gathered.over_group * b * (n - 1) / n : 0;
+  const auto outcome = run(world(), in);
+  EXPECT_EQ(outcome.traffic.at("shard"), over_shard + over_group);
+  EXPECT_EQ(outcome.traffic.at("replicate"), 0);
+  EXPECT_EQ(outcome.traffic.size(), 2U);
+  // Two ranks on each node: two of three peers along the shard axis are on the other one.
+  EXPECT_EQ(outcome.traffic_between_nodes.at("shard"), over_shard * 2 / 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Traffic, EveryResharding,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op),
+                     testing::Values(0, 1, 2), testing::Values(DType::f32, DType::bf16),
+                     testing::Values(0, 4)));
+
+/// Bytes of this rank beyond those before it: after and at most within its second step.
+struct Footprint {
+  std::int64_t valley, peak;
+};
+Footprint footprint_of(const train::Inputs& in) {
+  const auto before = device::MemoryMeter::instance().in_use();
+  const auto setup = train::make_setup(world(), in);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  trainer.train_step();
+  trainer.train_step();
+  const auto& meter = device::MemoryMeter::instance();
+  return {meter.in_use() - before, meter.peak() - before};
+}
+
+TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
+  if (world().size() != 4) return;
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of(Strategy::full_shard, folder);
+    in.precision.parameters = dtype;
+    footprint_of(in);  // what threads keep from one run to the next is there after it
+    const auto without = footprint_of(in);
+    in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
+    const auto setup = train::make_setup(world(), in);
+    const auto gathered = gathered_by(*setup.layout, sharding::Reshard::to_group);
+    EXPECT_EQ(footprint_of(in).valley - without.valley, gathered.over_group / 2 * size_of(dtype));
+  }
+}
+
+// Each rank on a node of its own, so that no memory is shared; equal layers are the largest units.
+TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = inputs_of(Strategy::full_shard, folder);
+  in.mesh.ranks_per_node = 1;
+  in.model.num_hidden_layers = 8;
+  in.model.vocab_size = 256;
+  in.precision.parameters = DType::bf16;
+  const auto setup = train::make_setup(world(), in);
+  const auto layer = 2 * setup.layout->units()[1].padded_numel;
+  in.sharding.prefetch = 0;
+  footprint_of(in);
+  const auto none = footprint_of(in);
+  for (const int prefetch : {1, 2, 3, 4}) {
+    in.sharding.prefetch = prefetch;
+    const auto ahead = footprint_of(in);
+    EXPECT_EQ(ahead.peak - none.peak, prefetch * layer);
+    EXPECT_EQ(ahead.valley, none.valley);
+  }
+  in.sharding.prefetch_limit = 5 * layer / 2;
+  EXPECT_EQ(footprint_of(in).peak - none.peak, 2 * layer);
+}
+
 // What a spec leaves unsharded is not gathered, and its gradients go over all data ranks at once.
 TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   if (world().size() != 4) return;

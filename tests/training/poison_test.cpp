@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -50,6 +51,24 @@ INSTANTIATE_TEST_SUITE_P(
                                      Strategy::no_shard, Strategy::hybrid_shard,
                                      Strategy::hybrid_shard_zero2),
                      testing::Values(DType::f32, DType::bf16), testing::Bool()));
+
+// Also secondary shards, and units that are gathered far ahead.
+TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
+  for (const bool by_messages : {false, true}) {
+    const TemporaryFolder folder;
+    auto in = inputs_of(Strategy::full_shard, DType::bf16, by_messages, folder);
+    const auto clean = run(world(), in);
+    const Poisoned poisoned;
+    in.sharding.prefetch = 3;
+    for (const int reshard : {0, 1, 2}) {
+      if (world().size() % std::max(reshard, 1) != 0) continue;
+      in.sharding.reshard_after_forward = sharding::ReshardAfterForward{reshard};
+      const auto other = run(world(), in);
+      EXPECT_EQ(clean.losses, other.losses) << reshard;
+      EXPECT_EQ(clean.masters, other.masters) << reshard;
+    }
+  }
+}
 
 /// A unit that is entered, read and left, and one whose gradient nobody has written.
 TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {

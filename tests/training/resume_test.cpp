@@ -58,6 +58,29 @@ INSTANTIATE_TEST_SUITE_P(Runs, Resume,
                                          Case{Strategy::no_shard, 12},
                                          Case{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
 
+// When units are gathered, and from where, is no part of the state.
+TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
+  using sharding::ReshardAfterForward;
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.sharding.strategy = Strategy::full_shard;
+  in.precision.parameters = DType::bf16;
+  if (world().size() == 4) in.sharding.reshard_after_forward = ReshardAfterForward{2};
+  run_to_the_end(in);
+  const auto unbroken = losses_of(in.run.folder);
+  ASSERT_EQ(unbroken.size(), 12U);
+  for (const auto reshard : {ReshardAfterForward::yes, ReshardAfterForward::no}) {
+    world().barrier();
+    if (world().rank() == 0)
+      for (const auto* step : {"10", "12"}) std::filesystem::remove_all(checkpoint_of(in, step));
+    world().barrier();
+    in.sharding.reshard_after_forward = reshard;
+    in.sharding.prefetch += 2;
+    run_to_the_end(in);
+    EXPECT_EQ(losses_of(in.run.folder), unbroken);
+  }
+}
+
 // What is faster is measured at every start, and bits depend on it.
 TEST(ResumeBf16, ComputesProductsAsTheCheckpointsRunDid) {
   const SharedFolder folder;

@@ -114,6 +114,70 @@ INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
                                          std::pair{2, 2}, std::pair{6, 1}, std::pair{1, 6},
                                          std::pair{3, 2}, std::pair{2, 3}));
 
+/// Where units are gathered from and when, which no bit of a run may depend on.
+struct Schedule {
+  int reshard;  ///< a ReshardAfterForward
+  int prefetch;
+  std::int64_t prefetch_limit = 0;
+};
+
+std::vector<Schedule> schedules() {
+  const int ranks = world().size();
+  std::vector<Schedule> all{{0, 2}, {1, 4}, {-1, 4, 20000}};
+  for (int group = 2; group < ranks; ++group)
+    if (ranks % group == 0) all.push_back({group, 5 - group, group == 2 ? 30000 : 0});
+  return all;
+}
+
+using ScheduleCase = std::tuple<Strategy, DType, model::ActivationCheckpointing>;
+class EverySchedule : public testing::TestWithParam<ScheduleCase> {};
+
+TEST_P(EverySchedule, GivesTheSameBits) {
+  const auto [strategy, dtype, recompute] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(
+      {strategy, recompute == model::ActivationCheckpointing::none ? Wrap::layer : Wrap::size},
+      folder);
+  in.precision.parameters = dtype;
+  in.memory.activation_checkpointing = recompute;
+  in.train.steps = 3;
+  const auto plain = run(world(), in);
+  for (const auto& schedule : schedules()) {
+    in.sharding.reshard_after_forward = sharding::ReshardAfterForward{schedule.reshard};
+    in.sharding.prefetch = schedule.prefetch;
+    in.sharding.prefetch_limit = schedule.prefetch_limit;
+    const auto other = run(world(), in);
+    const auto what =
+        fmt::format("reshard_after_forward {} prefetch {}", schedule.reshard, schedule.prefetch);
+    EXPECT_EQ(other.losses, plain.losses) << what;
+    EXPECT_EQ(other.norms, plain.norms) << what;
+    EXPECT_EQ(other.masters, plain.masters) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Training, EverySchedule,
+                         testing::Values(ScheduleCase{Strategy::full_shard, DType::bf16,
+                                                      model::ActivationCheckpointing::none},
+                                         ScheduleCase{Strategy::full_shard, DType::f32,
+                                                      model::ActivationCheckpointing::none},
+                                         ScheduleCase{Strategy::shard_grad_op, DType::bf16,
+                                                      model::ActivationCheckpointing::full}));
+
+// MiCS: shards over a part of a node, replicas within it and on other nodes.
+TEST(MicsMesh, GivesTheLossesOfOneRank) {
+  if (world().size() != 8) return;
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.mesh = {.shard = 2, .ranks_per_node = 4};
+  in.train.global_batch = 16;
+  const auto alone = run_alone(in);
+  for (const auto strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
+    in.sharding.strategy = strategy;
+    EXPECT_EQ(comm::to_string(train::make_setup(world(), in).mesh), "replicate=4 x shard=2");
+    expect_same_losses(run(world(), in), alone);
+  }
+}
+
 /// A spec that leaves some weights of a layer unsharded and shards one over all data ranks.
 sharding::Spec spec_in_part() {
   sharding::Spec spec;

@@ -31,6 +31,18 @@ const train::StepRecord& median(const std::vector<train::StepRecord>& records) {
   return records[records.size() / 2];
 }
 
+/// Of axes over which something is sent.
+void print_axes(const train::StepRecord& r) {
+  for (const auto& [axis, bytes] : r.traffic) {
+    if (bytes == 0) continue;
+    fmt::print("axis {}: {:.1f} MiB sent by a rank", axis, static_cast<double>(bytes) / (1 << 20));
+    if (r.exposed.contains(axis))
+      fmt::print(", {:.3f} s in its collectives, {:.3f} s exposed", r.in_collectives.at(axis),
+                 r.exposed.at(axis));
+    fmt::print("\n");
+  }
+}
+
 using Row = std::pair<const char*, train::StepRecord>;
 
 void print_table(const train::Setup& setup, double gemm_rate, const std::vector<Row>& rows) {
@@ -52,6 +64,7 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
   fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
              static_cast<double>(best.valley) / (1 << 20),
              static_cast<double>(best.peak) / (1 << 20));
+  print_axes(best);
 }
 
 }  // namespace
