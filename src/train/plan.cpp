@@ -103,21 +103,23 @@ double exchange_seconds(const device::Hardware& hardware, const comm::Topology& 
   return static_cast<double>(std::bit_width(ranks - 1)) * link.latency;
 }
 
-using BytesByAxis = std::map<std::string, std::int64_t>;
+using BytesByAxis = std::map<const comm::DeviceMesh::Axis*, std::int64_t>;
 
 BytesByAxis bytes_sent(const comm::DeviceMesh& mesh) {
   BytesByAxis sent;
-  for (const auto* axis : mesh.all()) sent[axis->name] = axis->collectives->bytes_sent();
+  for (const auto* axis : mesh.all()) sent[axis] = axis->collectives->bytes_sent();
   return sent;
 }
 
 /// What has been sent since `before`.
 void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, StepPlan& plan) {
+  plan.traffic.clear();
+  plan.traffic_between_nodes.clear();
   for (const auto* axis : mesh.all()) {
     if (axis->name.empty()) continue;  // a rank by itself
-    const auto bytes = axis->collectives->bytes_sent() - before.at(axis->name);
-    plan.traffic[axis->name] = bytes;
-    plan.traffic_between_nodes[axis->name] =
+    const auto bytes = axis->collectives->bytes_sent() - before.at(axis);
+    plan.traffic[axis->name] += bytes;  // an axis and its factors have one name
+    plan.traffic_between_nodes[axis->name] +=
         std::llround(axis->share_between_nodes * static_cast<double>(bytes));
   }
 }
