@@ -230,10 +230,8 @@ Tensor Fsdp::secondary_shard(const UnitState& unit) const {
 void Fsdp::keep_secondary_shard(UnitState& unit) {
   const auto& group = *unit.group->secondary;
   const auto numel = unit.parameters.numel() / group.size;
-  if (!unit.secondary) {
-    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
-    unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
-  }
+  const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+  if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
   ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
   group.collectives->stream().wait(compute_.record());
 }

@@ -118,7 +118,7 @@ void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, Ste
   for (const auto* axis : mesh.all()) {
     if (axis->name.empty()) continue;  // a rank by itself
     const auto bytes = axis->collectives->bytes_sent() - before.at(axis);
-    plan.traffic[axis->name] += bytes;
+    plan.traffic[axis->name] += bytes;  // an axis and its factors have one name
     plan.traffic_between_nodes[axis->name] +=
         std::llround(axis->share_between_nodes * static_cast<double>(bytes));
   }

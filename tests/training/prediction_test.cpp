@@ -143,6 +143,26 @@ INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxis,
                                                           ActivationCheckpointing::full),
                                           testing::Values(DType::f32, DType::bf16)));
 
+using Reshard = sharding::ReshardAfterForward;
+class Gathers : public testing::TestWithParam<std::tuple<Reshard, int, DType>> {};
+
+TEST_P(Gathers, TakeWhatIsPlanned) {
+  const auto [reshard, prefetch, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(folder);
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.reshard_after_forward = reshard;
+  in.sharding.prefetch = prefetch;
+  in.precision.parameters = dtype;
+  in.mesh.ranks_per_node = world().size() / 2;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Prediction, Gathers,
+                         testing::Combine(testing::Values(Reshard::no, Reshard{2}),
+                                          testing::Values(0, 3),
+                                          testing::Values(DType::f32, DType::bf16)));
+
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;
   auto in = inputs_of(folder);
