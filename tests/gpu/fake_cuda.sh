@@ -132,7 +132,8 @@ FAKE_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis
 FAKE_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
 FAKE_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
 FAKE_GPU_MIB=1 fails "too little memory for NCCL" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 \
-  sharding.strategy=no_shard
+  sharding.strategy=no_shard memory.device_limit=1000000000
+FAKE_GPU_MIB=1 fails "a plan that does not fit" 78 "a step takes [0-9]* bytes .*, but there are 1048576; use more ranks" 2
 FAKE_GPUS=0 fails "no GPU" 78 "no GPU: .*--device cpu" 2
 
 [[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }
