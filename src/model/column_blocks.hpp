@@ -16,7 +16,7 @@ namespace llamesh::model {
 struct ColumnBlocks {
   std::vector<Tensor> blocks;
 
-  ColumnBlocks(Tensor matrix) : blocks{std::move(matrix)} {}
+  ColumnBlocks(const Tensor& matrix) : blocks{matrix} {}
   explicit ColumnBlocks(std::vector<Tensor> of_matrix) : blocks(std::move(of_matrix)) {}
 
   /// Columns of each block.

@@ -60,7 +60,7 @@ TEST(Mesh, AnAxisLiesWithinNodesOnlyWhenAllItsGroupsDo) {
 
 TEST(Mesh, TheShareBetweenNodesIsThatOfTheSendsThatCross) {
   const std::vector<std::string> hosts(8, "a");
-  const auto nodes_of = [&](std::vector<int> machines) {
+  const auto nodes_of = [&](const std::vector<int>& machines) {
     return make_topology(machines, hosts, 0);
   };
   const auto share = [&](const ParallelDims& dims, std::size_t axis, const Topology& topology) {

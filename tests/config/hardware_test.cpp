@@ -40,7 +40,7 @@ TEST(Hardware, MissingAndZeroRatesAreErrorsWithTheirNames) {
   const test::TemporaryFolder folder;
   const auto error = [&](const std::string& text) {
     const auto file = folder.write("bad.yaml", text);
-    const auto message = test::error_of([&] { load_hardware(file); });
+    auto message = test::error_of([&] { load_hardware(file); });
     EXPECT_EQ(message.find('\n'), message.npos);
     return message;
   };

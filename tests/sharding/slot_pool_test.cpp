@@ -174,7 +174,9 @@ void step_of_gathers(SlotPool& forward, SlotPool& backward, const std::vector<st
       std::int64_t numel = 0;
       for (int i = 0; i < ahead.units; ++i) {
         next += static_cast<std::size_t>(direction);
-        if (next >= sizes.size() || (numel += sizes[next]) > ahead.numel) break;
+        if (next >= sizes.size()) break;
+        numel += sizes[next];
+        if (numel > ahead.numel) break;
         gather(next);
       }
       gathered[u]->release(u, {});

@@ -19,8 +19,8 @@ using test::world;
 /// A trainer of the small model over all ranks, with a folder of this rank's own.
 class SmallTrainer {
  public:
-  explicit SmallTrainer(Inputs in)
-      : setup_(make_setup(world(), std::move(in))),
+  explicit SmallTrainer(const Inputs& in)
+      : setup_(make_setup(world(), in)),
         mesh_(world(), setup_.topology, setup_.mesh),
         trainer_(world(), setup_, mesh_) {}
 
