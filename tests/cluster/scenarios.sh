@@ -510,18 +510,23 @@ verdict_is() {
   scontrol show job "$job" | grep -q "Comment=$2" || bad "the job's comment is not '$2'"
 }
 
+says_why() { [[ -n $(state_of "$1" reason) ]]; }
+
 # The ring of heartbeats does not pass between ranks 1 and 3.
 pair_cut() {
   submit multi-node pair-cut --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000
   trains_past pair-cut 12
-  local one other begin=$SECONDS ended
+  local one other begin=$SECONDS said ended
   one=$(node_of 1 pair-cut) other=$(node_of 3 pair-cut)
   cluster pair "$one" "$other" down
-  within 40 no_ranks pair-cut
+  # The verdict, and then the ranks: srun sometimes waits 32 s more for the one that it cannot reach (docs/reliability.md).
+  within 40 says_why pair-cut || bad "no verdict after 40 s: $(cat pair-cut/state.json)"
+  said=$((SECONDS - begin))
+  within 45 no_ranks pair-cut
   ended=$?
   cluster pair "$one" "$other" up
-  [[ $ended == 0 ]] || bad "ranks still hang after 40 s: $(ranks pair-cut)"
-  tell "ended after $((SECONDS - begin)) s: $(state_of pair-cut doing), $(state_of pair-cut reason | cut -c 1-70)"
+  [[ $ended == 0 ]] || bad "the verdict came after $said s, and ranks still hang 45 s later: $(ranks pair-cut)"
+  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(state_of pair-cut doing), $(state_of pair-cut reason | cut -c 1-70)"
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
   verdict_is pair-cut "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
