@@ -236,7 +236,7 @@ TYPED_TEST(CollectivesTest, CountsTheBytesOfTheFormulas) {
       .wait();
   EXPECT_EQ(this->axis.bytes_sent(), expected += 2 * n * others);
   this->axis.all_reduce(all, {}).wait();
-  EXPECT_EQ(this->axis.bytes_sent(), expected += 2 * 4 * n * others);
+  EXPECT_EQ(this->axis.bytes_sent(), expected += 8 * n * others);
   this->axis.broadcast(mine, 0, {}).wait();
   EXPECT_EQ(this->axis.bytes_sent(), expected += this->rank == 0 && this->size > 1 ? 4 * n : 0);
 }
