@@ -6,6 +6,13 @@
 
 namespace llamesh::app {
 
+bool PlannedLaunch::fits() const {
+  const auto peak = static_cast<double>(step.peak);
+  const auto on_host = static_cast<double>(step.on_host);
+  const double of_device = hardware.kind == device::Kind::cpu ? peak : 0;  // the same memory
+  return peak <= limit() && of_device + on_host <= hardware.host_memory_bytes;
+}
+
 double PlannedLaunch::limit() const {
   const auto asked = setup.inputs.memory.device_limit;
   return asked > 0 ? static_cast<double>(asked) : hardware.memory_bytes;

@@ -14,7 +14,8 @@ struct PlannedLaunch {
   device::Hardware hardware;  ///< of a rank
   train::StepPlan step;
 
-  bool fits() const { return static_cast<double>(step.peak) <= limit(); }
+  /// Into limit(), and what is offloaded into the host's memory.
+  bool fits() const;
   /// memory.device_limit, or the hardware's.
   double limit() const;
 };

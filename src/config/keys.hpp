@@ -62,7 +62,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("reshard_after_forward", in.sharding.reshard_after_forward);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
-    io.refused("offload", "offloading is not implemented; leave it out");
+    io.key("offload", in.sharding.offload);
     io.key("spec", in.sharding.spec);
   });
   io.section("precision", [&] {

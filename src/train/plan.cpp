@@ -28,7 +28,8 @@ class SimulatedRank {
   SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
       : in_(setup.inputs),
         micro_batches_(micro_batches),
-        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name)),
+        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name),
+               in_.sharding.offload),
         fsdp_(state_, mesh, in_.sharding, in_.precision),
         tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
                                                in_.train.micro_batch * in_.data.sequence_length,
@@ -52,8 +53,8 @@ class SimulatedRank {
     optim::squared_norm_share(state_);
   }
   void update() {
-    optimizer_.step(in_.optimizer.lr, 0, 1);
-    fsdp_.on_master_weights_updated();
+    optimizer_.step(in_.optimizer.lr, 0, 1,
+                    [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
   }
 
   std::int64_t checkpoint_bytes() const {
@@ -158,7 +159,7 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
     plan.exposed_seconds = simulation.exposed_seconds() - exposed;
     record_traffic(mesh, sent, plan);
   }
-  plan.host_bytes = simulation.host_meter().in_use();
+  plan.on_host = simulation.host_meter().in_use();
   return plan;
 }
 
@@ -179,8 +180,9 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
 device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   if (hardware.kind != device::Kind::cpu) return hardware;
   for (double* of_node :
-       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.peak_bf16,
-        &hardware.peak_fp32, &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.host_memory_bytes,
+        &hardware.host_bandwidth, &hardware.host_link, &hardware.peak_bf16, &hardware.peak_fp32,
+        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *of_node /= ranks;
   hardware.threads = std::max(1, hardware.threads / ranks);
   return hardware;
@@ -205,10 +207,10 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
   device::Hardware hardware;
   hardware.kind = device::kind();
   hardware.threads = threads;
-  for (double* rate :
-       {&hardware.memory_bandwidth, &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
-        &hardware.attention_forward_share, &hardware.attention_backward_share,
-        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
+                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share,
+                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *rate = 1;
   device::Simulation simulation(hardware);
   multiply_as_measured(setup.inputs.precision.parameters);
@@ -218,9 +220,13 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
 std::int64_t device_limit(const Setup& setup, int rank) {
   const auto limit = setup.inputs.memory.device_limit;
   if (limit > 0) return limit;
-  if (device::kind() == device::Kind::cuda) return device::memory_bytes();
+  return device::kind() == device::Kind::cuda ? device::memory_bytes() : host_limit(setup, rank);
+}
+
+std::int64_t host_limit(const Setup& setup, int rank) {
   const auto& hosts = setup.topology.host_of;
-  return device::memory_bytes() / std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
+  return device::host_memory_bytes() /
+         std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
 }
 
 void check_memory(const comm::Communicator& world, const Setup& setup) {
@@ -233,6 +239,13 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
              describe(planned.at_peak),
              setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
              limit, device::memory_advice());
+    const auto of_host = host_limit(setup, world.rank());
+    // On a CPU both are of the same memory.
+    const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;
+    validate(planned.on_host <= of_host - of_device,
+             "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
+             "its part of the host's memory is {}; use fewer ranks a node or more nodes",
+             planned.on_host, of_device, of_host);
   });
 }
 

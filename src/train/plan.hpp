@@ -17,7 +17,7 @@ struct StepPlan {
   std::int64_t valley = 0;  ///< bytes in use at the end of the passes
   std::int64_t peak = 0;    ///< the most within the step
   device::MemoryByUse at_peak{};
-  std::int64_t host_bytes = 0;                  ///< of pinned host memory, beside a GPU
+  std::int64_t on_host = 0;                     ///< bytes in host memory, beside the device's
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by the rank
   std::map<std::string, std::int64_t> traffic_between_nodes;  ///< of these, mean over all ranks
   std::int64_t checkpoint_bytes = 0;
@@ -46,9 +46,11 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads);
 
 /// What a rank may take: memory.device_limit, else the GPU's memory, or its part of the machine's.
 std::int64_t device_limit(const Setup& setup, int rank);
+/// A rank's part of its host's memory, of which cgroups may allow less than there is.
+std::int64_t host_limit(const Setup& setup, int rank);
 
 /// Throws a user error with the numbers where a step of any rank would take more than
-/// device_limit(). Collective.
+/// device_limit() or host_limit(). Collective.
 void check_memory(const comm::Communicator& world, const Setup& setup);
 
 }  // namespace llamesh::train

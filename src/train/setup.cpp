@@ -156,8 +156,9 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   device::advise_on_memory(
-      "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
-      "of the layers, memory.full_checkpointing_layers");
+      "use more ranks, a smaller train.micro_batch, sharding.offload, "
+      "memory.activation_checkpointing or, for some of the layers, "
+      "memory.full_checkpointing_layers");
   Setup setup;
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);

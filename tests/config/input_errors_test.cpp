@@ -150,7 +150,7 @@ TEST(InputErrors, SourcesOfData) {
 }
 
 TEST(InputErrors, WhatIsNotThereYet) {
-  for (const std::string key : {"sharding.offload", "log.tensorboard"}) {
+  for (const std::string key : {"log.tensorboard"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
     EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;

@@ -26,7 +26,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"fits", planned.fits()},
        {"valley_bytes", step.valley},
        {"peak_bytes", step.peak},
-       {"host_bytes", step.host_bytes},
+       {"host_bytes", step.on_host},
        {"alive_at_peak", by_use(step.at_peak)},
        {"traffic", step.traffic},
        {"traffic_between_nodes", step.traffic_between_nodes},
@@ -59,6 +59,9 @@ void print_memory(const PlannedLaunch& planned) {
     if (step.at_peak[use] != 0)
       fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
                  gibibytes(step.at_peak[use]));
+  if (planned.setup.inputs.sharding.offload != sharding::Offload::none)
+    fmt::print("  {:<24}{:>10.2f}  of {:.2f}\n", "host", gibibytes(step.on_host),
+               gibibytes(planned.hardware.host_memory_bytes));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
