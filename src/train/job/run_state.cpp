@@ -10,6 +10,7 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "core/process.hpp"
+#include "train/job/failure.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -102,6 +103,11 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
   record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+  try {
+    write_failure(run_folder, failure_of_error(reason));
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
@@ -116,6 +122,7 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
     state.culprit_ranks = verdict.ranks;
     state.culprit_hosts = verdict.hosts;
     write_run_state(run_folder, state);
+    if (!verdict.kind.empty()) write_failure(run_folder, failure_of(verdict));
   } catch (const std::exception&) {
     return;
   }
