@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/communicator.hpp"
+#include "comm/contract.hpp"
 #include "comm/flight_record.hpp"
 #include "comm/in_collective.hpp"
 #include "core/accumulate.hpp"
@@ -73,6 +74,13 @@ class Collectives {
   /// B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
+  /// From now on what this rank calls is kept for check_contract(). Once for an object.
+  void keep_contract() {
+    if (!contract_) contract_ = std::make_unique<Contract>();
+  }
+  Contract* contract() const { return contract_.get(); }
+  const std::shared_ptr<const Members>& members() const { return members_; }
+
   /// On CPUs, seconds so far of this rank in its collectives, waits for the other ranks included.
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
   /// On CPUs, seconds so far in which the compute stream was blocked by waits for their events.
@@ -97,6 +105,7 @@ class Collectives {
     count_sent(bytes);
     const auto ticket = FlightRecorder::instance().asked(*members_, kind, subject_,
                                                          name_of(whole.dtype()), whole.bytes());
+    if (contract_) contract_->note({kind, subject_, whole.dtype(), whole.bytes()});
     stream_.wait(after);
     stream_.run([this, kind, subject = subject_, ticket, work = std::forward<Work>(work)] {
       const InCollective in(members_, kind, subject, ticket);
@@ -113,6 +122,7 @@ class Collectives {
   std::shared_ptr<const Members> members_;
   int rank_;
   int size_;
+  std::unique_ptr<Contract> contract_;
   const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
   std::atomic<std::int64_t> nanoseconds_{0};  ///< in collectives
