@@ -169,7 +169,8 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
   std::optional<PlainFile> plain;
   comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
-  agree_or_abort(world, [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
+  agree_or_abort(world, "opening",
+                 [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
   try {
     std::vector<h5::Dataset> datasets;
@@ -182,7 +183,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     comm::agree(world, [&] {
       written = write_transfers(datasets, manifest.datasets, transfers_to_write(state), *plain);
     });
-    agree_or_abort(world, [&] {
+    agree_or_abort(world, "closing", [&] {
       datasets.clear();
       file->close();
     });

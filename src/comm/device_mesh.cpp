@@ -88,6 +88,7 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
             .within_node = within_node(dims_, along, topology_)};
   if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
   axis.collectives = make_collectives(axis, along);
+  if (keeps_contracts_) axis.collectives->keep_contract();
   const bool ring = world_ ? nccl_.has_value()
                            : device::Simulation::current().hardware().kind == device::Kind::cuda;
   axis.share_between_nodes =
@@ -145,6 +146,18 @@ const Communicator& DeviceMesh::group(AxisSet along) {
                 .first;
   }
   return found->second;
+}
+
+void DeviceMesh::keep_contracts() {
+  keeps_contracts_ = true;
+  for (const auto* axis : all()) axis->collectives->keep_contract();
+}
+
+void DeviceMesh::check_contracts() const {
+  if (!keeps_contracts_) return;
+  std::vector<Collectives*> axes;
+  for (const auto* axis : all()) axes.push_back(axis->collectives.get());
+  comm::check_contracts(*world_, axes);
 }
 
 std::string describe(const ParallelDims& dims, const Topology& topology) {

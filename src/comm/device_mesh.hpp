@@ -49,6 +49,11 @@ class DeviceMesh {
   /// which is then collective.
   const Communicator& group(AxisSet along);
 
+  /// From now on what is called along each axis is kept; check_contracts() compares it.
+  void keep_contracts();
+  /// See comm/contract.hpp; nothing where contracts are not kept. Collective.
+  void check_contracts() const;
+
  private:
   void make_axes();
   Axis make_axis(const std::string& name, AxisSet along);
@@ -63,6 +68,7 @@ class DeviceMesh {
   // Along several axes, by AxisSet::to_ulong().
   std::map<unsigned long, Axis> combined_;
   std::map<unsigned long, Communicator> groups_;
+  bool keeps_contracts_ = false;
 };
 
 /// Node by node which rank has which coordinates (--print-mesh). Pure.

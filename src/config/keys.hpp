@@ -147,6 +147,7 @@ void all_keys(Io& io, Inputs& in) {
     io.refused("tensorboard",
                "TensorBoard files are not implemented; metrics.jsonl has every step");
   });
+  io.section("debug", [&] { io.key("contract", in.debug.contract); });
 }
 
 }  // namespace llamesh::config

@@ -44,6 +44,11 @@ struct LogOptions {
   std::int64_t every_steps = 1;  ///< between two lines of the log; metrics.jsonl has all
 };
 
+/// `debug:` of the inputs.
+struct DebugOptions {
+  bool contract = false;  ///< each step compares which collectives the ranks of an axis have called
+};
+
 /// All options of a run, those of each layer, as config/ fills them in.
 struct Inputs {
   RunOptions run;
@@ -61,6 +66,7 @@ struct Inputs {
   EvaluateOptions evaluate;
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
+  DebugOptions debug;
 };
 
 }  // namespace llamesh::train

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -81,6 +82,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
     return measured_gemm_rates(world, dtype);
   });
   plan_memory();
+  if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
   resume_from(0, 0);
 }
 
@@ -138,6 +140,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   const double loss = forward_backward(1.0F / static_cast<float>(divisor), on_progress);
   const auto parts = exchange(loss, former_update_ + seconds_since(start), request);
+  mesh_.check_contracts();
   const auto exchanged = Clock::now();
 
   StepRecord record;
