@@ -40,7 +40,6 @@ TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
 
 TEST(InputErrors, NoHintAtAKeyThatIsRefusedItself) {
   EXPECT_EQ(error(data, {"sharding.ofload=all"}), "command line: unknown key 'sharding.ofload'");
-  EXPECT_EQ(error(data, {"tensorbord=true"}), "command line: unknown key 'tensorbord'");
 }
 
 TEST(InputErrors, DuplicateKeys) {
@@ -150,7 +149,7 @@ TEST(InputErrors, SourcesOfData) {
 }
 
 TEST(InputErrors, WhatIsNotThereYet) {
-  for (const std::string key : {"sharding.offload", "log.tensorboard"}) {
+  for (const std::string key : {"sharding.offload"}) {
     const std::string text = error(data, {key + "=x"});
     EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
     EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;

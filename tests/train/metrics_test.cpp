@@ -6,10 +6,13 @@
 #include <bit>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/build_info.hpp"
+#include "core/process.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {
@@ -80,7 +83,9 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
   EXPECT_EQ(j.at("seconds_compute"), 0.5);
   EXPECT_EQ(j.at("exposed"), (nlohmann::json{{"replicate", 0.125}, {"shard", 0.0625}}));
-  EXPECT_EQ(j.size(), 13U);
+  const double now = static_cast<double>(std::time(nullptr));
+  EXPECT_NEAR(j.at("time").get<double>(), now, 60);
+  EXPECT_EQ(j.size(), 14U);
 }
 
 TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
@@ -209,6 +214,19 @@ TEST_F(Metrics, TellOfEvents) {
   EXPECT_EQ(resumed.at("event"), "resumed");
   EXPECT_EQ(resumed.at("step"), 31);
   EXPECT_EQ(resumed.at("detail"), "from \"step_31\"\n");
+}
+
+TEST_F(Metrics, TellWhereAndHowARunStarted) {
+  MetricsFile file(path_, 0);
+  file.write_event("resume", 5, "replicate=2");
+  file.write_startup(6, {{"launch", 0.25}, {"MPI_Init", 1.5}});
+  ASSERT_EQ(lines().size(), 2U);
+  const auto start = nlohmann::json::parse(lines()[0]);
+  EXPECT_EQ(start.at("ranks"), this_process().world_size);
+  EXPECT_EQ(start.at("host"), this_process().host);
+  EXPECT_EQ(start.at("version"), version());
+  EXPECT_GT(start.at("time"), 1.7e9);
+  EXPECT_EQ(lines()[1], R"({"event":"startup","step":6,"phases":{"launch":0.25,"MPI_Init":1.5}})");
 }
 
 template <class Action>
