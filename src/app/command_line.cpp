@@ -147,6 +147,16 @@ void CommandLine::add_inspection() {
                {"llamesh diff runs/first runs/second", "llamesh diff runs/tiny hf:FOLDER"});
   runs(command, [this] { return diff(path_, other_path_, output_); });
 
+  command = cli_.add_subcommand("status",
+                                "How a run stands: its step, speed, newest checkpoint "
+                                "and last failure (from any machine that sees it)");
+  command->add_option("RUN", path_, "A run folder")->required();
+  add_json(command, output_);
+  command->add_flag_callback(
+      "--watch", [this] { watch_ = Watch::yes; }, "Look every two seconds until the run ends");
+  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
+  runs(command, [this] { return status(path_, output_, watch_); });
+
   command = cli_.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
   command->add_option("RUN_FOLDER", path_)->required();
   add_examples(command, {"llamesh report runs/tiny", "llamesh report /scratch/runs/first"});

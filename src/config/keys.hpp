@@ -144,8 +144,9 @@ void all_keys(Io& io, Inputs& in) {
   });
   io.section("log", [&] {
     io.key("every_steps", in.log.every_steps, at_least(1));
-    io.refused("tensorboard",
-               "TensorBoard files are not implemented; metrics.jsonl has every step");
+    io.key("tensorboard", in.log.tensorboard);
+    io.key("report", in.log.report);
+    io.key("ranks", in.log.ranks);
   });
   io.section("debug", [&] { io.key("contract", in.debug.contract); });
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/file.hpp"
@@ -56,8 +57,11 @@ class MetricsFile {
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
-  /// {"event": name, "step": ..., "detail": ...}: "start", "resume" or "checkpoint".
+  /// {"event": name, "step": ..., "detail": ..., "time": ...}: "start", "resume" or "checkpoint";
+  /// the first two also with "ranks", "host" (of rank 0) and "version".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
+  /// {"event": "startup", "step": ..., "phases": {name: seconds}}
+  void write_startup(std::int64_t step, const std::vector<std::pair<std::string, double>>& phases);
 
  private:
   void append(const std::string& line);
