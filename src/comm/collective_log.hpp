@@ -1,7 +1,7 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,8 +32,15 @@ struct GroupCalls {
   std::vector<CollectiveCall> calls;
 };
 
-/// All that one rank of a simulated mesh calls, by group, in the order in which the mesh makes the
-/// groups. The subjects are not copied: they must outlive it.
-using CollectiveLog = std::deque<GroupCalls>;
+/// All that one rank of a simulated mesh calls. The subjects are not copied: they must outlive it.
+struct CollectiveLog {
+  std::vector<GroupCalls> groups;  ///< in the order in which the mesh makes them
+  std::vector<std::size_t> order;  ///< of the calls of all groups together: which group is next
+
+  void add(std::size_t group, const CollectiveCall& call) {
+    groups[group].calls.push_back(call);
+    order.push_back(group);
+  }
+};
 
 }  // namespace llamesh::comm

@@ -98,10 +98,10 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
 /// Collective.
 std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
   if (!world_) {
-    auto* calls = log_ ? &log_->emplace_back(GroupCalls{axis.name, along, {}}).calls : nullptr;
+    if (log_) log_->groups.push_back({axis.name, along, {}});
     return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
                                                   nodes_of(dims_.group(along, rank_), topology_),
-                                                  axis.within_node, calls);
+                                                  axis.within_node, log_);
   }
   if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);

@@ -35,15 +35,16 @@ std::string describe(const CollectiveCall& call) {
 }
 
 SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node,
-                                           std::vector<CollectiveCall>* calls)
+                                           CollectiveLog* log)
     : Collectives(rank, size),
       nodes_(nodes),
       on_cpu_(hardware().kind == device::Kind::cpu),
       shares_memory_(on_cpu_ && within_node),
-      calls_(calls) {}
+      log_(log),
+      group_(log ? log->groups.size() - 1 : 0) {}
 
 void SimulatedCollectives::note(std::string_view kind, DType dtype, std::int64_t numel, int root) {
-  if (calls_) calls_->push_back({kind, subject(), dtype, numel, root});
+  if (log_) log_->add(group_, {kind, subject(), dtype, numel, root});
 }
 
 device::Buffer SimulatedCollectives::allocate_gathered(std::int64_t bytes_per_rank) {

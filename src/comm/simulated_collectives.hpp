@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string_view>
-#include <vector>
 
 #include "comm/collective_log.hpp"
 #include "comm/collectives.hpp"
@@ -17,9 +16,9 @@ namespace llamesh::comm {
 class SimulatedCollectives final : public Collectives {
  public:
   /// The group's ranks are on `nodes` nodes, equally many on each; `within_node`: and so is every
-  /// other group along the same axes, each on one. `calls`, if any, gets what is called.
-  SimulatedCollectives(int rank, int size, int nodes, bool within_node,
-                       std::vector<CollectiveCall>* calls);
+  /// other group along the same axes, each on one. `log`, if any, gets what is called as the
+  /// calls of its last group.
+  SimulatedCollectives(int rank, int size, int nodes, bool within_node, CollectiveLog* log);
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override;
@@ -41,7 +40,8 @@ class SimulatedCollectives final : public Collectives {
   bool on_cpu_;
   bool shares_memory_;  ///< windows of NodeCollectives
   device::Buffer scratch_;
-  std::vector<CollectiveCall>* calls_;
+  CollectiveLog* log_;
+  std::size_t group_;  ///< in the log
 };
 
 }  // namespace llamesh::comm

@@ -128,7 +128,7 @@ void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, Ste
 
 std::vector<std::size_t> calls_in(const comm::CollectiveLog& log) {
   std::vector<std::size_t> calls;
-  for (const auto& group : log) calls.push_back(group.calls.size());
+  for (const auto& group : log.groups) calls.push_back(group.calls.size());
   return calls;
 }
 
@@ -136,10 +136,10 @@ std::vector<std::size_t> calls_in(const comm::CollectiveLog& log) {
 void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>& before,
                   StepPlan& plan) {
   plan.groups.clear();
-  for (std::size_t g = 0; g < log.size(); ++g) {
+  for (std::size_t g = 0; g < log.groups.size(); ++g) {
     const auto earlier = g < before.size() ? before[g] : 0;
-    plan.groups.push_back(
-        {log[g].name, log[g].along, static_cast<std::int64_t>(log[g].calls.size() - earlier)});
+    const auto& [name, along, calls] = log.groups[g];
+    plan.groups.push_back({name, along, static_cast<std::int64_t>(calls.size() - earlier)});
   }
 }
 

@@ -71,8 +71,9 @@ comm::CollectiveCall call(std::string_view kind, std::int64_t numel, DType dtype
 std::vector<comm::CollectiveLog> alike(const comm::ParallelDims& dims) {
   const std::vector<comm::CollectiveCall> calls{call("all_gather", 64), call("reduce_scatter", 64),
                                                 call("all_reduce", 8, DType::f32)};
-  const comm::CollectiveLog log{{"shard", dims.named({"shard"}), calls},
-                                {"tensor", dims.named({"tensor"}), calls}};
+  const comm::CollectiveLog log{
+      {{"shard", dims.named({"shard"}), calls}, {"tensor", dims.named({"tensor"}), calls}},
+      {0, 1, 1, 0, 0, 1}};
   return {log, log, log, log};
 }
 
@@ -86,13 +87,13 @@ TEST(Agreement, WhatMembersOfAGroupCallOtherwiseIsShownFromBothSides) {
   EXPECT_EQ(agreement(dims, alike(dims)), "none");
 
   auto swapped = alike(dims);
-  std::swap(swapped[3][0].calls[0], swapped[3][0].calls[1]);
+  std::swap(swapped[3].groups[0].calls[0], swapped[3].groups[0].calls[1]);
   EXPECT_EQ(agreement(dims, swapped),
             "ranks 1 and 3 of a group along shard differ: number 1 is all_gather of 64 bf16 "
             "(layers.0) on rank 1, reduce_scatter of 64 bf16 (layers.0) on rank 3");
 
   auto shorter = alike(dims);
-  shorter[1][1].calls.pop_back();
+  shorter[1].groups[1].calls.pop_back();
   EXPECT_EQ(agreement(dims, shorter),
             "ranks 0 and 1 of a group along tensor differ: number 3 is all_reduce of 8 fp32 "
             "(layers.0) on rank 0, none on rank 1");
@@ -100,34 +101,48 @@ TEST(Agreement, WhatMembersOfAGroupCallOtherwiseIsShownFromBothSides) {
   for (const auto& other :
        {call("all_gather", 64, DType::f32), call("all_gather", 96), call("broadcast", 64)}) {
     auto changed = alike(dims);
-    changed[2][1].calls[0] = other;
+    changed[2].groups[1].calls[0] = other;
     EXPECT_NE(agreement(dims, changed).find("ranks 2 and 3 of a group along tensor differ"),
               std::string::npos)
         << describe(other);
   }
   auto of_another_unit = alike(dims);
-  of_another_unit[2][0].calls[0].subject = "layers.1";
+  of_another_unit[2].groups[0].calls[0].subject = "layers.1";
   EXPECT_NE(agreement(dims, of_another_unit), "none");
 }
 
 TEST(Agreement, GroupsHaveToBeMadeInOneOrder) {
   const comm::ParallelDims dims({{"shard", 2}, {"tensor", 2}});
   auto log = alike(dims);
-  std::swap(log[2][0], log[2][1]);
+  std::swap(log[2].groups[0], log[2].groups[1]);
   EXPECT_EQ(agreement(dims, log),
             "ranks 0 and 2 of the world differ: number 1 is a group of 2 along shard on rank 0, a "
             "group of 2 along tensor on rank 2");
   log = alike(dims);
-  log[3].pop_back();
+  log[3].groups.pop_back();
   EXPECT_NE(agreement(dims, log), "none");
 }
 
 TEST(Agreement, ClassesThatShareNoGroupMayDiffer) {
   const comm::ParallelDims dims({{"shard", 2}, {"tensor", 2}});
   auto log = alike(dims);
-  log[2][1].calls.pop_back();  // the group of ranks 2 and 3 along tensor
-  log[3][1].calls.pop_back();
+  for (const int rank : {2, 3}) {  // the group of these along tensor
+    log[rank].groups[1].calls.pop_back();
+    log[rank].order.pop_back();
+  }
   EXPECT_EQ(agreement(dims, log), "none");
+}
+
+TEST(Agreement, GroupsThatWaitForEachOtherInACircleAreFound) {
+  const comm::ParallelDims dims({{"shard", 2}, {"tensor", 2}});
+  auto log = alike(dims);
+  log[3].order = {1, 0, 0, 1, 1, 0};
+  EXPECT_EQ(agreement(dims, log), "none");  // rank 2 comes along tensor, then rank 1 along shard
+  log = alike(dims);
+  log[1].order = log[2].order = {1, 0, 0, 1, 1, 0};
+  EXPECT_EQ(agreement(dims, log),
+            "groups wait for each other: rank 0 in its call 1 along shard for rank 2, which is in "
+            "its call 1 along tensor");
 }
 
 // --- classes of ranks against all ranks
@@ -250,11 +265,14 @@ TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
         static_cast<std::size_t>(classes.first[static_cast<std::size_t>(classes.of_rank[rank])]);
     expect_same_memory(plans[rank], plans[first]);
     EXPECT_EQ(plans[rank].traffic, plans[first].traffic) << rank;
-    ASSERT_EQ(logs[rank].size(), logs[first].size());
-    for (std::size_t g = 0; g < logs[rank].size(); ++g) {
-      EXPECT_EQ(logs[rank][g].name, logs[first][g].name);
-      EXPECT_EQ(logs[rank][g].calls, logs[first][g].calls) << rank << ' ' << logs[rank][g].name;
+    ASSERT_EQ(logs[rank].groups.size(), logs[first].groups.size());
+    for (std::size_t g = 0; g < logs[rank].groups.size(); ++g) {
+      const auto& [name, along, calls] = logs[rank].groups[g];
+      EXPECT_EQ(name, logs[first].groups[g].name);
+      EXPECT_EQ(along, logs[first].groups[g].along);
+      EXPECT_EQ(calls, logs[first].groups[g].calls) << rank << ' ' << name;
     }
+    EXPECT_EQ(logs[rank].order, logs[first].order) << rank;
     most = std::max(most, plans[rank].peak);
   }
   const auto fullest = plan_fullest_rank(setup, hardware(kind));

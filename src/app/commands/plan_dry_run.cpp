@@ -36,7 +36,8 @@ void print_as_table(const train::Setup& setup, const device::Hardware& hardware,
   for (const auto& of : seen.groups)
     fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", of.axis, of.size, of.count, of.collectives);
   fmt::print(
-      "members of a group call the same collectives in one order: kind, dtype, size, unit\n");
+      "members of a group call the same collectives in one order: kind, dtype, size, unit; no "
+      "groups wait for each other\n");
   fmt::print("{} elements of {} parameters: each is owned once in every replica\n",
              setup.table->numel(), setup.table->parameters.size());
   fmt::print("{} elements of a checkpoint in {} hyperslabs: each is written once\n",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -141,7 +142,7 @@ std::vector<std::string> texts_of(const std::vector<comm::CollectiveCall>& calls
 
 std::vector<std::string> groups_of(const comm::CollectiveLog& log, const comm::ParallelDims& dims) {
   std::vector<std::string> texts;
-  for (const auto& group : log)
+  for (const auto& group : log.groups)
     texts.push_back(
         fmt::format("a group of {} along {}", dims.group_size(group.along), group.name));
   return texts;
@@ -153,7 +154,7 @@ void check_groups_are_made_alike(const comm::ParallelDims& dims, const RankClass
     return a.along == b.along && a.name == b.name;
   };
   for (std::size_t c = 1; c < by_class.size(); ++c)
-    if (!std::ranges::equal(by_class[0], by_class[c], same))
+    if (!std::ranges::equal(by_class[0].groups, by_class[c].groups, same))
       fail_for("the world", classes.first[0], groups_of(by_class[0], dims), classes.first[c],
                groups_of(by_class[c], dims));
 }
@@ -169,16 +170,90 @@ void check_members(const comm::ParallelDims& dims, comm::AxisSet along, std::str
   }
 }
 
+/// Takes all ranks through their calls, each of which blocks its rank.
+class BlockingRanks {
+ public:
+  BlockingRanks(const comm::ParallelDims& dims, const RankClasses& classes,
+                const std::vector<comm::CollectiveLog>& by_class)
+      : classes_(classes), by_class_(by_class), done_(count(dims)) {
+    for (const auto& group : by_class.front().groups) {
+      auto& kind = kinds_.emplace_back(group.name, std::vector<int>(count(dims)),
+                                       std::vector<std::vector<int>>(count(dims)),
+                                       std::vector<std::size_t>(count(dims)));
+      for (int rank = 0; rank < dims.ranks(); ++rank) {
+        if (dims.rank_in_group(group.along, rank) != 0) continue;
+        kind.members[at(rank)] = dims.group(group.along, rank);
+        for (const int member : kind.members[at(rank)]) kind.first[at(member)] = rank;
+      }
+    }
+  }
+
+  void run() {
+    std::vector<int> free(done_.size());
+    std::iota(free.begin(), free.end(), 0);
+    while (!free.empty()) {
+      const int rank = free.back();
+      free.pop_back();
+      if (is_done(rank)) continue;
+      auto& kind = next_of(rank);
+      const auto first = at(kind.first[at(rank)]);
+      if (++kind.arrived[first] < kind.members[first].size()) continue;
+      kind.arrived[first] = 0;
+      for (const int member : kind.members[first]) {
+        ++done_[at(member)];
+        free.push_back(member);
+      }
+    }
+    for (int rank = 0; rank < std::ssize(done_); ++rank)
+      if (!is_done(rank)) fail_at(rank);
+  }
+
+ private:
+  /// All groups along some axes.
+  struct Kind {
+    std::string name;
+    std::vector<int> first;                 ///< by rank: the lowest rank of its group
+    std::vector<std::vector<int>> members;  ///< by such a rank
+    std::vector<std::size_t> arrived;       ///< the same: how many have made the call
+  };
+  static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+  static std::size_t count(const comm::ParallelDims& dims) { return at(dims.ranks()); }
+
+  const std::vector<std::size_t>& order_of(int rank) const {
+    return by_class_[at(classes_.of_rank[at(rank)])].order;
+  }
+  bool is_done(int rank) const { return done_[at(rank)] == order_of(rank).size(); }
+  Kind& next_of(int rank) { return kinds_[order_of(rank)[done_[at(rank)]]]; }
+
+  [[noreturn]] void fail_at(int rank) {
+    const auto& kind = next_of(rank);
+    for (const int other : kind.members[at(kind.first[at(rank)])])
+      if (!is_done(other) && &next_of(other) != &kind)
+        fail(violated,
+             "groups wait for each other: rank {} in its call {} along {} for rank {}, which is in "
+             "its call {} along {}",
+             rank, done_[at(rank)] + 1, kind.name, other, done_[at(other)] + 1,
+             next_of(other).name);
+    fail(violated, "rank {} waits forever in its call {} along {}", rank, done_[at(rank)] + 1,
+         kind.name);
+  }
+
+  const RankClasses& classes_;
+  const std::vector<comm::CollectiveLog>& by_class_;
+  std::vector<std::size_t> done_;  ///< by rank: calls
+  std::vector<Kind> kinds_;
+};
+
 }  // namespace
 
 void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& classes,
                         const std::vector<comm::CollectiveLog>& by_class) {
   check_groups_are_made_alike(dims, classes, by_class);
-  for (std::size_t g = 0; g < by_class.front().size(); ++g) {
-    const auto& [name, along, calls] = by_class.front()[g];
+  for (std::size_t g = 0; g < by_class.front().groups.size(); ++g) {
+    const auto& [name, along, calls] = by_class.front().groups[g];
     const auto of = [&](int rank) -> const std::vector<comm::CollectiveCall>& {
       const auto c = classes.of_rank[static_cast<std::size_t>(rank)];
-      return by_class[static_cast<std::size_t>(c)][g].calls;
+      return by_class[static_cast<std::size_t>(c)].groups[g].calls;
     };
     std::set<std::pair<const void*, const void*>> equal;  // of the calls of two classes
     std::vector<bool> seen(static_cast<std::size_t>(dims.ranks()));
@@ -196,6 +271,7 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
     if (std::ranges::count(seen, true) != dims.ranks())
       fail(violated, "not every rank is in a group along {}", name);
   }
+  BlockingRanks(dims, classes, by_class).run();
 }
 
 }  // namespace llamesh::train

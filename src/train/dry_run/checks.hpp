@@ -40,8 +40,9 @@ struct CheckpointWrites {
 CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups);
 
 /// The groups that were made, in one order on every rank, divide the ranks among them, and within
-/// each its members call the same collectives in one order. `by_class` is what a rank of each class
-/// calls.
+/// each its members call the same collectives in one order. Nor do groups wait for each other in a
+/// circle: the calls come to an end also where each blocks its rank until all members have made it.
+/// `by_class` is what a rank of each class calls.
 void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& classes,
                         const std::vector<comm::CollectiveLog>& by_class);
 
