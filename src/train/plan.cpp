@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/state.hpp"
@@ -18,6 +19,7 @@
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "train/flops.hpp"
+#include "train/rank_classes.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -125,6 +127,23 @@ void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, Ste
   }
 }
 
+std::vector<std::size_t> calls_in(const comm::CollectiveLog& log) {
+  std::vector<std::size_t> calls;
+  for (const auto& group : log.groups) calls.push_back(group.calls.size());
+  return calls;
+}
+
+/// What has been called since `before`.
+void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>& before,
+                  StepPlan& plan) {
+  plan.groups.clear();
+  for (std::size_t g = 0; g < log.groups.size(); ++g) {
+    const auto earlier = g < before.size() ? before[g] : 0;
+    const auto& [name, along, calls] = log.groups[g];
+    plan.groups.push_back({name, along, static_cast<std::int64_t>(calls.size() - earlier)});
+  }
+}
+
 void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
   const auto& in = setup.inputs;
   plan.tokens_per_second =
@@ -136,17 +155,19 @@ void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan
 
 /// Without the rates that record_speed() gives.
 StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
-                  std::int64_t micro_batches) {
-  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
+                  std::int64_t micro_batches, comm::CollectiveLog& log) {
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
   SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
   auto& meter = simulation.meter();
   StepPlan plan;
+  plan.rank = rank;
   plan.checkpoint_bytes = simulated.checkpoint_bytes();
   for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
     const double start = simulation.now();
     const double exposed = simulation.exposed_seconds();
     const auto sent = bytes_sent(mesh);
+    const auto called = calls_in(log);
     meter.start_interval();
     simulation.host_waits(exchange);  // the number of tokens
     simulated.passes();
@@ -158,6 +179,7 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
     plan.seconds = simulation.now() - start;
     plan.exposed_seconds = simulation.exposed_seconds() - exposed;
     record_traffic(mesh, sent, plan);
+    record_calls(log, called, plan);
   }
   plan.on_host = simulation.host_meter().in_use();
   return plan;
@@ -172,6 +194,9 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   for (auto& [axis, bytes] : plan.traffic) bytes += more * (bytes - shorter.traffic.at(axis));
   for (auto& [axis, bytes] : plan.traffic_between_nodes)
     bytes += more * (bytes - shorter.traffic_between_nodes.at(axis));
+  for (std::size_t g = 0; g < plan.groups.size(); ++g)
+    plan.groups[g].collectives +=
+        more * (plan.groups[g].collectives - shorter.groups[g].collectives);
   return plan;
 }
 
@@ -189,18 +214,28 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
 }
 
 StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank,
-                   std::int64_t most) {
+                   std::int64_t most, comm::CollectiveLog* log) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
-  const auto of = [&](std::int64_t micro_batches) {
+  const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
     device::Simulation simulation(hardware);
-    return simulate(simulation, setup, rank, micro_batches);
+    return simulate(simulation, setup, rank, micro_batches, into);
   };
   const auto taken = std::min(setup.micro_batches, most);
-  auto plan = of(taken);
+  comm::CollectiveLog unwanted, of_shorter;
+  auto plan = of(taken, log ? *log : unwanted);
   if (taken < setup.micro_batches)
-    plan = extended(std::move(plan), of(taken - 1), setup.micro_batches - taken);
+    plan = extended(std::move(plan), of(taken - 1, of_shorter), setup.micro_batches - taken);
   record_speed(setup, hardware, plan);
   return plan;
+}
+
+StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware) {
+  std::optional<StepPlan> fullest;
+  for (const int rank : possibly_fullest_ranks(setup)) {
+    auto plan = plan_step(setup, hardware, rank);
+    if (!fullest || plan.peak > fullest->peak) fullest = std::move(plan);
+  }
+  return std::move(*fullest);
 }
 
 StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
@@ -214,7 +249,9 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
     *rate = 1;
   device::Simulation simulation(hardware);
   multiply_as_measured(setup.inputs.precision.parameters);
-  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4));
+  comm::CollectiveLog unwanted;
+  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4),
+                  unwanted);
 }
 
 std::int64_t device_limit(const Setup& setup, int rank) {
