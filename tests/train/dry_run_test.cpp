@@ -246,7 +246,7 @@ void expect_same_memory(const StepPlan& a, const StepPlan& b) {
         << "rank " << a.rank << ", " << name_of(name);
   }
   EXPECT_NEAR(static_cast<double>(a.valley), static_cast<double>(b.valley), sums_on_cpu);
-  EXPECT_EQ(a.host_bytes, b.host_bytes);
+  EXPECT_EQ(a.on_host, b.on_host);
 }
 
 TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
