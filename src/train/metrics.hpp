@@ -34,6 +34,7 @@ struct StepRecord {
   double seconds_compute = 0;  ///< of `seconds`, those in which no axis is waited for
   std::map<std::string, double> exposed = {};         ///< by axis: those in which it is
   std::map<std::string, double> in_collectives = {};  ///< by axis: seconds in them, hidden or not
+  std::vector<std::string> stragglers = {};  ///< a line for each rank that was found slow now
 };
 
 /// The record as fields of a log line, "loss 2.3457", the most important field first.
@@ -52,7 +53,8 @@ class MetricsFile {
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
-  /// {"event": name, "step": ..., "detail": ...}: "start", "resume" or "checkpoint".
+  /// {"event": name, "step": ..., "detail": ...}: "start", "resume", "checkpoint" or
+  /// "straggler".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
 
  private:

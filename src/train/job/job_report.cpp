@@ -85,7 +85,12 @@ void JobReport::warn_of_short_walltime() {
 
 void JobReport::on_step(const StepRecord& record) {
   step_seconds_ = record.seconds;
-  if (metrics_) metrics_->write(record);
+  if (!metrics_) return;
+  metrics_->write(record);
+  for (const auto& line : record.stragglers) {
+    spdlog::warn("{}", line);
+    metrics_->write_event("straggler", record.step, line);
+  }
 }
 
 void JobReport::on_validation(std::int64_t step, double loss) {
