@@ -24,6 +24,11 @@ find_package(CLI11 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 set(MPI_DETERMINE_LIBRARY_VERSION ON)  # for the modulefiles
 find_package(MPI REQUIRED COMPONENTS C)
+find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_builder.hpp REQUIRED)
+find_path(ISAL_INCLUDE_DIR isa-l/crc.h REQUIRED)
+find_library(ISAL_LIBRARY isal REQUIRED)
+add_library(isal::isal UNKNOWN IMPORTED)
+set_target_properties(isal::isal PROPERTIES IMPORTED_LOCATION ${ISAL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${ISAL_INCLUDE_DIR})
 # dnnl's own CMake package asks for the OpenCL headers, which a CPU build does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)

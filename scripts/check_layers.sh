@@ -34,6 +34,7 @@ wrapped=(
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
   '^sentencepiece' '^tokenizer/sentencepiece_tokenizer\.cpp$'
+  '^(protozero|isa-l)' '^train/tensorboard/'
   '^pcre2' '^tokenizer/pattern\.cpp$'
 )
 

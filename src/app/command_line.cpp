@@ -111,9 +111,15 @@ void CommandLine::add_plan() {
           "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
           "GB/s of a checkpoint's writes (default 10)")
       ->check(CLI::PositiveNumber);
-  command->add_flag("--sweep", to.sweep,
-                    "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
-                    "tokens/s; what OVERRIDES set stays");
+  auto* sweep =
+      command->add_flag("--sweep", to.sweep,
+                        "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
+                        "tokens/s; what OVERRIDES set stays");
+  command
+      ->add_flag("--dry-run", to.dry_run,
+                 "Go through all ranks: the members of each group call the same collectives in one "
+                 "order, every element is owned and written once; exit 70 if not")
+      ->excludes(sweep);
   add_json(command, to.output);
   add_examples(command,
                {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",
@@ -146,6 +152,16 @@ void CommandLine::add_inspection() {
   add_examples(command,
                {"llamesh diff runs/first runs/second", "llamesh diff runs/tiny hf:FOLDER"});
   runs(command, [this] { return diff(path_, other_path_, output_); });
+
+  command = cli_.add_subcommand("status",
+                                "How a run stands: its step, speed, newest checkpoint "
+                                "and last failure (from any machine that sees it)");
+  command->add_option("RUN", path_, "A run folder")->required();
+  add_json(command, output_);
+  command->add_flag_callback(
+      "--watch", [this] { watch_ = Watch::yes; }, "Look every two seconds until the run ends");
+  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
+  runs(command, [this] { return status(path_, output_, watch_); });
 
   command = cli_.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
   command->add_option("RUN_FOLDER", path_)->required();

@@ -43,6 +43,7 @@ class CommandLine {
   TokenizeArguments tokenize_;
   std::string path_, other_path_;
   Output output_ = Output::text;
+  Watch watch_ = Watch::no;
   std::vector<std::string> rest_;
   std::string gemm_table_;
   std::int64_t mebibytes_ = 2048;

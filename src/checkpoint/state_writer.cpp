@@ -122,10 +122,9 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
   HostView host;
   for (const auto& t : transfers) {
     const auto& entry = entries[t.dataset];
-    for (std::int64_t at = 0; at < t.count(); at += segment_numel) {
-      const auto part = t.values.slice(at, std::min(segment_numel, t.count() - at));
-      const auto values = host.of(part, t.memory);
-      const Segment segment{t.begin + at, part.numel(), hash_of(values.data(), values.size_bytes()),
+    for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
+      const auto values = host.of(t.values.slice(at, count), t.memory);
+      const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};
       written.push_back({t.dataset, segment});
       const auto range = entry.range(segment);
@@ -135,7 +134,7 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
         plain.write_after(failure, entry, range, values);
       }
       plain.start_write_back(entry, range);
-    }
+    });
   }
   return written;
 }

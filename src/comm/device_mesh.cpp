@@ -67,8 +67,8 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
   make_axes();
 }
 
-DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank)
-    : world_(nullptr), rank_(rank), topology_(topology), dims_(std::move(dims)) {
+DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log)
+    : world_(nullptr), log_(log), rank_(rank), topology_(topology), dims_(std::move(dims)) {
   expects(
       rank < dims_.ranks() && topology.node_of.size() == static_cast<std::size_t>(dims_.ranks()),
       "rank {} of {}, {} of them placed", rank, dims_.ranks(), topology.node_of.size());
@@ -99,9 +99,10 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
 /// Collective.
 std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
   if (!world_) {
-    const auto nodes = by_node(dims_.group(along, rank_), topology_);
+    if (log_) log_->groups.push_back({axis.name, along, {}});
     return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
-                                                  static_cast<int>(nodes.size()));
+                                                  nodes_of(dims_.group(along, rank_), topology_),
+                                                  axis.within_node, log_);
   }
   if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);

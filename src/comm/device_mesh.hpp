@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/collective_log.hpp"
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
 #include "comm/nccl.hpp"
@@ -33,8 +34,9 @@ class DeviceMesh {
   /// Collective. The sizes of the axes must multiply to the size of the world, which is borrowed.
   DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
   /// The mesh as `rank` of a launch that need not exist sees it, within a device::Simulation:
-  /// its collectives are simulated, and it has no communicators. Not collective.
-  DeviceMesh(const Topology& topology, ParallelDims dims, int rank);
+  /// its collectives are simulated, and it has no communicators. `log`, if any, gets what they are
+  /// called for, and outlives the mesh. Not collective.
+  DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr);
 
   const ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }  ///< in the world
@@ -59,7 +61,8 @@ class DeviceMesh {
   Axis make_axis(const std::string& name, AxisSet along);
   std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
 
-  const Communicator* world_;  ///< null: simulated
+  const Communicator* world_;     ///< null: simulated
+  CollectiveLog* log_ = nullptr;  ///< of a simulated mesh, or null
   int rank_;
   Topology topology_;
   ParallelDims dims_;

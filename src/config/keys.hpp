@@ -62,7 +62,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("reshard_after_forward", in.sharding.reshard_after_forward);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
-    io.refused("offload", "offloading is not implemented; leave it out");
+    io.key("offload", in.sharding.offload);
     io.key("spec", in.sharding.spec);
   });
   io.section("precision", [&] {
@@ -144,8 +144,9 @@ void all_keys(Io& io, Inputs& in) {
   });
   io.section("log", [&] {
     io.key("every_steps", in.log.every_steps, at_least(1));
-    io.refused("tensorboard",
-               "TensorBoard files are not implemented; metrics.jsonl has every step");
+    io.key("tensorboard", in.log.tensorboard);
+    io.key("report", in.log.report);
+    io.key("ranks", in.log.ranks);
   });
   io.section("debug", [&] { io.key("contract", in.debug.contract); });
 }

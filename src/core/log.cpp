@@ -59,21 +59,8 @@ bool is_own_log(const Descriptor& file) {
   });
 }
 
-}  // namespace
-
-void setup_logging() {
-  const auto& self = this_process();
-  places()->set_sinks({std::make_shared<spdlog::sinks::stderr_sink_mt>()});
-  auto logger = std::make_shared<spdlog::logger>("llamesh", places());
-  logger->set_level(self.rank == 0 ? spdlog::level::info : spdlog::level::warn);
-  logger->set_pattern(self.rank == 0
-                          ? "%H:%M:%S %v"
-                          : fmt::format("%H:%M:%S rank {} on {}: %v", self.rank, self.host));
-  logger->flush_on(spdlog::level::info);
-  spdlog::set_default_logger(std::move(logger));
-}
-
-void log_to_file(const std::filesystem::path& path) {
+/// Adds the file to the log's destinations.
+std::shared_ptr<FileSink> add_file(const std::filesystem::path& path) {
   const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
   auto file = open();
   if (!is_own_log(file)) {
@@ -83,9 +70,35 @@ void log_to_file(const std::filesystem::path& path) {
   }
   auto sink = std::make_shared<FileSink>(std::move(file));
   sink->set_pattern("%Y-%m-%d %H:%M:%S %v");
-  file_logger() = std::make_shared<spdlog::logger>("file", sink);
+  places()->add_sink(sink);
+  return sink;
+}
+
+}  // namespace
+
+void setup_logging() {
+  const auto& self = this_process();
+  const auto level = self.rank == 0 ? spdlog::level::info : spdlog::level::warn;
+  auto terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  terminal->set_level(level);
+  places()->set_sinks({std::move(terminal)});
+  auto logger = std::make_shared<spdlog::logger>("llamesh", places());
+  logger->set_level(level);
+  logger->set_pattern(self.rank == 0
+                          ? "%H:%M:%S %v"
+                          : fmt::format("%H:%M:%S rank {} on {}: %v", self.rank, self.host));
+  logger->flush_on(spdlog::level::info);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void log_to_file(const std::filesystem::path& path) {
+  file_logger() = std::make_shared<spdlog::logger>("file", add_file(path));
   file_logger()->flush_on(spdlog::level::info);
-  places()->add_sink(std::move(sink));
+}
+
+void log_rank_to_file(const std::filesystem::path& path) {
+  add_file(path);
+  spdlog::default_logger()->set_level(spdlog::level::info);
 }
 
 void append_to_log(const std::filesystem::path& path, const std::string& line) {

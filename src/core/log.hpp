@@ -14,6 +14,10 @@ void setup_logging();
 /// line is not that of a log of llamesh is quarantined, with a warning, and a new one begun.
 void log_to_file(const std::filesystem::path& path);
 
+/// Also appends this rank's log, from info on, to a file of its own: what a rank other than 0 says
+/// appears elsewhere only from warning on.
+void log_rank_to_file(const std::filesystem::path& path);
+
 /// Appends a line to such a file, which another process may have open.
 void append_to_log(const std::filesystem::path& path, const std::string& line);
 

@@ -7,12 +7,23 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
+#include "core/build_info.hpp"
+#include "core/process.hpp"
+
 namespace llamesh::train {
 namespace {
+
+/// Seconds since 1970, to the millisecond.
+double now() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count()) /
+         1e3;
+}
 
 /// The step of a line of metrics.jsonl, found without parsing the line: a resume scans all of them.
 /// -1: it has none.
@@ -105,9 +116,12 @@ void MetricsFile::write(const StepRecord& r) {
                                   {{"valley", r.valley},
                                    {"peak", r.peak},
                                    {"predicted_valley", r.predicted_valley},
-                                   {"predicted_peak", r.predicted_peak}}},
+                                   {"predicted_peak", r.predicted_peak},
+                                   {"host", r.on_host},
+                                   {"predicted_host", r.predicted_on_host}}},
                                  {"traffic", r.traffic},
-                                 {"traffic_between_nodes", r.traffic_between_nodes}};
+                                 {"traffic_between_nodes", r.traffic_between_nodes},
+                                 {"time", now()}};
   if (!r.exposed.empty()) {
     line["seconds_compute"] = r.seconds_compute;
     line["exposed"] = r.exposed;
@@ -121,7 +135,20 @@ void MetricsFile::write_validation(std::int64_t step, double loss) {
 
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
                               const std::string& detail) {
-  append(nlohmann::ordered_json{{"event", name}, {"step", step}, {"detail", detail}}.dump());
+  nlohmann::ordered_json line = {
+      {"event", name}, {"step", step}, {"detail", detail}, {"time", now()}};
+  if (name == "start" || name == "resume") {
+    const auto& self = this_process();
+    line.update({{"ranks", self.world_size}, {"host", self.host}, {"version", version()}});
+  }
+  append(line.dump());
+}
+
+void MetricsFile::write_startup(std::int64_t step,
+                                const std::vector<std::pair<std::string, double>>& phases) {
+  nlohmann::ordered_json seconds = nlohmann::ordered_json::object();
+  for (const auto& [name, duration] : phases) seconds[name] = duration;
+  append(nlohmann::ordered_json{{"event", "startup"}, {"step", step}, {"phases", seconds}}.dump());
 }
 
 std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_steps) {

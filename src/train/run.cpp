@@ -60,7 +60,7 @@ class Run {
         watchdog_(watchdog),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
-        report_(world, folder_, deadline_),
+        report_(world, setup, deadline_),
         checkpoints_(world, setup, config, trainer_, watchdog, report_) {
     startup_.end_phase("communicators and model");
   }
@@ -69,7 +69,7 @@ class Run {
   void start() {
     report_.open();
     flight_.emplace(world_, setup_.topology, folder_);
-    report_.log_job(setup_, trainer_);
+    report_.log_job(trainer_);
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
@@ -137,7 +137,7 @@ class Run {
   void log_startup(ProgressBar& progress) {
     startup_.end_phase("first step");
     progress.clear();
-    spdlog::info("startup: {}", startup_.describe());
+    report_.on_started(startup_, trainer_.step());
   }
 
   void evaluate(ProgressBar& progress) {

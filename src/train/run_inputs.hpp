@@ -42,6 +42,9 @@ struct EvaluateOptions {
 /// `log:` of the inputs.
 struct LogOptions {
   std::int64_t every_steps = 1;  ///< between two lines of the log; metrics.jsonl has all
+  bool tensorboard = false;      ///< event files in <run>/tensorboard
+  bool report = true;            ///< report.html when the run ends
+  bool ranks = false;            ///< a log of each rank, log.rank-00012.txt
 };
 
 /// `debug:` of the inputs.

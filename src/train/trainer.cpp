@@ -55,7 +55,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       data_group_(mesh.group(setup.mesh.data())),
       data_ranks_(setup.mesh.group(setup.mesh.data(), world.rank())),
       state_(*setup.layout, mesh_, setup.inputs.precision,
-             optim::moments_of(setup.inputs.optimizer.name)),
+             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding.offload),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
       tensor_(sharding::make_tensor_parallel(
           mesh_, setup.inputs.tensor,
@@ -92,6 +92,7 @@ void Trainer::plan_memory() {
   planned_ = plan_on_this_device(setup_, world_.rank(), threads_);
   planned_.valley = world_.max(planned_.valley, "planned memory");
   planned_.peak = world_.max(planned_.peak, "planned memory");
+  planned_.on_host = world_.max(planned_.on_host, "planned memory");
 }
 
 std::string Trainer::describe_memory() const {
@@ -134,6 +135,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   for (const auto* axis : mesh_.all())
     before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
                      axis->collectives->seconds_exposed()};
+  copies_exposed_before_ = fsdp_.seconds_exposed_by_copies();
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -150,8 +152,8 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   check_convergence(record);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  optimizer_.step(record.lr, record.grad_norm, step_ + 1);
-  fsdp_.on_master_weights_updated();
+  optimizer_.step(record.lr, record.grad_norm, step_ + 1,
+                  [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
@@ -199,8 +201,10 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   const auto& meter = device::MemoryMeter::instance();
   mine.in_use = meter.in_use();
   mine.peak = meter.peak();
+  mine.on_host = device::MemoryMeter::host().in_use();
   mine.request = request(seconds);
   mine.axes = seconds_by_axis();
+  mine.copies_exposed = fsdp_.seconds_exposed_by_copies() - copies_exposed_before_;
   mine.own_seconds = seconds - waited_;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return comm::all_gather(world_, mine,
@@ -256,6 +260,7 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   for (const auto& part : parts) {
     record.valley = std::max(record.valley, part.in_use);
     record.peak = std::max(record.peak, part.peak);
+    record.on_host = std::max(record.on_host, part.on_host);
     record.seconds = std::max(record.seconds, part.seconds);
     record.request = std::max(record.request, part.request);
   }
@@ -264,6 +269,7 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   record.tokens_per_second = step_tokens / record.seconds;
   record.predicted_valley = planned_.valley;
   record.predicted_peak = planned_.peak;
+  record.predicted_on_host = planned_.on_host;
   const double peak = peak_->rate();
   if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(
@@ -303,7 +309,9 @@ void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& p
   for (const auto& part : parts) own.push_back(part.own_seconds);
   record.stragglers = stragglers_.observe(own);
   for (const auto& part : parts) {
-    record.seconds_compute += share * part.seconds;
+    record.seconds_compute += share * (part.seconds - part.copies_exposed);
+    if (state_.memory() == device::MemoryKind::host)
+      record.exposed["offload"] += share * part.copies_exposed;
     for (std::size_t i = 0; i < std::min(axes.size(), part.axes.size()); ++i) {
       const auto& [in_collectives, exposed] = part.axes[i];
       record.seconds_compute -= share * exposed;

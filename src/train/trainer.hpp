@@ -88,6 +88,8 @@ class Trainer {
     double own_seconds = 0;   ///< of these, without its waits for others
     std::int64_t in_use = 0;  ///< bytes of memory
     std::int64_t peak = 0;
+    std::int64_t on_host = 0;   ///< bytes of the host's memory, beside the device's
+    double copies_exposed = 0;  ///< seconds of waits for copies to and from the host
     std::int64_t request = 0;
     SecondsByAxis axes = {};
   };
@@ -130,6 +132,7 @@ class Trainer {
   double former_update_ = 0;  ///< seconds of the previous step's update
   double waited_ = 0;         ///< seconds of this step until the others had read their data
   Stragglers stragglers_;
+  double copies_exposed_before_ = 0;
   std::map<const comm::DeviceMesh::Axis*, Before> before_;
 };
 

@@ -10,6 +10,7 @@
 #include "answer.hpp"
 #include "app/origin.hpp"
 #include "app/report/report.hpp"
+#include "app/status/failure.hpp"
 #include "checkpoint/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
@@ -36,6 +37,17 @@ void read_state(const std::string& text) {
   expect(again == state, "the state does not survive writing");
   for (const bool scheduled : {false, true})
     expect_an_answer([&] { train::start_after(state, 40, scheduled); }, ExitCode::no_progress);
+}
+
+void read_failure(const std::string& text) {
+  const auto dump = [](const app::Json& json) {
+    return json.dump(-1, ' ', false, app::Json::error_handler_t::replace);
+  };
+  const auto failure = app::parse_failure(text);
+  if (failure.is_null()) return;
+  expect(failure.size() == 11, "a failure has other fields");
+  expect(dump(app::parse_failure(dump(failure))) == dump(failure),
+         "the failure does not survive being written");
 }
 
 void read_fingerprint(const std::string& text) {
@@ -115,6 +127,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     case 'l':
       read_lease(text);
+      break;
+    case 'v':
+      read_failure(text);
       break;
     case 'g':
       read_table(text);

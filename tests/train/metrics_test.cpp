@@ -6,10 +6,13 @@
 #include <bit>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/build_info.hpp"
+#include "core/process.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {
@@ -57,6 +60,8 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .peak = 223456789012,
                     .predicted_valley = 123456789013,
                     .predicted_peak = 223456789013,
+                    .on_host = 12345678,
+                    .predicted_on_host = 12345679,
                     .traffic = {{"replicate", 5}, {"shard", 6}},
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .seconds_compute = 0.5,
@@ -75,12 +80,16 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012},
                                             {"peak", 223456789012},
                                             {"predicted_valley", 123456789013},
-                                            {"predicted_peak", 223456789013}}));
+                                            {"predicted_peak", 223456789013},
+                                            {"host", 12345678},
+                                            {"predicted_host", 12345679}}));
   EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
   EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
   EXPECT_EQ(j.at("seconds_compute"), 0.5);
   EXPECT_EQ(j.at("exposed"), (nlohmann::json{{"replicate", 0.125}, {"shard", 0.0625}}));
-  EXPECT_EQ(j.size(), 13U);
+  const double now = static_cast<double>(std::time(nullptr));
+  EXPECT_NEAR(j.at("time").get<double>(), now, 60);
+  EXPECT_EQ(j.size(), 14U);
 }
 
 TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
@@ -209,6 +218,19 @@ TEST_F(Metrics, TellOfEvents) {
   EXPECT_EQ(resumed.at("event"), "resumed");
   EXPECT_EQ(resumed.at("step"), 31);
   EXPECT_EQ(resumed.at("detail"), "from \"step_31\"\n");
+}
+
+TEST_F(Metrics, TellWhereAndHowARunStarted) {
+  MetricsFile file(path_, 0);
+  file.write_event("resume", 5, "replicate=2");
+  file.write_startup(6, {{"launch", 0.25}, {"MPI_Init", 1.5}});
+  ASSERT_EQ(lines().size(), 2U);
+  const auto start = nlohmann::json::parse(lines()[0]);
+  EXPECT_EQ(start.at("ranks"), this_process().world_size);
+  EXPECT_EQ(start.at("host"), this_process().host);
+  EXPECT_EQ(start.at("version"), version());
+  EXPECT_GT(start.at("time"), 1.7e9);
+  EXPECT_EQ(lines()[1], R"({"event":"startup","step":6,"phases":{"launch":0.25,"MPI_Init":1.5}})");
 }
 
 template <class Action>

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/session.hpp"
+#include "core/log.hpp"
 #include "core/stop_signals.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
@@ -96,6 +97,25 @@ TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->phase, RunPhase::done);
   EXPECT_EQ(state->step, 12);
+}
+
+TEST(RunLoop, WritesALogOfEachRankAndEventFilesWhereTheyAreAskedFor) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  const auto log = fmt::format("{}/log.rank-{:05}.txt", in.run.folder, world().rank());
+  in.train.steps = 2;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_FALSE(std::filesystem::exists(log));
+  EXPECT_FALSE(std::filesystem::exists(in.run.folder + "/tensorboard"));
+  in.log.ranks = in.log.tensorboard = true;
+  setup_logging();
+  in.train.steps = 3;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  const auto text = read_file(log, 1 << 20);
+  EXPECT_NE(text.find("resumed after step 2"), std::string::npos) << text;
+  const std::filesystem::directory_iterator events(in.run.folder + "/tensorboard");
+  EXPECT_EQ(std::distance(begin(events), end(events)), 1);  // rank 0's
+  setup_logging();                                          // without these files
 }
 
 TEST(RunLoop, SavesWhereRankZerosClockSaysAndKeepsTheNewest) {

@@ -23,6 +23,8 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .step = 120,
                        .first_step = 100,
                        .starts_here = 2,
+                       .starts = 5,
+                       .steps = 400,
                        .seconds_needed = 91.5,
                        .exit_code = ExitCode::stopped_early,
                        .reason = "SIGTERM, \"twice\"",
@@ -36,6 +38,8 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->step, state.step);
   EXPECT_EQ(read->first_step, state.first_step);
   EXPECT_EQ(read->starts_here, state.starts_here);
+  EXPECT_EQ(read->starts, state.starts);
+  EXPECT_EQ(read->steps, state.steps);
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
@@ -87,7 +91,7 @@ TEST_F(RunStateTest, TakesNumbersOutOfRangeAsNoState) {
     return changed.replace(at, changed.find(',', at) - at, value);
   };
   EXPECT_TRUE(parse_run_state(with("step", "4")));
-  for (const char* key : {"step", "first_step", "starts_here", "exit_code"})
+  for (const char* key : {"step", "first_step", "starts_here", "starts", "steps", "exit_code"})
     for (const char* value : {"-1", "9223372036854775807", "1e300", "1.5", "true"})
       EXPECT_FALSE(parse_run_state(with(key, value))) << key << ' ' << value;
 }
@@ -137,7 +141,8 @@ TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
     EXPECT_EQ(error.code(), ExitCode::no_progress);
     EXPECT_NE(std::string(error.what()).find("step 40"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(start_after(state, 42, true).starts_here, 1);   // it came on
+  EXPECT_EQ(start_after(state, 42, true).starts_here, 1);  // it came on
+  EXPECT_EQ(start_after(state, 42, true).starts, state.starts + 1);
   EXPECT_EQ(start_after(state, 40, false).starts_here, 3);  // a person at a terminal may
   state.phase = RunPhase::done;
   EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // to train further is a new beginning

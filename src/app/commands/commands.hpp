@@ -36,10 +36,12 @@ struct PlanArguments {
   std::string hardware = "h100";  ///< a built-in name, or a file
   double storage_rate = 10e9;     ///< bytes/s at which a checkpoint is written
   bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
+  bool dry_run = false;           ///< of all ranks, to see that they agree
   Output output = Output::text;
 };
 /// `llamesh plan`: memory, traffic and time of a step of a launch, before there is one. No MPI, GPU
-/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory.
+/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory; throws where
+/// ranks of a dry run disagree.
 int plan(const PlanArguments& arguments);
 
 struct ConvertArguments {
@@ -112,6 +114,14 @@ int verify(const std::string& name, Output output);
 /// checkpoint against a folder or file only the model counts. Returns 0 when all are equal bit for
 /// bit as fp32, else 1. No MPI needed.
 int diff(const std::string& a, const std::string& b, Output output);
+
+/// Whether `status` goes on until the run ends.
+enum class Watch : bool { no, yes };
+
+/// `llamesh status`: how a run stands (status/run_status.hpp), from any machine that sees its
+/// folder, while it runs or later. With Watch::yes every two seconds, on a terminal in place, else
+/// only where something has happened, until the run ends. Returns 0.
+int status(const std::string& run_folder, Output output, Watch watch);
 
 /// Version, commit, compiler and libraries, for --version.
 std::string version_text();

@@ -35,6 +35,7 @@ StepMetrics step_metrics(const json& line) {
           .mfu = number(line, "mfu"),
           .valley = number(line.value("memory", json::object()), "valley"),
           .peak = number(line.value("memory", json::object()), "peak"),
+          .time = number(line, "time"),
           .traffic = bytes_by_axis(line, "traffic"),
           .traffic_between_nodes = bytes_by_axis(line, "traffic_between_nodes")};
 }

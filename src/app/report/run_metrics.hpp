@@ -14,6 +14,7 @@ namespace llamesh::app {
 struct StepMetrics {
   double loss, grad_norm, lr, tokens, seconds, tokens_per_second, mfu;
   double valley, peak;                                  ///< bytes, maximum over ranks
+  double time;                                          ///< of the line, seconds since 1970
   std::map<std::string, double> traffic;                ///< by mesh axis: bytes that a rank sent
   std::map<std::string, double> traffic_between_nodes;  ///< those of them that left its node
 };

@@ -12,18 +12,19 @@
 
 namespace llamesh::train {
 
-JobReport::JobReport(const comm::Communicator& world, std::filesystem::path folder,
-                     Deadline& deadline)
-    : world_(world), folder_(std::move(folder)), deadline_(deadline) {}
+JobReport::JobReport(const comm::Communicator& world, const Setup& setup, Deadline& deadline)
+    : world_(world), setup_(setup), folder_(setup.inputs.run.folder), deadline_(deadline) {}
 
 void JobReport::open() {
   comm::agree(world_, [&] {
     if (world_.rank() == 0) metrics_path_ = open_run_folder(folder_);
   });
+  if (setup_.inputs.log.ranks)
+    comm::agree(world_, [&] { log_rank_to_file(log_file_of_rank(folder_, world_.rank())); });
 }
 
-void JobReport::log_job(const Setup& setup, const Trainer& trainer) {
-  const TrainOptions& train = setup.inputs.train;
+void JobReport::log_job(const Trainer& trainer) {
+  const TrainOptions& train = setup_.inputs.train;
   spdlog::info("{}", trainer.describe());
   spdlog::info("{}", trainer.describe_memory());
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
@@ -48,10 +49,13 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     warn_of_sudden_end(before);
     put_records_aside(folder_);
     state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
+    state_.steps = setup_.inputs.train.steps;
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
     metrics_->write_event(event.name, step, event.detail);
+    if (setup_.inputs.log.tensorboard)
+      events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
     warn_of_short_walltime();
   });
 }
@@ -83,10 +87,16 @@ void JobReport::warn_of_short_walltime() {
         *left, state_.seconds_needed);
 }
 
+void JobReport::on_started(const Startup& startup, std::int64_t step) {
+  spdlog::info("startup: {}", startup.describe());
+  if (metrics_) metrics_->write_startup(step, startup.phases());
+}
+
 void JobReport::on_step(const StepRecord& record) {
   step_seconds_ = record.seconds;
+  if (metrics_) metrics_->write(record);
+  if (events_) events_->write(record);
   if (!metrics_) return;
-  metrics_->write(record);
   for (const auto& line : record.stragglers) {
     spdlog::warn("{}", line);
     metrics_->write_event("straggler", record.step, line);
@@ -95,6 +105,7 @@ void JobReport::on_step(const StepRecord& record) {
 
 void JobReport::on_validation(std::int64_t step, double loss) {
   if (metrics_) metrics_->write_validation(step, loss);
+  if (events_) events_->write_validation(step, loss);
 }
 
 void JobReport::on_saved(std::int64_t step, const std::string& name) {

@@ -9,7 +9,9 @@
 #include "comm/communicator.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
+#include "train/job/startup.hpp"
 #include "train/metrics.hpp"
+#include "train/tensorboard/event_file.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::train {
@@ -21,23 +23,26 @@ struct StartEvent {
 };
 
 /// Writes what a run records in its folder for users and for the job script: state.json,
-/// metrics.jsonl and config.yaml, and lines of the log about the job. Rank 0 writes; on the other
-/// ranks nothing happens. An I/O failure throws (exit 74).
+/// metrics.jsonl, config.yaml and event files, and lines of the log about the job. Rank 0 writes;
+/// on the other ranks nothing happens, but for their own logs. An I/O failure throws (exit 74).
 class JobReport {
  public:
-  /// `world` and `deadline` are borrowed.
-  JobReport(const comm::Communicator& world, std::filesystem::path folder, Deadline& deadline);
+  /// All are borrowed.
+  JobReport(const comm::Communicator& world, const Setup& setup, Deadline& deadline);
 
-  /// Opens the run folder for this job: starts log.txt. Collective.
+  /// Opens the run folder for this job: starts log.txt, and with log.ranks each rank's own log.
+  /// Collective.
   void open();
   /// Logs what is trained on which data, and the Slurm job with its walltime.
-  void log_job(const Setup& setup, const Trainer& trainer);
+  void log_job(const Trainer& trainer);
   /// The run continues after `step`, as `event` says; `saved_step` is that of its own newest
   /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws where another
   /// start would not help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
              const std::string& config);
 
+  /// The first step of this start is done.
+  void on_started(const Startup& startup, std::int64_t step);
   void on_step(const StepRecord& record);
   void on_validation(std::int64_t step, double loss);
   /// The checkpoint `name` of `step` is on the disk.
@@ -50,10 +55,12 @@ class JobReport {
   void warn_of_short_walltime();
 
   const comm::Communicator& world_;
+  const Setup& setup_;
   std::filesystem::path folder_;
   Deadline& deadline_;
   std::filesystem::path metrics_path_;
   std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
+  std::unique_ptr<EventFile> events_;     ///< rank 0, with log.tensorboard
   RunState state_;                        ///< rank 0: the content of state.json
   double step_seconds_ = 0;               ///< of the newest step
 };

@@ -1,5 +1,7 @@
 #include "train/job/run_folder.hpp"
 
+#include <fmt/format.h>
+
 #include "core/file.hpp"
 #include "core/log.hpp"
 
@@ -7,6 +9,10 @@ namespace llamesh::train {
 
 std::filesystem::path log_file(const std::filesystem::path& folder) {
   return folder / "log.txt";
+}
+
+std::filesystem::path log_file_of_rank(const std::filesystem::path& folder, int rank) {
+  return folder / fmt::format("log.rank-{:05}.txt", rank);
 }
 
 std::filesystem::path open_run_folder(const std::filesystem::path& folder) {

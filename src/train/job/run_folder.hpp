@@ -8,6 +8,9 @@ namespace llamesh::train {
 /// <run folder>/log.txt.
 std::filesystem::path log_file(const std::filesystem::path& folder);
 
+/// <run folder>/log.rank-00012.txt: what rank 12 logs, with log.ranks.
+std::filesystem::path log_file_of_rank(const std::filesystem::path& folder, int rank);
+
 /// Creates the run folder and starts log.txt there. Returns the path of metrics.jsonl. Rank 0 only.
 /// An I/O failure throws (exit 74).
 std::filesystem::path open_run_folder(const std::filesystem::path& folder);

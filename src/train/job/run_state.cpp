@@ -47,6 +47,8 @@ std::string to_text(const RunState& state) {
       {"culprit_hosts", state.culprit_hosts},
       {"first_step", state.first_step},
       {"starts_here", state.starts_here},
+      {"starts", state.starts},
+      {"steps", state.steps},
       {"seconds_needed", state.seconds_needed},
       {"job", environment("SLURM_JOB_ID")},
       {"restarts", environment("SLURM_RESTART_COUNT")},
@@ -67,6 +69,9 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.step = to_integer(json.at("step"), 0, most_steps);
     state.first_step = to_integer(json.at("first_step"), 0, most_steps);
     state.starts_here = to_integer(json.at("starts_here"), 1, most_steps);
+    state.starts =
+        to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, most_steps);
+    state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, most_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
@@ -96,7 +101,10 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {
   RunState state;
   state.step = state.first_step = step;
-  if (before) state.seconds_needed = before->seconds_needed;
+  if (before) {
+    state.seconds_needed = before->seconds_needed;
+    state.starts = before->starts + 1;
+  }
   const auto gained = before ? step - before->first_step : 0;
   if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))
     state.starts_here = before->starts_here + 1;

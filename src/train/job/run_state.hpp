@@ -23,6 +23,8 @@ struct RunState {
   /// How many consecutive starts, up to this one, began where the previous one had, or a step
   /// later.
   std::int64_t starts_here = 1;
+  std::int64_t starts = 1;  ///< of the run, this one included
+  std::int64_t steps = 0;   ///< that the run is to do; 0: not known
   /// Seconds of walltime that the run needs to make more than one step and still save; 0: not
   /// known.
   double seconds_needed = 0;

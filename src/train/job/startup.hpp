@@ -15,6 +15,8 @@ class Startup {
   Startup();
   /// The phase that began with the last call ends.
   void end_phase(std::string name);
+  /// By name, in seconds, in the order in which they came.
+  const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
   /// "launch 0.31 s, MPI_Init 0.12 s, ...; 1.20 s in all"
   std::string describe() const;
 

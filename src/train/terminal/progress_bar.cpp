@@ -15,19 +15,18 @@
 namespace llamesh::train {
 namespace {
 
-/// Of the terminal at this moment; it may have been resized since the last step.
-int terminal_columns() {
-  winsize size{};
-  const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : 80;
-}
-
 std::string clock_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e6));
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 }  // namespace
+
+int terminal_columns(int fd) {
+  winsize size{};
+  const bool known = ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : 80;
+}
 
 std::string bar_line(double done, std::vector<std::string> fields, double seconds_left,
                      int columns) {
@@ -76,8 +75,8 @@ void ProgressBar::show(std::int64_t step, const std::vector<std::string>& fields
   const auto total = static_cast<double>(std::max<std::int64_t>(1, total_steps_));
   const double left = seconds / static_cast<double>(std::max<std::int64_t>(1, step - first_step_)) *
                       static_cast<double>(total_steps_ - step);
-  const auto line = fmt::format(
-      "\r\033[K{}", bar_line(static_cast<double>(step) / total, fields, left, terminal_columns()));
+  const auto line = fmt::format("\r\033[K{}", bar_line(static_cast<double>(step) / total, fields,
+                                                       left, terminal_columns(STDERR_FILENO)));
   std::fputs(line.c_str(), stderr);  // a closed terminal is no error
   std::fflush(stderr);
   drawn_ = true;

@@ -6,6 +6,10 @@
 
 namespace llamesh::train {
 
+/// Of the terminal behind a file descriptor at this moment, since it may be resized; 80 where there
+/// is none.
+int terminal_columns(int fd);
+
 /// The progress line for a terminal of `columns` columns: a bar, then as many of the fields and the
 /// time left as fit, the most important first. Shorter than `columns`, so that no terminal wraps
 /// it. `done` goes from 0 to 1.

@@ -1,0 +1,215 @@
+#include "app/status/run_status.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "app/report/run_metrics.hpp"
+#include "app/status/failure.hpp"
+#include "checkpoint/format.hpp"
+#include "checkpoint/lease.hpp"
+#include "checkpoint/store_folder.hpp"
+#include "core/file.hpp"
+#include "train/job/run_state.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t tail_bytes = 1 << 18;  // of metrics.jsonl: some hundred lines
+constexpr std::size_t newest_steps = 20;      // of them, to measure the speed by
+/// Without a touch of its lease for so long (it is touched every 5 s; a network file system may
+/// show that up to a minute later) a run is dead.
+constexpr double silent_when_dead = 75;
+
+double age_of(const fs::path& path) {
+  std::error_code error;
+  const auto written = fs::last_write_time(path, error);
+  if (error) return 0;
+  const auto age = fs::file_time_type::clock::now() - written;
+  return std::max(0.0, std::chrono::duration<double>(age).count());
+}
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// The newest lines of metrics.jsonl. A last line that is not ended is being written, or torn.
+RunMetrics newest_metrics(const fs::path& path) {
+  RunMetrics run;
+  if (!is_there(path)) return run;
+  const auto file = Descriptor::to_read(path);
+  const auto begin = std::max<std::int64_t>(0, file.bytes() - tail_bytes);
+  std::string text(tail_bytes, '\0');
+  text.resize(static_cast<std::size_t>(file.read_some(begin, text.data(), tail_bytes)));
+  std::string_view rest = text;
+  if (begin > 0) rest.remove_prefix(std::min(rest.size(), rest.find('\n')));
+  for (auto end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
+    if (end > 0 && !add_line(rest.substr(0, end), run)) ++run.unreadable;
+    rest.remove_prefix(end + 1);
+  }
+  return run;
+}
+
+std::optional<double> median(std::vector<double> values) {
+  std::erase_if(values, [](double value) { return !std::isfinite(value); });
+  if (values.empty()) return {};
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+/// Of the newest steps `field`, the newest first.
+template <class Field>
+std::vector<double> newest(const RunMetrics& run, Field field) {
+  std::vector<double> values;
+  for (auto at = run.steps.rbegin(); at != run.steps.rend() && values.size() < newest_steps; ++at)
+    values.push_back(field(at->second));
+  return values;
+}
+
+/// Seconds from a step to the next with what lies between them, else without.
+std::optional<double> seconds_of_step(const RunMetrics& run) {
+  const auto times = newest(run, [](auto& step) { return step.time; });
+  const bool restarted = !run.steps.empty() && !run.resumes.empty() &&
+                         run.resumes.back() > run.steps.rbegin()->first - std::ssize(times);
+  const double passed = times.size() < 2 || restarted ? 0 : times.front() - times.back();
+  if (passed > 0) return passed / static_cast<double>(times.size() - 1);
+  return median(newest(run, [](auto& step) { return step.seconds; }));
+}
+
+std::optional<RunStatus::Checkpoint> newest_checkpoint(const fs::path& folder) {
+  const auto all = checkpoint::committed_checkpoints(folder);
+  if (all.empty()) return {};
+  return RunStatus::Checkpoint{checkpoint::step_of(all.front()),
+                               age_of(all.front() / checkpoint::manifest_name)};
+}
+
+/// Whether a job writes into the run folder now.
+bool is_held(const fs::path& lease) {
+  if (!is_there(lease)) return false;
+  const auto file = Descriptor::to_read(lease);
+  if (age_of(lease) > silent_when_dead) return false;
+  std::string text(4096, '\0');
+  text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
+  return !checkpoint::parse_lease(text).job.empty();
+}
+
+std::string phase_of(const fs::path& folder, const std::optional<train::RunState>& state) {
+  using enum train::RunPhase;
+  const auto lease = folder / "checkpoints" / ".lease";
+  const auto state_file = train::state_file(folder);
+  const bool held = is_held(lease);
+  if (state && state->phase == running) return held ? "running" : "killed";
+  // A job that failed a moment ago has touched its lease until then.
+  if (held && (!is_there(state_file) || age_of(lease) + 12 < age_of(state_file))) return "starting";
+  if (!state) return is_there(state_file) ? "unknown" : "not_started";
+  return state->phase == done ? "done" : state->phase == stopped ? "stopped" : "failed";
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e8));
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+std::string describe_failure(const Json& failure) {
+  const auto part = [&](const char* key, const char* before) {
+    const auto& value = failure[key];
+    if (value.is_null() || value == "") return std::string();
+    const auto text = value.is_string() ? value.get<std::string>() : value.dump();
+    return before + text;
+  };
+  std::string text = part("kind", " ") + part("rank", ", rank ") + part("host", " on ") +
+                     part("phase", ", ") + part("collective", ", in ") + part("axis", " over ") +
+                     part("detail", ": ") + part("at", " (") + (failure["at"].is_null() ? "" : ")");
+  const auto begin = text.find_first_not_of(", :");
+  return begin == text.npos ? "not described" : text.substr(begin);
+}
+
+}  // namespace
+
+bool RunStatus::ended() const {
+  return phase == "stopped" || phase == "done" || phase == "failed" || phase == "killed";
+}
+
+RunStatus read_status(const fs::path& run_folder) {
+  std::error_code ignored;
+  validate(fs::is_directory(run_folder, ignored),
+           "{} is no folder; give the folder of a run, as runs/tiny", run_folder.string());
+  const auto state = train::read_run_state(run_folder);
+  const auto metrics = newest_metrics(run_folder / "metrics.jsonl");
+  RunStatus status;
+  status.phase = phase_of(run_folder, state);
+  if (state) {
+    status.step = state->step;
+    if (state->steps > 0) status.steps = state->steps;
+    status.restarts = state->starts - 1;
+    status.reason = state->reason;
+    status.failure = failure_of(*state);
+  }
+  if (!metrics.steps.empty()) {
+    const auto& [step, last] = *metrics.steps.rbegin();
+    status.step = std::max(status.step.value_or(0), step);
+    if (std::isfinite(last.loss)) status.loss = last.loss;
+    status.tokens_per_second =
+        median(newest(metrics, [](auto& one) { return one.tokens_per_second; }));
+  }
+  const auto seconds = seconds_of_step(metrics);
+  if (status.phase == "running" && status.steps && status.step && seconds)
+    status.eta_seconds =
+        static_cast<double>(std::max<std::int64_t>(0, *status.steps - *status.step)) * *seconds;
+  status.checkpoint = newest_checkpoint(run_folder / "checkpoints");
+  if (const auto file = run_folder / "failure.json"; is_there(file))
+    if (auto failure = parse_failure(read_file(file, 1 << 20)); !failure.is_null())
+      status.failure = std::move(failure);
+  return status;
+}
+
+Json to_json(const RunStatus& status) {
+  Json checkpoint = nullptr;
+  if (status.checkpoint)
+    checkpoint = {{"step", status.checkpoint->step},
+                  {"age_seconds", status.checkpoint->age_seconds}};
+  return {{"phase", status.phase},
+          {"step", or_null(status.step)},
+          {"steps", or_null(status.steps)},
+          {"loss", or_null(status.loss)},
+          {"tokens_per_second", or_null(status.tokens_per_second)},
+          {"eta_seconds", or_null(status.eta_seconds)},
+          {"checkpoint", checkpoint},
+          {"restarts", or_null(status.restarts)},
+          {"failure", status.failure}};
+}
+
+std::vector<std::string> to_lines(const RunStatus& status, const std::string& name) {
+  auto phase = status.phase;
+  std::ranges::replace(phase, '_', ' ');
+  std::string first = fmt::format("{}: {}", name, phase);
+  if (status.step) first += fmt::format(", step {}", *status.step);
+  if (status.steps) first += fmt::format(" of {}", *status.steps);
+  std::vector<std::string> lines{first};
+  const auto add = [&](const char* label, const std::string& text) {
+    lines.push_back(fmt::format("  {:<12}{}", label, text));
+  };
+  if (status.loss) add("loss", fmt::format("{:.4f}", *status.loss));
+  if (status.tokens_per_second) add("tokens/s", fmt::format("{:.0f}", *status.tokens_per_second));
+  if (status.eta_seconds) add("time left", clock_text(*status.eta_seconds));
+  if (status.checkpoint)
+    add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
+                                  clock_text(status.checkpoint->age_seconds)));
+  if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
+  if (status.ended() && !status.reason.empty()) add("reason", status.reason);
+  if (!status.failure.is_null()) add("failure", describe_failure(status.failure));
+  return lines;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,139 @@
+#include "train/tensorboard/event_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <isa-l/crc.h>
+
+#include <protozero/pbf_builder.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <chrono>
+#include <string_view>
+
+#include "core/process.hpp"
+#include "train/tensorboard/event_fields.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using tensorboard::Event;
+using tensorboard::SessionLog;
+using tensorboard::SourceMetadata;
+using tensorboard::Summary;
+using tensorboard::Value;
+
+constexpr std::string_view name_begin = "events.out.tfevents.";
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// CRC32C, masked as TFRecord has it (tensorflow/core/lib/hash/crc32c.h).
+std::uint32_t masked_crc(std::string_view data) {
+  std::string bytes(data);  // the library's parameter is not const
+  const auto crc = ~crc32_iscsi(reinterpret_cast<unsigned char*>(bytes.data()),
+                                static_cast<int>(bytes.size()), ~0U);
+  return std::rotr(crc, 15) + 0xa282ead8U;
+}
+
+template <class Integer>
+std::string little_endian(Integer value) {
+  std::string bytes;
+  for (std::size_t i = 0; i < sizeof(value); ++i)
+    bytes += static_cast<char>(static_cast<unsigned char>(value >> (8 * i)));
+  return bytes;
+}
+
+/// The time in a file's name, or 0.
+std::int64_t time_of(const std::string& name) {
+  std::int64_t time = 0;
+  if (name.starts_with(name_begin))
+    std::from_chars(name.data() + name_begin.size(), name.data() + name.size(), time);
+  return time;
+}
+
+/// A name that sorts behind those of former starts, also of one in this second, or on a node whose
+/// clock is ahead: TensorBoard reads the files of a folder in the order of their names.
+std::filesystem::path next_name(const std::filesystem::path& folder) {
+  auto time = static_cast<std::int64_t>(now());
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const auto former = time_of(entry.path().filename().string());
+    if (former < 9'999'999'999) time = std::max(time, former + 1);
+  }
+  return folder / fmt::format("{}{:010}.{}", name_begin, time, this_process().host);
+}
+
+Descriptor open_next(const std::filesystem::path& folder) {
+  make_folder(folder);
+  return Descriptor::to_write(next_name(folder), O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
+}
+
+/// The record of an event, which `add` completes.
+template <class Add>
+std::string event_of(std::int64_t step, const Add& add) {
+  std::string bytes;
+  protozero::pbf_builder<Event> event(bytes);
+  event.add_double(Event::wall_time, now());
+  event.add_int64(Event::step, step);
+  add(event);
+  return to_record(bytes);
+}
+
+}  // namespace
+
+std::string to_record(std::string_view data) {
+  const auto length = little_endian(std::uint64_t{data.size()});
+  std::string record = length + little_endian(masked_crc(length));
+  record += data;
+  return record + little_endian(masked_crc(data));
+}
+
+EventFile::EventFile(const std::filesystem::path& folder, std::int64_t step)
+    : file_(open_next(folder)) {
+  file_.append(event_of(step + 1, [](auto& event) {
+    event.add_string(Event::file_version, "brain.Event:2");
+    protozero::pbf_builder<SourceMetadata>(event, Event::source_metadata)
+        .add_string(SourceMetadata::writer, "llamesh");
+  }));
+  file_.append(event_of(step + 1, [](auto& event) {
+    protozero::pbf_builder<SessionLog>(event, Event::session_log)
+        .add_enum(SessionLog::status, tensorboard::session_start);
+  }));
+}
+
+void EventFile::write(std::int64_t step, const std::map<std::string, double>& scalars) {
+  file_.append(event_of(step, [&](auto& event) {
+    protozero::pbf_builder<Summary> summary(event, Event::summary);
+    for (const auto& [tag, number] : scalars) {
+      protozero::pbf_builder<Value> value(summary, Summary::value);
+      value.add_string(Value::tag, tag);
+      value.add_float(Value::simple_value, static_cast<float>(number));
+    }
+  }));
+}
+
+void EventFile::write(const StepRecord& r) {
+  std::map<std::string, double> scalars{{"train/loss", r.loss},
+                                        {"train/grad_norm", r.grad_norm},
+                                        {"train/lr", r.lr},
+                                        {"train/tokens", static_cast<double>(r.tokens)},
+                                        {"speed/seconds", r.seconds},
+                                        {"speed/tokens_per_second", r.tokens_per_second},
+                                        {"speed/mfu", r.mfu},
+                                        {"memory/valley", static_cast<double>(r.valley)},
+                                        {"memory/peak", static_cast<double>(r.peak)}};
+  for (const auto& [axis, bytes] : r.traffic)
+    scalars["traffic/" + axis] = static_cast<double>(bytes);
+  for (const auto& [axis, bytes] : r.traffic_between_nodes)
+    scalars["traffic_between_nodes/" + axis] = static_cast<double>(bytes);
+  for (const auto& [axis, seconds] : r.exposed) scalars["exposed/" + axis] = seconds;
+  write(r.step, scalars);
+}
+
+void EventFile::write_validation(std::int64_t step, double loss) {
+  write(step, {{"validation/loss", loss}});
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,232 @@
+#include "app/status/run_status.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+#include <sstream>
+#include <thread>
+
+#include "app/commands/commands.hpp"
+#include "app/status/failure.hpp"
+#include "error_of.hpp"
+#include "hostile_files.hpp"
+#include "temporary_folder.hpp"
+#include "train/job/run_state.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+using train::RunPhase;
+using train::RunState;
+
+std::string step_line(int step, double loss, double time) {
+  return fmt::format(R"({{"step":{},"loss":{},"seconds":0.5,"tokens_per_second":{},"time":{}}})"
+                     "\n",
+                     step, loss, 1000 + step, time);
+}
+
+void make_older(const fs::path& path, int seconds) {
+  fs::last_write_time(path, fs::last_write_time(path) - std::chrono::seconds(seconds));
+}
+
+class Status : public testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder_ / name).parent_path());
+    temporary_.write(name, text);
+  }
+  void write_state(const RunState& state) { train::write_run_state(folder_, state); }
+  void hold_lease() { write("checkpoints/.lease", "4711 node3 99\n"); }
+  void write_checkpoint(int step, int age) {
+    const auto name = fmt::format("checkpoints/step_{:08}/manifest.json", step);
+    write(name, "{}");
+    make_older(folder_ / name, age);
+  }
+  Json json() { return to_json(read_status(folder_)); }
+  std::string phase() { return read_status(folder_).phase; }
+
+  test::TemporaryFolder temporary_;
+  const fs::path& folder_ = temporary_.path();
+};
+
+TEST_F(Status, OfARunningRunHasAllKeys) {
+  write_state({.step = 8, .starts = 3, .steps = 100});
+  hold_lease();
+  write_checkpoint(5, 500);
+  write_checkpoint(8, 90);
+  std::string lines = R"({"event":"resume","step":5,"time":1000})"
+                      "\n";
+  for (int step = 6; step <= 10; ++step) lines += step_line(step, 30.0 / step, 1000 + 2 * step);
+  write("metrics.jsonl", lines);
+  auto now = json();
+  EXPECT_NEAR(now["checkpoint"]["age_seconds"].get<double>(), 90, 10);
+  now["checkpoint"].erase("age_seconds");
+  EXPECT_EQ(now.dump(),
+            R"({"phase":"running","step":10,"steps":100,"loss":3.0,"tokens_per_second":1008.0,)"
+            R"("eta_seconds":180.0,"checkpoint":{"step":8},"restarts":2,"failure":null})");
+}
+
+TEST_F(Status, PhasesFollowStateAndLease) {
+  EXPECT_EQ(phase(), "not_started");
+  hold_lease();
+  EXPECT_EQ(phase(), "starting");
+  write_state({});
+  EXPECT_EQ(phase(), "running");
+  make_older(folder_ / "checkpoints/.lease", 100);  // nobody touches it
+  EXPECT_EQ(phase(), "killed");
+  write("checkpoints/.lease", "released\n");
+  EXPECT_EQ(phase(), "killed");
+  write_state({.phase = RunPhase::stopped});
+  EXPECT_EQ(phase(), "stopped");
+  write_state({.phase = RunPhase::done});
+  EXPECT_EQ(phase(), "done");
+  write_state({.phase = RunPhase::failed});
+  EXPECT_EQ(phase(), "failed");
+  hold_lease();  // as a job that was aborted leaves it
+  EXPECT_EQ(phase(), "failed");
+  make_older(train::state_file(folder_), 60);  // touched since then
+  EXPECT_EQ(phase(), "starting");
+}
+
+TEST_F(Status, WithoutAnythingIsUnknown) {
+  EXPECT_EQ(json().dump(),
+            R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
+            R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
+            R"("failure":null})");
+}
+
+TEST_F(Status, OfAnEndedRunHasNoTimeLeft) {
+  write_state({.phase = RunPhase::done, .step = 2, .steps = 2});
+  write("metrics.jsonl", step_line(1, 5, 10) + step_line(2, 4, 11));
+  EXPECT_TRUE(json()["eta_seconds"].is_null());
+  EXPECT_EQ(json()["step"], 2);
+}
+
+TEST_F(Status, TakesTheTimeOfAStepFromThisStartOnly) {
+  write_state({.steps = 12});
+  hold_lease();
+  write("metrics.jsonl", step_line(9, 5, 10) +
+                             R"({"event":"resume","step":9,"time":90000})"
+                             "\n" +
+                             step_line(10, 4, 90010));
+  EXPECT_EQ(json()["eta_seconds"], 1.0);  // two steps of 0.5 s, and not of 25 hours
+}
+
+TEST_F(Status, LeavesOutTornAndDamagedLines) {
+  write_state({.step = 1, .steps = 9});
+  write("metrics.jsonl", step_line(1, 5, 10) + std::string(40, '\0') + "\n{\"step\":\n[3]\n" +
+                             step_line(2, 4, 11) + R"({"step":3,"loss":1)");
+  EXPECT_EQ(json()["step"], 2);
+  EXPECT_EQ(json()["loss"], 4.0);
+  write("metrics.jsonl", R"({"step":1,"loss":NaN})");
+  EXPECT_EQ(json()["step"], 1);  // of the checkpoint
+}
+
+TEST_F(Status, ReadsTheEndOfALongFile) {
+  write_state({.steps = 100000});
+  std::string lines;
+  for (int step = 1; step <= 20000; ++step) lines += step_line(step, 5, step);
+  write("metrics.jsonl", lines);
+  EXPECT_EQ(json()["step"], 20000);
+  EXPECT_EQ(json()["tokens_per_second"], 20991.0);    // the upper median of the last 20
+  write("metrics.jsonl", std::string(1 << 20, 'x'));  // not a line of ours
+  EXPECT_TRUE(json()["loss"].is_null());
+}
+
+TEST_F(Status, ADamagedStateIsUnknown) {
+  write("state.json", "{\"state\": \"runn");
+  EXPECT_EQ(phase(), "unknown");
+  EXPECT_TRUE(json()["restarts"].is_null());
+}
+
+TEST_F(Status, NamesTheCulpritOfTheStateFile) {
+  write_state({.phase = RunPhase::stopped,
+               .reason = "rank 3 on node2 hangs",
+               .doing = "training step 8",
+               .culprit_ranks = {3},
+               .culprit_hosts = {"node2"}});
+  const auto failure = json()["failure"];
+  EXPECT_EQ(failure["rank"], 3);
+  EXPECT_EQ(failure["host"], "node2");
+  EXPECT_EQ(failure["phase"], "training step 8");
+  EXPECT_EQ(failure["detail"], "rank 3 on node2 hangs");
+  EXPECT_TRUE(failure["kind"].is_null());
+  EXPECT_EQ(failure.size(), 11U);
+}
+
+TEST_F(Status, TakesTheVerdictOfFailureJson) {
+  write_state({});
+  const std::string text =
+      R"({"kind":"hang","rank":3,"host":"node2","phase":"training","step":8,"axis":"shard",)"
+      R"("collective":"all-gather","unit":"layers.4","waiting":[0,1],"detail":"silent for 61 s",)"
+      R"("at":"2026-11-22T10:00:00Z"})";
+  write("failure.json", text);
+  EXPECT_EQ(json()["failure"].dump(), text);
+  const auto lines = to_lines(read_status(folder_), "r");
+  EXPECT_EQ(lines.back(),
+            "  failure     hang, rank 3 on node2, training, in all-gather over shard: silent for "
+            "61 s (2026-11-22T10:00:00Z)");
+  for (const char* damaged : {"", "[]", "{", "nul"}) {
+    write("failure.json", damaged);
+    EXPECT_TRUE(json()["failure"].is_null()) << damaged;
+  }
+  write("failure.json", R"({"kind":[1],"rank":"x","waiting":["a",4],"more":1})");
+  EXPECT_TRUE(json()["failure"]["kind"].is_null());
+  EXPECT_EQ(json()["failure"]["waiting"].dump(), "[4]");
+  EXPECT_EQ(json()["failure"].size(), 11U);
+}
+
+TEST_F(Status, OfWhatIsNoRunFolderIsAnError) {
+  write("file", "x");
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("no folder"),
+            std::string::npos);
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "absent"); }).find("no folder"),
+            std::string::npos);
+}
+
+TEST_F(Status, HostileFilesAreRefusedAtOnce) {
+  fs::create_directory(folder_ / "checkpoints");
+  for (const std::string name :
+       {"state.json", "metrics.jsonl", "failure.json", "checkpoints/.lease"}) {
+    for (const auto& kind : test::hostile_kinds()) {
+      SCOPED_TRACE(kind + " as " + name);
+      const test::TimeLimit limit(20);
+      test::put_hostile(kind, folder_ / name);
+      const auto error = test::error_of([&] { read_status(folder_); });
+      EXPECT_NE(error.find(fs::path(name).filename().string()), std::string::npos) << error;
+    }
+    fs::remove_all(folder_ / name);
+  }
+  for (const std::string name : {"state.json", "failure.json"}) {
+    test::put_sparse(folder_ / name, std::uintmax_t{1} << 40);
+    test::error_of([&] { read_status(folder_); });
+    fs::remove(folder_ / name);
+  }
+  test::put_sparse(folder_ / "metrics.jsonl", std::uintmax_t{1} << 40);
+  EXPECT_EQ(phase(), "not_started");  // only its end is read
+}
+
+TEST_F(Status, WatchingSaysWhatHappensUntilTheEnd) {
+  write_state({.steps = 2});
+  hold_lease();
+  auto run = std::async(std::launch::async, [this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    write("metrics.jsonl", step_line(1, 5, 10));
+    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+    write_state({.phase = RunPhase::done, .step = 2, .steps = 2});
+  });
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(status(folder_.string(), Output::json, Watch::yes), 0);
+  std::istringstream out(testing::internal::GetCapturedStdout());
+  std::vector<std::string> phases;
+  for (std::string line; std::getline(out, line);)
+    phases.push_back(Json::parse(line)["phase"].dump() + " " + Json::parse(line)["step"].dump());
+  EXPECT_EQ(phases, (std::vector<std::string>{"\"running\" 0", "\"running\" 1", "\"done\" 2"}));
+}
+
+}  // namespace
+}  // namespace llamesh::app
