@@ -111,9 +111,15 @@ void CommandLine::add_plan() {
           "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
           "GB/s of a checkpoint's writes (default 10)")
       ->check(CLI::PositiveNumber);
-  command->add_flag("--sweep", to.sweep,
-                    "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
-                    "tokens/s; what OVERRIDES set stays");
+  auto* sweep =
+      command->add_flag("--sweep", to.sweep,
+                        "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
+                        "tokens/s; what OVERRIDES set stays");
+  command
+      ->add_flag("--dry-run", to.dry_run,
+                 "Go through all ranks: the members of each group call the same collectives in one "
+                 "order, every element is owned and written once; exit 70 if not")
+      ->excludes(sweep);
   add_json(command, to.output);
   add_examples(command,
                {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",

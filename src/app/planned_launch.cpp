@@ -1,10 +1,19 @@
 #include "app/planned_launch.hpp"
 
+#include <fmt/format.h>
+
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
 #include "sharding/compile_spec.hpp"
 
 namespace llamesh::app {
+
+bool PlannedLaunch::fits() const {
+  const auto peak = static_cast<double>(step.peak);
+  const auto on_host = static_cast<double>(step.on_host);
+  const double of_device = hardware.kind == device::Kind::cpu ? peak : 0;  // the same memory
+  return peak <= limit() && of_device + on_host <= hardware.host_memory_bytes;
+}
 
 double PlannedLaunch::limit() const {
   const auto asked = setup.inputs.memory.device_limit;
@@ -17,16 +26,30 @@ LaunchPlanner::LaunchPlanner(const PlanArguments& asked)
           train::share_of_rank(config::load_hardware(asked.hardware),
                                asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node)) {}
 
-PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
+train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
   const int per_machine = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
-  PlannedLaunch planned;
-  planned.hardware = hardware_;
-  planned.setup = train::plan_setup(
+  auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
-  const auto& in = planned.setup.inputs;
-  if (in.sharding.spec) sharding::check_implemented(*planned.setup.layout, in.tensor.residual);
-  planned.step = train::plan_step(planned.setup, hardware_);
+  const auto& in = setup.inputs;
+  if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
+  return setup;
+}
+
+PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
+  PlannedLaunch planned{setup(inputs), hardware_, {}};
+  planned.step = train::plan_fullest_rank(planned.setup, hardware_);
   return planned;
+}
+
+std::string describe(const train::Setup& setup, const device::Hardware& hardware) {
+  const auto& in = setup.inputs;
+  return fmt::format(
+      "{}: {:.2f} B parameters in {}, {} ranks on {} nodes, {}\n"
+      "mesh {}, {}, {} micro-batches of {} x {} tokens a rank\n",
+      in.run.name, static_cast<double>(setup.table->numel()) / 1e9,
+      name_of(in.precision.parameters), setup.mesh.ranks(), setup.topology.nodes, hardware.name,
+      comm::to_string(setup.mesh), sharding::name_of(in.sharding.strategy), setup.micro_batches,
+      in.train.micro_batch, in.data.sequence_length);
 }
 
 }  // namespace llamesh::app

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "app/commands/commands.hpp"
@@ -14,7 +15,8 @@ struct PlannedLaunch {
   device::Hardware hardware;  ///< of a rank
   train::StepPlan step;
 
-  bool fits() const { return static_cast<double>(step.peak) <= limit(); }
+  /// Into limit(), and what is offloaded into the host's memory.
+  bool fits() const;
   /// memory.device_limit, or the hardware's.
   double limit() const;
 };
@@ -24,7 +26,10 @@ class LaunchPlanner {
  public:
   explicit LaunchPlanner(const PlanArguments& asked);
   /// Throws a user error where the inputs do not fit one another or the ranks.
+  train::Setup setup(const train::Inputs& inputs) const;
+  /// Of the rank that takes most. Throws as setup().
   PlannedLaunch plan(const train::Inputs& inputs) const;
+  const device::Hardware& hardware() const { return hardware_; }
 
  private:
   const PlanArguments& asked_;
@@ -37,6 +42,12 @@ inline double gibibytes(double bytes) {
 inline double gibibytes(std::int64_t bytes) {
   return gibibytes(static_cast<double>(bytes));
 }
+
+/// Model, ranks and mesh, in two lines.
+std::string describe(const train::Setup& setup, const device::Hardware& hardware);
+
+/// `llamesh plan --dry-run`: all ranks of the launch, and what holds on them together.
+int plan_dry_run(const PlanArguments& asked);
 
 /// `llamesh plan --sweep`: a table of what fits, by tokens/s.
 int plan_sweep(const PlanArguments& asked);

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "checkpoint/format.hpp"
+#include "comm/in_collective.hpp"
 #include "comm/session.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
@@ -50,10 +52,12 @@ class AbortTimer {
 
 }  // namespace
 
-void agree_or_abort(const comm::Communicator& world, const std::function<void()>& phase) {
+void agree_or_abort(const comm::Communicator& world, const char* kind,
+                    const std::function<void()>& phase) {
   std::optional<AbortTimer> timer;
   comm::agree(world, [&] {
     try {
+      const comm::InCollective in(world.members(), kind, state_name);
       phase();
     } catch (const std::exception& error) {
       timer.emplace(error.what());

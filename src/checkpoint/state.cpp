@@ -10,23 +10,36 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Part `part` of `parts` equal ones of a row of transfers.
-std::vector<Transfer> share_of(const std::vector<Transfer>& transfers, int part, int parts) {
+/// Part `part` of `parts` equal ones of a row of holdings.
+std::vector<Holding> share_of(const std::vector<Holding>& holdings, int part, int parts) {
   std::int64_t total = 0;
-  for (const auto& t : transfers) total += t.count();
+  for (const auto& h : holdings) total += h.count;
   const std::int64_t first = total / parts * part;
   const std::int64_t last = part + 1 == parts ? total : total / parts * (part + 1);
-  std::vector<Transfer> mine;
-  std::int64_t at = 0;  // of the transfer's first element in the row
-  for (const auto& t : transfers) {
+  std::vector<Holding> mine;
+  std::int64_t at = 0;  // of the holding's first element in the row
+  for (const auto& h : holdings) {
     const std::int64_t begin = std::max(first, at);
-    const std::int64_t end = std::min(last, at + t.count());
+    const std::int64_t end = std::min(last, at + h.count);
     if (begin < end)
-      mine.push_back({t.dataset, t.part, t.begin + begin - at,
-                      t.values.slice(begin - at, end - begin), t.memory});
-    at += t.count();
+      mine.push_back({h.group, h.unit, h.parameter, h.part, h.begin + begin - at, end - begin,
+                      h.offset + begin - at});
+    at += h.count;
   }
   return mine;
+}
+
+std::vector<Transfer> with_memory(const State& state, const std::vector<Holding>& holdings) {
+  const std::size_t parameters = state.layout.table().parameters.size();
+  std::vector<Transfer> transfers;
+  for (const auto& h : holdings) {
+    const auto& group = state.groups[h.group];
+    expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
+            group.path, group.shards.size(), state.layout.units().size());
+    transfers.push_back({h.group * parameters + model::index(h.parameter), h.part, h.begin,
+                         group.shards[h.unit].slice(h.offset, h.count), group.memory});
+  }
+  return transfers;
 }
 
 }  // namespace
@@ -53,37 +66,35 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
   return datasets;
 }
 
-std::vector<Transfer> transfers_of(const State& state) {
-  std::vector<Transfer> transfers;
-  const std::size_t parameters = state.layout.table().parameters.size();
-  for (std::size_t g = 0; g < state.groups.size(); ++g) {
-    const auto& group = state.groups[g];
-    expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
-            group.path, group.shards.size(), state.layout.units().size());
-    for (std::size_t unit = 0; unit < group.shards.size(); ++unit)
-      for (const auto& piece : state.layout.pieces(unit, state.rank))
-        transfers.push_back({g * parameters + model::index(piece.parameter),
-                             state.layout.part_of(piece.parameter, state.rank), piece.begin,
-                             group.shards[unit].slice(piece.offset, piece.count), group.memory});
-  }
-  return transfers;
+std::vector<Holding> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+  std::vector<Holding> holdings;
+  for (std::size_t g = 0; g < groups; ++g)
+    for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+      for (const auto& piece : layout.pieces(unit, rank))
+        holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
+                            piece.begin, piece.count, piece.offset});
+  return holdings;
 }
 
-std::vector<Transfer> transfers_to_write(const State& state) {
-  const auto& dims = state.layout.dims();
-  const std::size_t parameters = state.layout.table().parameters.size();
-  std::map<unsigned long, std::vector<Transfer>> by_replicas;  // by AxisSet::to_ulong()
-  for (const auto& transfer : transfers_of(state)) {
-    const auto id = static_cast<model::ParameterId>(transfer.dataset % parameters);
-    by_replicas[state.layout.placement(id).replicated(dims).to_ulong()].push_back(transfer);
-  }
-  std::vector<Transfer> mine;
-  for (const auto& [axes, transfers] : by_replicas) {
-    const auto share =
-        share_of(transfers, dims.rank_in_group(axes, state.rank), dims.group_size(axes));
+std::vector<Holding> written_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+  const auto& dims = layout.dims();
+  std::map<unsigned long, std::vector<Holding>> by_replicas;  // by AxisSet::to_ulong()
+  for (const auto& holding : held_by(layout, groups, rank))
+    by_replicas[layout.placement(holding.parameter).replicated(dims).to_ulong()].push_back(holding);
+  std::vector<Holding> mine;
+  for (const auto& [axes, holdings] : by_replicas) {
+    const auto share = share_of(holdings, dims.rank_in_group(axes, rank), dims.group_size(axes));
     mine.insert(mine.end(), share.begin(), share.end());
   }
   return mine;
+}
+
+std::vector<Transfer> transfers_of(const State& state) {
+  return with_memory(state, held_by(state.layout, state.groups.size(), state.rank));
+}
+
+std::vector<Transfer> transfers_to_write(const State& state) {
+  return with_memory(state, written_by(state.layout, state.groups.size(), state.rank));
 }
 
 }  // namespace llamesh::checkpoint

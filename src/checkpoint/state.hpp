@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -44,14 +45,37 @@ struct Transfer {
 /// and no segments. The same on every rank.
 std::vector<DatasetEntry> datasets_of(const State& state);
 
-/// All that this rank holds, without padding.
-std::vector<Transfer> transfers_of(const State& state);
+/// Elements [begin, begin + count) of a part of a parameter, in one of the groups of a checkpoint,
+/// and the place of the first one in a rank's shard of a unit.
+struct Holding {
+  std::size_t group;
+  std::size_t unit;
+  model::ParameterId parameter;
+  int part;
+  std::int64_t begin;
+  std::int64_t count;
+  std::int64_t offset;
+};
 
-/// What of it this rank writes: each replica writes its part of what all of them hold, so that
-/// together the ranks write every element once.
+/// All that a rank holds of so many groups, without padding. Pure.
+std::vector<Holding> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+
+/// What of it the rank writes: each replica writes its part of what all of them hold, so that
+/// together the ranks write every element once. Pure.
+std::vector<Holding> written_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+
+/// held_by() and written_by() of this rank, with their memory.
+std::vector<Transfer> transfers_of(const State& state);
 std::vector<Transfer> transfers_to_write(const State& state);
 
 /// Elements hashed together, and moved in one call: 4 MiB of them.
 inline constexpr std::int64_t segment_numel = std::int64_t{1} << 20U;
+
+/// Cuts a range of `count` elements into what is hashed together: visit(at, n).
+template <class Visit>
+void for_each_segment(std::int64_t count, Visit visit) {
+  for (std::int64_t at = 0; at < count; at += segment_numel)
+    visit(at, std::min(segment_numel, count - at));
+}
 
 }  // namespace llamesh::checkpoint

@@ -48,7 +48,7 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
         spare.resize(static_cast<std::size_t>(s.count));
         reader.read(entry, s, spare);
       }
-      device::upload(device::compute_stream(), transfer.values.slice(to, count),
+      device::upload(device::stream_of(transfer.memory), transfer.values.slice(to, count),
                      spare.data() + from);
     });
   }

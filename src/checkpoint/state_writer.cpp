@@ -122,10 +122,9 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
   HostView host;
   for (const auto& t : transfers) {
     const auto& entry = entries[t.dataset];
-    for (std::int64_t at = 0; at < t.count(); at += segment_numel) {
-      const auto part = t.values.slice(at, std::min(segment_numel, t.count() - at));
-      const auto values = host.of(part, t.memory);
-      const Segment segment{t.begin + at, part.numel(), hash_of(values.data(), values.size_bytes()),
+    for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
+      const auto values = host.of(t.values.slice(at, count), t.memory);
+      const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};
       written.push_back({t.dataset, segment});
       const auto range = entry.range(segment);
@@ -135,7 +134,7 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
         plain.write_after(failure, entry, range, values);
       }
       plain.start_write_back(entry, range);
-    }
+    });
   }
   return written;
 }
@@ -169,7 +168,8 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
   std::optional<PlainFile> plain;
   comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
-  agree_or_abort(world, [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
+  agree_or_abort(world, "opening",
+                 [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
   try {
     std::vector<h5::Dataset> datasets;
@@ -182,7 +182,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     comm::agree(world, [&] {
       written = write_transfers(datasets, manifest.datasets, transfers_to_write(state), *plain);
     });
-    agree_or_abort(world, [&] {
+    agree_or_abort(world, "closing", [&] {
       datasets.clear();
       file->close();
     });

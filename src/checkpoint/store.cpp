@@ -93,7 +93,7 @@ State Store::copy(const State& state) {
     held.groups.push_back({group.path, {}, device::MemoryKind::host});
     for (const auto& shard : group.shards) {
       const auto place = copy_.tensor(DType::f32, {shard.numel()}, at);
-      device::download(device::compute_stream(), place.data(), shard);
+      device::download(device::stream_of(group.memory), place.data(), shard);
       held.groups.back().shards.push_back(place);
       at += shard.bytes();
     }

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "comm/communicator.hpp"
+#include "comm/contract.hpp"
+#include "comm/flight_record.hpp"
 #include "comm/in_collective.hpp"
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
@@ -14,6 +16,10 @@
 #include "device/stream.hpp"
 
 namespace llamesh::comm {
+
+/// The same ranks under another id: the collectives of a stream's worker have their own order, and
+/// those that a rank calls on its communicator another.
+std::shared_ptr<const Members> data_plane(const Members& group);
 
 /// The data plane of one mesh axis: collectives over the ranks that differ in that axis only.
 ///
@@ -68,6 +74,13 @@ class Collectives {
   /// B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
+  /// From now on what this rank calls is kept for check_contract(). Once for an object.
+  void keep_contract() {
+    if (!contract_) contract_ = std::make_unique<Contract>();
+  }
+  Contract* contract() const { return contract_.get(); }
+  const std::shared_ptr<const Members>& members() const { return members_; }
+
   /// On CPUs, seconds so far of this rank in its collectives, waits for the other ranks included.
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
   /// On CPUs, seconds so far in which the compute stream was blocked by waits for their events.
@@ -75,7 +88,7 @@ class Collectives {
 
  protected:
   explicit Collectives(const Communicator& group)
-      : members_(group.members()),
+      : members_(data_plane(*group.members())),
         rank_(group.rank()),
         size_(group.size()),
         stream_(device::Stream::communication()) {}
@@ -84,14 +97,18 @@ class Collectives {
       : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
   const char* subject() const { return subject_; }
   void count_sent(std::int64_t bytes) { bytes_sent_ += bytes; }
-  /// Enqueues the collective `work` after `after`, and counts the bytes that it sends.
+  /// Enqueues the collective `work` of `whole`, the tensor that is as large on all ranks, after
+  /// `after`; records it, and counts the bytes that it sends.
   template <class Work>
-  device::Event submit(const char* kind, const device::Event& after, std::int64_t bytes,
-                       Work&& work) {
+  device::Event submit(const char* kind, const Tensor& whole, const device::Event& after,
+                       std::int64_t bytes, Work&& work) {
     count_sent(bytes);
+    const auto ticket = FlightRecorder::instance().asked(*members_, kind, subject_,
+                                                         name_of(whole.dtype()), whole.bytes());
+    if (contract_) contract_->note({kind, subject_, whole.dtype(), whole.bytes()});
     stream_.wait(after);
-    stream_.run([this, kind, subject = subject_, work = std::forward<Work>(work)] {
-      const InCollective in(members_, kind, subject);
+    stream_.run([this, kind, subject = subject_, ticket, work = std::forward<Work>(work)] {
+      const InCollective in(members_, kind, subject, ticket);
       const auto start = Clock::now();
       work();
       nanoseconds_ += std::chrono::nanoseconds(Clock::now() - start).count();
@@ -105,6 +122,7 @@ class Collectives {
   std::shared_ptr<const Members> members_;
   int rank_;
   int size_;
+  std::unique_ptr<Contract> contract_;
   const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
   std::atomic<std::int64_t> nanoseconds_{0};  ///< in collectives

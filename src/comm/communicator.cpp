@@ -99,6 +99,7 @@ Communicator Communicator::duplicate() const {
 Communicator Communicator::split(int color, int key, const std::string& name) const {
   barrier();  // MPI_Comm_split has no nonblocking form; after a barrier it is short
   MPI_Comm part = MPI_COMM_NULL;
+  const InCollective in(members(), "split", name.c_str());
   check(MPI_Comm_split(handle_->comm, color, key, &part), "MPI_Comm_split");
   return Communicator(std::make_unique<Handle>(part, handle_.get(), name));
 }
@@ -106,6 +107,7 @@ Communicator Communicator::split(int color, int key, const std::string& name) co
 Communicator Communicator::split_shared_memory() const {
   barrier();
   MPI_Comm part = MPI_COMM_NULL;
+  const InCollective in(members(), "split", "ranks that share memory");
   check(MPI_Comm_split_type(handle_->comm, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &part),
         "MPI_Comm_split_type");
   return Communicator(std::make_unique<Handle>(part, handle_.get(), ""));

@@ -67,8 +67,8 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
   make_axes();
 }
 
-DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank)
-    : world_(nullptr), rank_(rank), topology_(topology), dims_(std::move(dims)) {
+DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log)
+    : world_(nullptr), log_(log), rank_(rank), topology_(topology), dims_(std::move(dims)) {
   expects(
       rank < dims_.ranks() && topology.node_of.size() == static_cast<std::size_t>(dims_.ranks()),
       "rank {} of {}, {} of them placed", rank, dims_.ranks(), topology.node_of.size());
@@ -88,6 +88,7 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
             .within_node = within_node(dims_, along, topology_)};
   if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
   axis.collectives = make_collectives(axis, along);
+  if (keeps_contracts_) axis.collectives->keep_contract();
   const bool ring = world_ ? nccl_.has_value()
                            : device::Simulation::current().hardware().kind == device::Kind::cuda;
   axis.share_between_nodes =
@@ -98,9 +99,10 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
 /// Collective.
 std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
   if (!world_) {
-    const auto nodes = by_node(dims_.group(along, rank_), topology_);
+    if (log_) log_->groups.push_back({axis.name, along, {}});
     return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
-                                                  static_cast<int>(nodes.size()));
+                                                  nodes_of(dims_.group(along, rank_), topology_),
+                                                  axis.within_node, log_);
   }
   if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);
@@ -145,6 +147,18 @@ const Communicator& DeviceMesh::group(AxisSet along) {
                 .first;
   }
   return found->second;
+}
+
+void DeviceMesh::keep_contracts() {
+  keeps_contracts_ = true;
+  for (const auto* axis : all()) axis->collectives->keep_contract();
+}
+
+void DeviceMesh::check_contracts() const {
+  if (!keeps_contracts_) return;
+  std::vector<Collectives*> axes;
+  for (const auto* axis : all()) axes.push_back(axis->collectives.get());
+  comm::check_contracts(*world_, axes);
 }
 
 std::string describe(const ParallelDims& dims, const Topology& topology) {

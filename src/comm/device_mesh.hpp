@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/collective_log.hpp"
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
 #include "comm/nccl.hpp"
@@ -33,8 +34,9 @@ class DeviceMesh {
   /// Collective. The sizes of the axes must multiply to the size of the world, which is borrowed.
   DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
   /// The mesh as `rank` of a launch that need not exist sees it, within a device::Simulation:
-  /// its collectives are simulated, and it has no communicators. Not collective.
-  DeviceMesh(const Topology& topology, ParallelDims dims, int rank);
+  /// its collectives are simulated, and it has no communicators. `log`, if any, gets what they are
+  /// called for, and outlives the mesh. Not collective.
+  DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr);
 
   const ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }  ///< in the world
@@ -49,12 +51,18 @@ class DeviceMesh {
   /// which is then collective.
   const Communicator& group(AxisSet along);
 
+  /// From now on what is called along each axis is kept; check_contracts() compares it.
+  void keep_contracts();
+  /// See comm/contract.hpp; nothing where contracts are not kept. Collective.
+  void check_contracts() const;
+
  private:
   void make_axes();
   Axis make_axis(const std::string& name, AxisSet along);
   std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
 
-  const Communicator* world_;  ///< null: simulated
+  const Communicator* world_;     ///< null: simulated
+  CollectiveLog* log_ = nullptr;  ///< of a simulated mesh, or null
   int rank_;
   Topology topology_;
   ParallelDims dims_;
@@ -63,6 +71,7 @@ class DeviceMesh {
   // Along several axes, by AxisSet::to_ulong().
   std::map<unsigned long, Axis> combined_;
   std::map<unsigned long, Communicator> groups_;
+  bool keeps_contracts_ = false;
 };
 
 /// Node by node which rank has which coordinates (--print-mesh). Pure.

@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "comm/flight_record.hpp"
+
 namespace llamesh::comm {
 namespace {
 
@@ -23,18 +25,23 @@ Record& record() {
 }  // namespace
 
 InCollective::InCollective(std::shared_ptr<const Members> members, const char* kind,
-                           const char* subject)
+                           const char* subject, std::int64_t ticket)
     : members_(std::move(members)),
       kind_(kind),
       subject_(subject),
-      since_(std::chrono::steady_clock::now()) {
-  auto& [mutex, open, entered] = record();
-  const std::lock_guard lock(mutex);
-  number_ = ++entered[members_->id];
-  open.push_back(this);
+      since_(std::chrono::steady_clock::now()),
+      ticket_(ticket != 0 ? ticket : FlightRecorder::instance().asked(*members_, kind, subject)) {
+  {
+    auto& [mutex, open, entered] = record();
+    const std::lock_guard lock(mutex);
+    number_ = ++entered[members_->id];
+    open.push_back(this);
+  }
+  FlightRecorder::instance().started(ticket_, number_);
 }
 
 InCollective::~InCollective() {
+  FlightRecorder::instance().finished(ticket_);
   auto& [mutex, open, entered] = record();
   const std::lock_guard lock(mutex);
   std::erase(open, this);
@@ -46,7 +53,7 @@ std::vector<OpenCollective> open_collectives() {
   std::vector<OpenCollective> all;
   all.reserve(open.size());
   for (const InCollective* one : open)
-    all.push_back({one->members_, one->number_,
+    all.push_back({one->members_, one->number_, one->kind_, one->subject_,
                    fmt::format("{}{}{} along {}", one->kind_, *one->subject_ == '\0' ? "" : " of ",
                                one->subject_, one->members_->name),
                    one->since_});

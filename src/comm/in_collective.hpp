@@ -15,8 +15,10 @@ namespace llamesh::comm {
 class InCollective {
  public:
   /// `kind`: "all-gather". `subject`: what it is of, a unit or a purpose, or "". Both texts outlive
-  /// the object.
-  InCollective(std::shared_ptr<const Members> members, const char* kind, const char* subject);
+  /// the object. `ticket`: of the flight record where it was asked for before; 0: it is asked for
+  /// now.
+  InCollective(std::shared_ptr<const Members> members, const char* kind, const char* subject,
+               std::int64_t ticket = 0);
   ~InCollective();
   InCollective(const InCollective&) = delete;
   InCollective& operator=(const InCollective&) = delete;
@@ -28,6 +30,7 @@ class InCollective {
   const char* kind_;
   const char* subject_;
   std::chrono::steady_clock::time_point since_;
+  std::int64_t ticket_;
   std::int64_t number_ = 0;
 };
 
@@ -35,6 +38,8 @@ class InCollective {
 struct OpenCollective {
   std::shared_ptr<const Members> members;
   std::int64_t number;  ///< of these members' collectives, from 1, the same on all ranks
+  std::string kind;     ///< "all-gather"
+  std::string subject;  ///< "layers.3"
   std::string what;     ///< "all-gather of layers.3 along shard"
   std::chrono::steady_clock::time_point since;
 };

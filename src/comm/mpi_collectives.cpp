@@ -20,7 +20,7 @@ device::Buffer MpiCollectives::allocate_symmetric(std::int64_t bytes) {
 
 device::Event MpiCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  return submit("all-gather", after, all_gather_bytes(whole, size()),
+  return submit("all-gather", whole, after, all_gather_bytes(whole, size()),
                 [this, whole, mine] { exchange_.all_gather(whole, mine); });
 }
 
@@ -28,19 +28,19 @@ device::Event MpiCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumula
                                              device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit(
-      "reduce-scatter", after, reduce_scatter_bytes(parts, size()),
+      "reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()),
       [this, mine, parts, accumulate] { exchange_.reduce_scatter(mine, parts, accumulate); });
 }
 
 device::Event MpiCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit("all-reduce", after, all_reduce_bytes(data, size()),
+  return submit("all-reduce", data, after, all_reduce_bytes(data, size()),
                 [this, data] { exchange_.all_reduce(data); });
 }
 
 device::Event MpiCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit("broadcast", after, broadcast_bytes(*this, data, root),
+  return submit("broadcast", data, after, broadcast_bytes(*this, data, root),
                 [this, data, root] { exchange_.broadcast(data, root); });
 }
 

@@ -134,7 +134,7 @@ device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Eve
   TensorLocation location = locate(whole);
   location.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
                      mine.dtype() == whole.dtype();
-  return submit("all-gather", after, all_gather_bytes(whole, size()),
+  return submit("all-gather", whole, after, all_gather_bytes(whole, size()),
                 [this, whole, mine, location] { gather_now(whole, mine, location); });
 }
 
@@ -165,7 +165,7 @@ void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine,
 device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()),
+  return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()),
                 [this, mine, parts, accumulate, location = locate(parts)] {
                   reduce_scatter_now(mine, parts, accumulate, location);
                 });
@@ -184,7 +184,7 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
 
 device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit("all-reduce", after, all_reduce_bytes(data, size()),
+  return submit("all-reduce", data, after, all_reduce_bytes(data, size()),
                 [this, data, location = locate(data)] { all_reduce_now(data, location); });
 }
 
@@ -212,7 +212,7 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& l
 device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
   return submit(
-      "broadcast", after, broadcast_bytes(*this, data, root),
+      "broadcast", data, after, broadcast_bytes(*this, data, root),
       [this, data, root, location = locate(data)] { broadcast_now(data, root, location); });
 }
 

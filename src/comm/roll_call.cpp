@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "comm/backoff.hpp"
+#include "core/philox.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -80,15 +81,23 @@ void RollCall::answer_questions() {
   take_all(group_, question_tag, [&](int source) {
     const auto question = receive<Question>(group_, source, question_tag);
     const auto open = open_collectives();
+    const auto same = std::ranges::find_if(open, [&](const OpenCollective& one) {
+      return one.members->id == question.members && one.number == question.collective;
+    });
+    const bool differs = same != open.end() && name_hash(same->what) != question.what;
     auto& message = sending_.emplace_back();
     message.answer = {.number = question.number,
                       .has_come = collectives_entered(question.members) >= question.collective,
+                      .differs = differs,
                       .awaits_late = knows_of_late(question, source),
                       .in_collective = !open.empty(),
                       .stalled = mine_.stalled,
                       .limit = mine_.limit,
-                      .silence = mine_.silence};
-    const auto doing = mine_.doing + (open.empty() ? "" : ", in the " + open.front().what);
+                      .silence = mine_.silence,
+                      .activity = static_cast<std::int64_t>(mine_.activity),
+                      .step = mine_.step};
+    const auto doing = describe(mine_.activity, mine_.step) +
+                       (open.empty() ? "" : ", in the " + (differs ? *same : open.front()).what);
     doing.copy(message.answer.doing.data(), text_bytes - 1);
     check(MPI_Isend(&message.answer, sizeof(Answer), MPI_BYTE, source, answer_tag, native(group_),
                     &message.request),
@@ -168,7 +177,8 @@ void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
   asked.waiting = true;
   unanswered_.insert(asked.number);
   auto& message = sending_.emplace_back();
-  message.question = {asked.number, roll.collective.members->id, roll.collective.number};
+  message.question = {asked.number, roll.collective.members->id, roll.collective.number,
+                      name_hash(roll.collective.what)};
   check(MPI_Isend(&message.question, sizeof(Question), MPI_BYTE, rank, question_tag, native(group_),
                   &message.request),
         "a roll call");
@@ -234,6 +244,11 @@ bool RollCall::knows_of_late(const Question& question, int source) const {
   });
 }
 
+bool RollCall::differs(const Roll& roll, int rank) const {
+  const auto found = roll.asked.find(rank);
+  return found != roll.asked.end() && found->second.answer && found->second.answer->differs != 0;
+}
+
 /// Whether a late rank exceeds its limit. One that is in another collective may itself wait for the
 /// rank at fault: that is reported first.
 bool RollCall::to_blame(const Roll& roll, int rank) const {
@@ -251,15 +266,18 @@ bool RollCall::waits_for_another() const {
 
 std::optional<Verdict> RollCall::verdict() {
   for (Roll& roll : rolls_) {
-    const auto culprit = std::ranges::find_if(
-        roll.to_ask, [&](int rank) { return cut_off(roll, rank) || to_blame(roll, rank); });
+    const auto culprit = std::ranges::find_if(roll.to_ask, [&](int rank) {
+      return cut_off(roll, rank) || differs(roll, rank) || to_blame(roll, rank);
+    });
     if (culprit == roll.to_ask.end()) {
       roll.found.reset();
       continue;
     }
     if (!roll.found) roll.found = now_;
     const bool link = cut_off(roll, *culprit);
-    if (now_ - *roll.found < turn(roll, *culprit, link)) continue;
+    const bool other = !link && differs(roll, *culprit);
+    if (now_ - *roll.found < turn(roll, *culprit, link || other)) continue;
+    if (other) return is_in_another(roll, *culprit);
     return link ? link_is_cut(roll, *culprit) : has_not_come(roll, *culprit);
   }
   return {};
@@ -281,33 +299,6 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
     }
   }
   return (1 + 4 * before) * limits_.answer / 10;
-}
-
-std::string RollCall::name_of(int rank) const {
-  return fmt::format("rank {} on {}", rank, host_of(rank));
-}
-
-Verdict RollCall::link_is_cut(const Roll& roll, int other) const {
-  const int own = group_.rank();
-  const auto [first, second] = std::minmax(own, other);
-  const auto doing = mine_.doing + ", in the " + roll.collective.what;
-  return {
-      fmt::format("{} and {} cannot reach each other: rank {} has been {} for {:.0f} s, and rank "
-                  "{} is alive but does not answer it",
-                  name_of(first), name_of(second), own, doing,
-                  seconds(now_ - roll.collective.since), other),
-      {first, second},
-      {host_of(first), host_of(second)},
-      doing};
-}
-
-Verdict RollCall::has_not_come(const Roll& roll, int other) const {
-  const std::string doing = roll.asked.at(other).answer->doing.data();
-  return {fmt::format("{} has not come to the {} for {:.0f} s: it is {}", name_of(other),
-                      roll.collective.what, seconds(now_ - roll.collective.since), doing),
-          {other},
-          {host_of(other)},
-          doing};
 }
 
 void RollCall::shut_down(bool gave_verdict) {

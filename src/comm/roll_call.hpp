@@ -27,7 +27,8 @@ std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<st
 /// Finds out what a rank waits for that is stuck in a collective: it asks other members where they
 /// are (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
 /// others receive its heartbeats, is alive behind a broken link. One that has not entered the
-/// collective is late. Nothing is sent unless a rank has been in one collective for long; then the
+/// collective is late. One that is in another collective of the same number is out of order.
+/// Nothing is sent unless a rank has been in one collective for long; then the
 /// questions are repeated for as long as it is.
 ///
 /// Only one thread at a time may use it, the one that uses `group`.
@@ -37,7 +38,8 @@ class RollCall {
 
   /// What a rank answers about itself.
   struct RankStatus {
-    std::string doing;   ///< "training step 14"
+    Activity activity = Activity::starting;
+    std::int64_t step = 0;
     double stalled = 0;  ///< seconds without progress
     double limit = 0;    ///< the limit of those seconds
     double silence = 0;  ///< seconds since the last heartbeat of the previous rank
@@ -66,15 +68,19 @@ class RollCall {
     std::int64_t number;
     std::uint64_t members;
     std::int64_t collective;
+    std::uint64_t what;  ///< a hash of the collective's name
   };
   struct Answer {
     std::int64_t number = 0;
     std::int64_t has_come = 0;       ///< to the collective
+    std::int64_t differs = 0;        ///< it is in another one with the same number
     std::int64_t awaits_late = 0;    ///< it is its host's leader, and knows a late member
     std::int64_t in_collective = 0;  ///< this one or another: then it may itself wait for a rank
     double stalled = 0;
     double limit = 0;
     double silence = 0;
+    std::int64_t activity = 0;
+    std::int64_t step = 0;
     std::array<char, text_bytes> doing{};
   };
   /// A rank that was asked, and its newest answer.
@@ -108,12 +114,14 @@ class RollCall {
   bool late(const Roll& roll, int rank) const;
   bool awaits_late(const Roll& roll, int rank) const;
   bool knows_of_late(const Question& question, int source) const;
+  bool differs(const Roll& roll, int rank) const;
   bool to_blame(const Roll& roll, int rank) const;
   Clock::duration turn(const Roll& roll, int culprit, bool link) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
   bool on_my_host(int rank) const { return host_of(rank) == host_of(group_.rank()); }
   std::string name_of(int rank) const;
   Verdict link_is_cut(const Roll& roll, int other) const;
+  Verdict is_in_another(const Roll& roll, int other) const;
   Verdict has_not_come(const Roll& roll, int other) const;
 
   const Communicator& group_;

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
 #include "core/error.hpp"
 #include "core/mapped_range.hpp"
@@ -61,8 +62,11 @@ SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes, const 
     });
   std::byte* own = nullptr;
   const MPI_Aint size = group.rank() == 0 ? static_cast<MPI_Aint>(bytes + page) : 0;
-  const int code =
-      MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window);
+  const auto allocate = [&] {
+    const InCollective in(group.members(), "allocation", "shared memory");
+    return MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window);
+  };
+  const int code = allocate();
   if (code != MPI_SUCCESS)
     fail(ExitCode::bad_input, "cannot allocate {} bytes that the ranks of a node share: {}{}",
          bytes, error_text(code), device::memory_advice());

@@ -1,5 +1,7 @@
 #include "comm/simulated_collectives.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 
@@ -26,13 +28,27 @@ double own_part_seconds(const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes)
+std::string describe(const CollectiveCall& call) {
+  return fmt::format("{} of {} {} ({})", call.kind, call.numel,
+                     call.kind.starts_with("allocate") ? "bytes" : name_of(call.dtype),
+                     call.subject);
+}
+
+SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node,
+                                           CollectiveLog* log)
     : Collectives(rank, size),
       nodes_(nodes),
       on_cpu_(hardware().kind == device::Kind::cpu),
-      shares_memory_(on_cpu_ && nodes == 1) {}
+      shares_memory_(on_cpu_ && within_node),
+      log_(log),
+      group_(log ? log->groups.size() - 1 : 0) {}
+
+void SimulatedCollectives::note(std::string_view kind, DType dtype, std::int64_t numel, int root) {
+  if (log_) log_->add(group_, {kind, subject(), dtype, numel, root});
+}
 
 device::Buffer SimulatedCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
+  note("allocate_gathered", DType::f32, bytes_per_rank * size());
   if (!shares_memory_) return device::Buffer(bytes_per_rank * size());
   auto window = std::make_shared<device::Buffer>(bytes_per_rank * size(), device::Counted::no);
   auto* data = window->data();
@@ -44,6 +60,7 @@ bool SimulatedCollectives::shares_gathered() const {
 }
 
 device::Buffer SimulatedCollectives::allocate_symmetric(std::int64_t bytes) {
+  note("allocate_symmetric", DType::f32, bytes);
   return device::Buffer(bytes);
 }
 
@@ -77,6 +94,7 @@ void SimulatedCollectives::need_scratch() {
 
 device::Event SimulatedCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
+  note("all_gather", whole.dtype(), whole.numel());
   const auto sent = all_gather_bytes(whole, size());
   const double own = own_part_seconds(whole.slice(rank() * mine.numel(), mine.numel()), mine);
   // In a shared window the others' parts need not come.
@@ -87,6 +105,7 @@ device::Event SimulatedCollectives::all_gather(Tensor whole, Tensor mine, device
 device::Event SimulatedCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                                    device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
+  note("reduce_scatter", parts.dtype(), parts.numel());
   need_scratch();
   const auto sent = reduce_scatter_bytes(parts, size());
   const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
@@ -95,6 +114,7 @@ device::Event SimulatedCollectives::reduce_scatter(Tensor mine, Tensor parts, Ac
 
 device::Event SimulatedCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
+  note("all_reduce", data.dtype(), data.numel());
   need_scratch();
   const auto sent = all_reduce_bytes(data, size());
   return take(after, sent, ring_seconds(static_cast<double>(sent), 2 * (size() - 1)));
@@ -102,6 +122,7 @@ device::Event SimulatedCollectives::all_reduce(Tensor data, device::Event after)
 
 device::Event SimulatedCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
+  note("broadcast", data.dtype(), data.numel(), root);
   return take(after, broadcast_bytes(*this, data, root),
               ring_seconds(static_cast<double>(data.bytes()), size() - 1));
 }

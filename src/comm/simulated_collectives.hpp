@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string_view>
+
+#include "comm/collective_log.hpp"
 #include "comm/collectives.hpp"
 
 namespace llamesh::comm {
@@ -12,8 +15,10 @@ namespace llamesh::comm {
 /// those between nodes take longer, + bytes sent / bandwidth of the slowest link that it crosses.
 class SimulatedCollectives final : public Collectives {
  public:
-  /// The group's ranks are on `nodes` nodes, equally many on each.
-  SimulatedCollectives(int rank, int size, int nodes);
+  /// The group's ranks are on `nodes` nodes, equally many on each; `within_node`: and so is every
+  /// other group along the same axes, each on one. `log`, if any, gets what is called as the
+  /// calls of its last group.
+  SimulatedCollectives(int rank, int size, int nodes, bool within_node, CollectiveLog* log);
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override;
@@ -28,12 +33,15 @@ class SimulatedCollectives final : public Collectives {
   /// Seconds to send `bytes` in `steps` steps to the next rank.
   double ring_seconds(double bytes, int steps) const;
   device::Event take(const device::Event& after, std::int64_t sent, double seconds);
+  void note(std::string_view kind, DType dtype, std::int64_t numel, int root = 0);
   void need_scratch();
 
   int nodes_;
   bool on_cpu_;
   bool shares_memory_;  ///< windows of NodeCollectives
   device::Buffer scratch_;
+  CollectiveLog* log_;
+  std::size_t group_;  ///< in the log
 };
 
 }  // namespace llamesh::comm

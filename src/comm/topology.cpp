@@ -19,6 +19,13 @@ int Topology::uniform_ranks_per_node() const {
   return uniform && !ranks.empty() ? ranks.front() : 0;
 }
 
+int nodes_of(const std::vector<int>& ranks, const Topology& topology) {
+  std::vector<int> nodes;
+  for (const int rank : ranks) nodes.push_back(topology.node_of[static_cast<std::size_t>(rank)]);
+  std::ranges::sort(nodes);
+  return static_cast<int>(std::ranges::unique(nodes).begin() - nodes.begin());
+}
+
 Topology discover_topology(const Communicator& world, int ranks_per_node) {
   const auto machine = world.split_shared_memory();
   // A machine is named by the lowest world rank on it.

@@ -20,6 +20,9 @@ struct Topology {
   int uniform_ranks_per_node() const;
 };
 
+/// On how many nodes these ranks are. Pure.
+int nodes_of(const std::vector<int>& ranks, const Topology& topology);
+
 /// Asks MPI which ranks share memory. Collective. `ranks_per_node` 0: a machine is a node.
 Topology discover_topology(const Communicator& world, int ranks_per_node);
 

@@ -13,6 +13,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "comm/flight_record.hpp"
 #include "comm/mpi.hpp"
 #include "comm/roll_call.hpp"
 #include "comm/time_limit.hpp"
@@ -36,8 +37,14 @@ struct Heartbeat {
   std::int64_t step = 0;
 };
 
-std::string describe(std::int64_t activity, std::int64_t step) {
-  switch (static_cast<Activity>(activity)) {
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+std::string describe(Activity activity, std::int64_t step) {
+  switch (activity) {
     case Activity::starting:
       return "reading the inputs and data";
     case Activity::building:
@@ -56,11 +63,15 @@ std::string describe(std::int64_t activity, std::int64_t step) {
   return "unknown work";
 }
 
-double seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
+void set_waiting(Verdict& verdict, const OpenCollective& collective) {
+  verdict.axis = collective.members->name;
+  verdict.collective = collective.kind;
+  verdict.unit = collective.subject;
+  verdict.waiting = collective.members->ranks;
+  std::erase_if(verdict.waiting, [&](int rank) {
+    return std::ranges::find(verdict.ranks, rank) != verdict.ranks.end();
+  });
 }
-
-}  // namespace
 
 double longest_reasonable(std::vector<double> durations, double of_the_first) {
   if (durations.empty()) return of_the_first;
@@ -102,6 +113,7 @@ struct Watchdog::Watch {
       const auto now = Clock::now();
       if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
       last_poll = now;
+      FlightRecorder::instance().tick();
       send_heartbeat();
       receive_heartbeats();
       roll_call.poll(status());
@@ -125,6 +137,7 @@ struct Watchdog::Watch {
     if (known.size() == durations_kept) known.erase(known.begin());
     known.push_back(seconds(now - begun));
     doing = {static_cast<std::int64_t>(activity), step};
+    FlightRecorder::instance().set_activity(static_cast<std::int32_t>(activity), step);
     begun = since = now;
     limit = longest_reasonable(durations[doing.activity], of_the_first);
   }
@@ -149,7 +162,7 @@ struct Watchdog::Watch {
   RollCall::RankStatus status() {
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
-    return {describe(doing.activity, doing.step), seconds(now - since), limit,
+    return {static_cast<Activity>(doing.activity), doing.step, seconds(now - since), limit,
             seconds(now - last_received)};
   }
 
@@ -200,26 +213,48 @@ struct Watchdog::Watch {
   std::optional<Verdict> find_hang() {
     const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
     const auto silent_for = Clock::now() - last_received;
-    if (receiving != MPI_REQUEST_NULL && silent_for > silence) {
-      const auto doing_last = describe(last_heartbeat.activity, last_heartbeat.step);
-      return Verdict{fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}",
-                                 name_of(previous), seconds(silent_for), doing_last),
-                     {previous},
-                     {host_of(previous)},
-                     doing_last};
-    }
+    if (receiving != MPI_REQUEST_NULL && silent_for > silence) return lost(seconds(silent_for));
     if (auto verdict = roll_call.verdict()) return verdict;
     // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
     const double later = group.size() > 1 ? 6 * seconds(limits.interval) : 0;
     if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
+    return stuck(mine);
+  }
+
+  Verdict lost(double silent_for) {
+    const auto activity = static_cast<Activity>(last_heartbeat.activity);
+    const auto doing_last = describe(activity, last_heartbeat.step);
+    Verdict verdict{fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}",
+                                name_of(previous), silent_for, doing_last),
+                    {previous},
+                    {host_of(previous)},
+                    doing_last,
+                    "lost",
+                    activity,
+                    last_heartbeat.step};
+    for (const auto& open : open_collectives())
+      if (std::ranges::count(open.members->ranks, previous) > 0) {
+        set_waiting(verdict, open);
+        break;
+      }
+    return verdict;
+  }
+
+  Verdict stuck(const RollCall::RankStatus& mine) {
     const auto open = open_collectives();
-    const auto in = open.empty() ? "" : ", in the " + open.front().what;
-    return Verdict{fmt::format("{} has been {}{} for {:.0f} s and makes no progress",
-                               name_of(group.rank()), mine.doing, in, mine.stalled),
-                   {group.rank()},
-                   {host_of(group.rank())},
-                   mine.doing + in};
+    const auto doing_now =
+        describe(mine.activity, mine.step) + (open.empty() ? "" : ", in the " + open.front().what);
+    Verdict verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
+                                name_of(group.rank()), doing_now, mine.stalled),
+                    {group.rank()},
+                    {host_of(group.rank())},
+                    doing_now,
+                    "stuck",
+                    mine.activity,
+                    mine.step};
+    if (!open.empty()) set_waiting(verdict, open.front());
+    return verdict;
   }
 
   const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }

@@ -22,6 +22,9 @@ enum class Activity : std::int64_t {
   ending
 };
 
+/// "training step 14"
+std::string describe(Activity activity, std::int64_t step);
+
 /// How long an activity may go without progress before it counts as a hang: five times the median
 /// of how long it took before, at least 60 s; `of_the_first` when there was none before. Seconds.
 double longest_reasonable(std::vector<double> durations, double of_the_first);
@@ -33,7 +36,20 @@ struct Verdict {
   std::vector<int> ranks;  ///< to blame: one, or the two that cannot reach each other
   std::vector<std::string> hosts;
   std::string doing;  ///< "training step 14, in the all-gather of layers.3 along shard"
+  // In parts, for failure.json:
+  std::string kind = {};                   ///< lost, link, late, stuck or order
+  Activity activity = Activity::starting;  ///< of the first rank to blame, when last heard of
+  std::int64_t step = 0;
+  std::string axis = {};          ///< of the collective in which ranks wait; empty: in none
+  std::string collective = {};    ///< "all-gather"
+  std::string unit = {};          ///< "layers.3"
+  std::vector<int> waiting = {};  ///< its members, but for those to blame
 };
+
+struct OpenCollective;
+
+/// Sets in what the members wait, but for the ranks to blame.
+void set_waiting(Verdict& verdict, const OpenCollective& collective);
 
 /// Finds a rank that makes no progress: stopped, on a node that froze or lost the network, or
 /// waiting for something that never happens. A thread of each rank sends a heartbeat to the next

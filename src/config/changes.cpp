@@ -12,7 +12,7 @@
 namespace llamesh::config {
 namespace {
 
-constexpr std::array<std::string_view, 3> without_effect{"run", "checkpoint", "log"};
+constexpr std::array<std::string_view, 4> without_effect{"run", "checkpoint", "log", "debug"};
 
 /// The value in one line.
 std::string text_of(const Node& node) {

@@ -38,6 +38,11 @@ inline EnumNames<sharding::ResidualLayout> names(sharding::ResidualLayout) {
   return {{{"sequence", sequence}, {"whole", whole}, {"hidden", hidden}}};
 }
 
+inline EnumNames<sharding::Offload> names(sharding::Offload) {
+  using enum sharding::Offload;
+  return {{{"none", none}, {"optimizer", optimizer}, {"all", all}}};
+}
+
 inline EnumNames<sharding::Wrap> names(sharding::Wrap) {
   using enum sharding::Wrap;
   return {{{"layer", layer}, {"size", size}, {"none", none}}};

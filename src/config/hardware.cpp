@@ -67,6 +67,15 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
     in.share("attainable", attainable);
   });
   hardware.memory_bandwidth *= attainable;
+  hardware.host_memory_bytes = hardware.memory_bytes;  // a CPU's own
+  hardware.host_bandwidth = hardware.memory_bandwidth;
+  hardware.host_link = hardware.memory_bandwidth / 2;  // a copy reads and writes
+  if (hardware.kind == device::Kind::cuda)
+    in.section("host", [&] {
+      in.rate("bytes", hardware.host_memory_bytes);
+      in.rate("bandwidth", hardware.host_bandwidth);
+      in.rate("link", hardware.host_link);
+    });
   in.section("peak", [&] {
     in.rate("bf16", hardware.peak_bf16);
     in.rate("fp32", hardware.peak_fp32);

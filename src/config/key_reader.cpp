@@ -173,12 +173,6 @@ void KeyReader::pair(std::string_view name, double& first, double& second, Range
   second = number(node->items[1], name, range);
 }
 
-void KeyReader::refused(std::string_view name, std::string_view why) {
-  refused_.insert(path(name));
-  if (const Node* node = lookup(name))
-    fail(ExitCode::bad_input, "{}: {}: {}", node->where, path(name), why);
-}
-
 void KeyReader::finish() const {
   refuse_unknown(*root_, "");
 }
@@ -195,10 +189,8 @@ void KeyReader::refuse_unknown(const Node& node, const std::string& prefix) cons
     if (!nested_name && sections_.contains(full)) continue;
     validate(!known_.contains(full), "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
              value.where, full, full.substr(0, full.rfind('.')), last_part(full));
-    std::vector<std::string> usable;
-    std::ranges::set_difference(known_, refused_, std::back_inserter(usable));
     fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full,
-         did_you_mean(full, usable));
+         did_you_mean(full, {known_.begin(), known_.end()}));
   }
 }
 

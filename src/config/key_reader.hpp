@@ -92,8 +92,6 @@ class KeyReader {
   }
   /// A list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
-  /// A key that is documented but not implemented; `why` says so and what to do instead.
-  void refused(std::string_view name, std::string_view why);
   /// A key that was processed before.
   void handled(std::string_view name) { lookup(name); }
 
@@ -130,7 +128,6 @@ class KeyReader {
   const Node* here_;  ///< null inside a section that is absent
   std::string prefix_;
   std::set<std::string> known_;    ///< leaves
-  std::set<std::string> refused_;  ///< of them, those that are not implemented
   std::set<std::string> sections_;
 };
 

@@ -72,7 +72,6 @@ class KeyWriter {
   void pair(std::string_view name, double first, double second, Range) {
     line(name, fmt::format(" [{}, {}]", first, second));
   }
-  void refused(std::string_view, std::string_view) {}
   void handled(std::string_view) {}
 
  private:

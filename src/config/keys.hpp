@@ -62,7 +62,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("reshard_after_forward", in.sharding.reshard_after_forward);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
-    io.refused("offload", "offloading is not implemented; leave it out");
+    io.key("offload", in.sharding.offload);
     io.key("spec", in.sharding.spec);
   });
   io.section("precision", [&] {
@@ -72,6 +72,7 @@ void parallel_keys(Io& io, Inputs& in) {
   io.section("memory", [&] {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);
     io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
+    io.key("activation_offload", in.memory.activation_offload);
     io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
     io.key("device_limit", in.memory.device_limit, at_least(0));
   });
@@ -148,6 +149,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("report", in.log.report);
     io.key("ranks", in.log.ranks);
   });
+  io.section("debug", [&] { io.key("contract", in.debug.contract); });
 }
 
 }  // namespace llamesh::config

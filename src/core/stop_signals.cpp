@@ -11,11 +11,15 @@ namespace {
 
 constexpr std::array stop_signals{SIGTERM, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 
-std::atomic<unsigned> received = 0;  // bit n: signal n; written by the handler
+std::atomic<unsigned> received = 0;               // bit n: signal n; written by the handler
+std::atomic<std::uint32_t*> elsewhere = nullptr;  // the same bits
 static_assert(std::atomic<unsigned>::is_always_lock_free);
+static_assert(std::atomic<std::uint32_t*>::is_always_lock_free);
 
 void note(int signal) {
-  received.fetch_or(1U << static_cast<unsigned>(signal));
+  const auto bit = 1U << static_cast<unsigned>(signal);
+  received.fetch_or(bit);
+  if (auto* const bits = elsewhere.load(); bits != nullptr) std::atomic_ref(*bits).fetch_or(bit);
 }
 
 }  // namespace
@@ -29,6 +33,11 @@ void catch_stop_signals() {
     if (signal == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
     expects(sigaction(signal, &action, nullptr) == 0, "signal {} cannot be handled", signal);
   }
+}
+
+void record_stop_signals_in(std::uint32_t* bits) noexcept {
+  elsewhere = bits;
+  if (bits != nullptr) std::atomic_ref(*bits).fetch_or(received.load());
 }
 
 int received_stop_signal() noexcept {

@@ -19,7 +19,7 @@ std::size_t bytes_of(const Tensor& tensor) {
 Event upload_async(Stream& stream, const Tensor& to, const void* from) {
   const auto bytes = bytes_of(to);
   if (stream.kind() == Kind::simulated)
-    simulate_copy(stream, bytes);
+    simulate_host_copy(stream, bytes);
   else if (stream.on_gpu())
     cuda::upload_async(stream, to.data(), from, bytes);
   else
@@ -30,7 +30,7 @@ Event upload_async(Stream& stream, const Tensor& to, const void* from) {
 Event download_async(Stream& stream, void* to, const Tensor& from) {
   const auto bytes = bytes_of(from);
   if (stream.kind() == Kind::simulated)
-    simulate_copy(stream, bytes);
+    simulate_host_copy(stream, bytes);
   else if (stream.on_gpu())
     cuda::download_async(stream, to, from.data(), bytes);
   else

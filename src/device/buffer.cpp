@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstring>
 #include <utility>
 
 #include "device/cuda.hpp"
@@ -29,6 +30,10 @@ std::shared_ptr<void> map_pages(std::int64_t bytes) {
 
 bool host_accessible(MemoryKind memory) {
   return memory == MemoryKind::host || kind() == Kind::cpu;
+}
+
+Stream& stream_of(MemoryKind memory) {
+  return memory == MemoryKind::host ? host_stream() : compute_stream();
 }
 
 void advise_on_memory(const char* how) {
@@ -66,14 +71,30 @@ Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
       allocation_(own_bytes) {}
 
 Buffer Buffer::on_host(std::int64_t bytes) {
-  if (kind() == Kind::cpu || bytes == 0) return Buffer(bytes);
   // The host of a simulated device is the real one.
-  auto owner = kind() == Kind::cuda ? cuda::allocate_pinned(bytes) : map_pages(bytes);
-  auto* data = static_cast<std::byte*>(owner.get());
-  Buffer buffer(std::move(owner), data, bytes, 0);
-  buffer.own_bytes_ = bytes;
-  if (auto* simulation = Simulation::active())
-    buffer.allocation_ = ScopedAllocation(simulation->host_meter(), bytes);
+  auto buffer = on_host(bytes, kind() == Kind::cuda ? cuda::allocate_pinned : map_pages);
+  // The host reads a CPU's results where they are: it has none of the copies that are simulated.
+  const auto* simulation = Simulation::active();
+  if (simulation != nullptr && simulation->hardware().kind == Kind::cpu) buffer.stop_counting();
+  return buffer;
+}
+
+Buffer Buffer::in(MemoryKind memory, std::int64_t bytes) {
+  if (memory == MemoryKind::device) return Buffer(bytes);
+  if (kind() == Kind::simulated) return on_host(bytes, reserve_addresses);
+  auto buffer = on_host(bytes);
+  if (kind() == Kind::cuda && bytes > 0)  // pinned memory has former contents
+    std::memset(buffer.data(), 0, static_cast<std::size_t>(bytes));
+  return buffer;
+}
+
+Buffer Buffer::on_host(std::int64_t bytes, std::shared_ptr<void> allocate(std::int64_t bytes)) {
+  Buffer buffer;
+  if (bytes == 0) return buffer;
+  buffer.owner_ = allocate(bytes);
+  buffer.data_ = static_cast<std::byte*>(buffer.owner_.get());
+  buffer.bytes_ = buffer.own_bytes_ = bytes;
+  buffer.allocation_ = ScopedAllocation(MemoryMeter::host(), bytes);
   return buffer;
 }
 

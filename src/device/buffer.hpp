@@ -8,6 +8,7 @@
 
 #include "core/tensor.hpp"
 #include "device/memory_meter.hpp"
+#include "device/stream.hpp"
 
 namespace llamesh::device {
 
@@ -22,10 +23,12 @@ void advise_on_memory(const char* how);
 std::string memory_advice();
 
 /// Where a tensor is stored: in device memory, or in host memory (pinned, on a machine with GPUs).
-/// On the CPU backend both are the same.
+/// On the CPU backend the memory is the same, and only counted apart.
 enum class MemoryKind : std::uint8_t { device, host };
 /// Whether the host can read and write a tensor in such memory.
 bool host_accessible(MemoryKind kind);
+/// The stream whose kernels use tensors in such memory.
+Stream& stream_of(MemoryKind kind);
 
 /// Owns a block of memory on this process's device, 64-byte aligned and zero at first. Move-only.
 class Buffer {
@@ -37,9 +40,12 @@ class Buffer {
   /// `own_bytes` of it count as this process's.
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
 
-  /// Host memory on any device; pinned for a GPU, so that copies run at full speed. It is counted
-  /// where the device is the CPU.
+  /// Host memory that the host may touch on any device, also on a simulated one; pinned for a GPU,
+  /// so that copies run at full speed. Counted by MemoryMeter::host().
   static Buffer on_host(std::int64_t bytes);
+  /// What a device's or, like on_host(), the host's tensors are stored in, zero at first; without
+  /// memory behind it where the device is simulated.
+  static Buffer in(MemoryKind memory, std::int64_t bytes);
 
   explicit operator bool() const { return owner_ != nullptr; }
   std::byte* data() const { return data_; }
@@ -55,6 +61,8 @@ class Buffer {
                 std::int64_t offset = 0) const;
 
  private:
+  static Buffer on_host(std::int64_t bytes, std::shared_ptr<void> allocate(std::int64_t bytes));
+
   std::shared_ptr<void> owner_;
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;

@@ -15,19 +15,6 @@ namespace {
 
 Kind chosen = Kind::cpu;
 
-/// Physical memory, or what cgroup v2 leaves of it to this process.
-std::int64_t host_memory_bytes() {
-  std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ifstream cgroup("/proc/self/cgroup");
-  for (std::string line; std::getline(cgroup, line);) {
-    if (!line.starts_with("0::")) continue;
-    std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
-    std::int64_t allowed = 0;  // the file holds "max" where nothing is limited
-    if (limit >> allowed) bytes = std::min(bytes, allowed);
-  }
-  return bytes;
-}
-
 std::size_t bytes_of(const Tensor& tensor) {
   expects(tensor.dense(), "a copy of a tensor with rows apart");
   return static_cast<std::size_t>(tensor.bytes());
@@ -65,13 +52,25 @@ std::string description() {
   return chosen == Kind::cuda ? cuda::description() : "CPU";
 }
 
+std::int64_t host_memory_bytes() {
+  std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  std::ifstream cgroup("/proc/self/cgroup");
+  for (std::string line; std::getline(cgroup, line);) {  // cgroup v2
+    if (!line.starts_with("0::")) continue;
+    std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
+    std::int64_t allowed = 0;  // the file holds "max" where nothing is limited
+    if (limit >> allowed) bytes = std::min(bytes, allowed);
+  }
+  return bytes;
+}
+
 std::int64_t memory_bytes() {
   return kind() == Kind::cuda ? cuda::memory_bytes() : host_memory_bytes();
 }
 
 void upload(Stream& stream, const Tensor& to, const void* from) {
   const auto bytes = bytes_of(to);
-  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
+  if (stream.kind() == Kind::simulated) return simulate_host_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::upload(stream, to.data(), from, bytes);
   stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
   stream.record().wait();
@@ -79,7 +78,7 @@ void upload(Stream& stream, const Tensor& to, const void* from) {
 
 void download(Stream& stream, void* to, const Tensor& from) {
   const auto bytes = bytes_of(from);
-  if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
+  if (stream.kind() == Kind::simulated) return simulate_host_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::download(stream, to, from.data(), bytes);
   stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
   stream.record().wait();

@@ -34,8 +34,10 @@ std::string visible_identities();
 /// "CPU", or name and memory of the GPU, or what is simulated.
 std::string description();
 
-/// Bytes of memory of the GPU, or of this machine, less where its cgroup allows less.
+/// Bytes of memory of the GPU, or host_memory_bytes().
 std::int64_t memory_bytes();
+/// Bytes of memory of this machine, less where its cgroup allows less.
+std::int64_t host_memory_bytes();
 
 // Copies between host memory and dense tensors on the device of `stream`, after its work so far.
 

@@ -17,11 +17,14 @@ struct LinkRate {
 /// The rates of a machine as the planner knows them (inputs/hardware/*.yaml).
 struct Hardware {
   std::string name;
-  Kind kind = Kind::cuda;       ///< whose kernels and collectives ranks would run: cpu or cuda
-  int threads = 1;              ///< of a CPU: its cores
-  double memory_bytes = 0;      ///< of a device; of a CPU: of a node
-  double memory_bandwidth = 0;  ///< bytes/s of a device that streaming kernels reach
-  double peak_bf16 = 0;         ///< FLOP/s of a device by its data sheet, without sparsity
+  Kind kind = Kind::cuda;        ///< whose kernels and collectives ranks would run: cpu or cuda
+  int threads = 1;               ///< of a CPU: its cores
+  double memory_bytes = 0;       ///< of a device; of a CPU: of a node
+  double memory_bandwidth = 0;   ///< bytes/s of a device that streaming kernels reach
+  double host_memory_bytes = 0;  ///< of the host, a device's part of its node's
+  double host_bandwidth = 0;     ///< bytes/s of that memory that streaming kernels reach
+  double host_link = 0;          ///< bytes/s between host and device, in each direction
+  double peak_bf16 = 0;          ///< FLOP/s of a device by its data sheet, without sparsity
   double peak_fp32 = 0;
   double gemm_share = 0;               ///< of the peak that large GEMMs reach
   double attention_forward_share = 0;  ///< the same of attention

@@ -47,6 +47,12 @@ MemoryMeter& MemoryMeter::instance() {
   return simulation == nullptr ? meter : simulation->meter();
 }
 
+MemoryMeter& MemoryMeter::host() {
+  static MemoryMeter meter;
+  auto* simulation = Simulation::active();
+  return simulation == nullptr ? meter : simulation->host_meter();
+}
+
 std::int64_t MemoryMeter::in_use() const {
   const std::lock_guard lock(mutex_);
   return in_use_;

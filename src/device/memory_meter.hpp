@@ -38,12 +38,14 @@ class AllocatesFor {
 };
 
 /// Counts the bytes that this process has in use on its device: live buffers, and of pooled ones
-/// the part that is handed out. One per process, and one of each Simulation; every ScopedAllocation
-/// reports to it.
+/// the part that is handed out. A second one counts host memory (MemoryKind::host). Both are there
+/// once per process, and once for each Simulation.
 class MemoryMeter {
  public:
   /// The process's, or that of the calling thread's Simulation.
   static MemoryMeter& instance();
+  /// The same of memory of the host beside its device.
+  static MemoryMeter& host();
 
   std::int64_t in_use() const;
   /// The most bytes in use at any instant since the last call of start_interval().

@@ -46,6 +46,10 @@ Kind Stream::kind() const {
   return queue_ ? queue_->kind() : Kind::cpu;
 }
 
+double Stream::seconds_blocked() const {
+  return queue_ ? std::chrono::duration<double>(queue_->blocked()).count() : 0;
+}
+
 void Stream::enqueue(std::function<void()> work) {
   queue_->run(std::move(work));
 }
@@ -68,6 +72,12 @@ Stream& compute_stream() {
   // Created when the device has been chosen, and never destroyed: its events may outlive main().
   static auto& stream =
       *new Stream(kind() == Kind::cuda ? cuda::make_queue(cuda::Priority::normal) : nullptr);
+  return stream;
+}
+
+Stream& host_stream() {
+  if (auto* simulation = Simulation::active()) return simulation->host_stream();
+  static auto& stream = *new Stream(Stream::calling_thread());
   return stream;
 }
 

@@ -64,6 +64,8 @@ class Stream {
   /// Completes when all work enqueued so far is done.
   Event record();
   Kind kind() const;
+  /// Seconds so far in which a calling thread's stream has been blocked by waits for its events.
+  double seconds_blocked() const;
   /// Whether its work runs on a GPU, or a simulated device: not where the host reads its results.
   bool on_gpu() const { return kind() != Kind::cpu; }
 
@@ -80,5 +82,8 @@ class Stream {
 /// The stream in which this process computes: the calling thread, or the one CUDA stream that all
 /// kernels of the model and the optimizer share. One per process.
 Stream& compute_stream();
+/// The stream whose kernels use memory of the host, where the device is another: the calling
+/// thread, on the CPU's backend.
+Stream& host_stream();
 
 }  // namespace llamesh::device

@@ -15,7 +15,7 @@ std::vector<std::string> moments_of(OptimizerName optimizer) {
 double squared_norm_share(const sharding::ShardedState& state) {
   const auto& layout = state.layout();
   const auto& dims = layout.dims();
-  auto& stream = device::compute_stream();
+  auto& stream = state.stream();
   const auto is_first = [&](model::ParameterId id) {  // of those that hold the same
     return dims.rank_in_group(layout.placement(id).replicated(dims), state.rank()) == 0;
   };
@@ -39,7 +39,8 @@ double squared_norm_share(const sharding::ShardedState& state) {
   return sum;
 }
 
-void Optimizer::step(double lr, double norm, std::int64_t step) const {
+void Optimizer::step(double lr, double norm, std::int64_t step,
+                     const std::function<void(std::size_t unit)>& on_updated) const {
   const double clip =
       options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;
   const auto t = static_cast<double>(step);
@@ -55,7 +56,7 @@ void Optimizer::step(double lr, double norm, std::int64_t step) const {
                    .momentum = static_cast<float>(options_.beta1),
                    .weight_decay = 0,
                    .gradient_scale = static_cast<float>(clip)};
-  auto& stream = device::compute_stream();
+  auto& stream = state_.stream();
   const auto& layout = state_.layout();
   const auto& moments = state_.moments();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -72,6 +73,7 @@ void Optimizer::step(double lr, double norm, std::int64_t step) const {
       else
         ops::sgd(stream, part(state_.masters()), part(moments[0]), part(state_.gradients()), sgd);
     }
+    on_updated(u);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,7 @@ std::vector<std::string> moments_of(OptimizerName optimizer);
 
 /// This rank's share of the squared norm of the whole gradient: the sum of squares of the gradients
 /// that it holds, where each element of the model is counted on one of the ranks that hold it. So
-/// the sum of the shares over the world is the squared norm. Local; waits for the compute stream.
+/// the sum of the shares over the world is the squared norm. Local; waits for the state's stream.
 double squared_norm_share(const sharding::ShardedState& state);
 
 /// AdamW, or SGD with momentum, on this rank's shards. It reads the gradients of `state` and
@@ -33,8 +34,11 @@ class Optimizer {
 
   /// One step. `norm` is the gradient's, for clipping: gradients are scaled by
   /// min(1, clip_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. `step` counts from
-  /// 1 and enters the bias correction.
-  void step(double lr, double norm, std::int64_t step) const;
+  /// 1 and enters the bias correction. `on_updated` is called when the update of a unit is in the
+  /// stream of the state.
+  void step(
+      double lr, double norm, std::int64_t step,
+      const std::function<void(std::size_t unit)>& on_updated = [](std::size_t) {}) const;
 
  private:
   OptimizerOptions options_;

@@ -6,6 +6,7 @@
 
 #include "comm/device_mesh.hpp"
 #include "model/weights.hpp"
+#include "sharding/partial_sums.hpp"
 #include "sharding/sharded_state.hpp"
 #include "sharding/sharding_options.hpp"
 #include "sharding/slot_pool.hpp"
@@ -30,6 +31,11 @@ struct MicroBatch {
 /// axes are completed at the end of the step, all in one all-reduce. Over a group of one rank
 /// nothing moves.
 ///
+/// Of a state in host memory, weights come to the device before they are gathered, or when the
+/// optimizer has updated them; a unit's gradients go to the host when they are reduced, and come
+/// back to be added to in the next micro-batch. Two streams do that behind the computation, one for
+/// each direction.
+///
 /// With LLAMESH_POISON=1 in the environment gathered parameters become NaNs when they are released
 /// (where no other rank reads the same memory), and gradients are NaNs until they are written:
 /// a use at the wrong time then shows in the loss. It costs a pass over that memory each time.
@@ -42,12 +48,16 @@ class Fsdp final : public model::Weights {
 
   /// Comes before each micro-batch's forward pass of training.
   void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
-  /// Work put into the compute stream after this finds the gradients of all units in the shards.
-  /// Rethrows what went wrong on the way.
+  /// Work put into the stream of the state after this finds the gradients of all units in the
+  /// shards. Rethrows what went wrong on the way.
   void finish_gradients();
-  /// Comes after work in the compute stream has changed the masters: units are gathered from them
-  /// only when it is done.
-  void on_master_weights_updated();
+  /// Comes after work in the stream of the state has changed the masters of a unit: it is gathered
+  /// from them only when that is done.
+  void on_master_weights_updated(std::size_t unit);
+  void on_master_weights_updated();  ///< of all units
+  /// On CPUs, seconds so far in which the compute stream was blocked by copies to and from the
+  /// host.
+  double seconds_exposed_by_copies() const;
 
   // model::Weights
   void enter(model::ModuleId module, model::Pass pass) override;
@@ -66,6 +76,9 @@ class Fsdp final : public model::Weights {
     comm::DeviceMesh::Axis* secondary;  ///< the ranks of the secondary shards; null: there are none
     /// Where these ranks share memory, units gathered over them have slots of their own.
     std::optional<SlotPool> secondary_slots;
+    // Of a state in host memory: shards on the device.
+    SlotPool weight_shards;
+    SlotPool gradient_shards;
   };
   /// Where a unit is gathered from and to.
   struct Source {
@@ -75,11 +88,12 @@ class Fsdp final : public model::Weights {
   };
   struct UnitState {
     Group* group;
-    Tensor master;               ///< (shard_numel) fp32, of the state
-    Tensor gradient;             ///< (shard_numel) fp32, of the state
-    Tensor parameters;           ///< unsharded: (padded_numel) compute dtype, while gathered
-    device::Buffer secondary;    ///< secondary shard: (padded_numel / ranks) compute dtype
-    bool has_secondary = false;  ///< it is that of this micro-batch's forward pass
+    Tensor gradient;              ///< (shard_numel) fp32, the state's or its copy on the device
+    device::Event gradient_here;  ///< that copy may be added to
+    device::Event weights_here;   ///< the state's weights on the device are those of this step
+    Tensor parameters;            ///< unsharded: (padded_numel) compute dtype, while gathered
+    device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
+    bool has_secondary = false;   ///< it is that of this micro-batch's forward pass
     Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
     bool stays_gathered;  ///< its master shards are in shared memory, in the compute dtype
     int entered = 0;      ///< how often it is entered now
@@ -94,27 +108,22 @@ class Fsdp final : public model::Weights {
   struct Heads {
     std::size_t first = 0, last = 0;
   };
-  /// The pieces of this rank's gradient shards that are partial sums along some axes
-  /// (Placement::partial), and room for them side by side.
-  struct PartialSums {
-    comm::DeviceMesh::Axis& axis;
-    std::vector<Tensor> pieces;
-    device::Buffer buffer;
-  };
 
   Group make_group(const ShardedState& state, const ShardedState::Group& units);
   comm::DeviceMesh::Axis* secondary_axis(const ShardedState& state,
                                          const ShardedState::Group& units);
-  void find_partial_sums(const ShardedState& state);
-  void complete(PartialSums& sums);
+  void bring(std::size_t unit, model::Pass pass);
   void gather(std::size_t unit);
-  Source source_of(const UnitState& unit) const;
+  Source source_of(std::size_t unit) const;
+  device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(Heads units, model::Pass pass);
   void reshard(std::size_t unit, model::Pass pass);
   void keep_secondary_shard(UnitState& unit);
   Tensor secondary_shard(const UnitState& unit) const;
   std::int64_t gathered_bytes(std::size_t unit) const;
   void open_gradients(std::size_t unit);
+  void bring_gradient_shard(std::size_t unit);
+  device::Event store_gradient_shard(std::size_t unit);
   void reduce(std::size_t unit);
   /// The view of a parameter, of its part on this rank, in the unsharded unit.
   Tensor view(model::ParameterId id, const Tensor& unsharded) const;
@@ -122,6 +131,7 @@ class Fsdp final : public model::Weights {
     return unit.group->shard.size == 1 && reduce_dtype_ == DType::f32;
   }
 
+  const ShardedState& state_;
   const ShardLayout& layout_;
   comm::DeviceMesh& mesh_;
   device::Stream& compute_ = device::compute_stream();
@@ -136,7 +146,13 @@ class Fsdp final : public model::Weights {
   std::vector<std::size_t> index_in_unit_;  ///< of each parameter
   std::deque<Group> groups_;                ///< whose places stay
   std::vector<UnitState> units_;
-  std::deque<PartialSums> partial_;
+  PartialSums partial_sums_;
+  /// Of a state in host memory.
+  struct Copies {
+    device::Stream to_device = device::Stream::communication();
+    device::Stream to_host = device::Stream::communication();
+  };
+  std::optional<Copies> copies_;
 };
 
 }  // namespace llamesh::sharding

@@ -13,18 +13,18 @@ using device::MemoryKind;
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
                            const PrecisionOptions& precision,
-                           const std::vector<std::string>& moments)
-    : layout_(layout),
-      rank_(mesh.rank()),
-      masters_{"weights", MemoryKind::device, std::vector<Tensor>(layout.units().size())},
-      gradients_{"gradients", MemoryKind::device, std::vector<Tensor>(layout.units().size())},
-      gathered_masters_(layout.units().size()) {
+                           const std::vector<std::string>& moments, Offload offload)
+    : layout_(layout), rank_(mesh.rank()), offload_(offload), weights_(layout.units().size()) {
+  const auto memory = offload == Offload::none ? MemoryKind::device : MemoryKind::host;
+  const std::vector<Tensor> shards(layout.units().size());
+  masters_ = {"weights", memory, shards};
+  gradients_ = {"gradients", memory, shards};
   group_units();
   for (auto& group : groups_) place(group, mesh, precision.parameters);
   const device::AllocatesFor use(device::MemoryUse::optimizer);
   for (const auto& name : moments) {
-    buffers_.emplace_back(layout.shard_numel() * size_of(DType::f32));
-    moments_.push_back({name, MemoryKind::device, {}});
+    buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(DType::f32)));
+    moments_.push_back({name, memory, {}});
     std::int64_t at = 0;
     for (const auto& unit : layout.units()) {
       moments_.back().shards.push_back(
@@ -46,38 +46,58 @@ void ShardedState::group_units() {
   }
 }
 
-/// Gives the units of a group their master and gradient shards, all of them out of one buffer each.
+/// Gives the units of a group their shards, of each kind out of one buffer. Collective.
 void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
   auto& shard = mesh.along(group.sharded);
   auto& replicas = mesh.along(group.replicas);
   std::int64_t numel = 0;
   for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
-  const auto bytes = numel * size_of(DType::f32);
-  const bool gathered = compute_dtype == DType::f32 && shard.collectives->shares_gathered();
-  const auto allocate = [&](device::MemoryUse use, auto make) -> const device::Buffer& {
-    const device::AllocatesFor allocates(use);
-    return buffers_.emplace_back(make());
+  const bool offloaded = memory() == MemoryKind::host;
+  const auto on_host = [&](DType dtype) {
+    buffers_.push_back(device::Buffer::in(MemoryKind::host, numel * size_of(dtype)));
+    return buffers_.back().tensor(dtype, {numel});
   };
-  const auto gradients = allocate(device::MemoryUse::gradients, [&] {
-                           return replicas.collectives->allocate_symmetric(bytes);
-                         }).tensor(DType::f32, {numel});
-  group.gradients = gradients;
-  const auto& masters = allocate(device::MemoryUse::weights, [&] {
-    return gathered ? shard.collectives->allocate_gathered(bytes) : device::Buffer(bytes);
-  });
-  std::int64_t offset = 0;  // in elements of one rank
+  {
+    const device::AllocatesFor use(device::MemoryUse::gradients);
+    const auto bytes = numel * size_of(DType::f32);
+    if (!offloaded) buffers_.push_back(replicas.collectives->allocate_symmetric(bytes));
+    group.gradients = offloaded ? on_host(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
+  }
+  const device::AllocatesFor use(device::MemoryUse::weights);
+  if (offload_ != Offload::all)
+    place_on_device(group, shard, offloaded ? compute_dtype : DType::f32, compute_dtype);
+  const Tensor masters = offloaded ? on_host(DType::f32) : Tensor();
+  const Tensor copies = offloaded && compute_dtype != DType::f32 ? on_host(compute_dtype) : masters;
+  std::int64_t at = 0;
+  for (const auto u : group.units) {
+    const auto count = layout_.units()[u].shard_numel;
+    gradients_.shards[u] = group.gradients.slice(at, count);
+    masters_.shards[u] = offloaded ? masters.slice(at, count) : weights_[u].shard;
+    if (offloaded) weights_[u].on_host = copies.slice(at, count);
+    at += count;
+  }
+}
+
+/// The shards that are gathered. Collective over `shard`.
+void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
+                                   DType compute_dtype) {
+  std::int64_t numel = 0;
+  for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
+  const bool gathered = dtype == compute_dtype && shard.collectives->shares_gathered();
+  const auto bytes = numel * size_of(dtype);
+  buffers_.push_back(gathered ? shard.collectives->allocate_gathered(bytes)
+                              : device::Buffer(bytes));
+  std::int64_t at = 0;  // in bytes of one rank
   for (const auto u : group.units) {
     const auto& unit = layout_.units()[u];
-    gradients_.shards[u] = gradients.slice(offset, unit.shard_numel);
-    const std::int64_t at = offset * size_of(DType::f32);
+    auto& weights = weights_[u];
     if (gathered) {
-      gathered_masters_[u] = masters.tensor(DType::f32, {unit.padded_numel}, at * shard.size);
-      masters_.shards[u] =
-          gathered_masters_[u].slice(shard.rank * unit.shard_numel, unit.shard_numel);
+      weights.gathered = buffers_.back().tensor(dtype, {unit.padded_numel}, at * shard.size);
+      weights.shard = weights.gathered.slice(shard.rank * unit.shard_numel, unit.shard_numel);
     } else {
-      masters_.shards[u] = masters.tensor(DType::f32, {unit.shard_numel}, at);
+      weights.shard = buffers_.back().tensor(dtype, {unit.shard_numel}, at);
     }
-    offset += unit.shard_numel;
+    at += unit.shard_numel * size_of(dtype);
   }
 }
 
@@ -92,8 +112,7 @@ void ShardedState::initialize(std::uint64_t seed, float stddev) {
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
                        fill_normal(values.data() + at, begin, count, seed, parameter.name, stddev);
                      });
-      device::upload(device::compute_stream(), masters_.shards[u].slice(piece.offset, piece.count),
-                     values.data());
+      device::upload(stream(), masters_.shards[u].slice(piece.offset, piece.count), values.data());
     }
   }
 }

@@ -19,14 +19,14 @@ struct ShardedTensor {
 };
 
 /// Owns what a rank keeps from step to step: its shards of the fp32 master weights, of the
-/// gradients and of the optimizer's moments. Fsdp gathers from it and reduces into it, the
-/// optimizer updates it, a checkpoint reads and fills it.
+/// gradients and of the optimizer's moments, all in one memory. Fsdp gathers from it and reduces
+/// into it, the optimizer updates it, a checkpoint reads and fills it.
 class ShardedState {
  public:
   /// Collective over the mesh. `layout` is borrowed; `moments` are the names of the optimizer's.
   /// All is zero at first.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
-               const std::vector<std::string>& moments);
+               const std::vector<std::string>& moments, Offload offload = Offload::none);
 
   /// Sets this rank's master weights to initial values: ones for norms, normal numbers with
   /// deviation `stddev` for matrices, each a function of (seed, parameter name, element of the
@@ -38,11 +38,25 @@ class ShardedState {
   const ShardedTensor& masters() const { return masters_; }
   const ShardedTensor& gradients() const { return gradients_; }
   const std::vector<ShardedTensor>& moments() const { return moments_; }
+  /// Of all three.
+  device::MemoryKind memory() const { return masters_.memory; }
+  /// The stream whose work reads and writes them.
+  device::Stream& stream() const { return device::stream_of(memory()); }
 
-  /// Where the ranks over which a unit is sharded share memory and compute in fp32, their master
-  /// shards are contiguous in one shared window, (padded_numel): gathered is what they
-  /// always are. Elsewhere no tensor.
-  const Tensor& gathered_masters(std::size_t unit) const { return gathered_masters_[unit]; }
+  /// A unit's weights as its ranks gather them.
+  struct Weights {
+    /// (shard_numel) on the device: the masters, or with offload their copy in the compute dtype;
+    /// none where that is offloaded too.
+    Tensor shard;
+    /// (shard_numel) with offload, in host memory: what is copied to the device, in the compute
+    /// dtype; the masters themselves where that is fp32.
+    Tensor on_host;
+    /// Where the ranks over which the unit is sharded share memory, and the shards are in the
+    /// compute dtype: (padded_numel), all of them in one shared window. Gathered is what they
+    /// always are. Elsewhere no tensor.
+    Tensor gathered;
+  };
+  const Weights& weights(std::size_t unit) const { return weights_[unit]; }
   /// The units, by number, whose shards have one pair of groups: that over which they are sharded,
   /// and that of their replicas. Their gradient shards follow one another, padding zero.
   struct Group {
@@ -55,14 +69,17 @@ class ShardedState {
  private:
   void group_units();
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
+  void place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
+                       DType compute_dtype);
 
   const ShardLayout& layout_;
   int rank_;
+  Offload offload_;
   std::vector<Group> groups_;
   std::vector<device::Buffer> buffers_;
   ShardedTensor masters_, gradients_;
   std::vector<ShardedTensor> moments_;
-  std::vector<Tensor> gathered_masters_;
+  std::vector<Weights> weights_;
 };
 
 }  // namespace llamesh::sharding

@@ -10,6 +10,14 @@
 
 namespace llamesh::sharding {
 
+/// What of a rank's shards is in host memory, where the optimizer's step then is computed.
+enum class Offload : std::uint8_t {
+  none,
+  optimizer,  ///< master weights, gradients and moments; the device has weights in the compute
+              ///< dtype
+  all,        ///< the weights too: they come to the device for each gather
+};
+
 /// `sharding:` of the inputs.
 struct ShardingOptions {
   Strategy strategy = Strategy::hybrid_shard;
@@ -20,6 +28,7 @@ struct ShardingOptions {
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::by_strategy;
   int prefetch = 1;                 ///< units gathered ahead of the one in use
   std::int64_t prefetch_limit = 0;  ///< most bytes of the units gathered ahead; 0: no limit
+  Offload offload = Offload::none;
 };
 
 /// How the ranks of the tensor axis hold the residual stream (M, D).

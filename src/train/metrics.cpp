@@ -116,7 +116,9 @@ void MetricsFile::write(const StepRecord& r) {
                                   {{"valley", r.valley},
                                    {"peak", r.peak},
                                    {"predicted_valley", r.predicted_valley},
-                                   {"predicted_peak", r.predicted_peak}}},
+                                   {"predicted_peak", r.predicted_peak},
+                                   {"host", r.on_host},
+                                   {"predicted_host", r.predicted_on_host}}},
                                  {"traffic", r.traffic},
                                  {"traffic_between_nodes", r.traffic_between_nodes},
                                  {"time", now()}};

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/state.hpp"
@@ -18,6 +19,7 @@
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "train/flops.hpp"
+#include "train/rank_classes.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -28,7 +30,8 @@ class SimulatedRank {
   SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
       : in_(setup.inputs),
         micro_batches_(micro_batches),
-        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name)),
+        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name),
+               in_.sharding.offload),
         fsdp_(state_, mesh, in_.sharding, in_.precision),
         tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
                                                in_.train.micro_batch * in_.data.sequence_length,
@@ -52,8 +55,8 @@ class SimulatedRank {
     optim::squared_norm_share(state_);
   }
   void update() {
-    optimizer_.step(in_.optimizer.lr, 0, 1);
-    fsdp_.on_master_weights_updated();
+    optimizer_.step(in_.optimizer.lr, 0, 1,
+                    [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
   }
 
   std::int64_t checkpoint_bytes() const {
@@ -124,6 +127,23 @@ void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, Ste
   }
 }
 
+std::vector<std::size_t> calls_in(const comm::CollectiveLog& log) {
+  std::vector<std::size_t> calls;
+  for (const auto& group : log.groups) calls.push_back(group.calls.size());
+  return calls;
+}
+
+/// What has been called since `before`.
+void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>& before,
+                  StepPlan& plan) {
+  plan.groups.clear();
+  for (std::size_t g = 0; g < log.groups.size(); ++g) {
+    const auto earlier = g < before.size() ? before[g] : 0;
+    const auto& [name, along, calls] = log.groups[g];
+    plan.groups.push_back({name, along, static_cast<std::int64_t>(calls.size() - earlier)});
+  }
+}
+
 void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
   const auto& in = setup.inputs;
   plan.tokens_per_second =
@@ -135,17 +155,19 @@ void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan
 
 /// Without the rates that record_speed() gives.
 StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
-                  std::int64_t micro_batches) {
-  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank);
+                  std::int64_t micro_batches, comm::CollectiveLog& log) {
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
   SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
   auto& meter = simulation.meter();
   StepPlan plan;
+  plan.rank = rank;
   plan.checkpoint_bytes = simulated.checkpoint_bytes();
   for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
     const double start = simulation.now();
     const double exposed = simulation.exposed_seconds();
     const auto sent = bytes_sent(mesh);
+    const auto called = calls_in(log);
     meter.start_interval();
     simulation.host_waits(exchange);  // the number of tokens
     simulated.passes();
@@ -157,8 +179,9 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
     plan.seconds = simulation.now() - start;
     plan.exposed_seconds = simulation.exposed_seconds() - exposed;
     record_traffic(mesh, sent, plan);
+    record_calls(log, called, plan);
   }
-  plan.host_bytes = simulation.host_meter().in_use();
+  plan.on_host = simulation.host_meter().in_use();
   return plan;
 }
 
@@ -171,6 +194,9 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   for (auto& [axis, bytes] : plan.traffic) bytes += more * (bytes - shorter.traffic.at(axis));
   for (auto& [axis, bytes] : plan.traffic_between_nodes)
     bytes += more * (bytes - shorter.traffic_between_nodes.at(axis));
+  for (std::size_t g = 0; g < plan.groups.size(); ++g)
+    plan.groups[g].collectives +=
+        more * (plan.groups[g].collectives - shorter.groups[g].collectives);
   return plan;
 }
 
@@ -179,48 +205,65 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
 device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   if (hardware.kind != device::Kind::cpu) return hardware;
   for (double* of_node :
-       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.peak_bf16,
-        &hardware.peak_fp32, &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+       {&hardware.memory_bytes, &hardware.memory_bandwidth, &hardware.host_memory_bytes,
+        &hardware.host_bandwidth, &hardware.host_link, &hardware.peak_bf16, &hardware.peak_fp32,
+        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *of_node /= ranks;
   hardware.threads = std::max(1, hardware.threads / ranks);
   return hardware;
 }
 
 StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank,
-                   std::int64_t most) {
+                   std::int64_t most, comm::CollectiveLog* log) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
-  const auto of = [&](std::int64_t micro_batches) {
+  const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
     device::Simulation simulation(hardware);
-    return simulate(simulation, setup, rank, micro_batches);
+    return simulate(simulation, setup, rank, micro_batches, into);
   };
   const auto taken = std::min(setup.micro_batches, most);
-  auto plan = of(taken);
+  comm::CollectiveLog unwanted, of_shorter;
+  auto plan = of(taken, log ? *log : unwanted);
   if (taken < setup.micro_batches)
-    plan = extended(std::move(plan), of(taken - 1), setup.micro_batches - taken);
+    plan = extended(std::move(plan), of(taken - 1, of_shorter), setup.micro_batches - taken);
   record_speed(setup, hardware, plan);
   return plan;
+}
+
+StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware) {
+  std::optional<StepPlan> fullest;
+  for (const int rank : possibly_fullest_ranks(setup)) {
+    auto plan = plan_step(setup, hardware, rank);
+    if (!fullest || plan.peak > fullest->peak) fullest = std::move(plan);
+  }
+  return std::move(*fullest);
 }
 
 StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
   device::Hardware hardware;
   hardware.kind = device::kind();
   hardware.threads = threads;
-  for (double* rate :
-       {&hardware.memory_bandwidth, &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
-        &hardware.attention_forward_share, &hardware.attention_backward_share,
-        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
+                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share,
+                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *rate = 1;
   device::Simulation simulation(hardware);
   multiply_as_measured(setup.inputs.precision.parameters);
-  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4));
+  comm::CollectiveLog unwanted;
+  return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4),
+                  unwanted);
 }
 
 std::int64_t device_limit(const Setup& setup, int rank) {
   const auto limit = setup.inputs.memory.device_limit;
   if (limit > 0) return limit;
-  if (device::kind() == device::Kind::cuda) return device::memory_bytes();
+  return device::kind() == device::Kind::cuda ? device::memory_bytes() : host_limit(setup, rank);
+}
+
+std::int64_t host_limit(const Setup& setup, int rank) {
   const auto& hosts = setup.topology.host_of;
-  return device::memory_bytes() / std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
+  return device::host_memory_bytes() /
+         std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
 }
 
 void check_memory(const comm::Communicator& world, const Setup& setup) {
@@ -233,6 +276,13 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
              describe(planned.at_peak),
              setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
              limit, device::memory_advice());
+    const auto of_host = host_limit(setup, world.rank());
+    // On a CPU both are of the same memory.
+    const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;
+    validate(planned.on_host <= of_host - of_device,
+             "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
+             "its part of the host's memory is {}; use fewer ranks a node or more nodes",
+             planned.on_host, of_device, of_host);
   });
 }
 

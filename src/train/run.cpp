@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "comm/session.hpp"
@@ -11,6 +12,7 @@
 #include "comm/watchdog.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"
+#include "train/job/flight_files.hpp"
 #include "train/job/job_report.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/shared_folder.hpp"
@@ -66,6 +68,7 @@ class Run {
   /// Opens the run folder for this job.
   void start() {
     report_.open();
+    flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
@@ -180,6 +183,7 @@ class Run {
   Trainer trainer_;
   JobReport report_;
   RunCheckpoints checkpoints_;
+  std::optional<FlightFiles> flight_;
   bool first_ = true;  // step of this start
 };
 

@@ -47,6 +47,11 @@ struct LogOptions {
   bool ranks = false;            ///< a log of each rank, log.rank-00012.txt
 };
 
+/// `debug:` of the inputs.
+struct DebugOptions {
+  bool contract = false;  ///< each step compares which collectives the ranks of an axis have called
+};
+
 /// All options of a run, those of each layer, as config/ fills them in.
 struct Inputs {
   RunOptions run;
@@ -64,6 +69,7 @@ struct Inputs {
   EvaluateOptions evaluate;
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
+  DebugOptions debug;
 };
 
 }  // namespace llamesh::train

@@ -28,8 +28,10 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   const std::int64_t at_once = ranks * options.micro_batch;
   if (options.global_batch == 0) options.global_batch = at_once;
   validate(options.global_batch % at_once == 0,
-           "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}",
-           options.global_batch, ranks, options.micro_batch, at_once);
+           "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}; make "
+           "it {}, or let ranks share their sequences (mesh.axes.tensor)",
+           options.global_batch, ranks, options.micro_batch, at_once,
+           (options.global_batch / at_once + 1) * at_once);
   return options.global_batch / at_once;
 }
 
@@ -156,8 +158,9 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   device::advise_on_memory(
-      "use more ranks, a smaller train.micro_batch, memory.activation_checkpointing or, for some "
-      "of the layers, memory.full_checkpointing_layers");
+      "use more ranks, a smaller train.micro_batch, sharding.offload, "
+      "memory.activation_checkpointing or, for some of the layers, "
+      "memory.full_checkpointing_layers");
   Setup setup;
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -54,7 +55,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       data_group_(mesh.group(setup.mesh.data())),
       data_ranks_(setup.mesh.group(setup.mesh.data(), world.rank())),
       state_(*setup.layout, mesh_, setup.inputs.precision,
-             optim::moments_of(setup.inputs.optimizer.name)),
+             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding.offload),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
       tensor_(sharding::make_tensor_parallel(
           mesh_, setup.inputs.tensor,
@@ -81,6 +82,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
     return measured_gemm_rates(world, dtype);
   });
   plan_memory();
+  if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
   resume_from(0, 0);
 }
 
@@ -89,6 +91,7 @@ void Trainer::plan_memory() {
   planned_ = plan_on_this_device(setup_, world_.rank(), threads_);
   planned_.valley = world_.max(planned_.valley, "planned memory");
   planned_.peak = world_.max(planned_.peak, "planned memory");
+  planned_.on_host = world_.max(planned_.on_host, "planned memory");
 }
 
 std::string Trainer::describe_memory() const {
@@ -131,11 +134,13 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   for (const auto* axis : mesh_.all())
     before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
                      axis->collectives->seconds_exposed()};
+  copies_exposed_before_ = seconds_exposed_by_copies();
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   const double loss = forward_backward(1.0F / static_cast<float>(divisor), on_progress);
   const auto parts = exchange(loss, former_update_ + seconds_since(start), request);
+  mesh_.check_contracts();
   const auto exchanged = Clock::now();
 
   StepRecord record;
@@ -146,8 +151,8 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   check_convergence(record);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  optimizer_.step(record.lr, record.grad_norm, step_ + 1);
-  fsdp_.on_master_weights_updated();
+  optimizer_.step(record.lr, record.grad_norm, step_ + 1,
+                  [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
@@ -191,8 +196,10 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   const auto& meter = device::MemoryMeter::instance();
   mine.in_use = meter.in_use();
   mine.peak = meter.peak();
+  mine.on_host = device::MemoryMeter::host().in_use();
   mine.request = request(seconds);
   mine.axes = seconds_by_axis();
+  mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
   return comm::all_gather(world_, mine,
                           "the loss, the gradient norm and the measurements of the step");
 }
@@ -246,6 +253,7 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   for (const auto& part : parts) {
     record.valley = std::max(record.valley, part.in_use);
     record.peak = std::max(record.peak, part.peak);
+    record.on_host = std::max(record.on_host, part.on_host);
     record.seconds = std::max(record.seconds, part.seconds);
     record.request = std::max(record.request, part.request);
   }
@@ -254,6 +262,7 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   record.tokens_per_second = step_tokens / record.seconds;
   record.predicted_valley = planned_.valley;
   record.predicted_peak = planned_.peak;
+  record.predicted_on_host = planned_.on_host;
   const double peak = peak_->rate();
   if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(
@@ -290,7 +299,9 @@ void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& p
   const double share = 1.0 / static_cast<double>(parts.size());
   const auto axes = mesh_.all();
   for (const auto& part : parts) {
-    record.seconds_compute += share * part.seconds;
+    record.seconds_compute += share * (part.seconds - part.copies_exposed);
+    if (state_.memory() == device::MemoryKind::host || setup_.inputs.memory.activation_offload)
+      record.exposed["offload"] += share * part.copies_exposed;
     for (std::size_t i = 0; i < std::min(axes.size(), part.axes.size()); ++i) {
       const auto& [in_collectives, exposed] = part.axes[i];
       record.seconds_compute -= share * exposed;

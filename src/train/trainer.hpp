@@ -86,6 +86,8 @@ class Trainer {
     double seconds = 0;
     std::int64_t in_use = 0;  ///< bytes of memory
     std::int64_t peak = 0;
+    std::int64_t on_host = 0;   ///< bytes of the host's memory, beside the device's
+    double copies_exposed = 0;  ///< seconds of waits for copies to and from the host
     std::int64_t request = 0;
     SecondsByAxis axes = {};
   };
@@ -101,6 +103,9 @@ class Trainer {
   std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
   void check_convergence(const StepRecord& record) const;
   SecondsByAxis seconds_by_axis();
+  double seconds_exposed_by_copies() const {
+    return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
+  }
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
   void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) const;
   data::BatchPartition batch_partition() const;
@@ -126,6 +131,7 @@ class Trainer {
   std::int64_t step_ = 0;     ///< steps done
   std::int64_t tokens_ = 0;   ///< trained on since the start of the run
   double former_update_ = 0;  ///< seconds of the previous step's update
+  double copies_exposed_before_ = 0;
   std::map<const comm::DeviceMesh::Axis*, Before> before_;
 };
 

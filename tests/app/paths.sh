@@ -89,7 +89,7 @@ done
 diff <(sed 's/ (.*//' "$folder/launched") <(sed 's/ (.*//' "$folder/paper") > "$folder/log" || give_up "another mesh on paper"
 ends 0 "model.layers.0\.\." train inputs/tiny.yaml --print-units --ranks 4
 ends 0 "model.layers.1 " train inputs/tiny.yaml --print-units --all --ranks 4
-refused "train.global_batch 10 is not a multiple of 4 ranks" train inputs/tiny.yaml --print-mesh --ranks 4 train.global_batch=10
+refused "train.global_batch 10 is not a multiple of 4 ranks .*; make it 12, or" train inputs/tiny.yaml --print-mesh --ranks 4 train.global_batch=10
 refused "shard axis of 4 ranks would cross nodes" train inputs/tiny.yaml --print-mesh --ranks 4 --ranks-per-node 2 \
   sharding.strategy=hybrid_shard mesh.axes.replicate=1 mesh.axes.shard=4
 refused "to train, start the ranks by mpirun -n 4" train inputs/tiny.yaml --ranks 4

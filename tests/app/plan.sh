@@ -30,4 +30,11 @@ for how in "" --check; do
     grep -Eq 'takes [0-9]{7} bytes .*memory.device_limit allows 1000000; use more ranks' "$folder/log" ||
     give_up "a limit: exit code $code"
 done
+# The same limit for a larger device is met by offload alone.
+"$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \
+  > /dev/null 2> "$folder/log"; code=$?
+[[ $code == 78 ]] && grep -q 'sharding.offload' "$folder/log" || give_up "without offload: exit code $code"
+"$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \
+  sharding.offload=optimizer > "$folder/log" 2>&1 || give_up "with offload"
+[[ $(field host offload) == "$(field predicted_host offload)" ]] || give_up "the host's memory is not as planned"
 exit 0

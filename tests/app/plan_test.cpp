@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+
 #include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.hpp"
@@ -36,8 +39,7 @@ Printed printed(const PlanArguments& arguments) {
 }
 
 TEST(Plan, OfManyRanksTakesNoTime) {
-  auto arguments = cluster("llama3.1-405b-128x8", 16384);
-  arguments.overrides = {"mesh.axes.tensor=8"};
+  const auto arguments = cluster("llama3.1-405b-2048x8", 16384);
   const auto start = std::chrono::steady_clock::now();
   const auto [code, json] = printed(arguments);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
@@ -51,6 +53,45 @@ TEST(Plan, OfManyRanksTakesNoTime) {
   for (const auto& [use, bytes] : json.at("alive_at_peak").items())
     alive += bytes.get<std::int64_t>();
   EXPECT_EQ(alive, json.at("peak_bytes"));
+}
+
+TEST(Plan, DryRunOf405BillionParametersOn16384Ranks) {
+  auto arguments = cluster("llama3.1-405b-2048x8", 16384);
+  arguments.dry_run = true;
+  const auto start = std::clock();
+  const auto [code, json] = printed(arguments);
+#ifndef __SANITIZE_ADDRESS__
+  EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 60);
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  EXPECT_LT(usage.ru_maxrss, 4L << 20U);  // KiB
+#endif
+  EXPECT_EQ(code, 0);
+  const std::int64_t parameters = 405'853'388'800;
+  EXPECT_EQ(json.at("elements"), parameters);
+  EXPECT_EQ(json.at("checkpoint_elements"), 3 * parameters);
+  EXPECT_GT(json.at("hyperslabs"), 16384);
+  EXPECT_LT(json.at("simulated_ranks"), 100);
+  const auto& groups = json.at("groups");
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_EQ(groups[1].at("axis"), "shard");
+  EXPECT_EQ(groups[1].at("size"), 2048);
+  EXPECT_EQ(groups[1].at("groups"), 8);
+  // 128 units are gathered, all but the last one again, and reduced.
+  EXPECT_EQ(groups[1].at("collectives"), 128 + 127 + 128);
+}
+
+TEST(Plan, DryRunIsPrintedAsATable) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.dry_run = true;
+  arguments.output = Output::text;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(plan(arguments), 0);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("1 of 8 ranks taken through a step"), std::string::npos) << text;
+  EXPECT_NE(text.find("8030261248 elements of 291 parameters: each is owned once"),
+            std::string::npos)
+      << text;
 }
 
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {
@@ -105,8 +146,9 @@ TEST(Plan, ReturnsOneWhereItDoesNotFit) {
 
 TEST(Plan, RanksThatDoNotDivideAreRefusedWithTheNumbers) {
   auto arguments = cluster("llama3.1-405b-128x8", 16384);
-  EXPECT_NE(test::error_of([&] { plan(arguments); }).find("not a multiple of 16384 ranks"),
-            std::string::npos);
+  const auto error = test::error_of([&] { plan(arguments); });
+  EXPECT_NE(error.find("not a multiple of 16384 ranks"), std::string::npos) << error;
+  EXPECT_NE(error.find("make it 16384, or let ranks share"), std::string::npos) << error;
   arguments = cluster("llama3-8b-1x8", 12);
   arguments.overrides = {"sharding.strategy=hybrid_shard"};
   EXPECT_NE(test::error_of([&] { plan(arguments); }), "");

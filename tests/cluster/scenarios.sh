@@ -12,7 +12,7 @@ on_nodes_1_2=(
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node)
-at_last=(pair_cut site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
+at_last=(pair_cut pair_cut_in_save site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -512,26 +512,40 @@ verdict_is() {
 
 says_why() { [[ -n $(state_of "$1" reason) ]]; }
 
-# The ring of heartbeats does not pass between ranks 1 and 3.
-pair_cut() {
-  # No save: a cut that meets one waits for the limit of saves, which is longer.
-  submit multi-node pair-cut --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000 \
-    checkpoint.every_steps=1000000
-  trains_past pair-cut 12
-  local one other begin=$SECONDS said ended
-  one=$(node_of 1 pair-cut) other=$(node_of 3 pair-cut)
+# cut_pair RUN WHEN KEY=VALUE...: a run whose ranks 1 and 3 cannot reach each other any more, from when `WHEN RUN` is true, which it
+# has to find out in time. The ring of heartbeats does not pass between them.
+cut_pair() {
+  local run=$1 when=$2
+  submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000 "${@:3}"
+  trains_past "$run" 2
+  local one other begin said ended
+  one=$(node_of 1 "$run") other=$(node_of 3 "$run")
+  until "$when" "$run"; do sleep 0.01; done
+  begin=$SECONDS
   cluster pair "$one" "$other" down
-  within 40 says_why pair-cut || bad "no verdict after 40 s: $(cat pair-cut/state.json)"
+  within 40 says_why "$run" || bad "no verdict after 40 s: $(cat "$run/state.json")"
   said=$((SECONDS - begin))
-  within 45 no_ranks pair-cut
+  within 45 no_ranks "$run"
   ended=$?
   cluster pair "$one" "$other" up
-  [[ $ended == 0 ]] || bad "the verdict came after $said s, and ranks still hang 45 s later: $(ranks pair-cut)"
-  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(state_of pair-cut doing), $(state_of pair-cut reason | cut -c 1-70)"
+  [[ $ended == 0 ]] || bad "the verdict came after $said s, and ranks still hang 45 s later: $(ranks "$run")"
+  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(sed -n 's/.*"doing": "\(.*\)",/\1/p' "$run/state.json")"
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
-  verdict_is pair-cut "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
+  verdict_is "$run" "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
+}
+
+pair_cut() {
+  cut_pair pair-cut true checkpoint.every_steps=1000000
   grep -q '"doing": "training step [0-9]*, in the [a-z-]* of .* along ' pair-cut/state.json || bad "state.json does not name the collective"
+}
+
+# Saves of a tenth of a second: most of the time is spent in them.
+pair_cut_in_save() {
+  cut_pair pair-cut-in-save saving checkpoint.every_steps=1 checkpoint.keep=1 model.hidden_size=384 model.intermediate_size=1024 \
+    data.sequence_length=8 train.global_batch=4
+  grep -q '"doing": "saving step [0-9]*, in the [a-z-]* of .* along world' pair-cut-in-save/state.json ||
+    bad "the cut has not met a save, or state.json does not say in what: $(state_of pair-cut-in-save doing)"
 }
 
 rank_stopped() {

@@ -49,6 +49,13 @@ TEST(Hardware, MissingAndZeroRatesAreErrorsWithTheirNames) {
             std::string::npos);
   EXPECT_NE(error(replaced(good, "48.5e9", "0")).find("between_nodes.bandwidth"),
             std::string::npos);
+  EXPECT_NE(error(replaced(good, "370.8e9", "-1")).find("within_node.bandwidth"),
+            std::string::npos);
+  EXPECT_NE(error(replaced(good, "latency: 14e-6", "latency: -1e-6")).find("between_nodes.latency"),
+            std::string::npos);
+  EXPECT_NE(error(replaced(good, "bytes: 85.0e9", "bytes: many")).find("memory.bytes"),
+            std::string::npos);
+  EXPECT_NE(error("").find("memory.bytes is missing"), std::string::npos);
   EXPECT_NE(error(replaced(good, "gemm: 0.80", "gemm: 1.2")).find("attainable.gemm"),
             std::string::npos);
   EXPECT_NE(error(replaced(good, "kind: cuda", "kind: rocm")).find("kind is rocm"),

@@ -38,10 +38,6 @@ TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
             "'evaluate.every_steps' or 'log.every_steps'?");
 }
 
-TEST(InputErrors, NoHintAtAKeyThatIsRefusedItself) {
-  EXPECT_EQ(error(data, {"sharding.ofload=all"}), "command line: unknown key 'sharding.ofload'");
-}
-
 TEST(InputErrors, DuplicateKeys) {
   EXPECT_EQ(error(data + "train: {steps: 3}\ntrain: {steps: 4}\n"),
             "f.yaml:3: duplicate key 'train'; it is already at f.yaml:2");
@@ -146,14 +142,6 @@ TEST(InputErrors, SourcesOfData) {
   EXPECT_NE(error(data, {"data.format=random", "evaluate.every_steps=1"})
                 .find("random tokens have no end; say how many batches"),
             std::string::npos);
-}
-
-TEST(InputErrors, WhatIsNotThereYet) {
-  for (const std::string key : {"sharding.offload"}) {
-    const std::string text = error(data, {key + "=x"});
-    EXPECT_EQ(text.find("command line: " + key + ": "), 0U) << text;
-    EXPECT_NE(text.find("not implemented; "), std::string::npos) << text;
-  }
 }
 
 TEST(InputErrors, WhatDoesNotFitTogether) {

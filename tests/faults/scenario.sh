@@ -211,6 +211,18 @@ kill_rank() {
   code=$? seconds=$((SECONDS - begin))
   ((seconds <= 10)) || bad "the job took $seconds s to end"
   expect_end 137
+  # Nobody was left to say so but the records of the ranks.
+  launch 4 train $tiny train.steps=2
+  [[ $code == 0 ]] || bad "exit code $code instead of 0"
+  grep -q "by its flight records: rank $1 on $(hostname) was killed while training step [0-9]" err || bad "the next start does not name rank $1"
+  expect_failure killed "$1"
+  [[ ! -e runs/tiny/flight && -e runs/tiny/flight.1/rank-00003 ]] || bad "the records are not put aside"
+}
+# expect_failure KIND RANK: failure.json says so.
+expect_failure() {
+  for part in "\"kind\": \"$1\"" "\"rank\": $2," "\"host\": \"$(hostname)\"" '"phase": "training"' '"waiting": ['; do
+    grep -qF "$part" runs/tiny/failure.json || bad "failure.json does not say $part: $(cat runs/tiny/failure.json)"
+  done
 }
 killed_rank_0() { kill_rank 0; }
 killed_rank_2() { kill_rank 2; }
@@ -408,6 +420,8 @@ frozen_rank() {
   expect_line "rank 2 on $(hostname)" "no heartbeat" "training step"
   expect_end 75
   expect_state stopped 75 "rank 2 on $(hostname)"
+  expect_failure lost 2
+  [[ -s runs/tiny/flight/rank-00000 ]] || bad "rank 0 has left no flight record"
 }
 
 if [[ $(type -t "$2") != function ]]; then echo "scenario.sh: no scenario named $2" >&2; exit 2; fi

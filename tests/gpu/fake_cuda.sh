@@ -59,12 +59,18 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
   ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
   close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
+for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
+  IFS=/ read -r strategy ranks offload <<<"$case"
+  ran "offload-$offload-$ranks" "$ranks" --device cuda "sharding.strategy=$strategy" "sharding.offload=$offload" \
+    checkpoint.every_steps=2 checkpoint.async=true
+  close "$strategy, $ranks ranks, sharding.offload=$offload" 4 "offload-$offload-$ranks" cpu 1e-5
+done
 
 even=(model.vocab_size=260 model.num_attention_heads=8) # which 4 ranks can divide; they share 2 kv heads
 ran even 1 --device cpu "${even[@]}"
 for case in whole/2 hidden/2 sequence/4; do
   ran "tensor-${case%/*}" 4 --device cuda "${even[@]}" "mesh.axes.tensor=${case#*/}" "tensor.residual=${case%/*}" \
-    mesh.allow_tensor_across_nodes=true memory.activation_checkpointing=full
+    sharding.offload=$([[ $case == sequence/4 ]] && echo all || echo none) mesh.allow_tensor_across_nodes=true memory.activation_checkpointing=full
   close "tensor ${case#*/}, ${case%/*}, 4 ranks" 4 "tensor-${case%/*}" even 1e-5
 done
 

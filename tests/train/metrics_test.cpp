@@ -60,6 +60,8 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .peak = 223456789012,
                     .predicted_valley = 123456789013,
                     .predicted_peak = 223456789013,
+                    .on_host = 12345678,
+                    .predicted_on_host = 12345679,
                     .traffic = {{"replicate", 5}, {"shard", 6}},
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .seconds_compute = 0.5,
@@ -78,7 +80,9 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012},
                                             {"peak", 223456789012},
                                             {"predicted_valley", 123456789013},
-                                            {"predicted_peak", 223456789013}}));
+                                            {"predicted_peak", 223456789013},
+                                            {"host", 12345678},
+                                            {"predicted_host", 12345679}}));
   EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
   EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
   EXPECT_EQ(j.at("seconds_compute"), 0.5);

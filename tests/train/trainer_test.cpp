@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <thread>
 
 #include "comm/in_collective.hpp"
@@ -83,14 +84,25 @@ TEST(Trainer, AStepsRecordIsTheSameOnEveryRank) {
   }
 }
 
-TEST(Trainer, AStepTakesTwoCollectivesOfHostValues) {
+/// How many collectives of host values a step takes.
+std::int64_t collectives_of_a_step(bool contract) {
   const test::TemporaryFolder folder;
-  SmallTrainer trainer(inputs_in(folder));
+  auto inputs = inputs_in(folder);
+  inputs.debug.contract = contract;
+  SmallTrainer trainer(inputs);
   trainer->train_step();
   const auto entered = [] { return comm::collectives_entered(world().members()->id); };
   const auto before = entered();
   trainer->train_step();
-  EXPECT_EQ(entered() - before, 2);
+  return entered() - before;
+}
+
+TEST(Trainer, AStepTakesTwoCollectivesOfHostValues) {
+  unsetenv("LLAMESH_DEBUG_CONTRACT");
+  EXPECT_EQ(collectives_of_a_step(false), 2);
+  EXPECT_EQ(collectives_of_a_step(true), 3);
+  setenv("LLAMESH_DEBUG_CONTRACT", "1", 1);  // as mpirun.sh does
+  EXPECT_EQ(collectives_of_a_step(false), 3);
 }
 
 double exposed_of(const StepRecord& record) {

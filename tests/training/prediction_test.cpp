@@ -23,6 +23,7 @@ device::Hardware this_machine() {
   device::Hardware hardware;
   hardware.kind = device::Kind::cpu;
   hardware.memory_bandwidth = hardware.peak_bf16 = hardware.peak_fp32 = 1e9;
+  hardware.host_bandwidth = hardware.host_link = 1e9;
   hardware.gemm_share = hardware.attention_forward_share = hardware.attention_backward_share = 1;
   hardware.within_node = hardware.between_nodes = {.bandwidth = 1e9, .latency = 1e-6};
   return hardware;
@@ -64,6 +65,7 @@ void expect_as_planned(const train::Inputs& in) {
   const auto setup = train::make_setup(world(), in);
   auto& meter = device::MemoryMeter::instance();
   auto before = meter.by_use();
+  const auto on_host_before = device::MemoryMeter::host().in_use();
   const auto earlier_scratch =
       std::exchange(before[static_cast<std::size_t>(MemoryUse::scratch)], 0);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
@@ -88,6 +90,7 @@ void expect_as_planned(const train::Inputs& in) {
     expect_within_3_percent(planned.valley, sum(valley), "valley");
     expect_within_3_percent(planned.peak, sum(at_peak), "peak");
   }
+  EXPECT_EQ(planned.on_host, record.on_host - on_host_before);
   EXPECT_EQ(planned.traffic, record.traffic);
   EXPECT_EQ(planned.traffic_between_nodes, record.traffic_between_nodes);
 }
@@ -162,6 +165,37 @@ INSTANTIATE_TEST_SUITE_P(Prediction, Gathers,
                          testing::Combine(testing::Values(Reshard::no, Reshard{2}),
                                           testing::Values(0, 3),
                                           testing::Values(DType::f32, DType::bf16)));
+
+using sharding::Offload;
+using OffloadCase = std::tuple<Strategy, Offload, Wrap, DType>;
+class Offloading : public testing::TestWithParam<OffloadCase> {};
+
+TEST_P(Offloading, TakesWhatIsPlanned) {
+  const auto [strategy, offload, wrap, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = inputs_of(folder);
+  in.sharding.strategy = strategy;
+  in.sharding.offload = offload;
+  in.sharding.wrap = {.wrap = wrap, .min_numel = 50'000};
+  in.precision.parameters = dtype;
+  in.mesh.ranks_per_node = world().size() / 2;
+  if (wrap == Wrap::size) {
+    in.mesh.ranks_per_node = 0;
+    in.mesh.tensor = 2;
+    in.memory.activation_checkpointing = ActivationCheckpointing::full;
+  }
+  in.memory.activation_offload = dtype == DType::bf16;
+  in.model.num_hidden_layers = 5;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Prediction, Offloading,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard),
+                     testing::Values(Offload::optimizer, Offload::all),
+                     testing::Values(Wrap::layer, Wrap::size),
+                     testing::Values(DType::f32, DType::bf16)));
 
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;

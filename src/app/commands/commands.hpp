@@ -36,10 +36,12 @@ struct PlanArguments {
   std::string hardware = "h100";  ///< a built-in name, or a file
   double storage_rate = 10e9;     ///< bytes/s at which a checkpoint is written
   bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
+  bool dry_run = false;           ///< of all ranks, to see that they agree
   Output output = Output::text;
 };
 /// `llamesh plan`: memory, traffic and time of a step of a launch, before there is one. No MPI, GPU
-/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory.
+/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory; throws where
+/// ranks of a dry run disagree.
 int plan(const PlanArguments& arguments);
 
 struct ConvertArguments {

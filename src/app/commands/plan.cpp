@@ -24,9 +24,10 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"hardware", planned.hardware.name},
        {"device_bytes", planned.limit()},
        {"fits", planned.fits()},
+       {"fullest_rank", step.rank},
        {"valley_bytes", step.valley},
        {"peak_bytes", step.peak},
-       {"host_bytes", step.host_bytes},
+       {"host_bytes", step.on_host},
        {"alive_at_peak", by_use(step.at_peak)},
        {"traffic", step.traffic},
        {"traffic_between_nodes", step.traffic_between_nodes},
@@ -38,20 +39,9 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"exposed_seconds", step.exposed_seconds}});
 }
 
-void print_heading(const PlannedLaunch& planned) {
-  const auto& setup = planned.setup;
-  const auto& in = setup.inputs;
-  fmt::print("{}: {:.2f} B parameters in {}, {} ranks on {} nodes, {}\n", in.run.name,
-             static_cast<double>(setup.table->numel()) / 1e9, name_of(in.precision.parameters),
-             setup.mesh.ranks(), setup.topology.nodes, planned.hardware.name);
-  fmt::print("mesh {}, {}, {} micro-batches of {} x {} tokens a rank\n\n",
-             comm::to_string(setup.mesh), sharding::name_of(in.sharding.strategy),
-             setup.micro_batches, in.train.micro_batch, in.data.sequence_length);
-}
-
 void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
-  fmt::print("memory a rank, GiB\n");
+  fmt::print("memory of rank {}, which takes most, GiB\n", step.rank);
   fmt::print("  {:<24}{:>10.2f}\n", "valley (after a step)", gibibytes(step.valley));
   fmt::print("  {:<24}{:>10.2f}  of {:.2f}: {}\n", "peak", gibibytes(step.peak),
              gibibytes(planned.limit()), planned.fits() ? "fits" : "does not fit");
@@ -59,10 +49,13 @@ void print_memory(const PlannedLaunch& planned) {
     if (step.at_peak[use] != 0)
       fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
                  gibibytes(step.at_peak[use]));
+  if (planned.setup.inputs.sharding.offload != sharding::Offload::none)
+    fmt::print("  {:<24}{:>10.2f}  of {:.2f}\n", "host", gibibytes(step.on_host),
+               gibibytes(planned.hardware.host_memory_bytes));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
-  print_heading(planned);
+  fmt::print("{}\n", describe(planned.setup, planned.hardware));
   print_memory(planned);
   const auto& step = planned.step;
   fmt::print("\nsent by a rank in a step, GiB\n  {:<24}{:>10}{:>16}\n", "axis", "",
@@ -84,6 +77,7 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
 
 int plan(const PlanArguments& arguments) {
   if (arguments.sweep) return plan_sweep(arguments);
+  if (arguments.dry_run) return plan_dry_run(arguments);
   const LaunchPlanner planner(arguments);
   const auto planned = planner.plan(config::load_inputs(arguments.inputs, arguments.overrides));
   if (arguments.output == Output::json)

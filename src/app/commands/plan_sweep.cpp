@@ -16,20 +16,21 @@ constexpr std::size_t most_rows = 20;
 
 /// What of a planned launch the table shows.
 struct Row {
-  std::string strategy, mesh, checkpointing;
+  std::string strategy, mesh, checkpointing, offload;
   std::int64_t micro_batch;
   train::StepPlan step;
   bool fits;
 };
 
-std::string name_of(model::ActivationCheckpointing checkpointing) {
-  for (const auto& [name, value] : config::names(model::ActivationCheckpointing{}).words)
-    if (value == checkpointing) return std::string(name);
+template <class E>
+std::string name_of(E of) {
+  for (const auto& [name, value] : config::names(E{}).words)
+    if (value == of) return std::string(name);
   return "";
 }
 
-/// Goes through the meshes, strategies, checkpointings and micro-batches of a launch. What the
-/// command line sets stays as it is.
+/// Goes through the meshes, strategies, checkpointings and micro-batches of a launch, and through
+/// ways to offload where nothing fits without. What the command line sets stays as it is.
 class Sweep {
  public:
   explicit Sweep(const PlanArguments& asked)
@@ -38,6 +39,21 @@ class Sweep {
         inputs_(config::load_inputs(asked.inputs, asked.overrides)) {}
 
   std::vector<Row> rows() {
+    using enum sharding::Offload;
+    for (const auto offload :
+         values("sharding.offload", inputs_.sharding.offload,
+                {sharding::Offload::none, optimizer, sharding::Offload::all})) {
+      inputs_.sharding.offload = offload;
+      add_launches();
+      if (std::ranges::any_of(rows_, &Row::fits)) break;
+    }
+    return std::move(rows_);
+  }
+  /// The first user error of those that refused a launch.
+  const std::optional<std::string>& refusal() const { return refusal_; }
+
+ private:
+  void add_launches() {
     using enum sharding::Strategy;
     using enum model::ActivationCheckpointing;
     for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
@@ -53,12 +69,8 @@ class Sweep {
           in.memory.activation_checkpointing = checkpointing;
           add_micro_batches(in);
         }
-    return std::move(rows_);
   }
-  /// The first user error of those that refused a launch.
-  const std::optional<std::string>& refusal() const { return refusal_; }
 
- private:
   template <class T>
   std::vector<T> values(const std::string& key, T given, std::vector<T> all) const {
     const bool is_set = std::ranges::any_of(
@@ -80,7 +92,8 @@ class Sweep {
         };
         if (std::ranges::none_of(rows_, is_known))
           rows_.push_back({std::string(sharding::name_of(in.sharding.strategy)), mesh,
-                           name_of(in.memory.activation_checkpointing), micro_batch, planned.step,
+                           name_of(in.memory.activation_checkpointing),
+                           name_of(in.sharding.offload), micro_batch, planned.step,
                            planned.fits()});
         if (!planned.fits()) return;
       } catch (const Error& error) {
@@ -103,9 +116,11 @@ void print_as_json(const std::vector<Row>& rows) {
     all.push_back({{"strategy", row.strategy},
                    {"mesh", row.mesh},
                    {"activation_checkpointing", row.checkpointing},
+                   {"offload", row.offload},
                    {"micro_batch", row.micro_batch},
                    {"valley_bytes", row.step.valley},
                    {"peak_bytes", row.step.peak},
+                   {"host_bytes", row.step.on_host},
                    {"step_seconds", row.step.seconds},
                    {"exposed_seconds", row.step.exposed_seconds},
                    {"tokens_per_second", row.step.tokens_per_second},
@@ -114,13 +129,14 @@ void print_as_json(const std::vector<Row>& rows) {
 }
 
 void print_as_table(const std::vector<Row>& rows) {
-  fmt::print("{:<19}{:<38}{:<15}{:>6}{:>10}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
-             "checkpointing", "micro", "peak GiB", "step s", "exposed", "tokens/s", "MFU %");
+  fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>10}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
+             "checkpointing", "offload", "micro", "peak GiB", "step s", "exposed", "tokens/s",
+             "MFU %");
   for (const auto& row : rows)
-    fmt::print("{:<19}{:<38}{:<15}{:>6}{:>10.2f}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
-               row.strategy, row.mesh, row.checkpointing, row.micro_batch, gibibytes(row.step.peak),
-               row.step.seconds, row.step.exposed_seconds, row.step.tokens_per_second,
-               100 * row.step.mfu);
+    fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>10.2f}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+               row.strategy, row.mesh, row.checkpointing, row.offload, row.micro_batch,
+               gibibytes(row.step.peak), row.step.seconds, row.step.exposed_seconds,
+               row.step.tokens_per_second, 100 * row.step.mfu);
 }
 
 [[noreturn]] void fail_for_all(const PlanArguments& asked, const std::vector<Row>& rows,
@@ -130,10 +146,11 @@ void print_as_table(const std::vector<Row>& rows) {
       *std::ranges::min_element(rows, {}, [](const Row& row) { return row.step.peak; });
   fail(ExitCode::bad_input,
        "nothing fits into {} on {} ranks: the least is {:.1f} GiB at the peak ({}, {}, "
-       "checkpointing {}, micro-batch {}: {}); use more ranks, a shorter data.sequence_length or a "
+       "checkpointing {}, offload {}, micro-batch {}: {}); use more ranks, a shorter "
+       "data.sequence_length or a "
        "smaller model",
        asked.hardware, asked.ranks, gibibytes(least.step.peak), least.strategy, least.mesh,
-       least.checkpointing, least.micro_batch, train::describe(least.step.at_peak));
+       least.checkpointing, least.offload, least.micro_batch, train::describe(least.step.at_peak));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ void NcclCollectives::call(const char* name, const Call& call) {
 
 device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  return submit("all-gather", after, all_gather_bytes(whole, size()), [&] {
+  return submit("all-gather", whole, after, all_gather_bytes(whole, size()), [&] {
     const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
     nccl::convert(native(stream()), own, mine);
     call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
@@ -86,7 +86,7 @@ device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Eve
 device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit("reduce-scatter", after, reduce_scatter_bytes(parts, size()), [&] {
+  return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()), [&] {
     // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels want, and
     // there is no scratch.
     const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
@@ -103,7 +103,7 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
 
 device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit("all-reduce", after, all_reduce_bytes(data, size()), [&] {
+  return submit("all-reduce", data, after, all_reduce_bytes(data, size()), [&] {
     call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
                            cuda);
@@ -113,7 +113,7 @@ device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
 
 device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit("broadcast", after, broadcast_bytes(*this, data, root), [&] {
+  return submit("broadcast", data, after, broadcast_bytes(*this, data, root), [&] {
     call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), root, comm,
                            cuda);

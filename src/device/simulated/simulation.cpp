@@ -29,7 +29,9 @@ struct Simulation::Moment final : Event::State {
 /// A stream as a clock: when the work in it is done.
 class Simulation::Queue final : public Stream::Queue {
  public:
-  explicit Queue(Simulation& simulation) : simulation_(simulation) {}
+  /// `is_host`: the host spends the time of its work, and waits for nothing else meanwhile.
+  Queue(Simulation& simulation, bool is_compute, bool is_host)
+      : simulation_(simulation), is_compute_(is_compute), is_host_(is_host) {}
 
   Kind kind() const override { return Kind::simulated; }
   void run(std::function<void()> work) override { work(); }
@@ -37,8 +39,9 @@ class Simulation::Queue final : public Stream::Queue {
     const auto* moment = dynamic_cast<const Moment*>(state_of(event));
     expects(moment != nullptr, "a simulated stream waits for an event of another device");
     const double start = std::max(now_, simulation_.host_);
-    if (this == simulation_.compute_queue_)
-      simulation_.exposed_ += std::max(0.0, moment->time - start);
+    // The host may as well wait for what is computed meanwhile.
+    if (is_compute_ || is_host_)
+      simulation_.exposed_ += std::max(0.0, moment->time - std::max(start, simulation_.computed()));
     set(std::max(start, moment->time));
   }
   std::shared_ptr<Event::State> record() override {
@@ -49,23 +52,24 @@ class Simulation::Queue final : public Stream::Queue {
   double now() const { return now_; }
 
  private:
-  /// A CPU computes on the thread that enqueues the work.
   void set(double time) {
     now_ = time;
-    if (this == simulation_.compute_queue_ && simulation_.hardware_.kind == Kind::cpu)
-      simulation_.host_ = std::max(simulation_.host_, time);
+    if (is_host_) simulation_.host_ = std::max(simulation_.host_, time);
   }
 
   Simulation& simulation_;
+  bool is_compute_, is_host_;
   double now_ = 0;
 };
 
 Simulation::Simulation(Hardware hardware) : hardware_(std::move(hardware)) {
   expects(active_simulation == nullptr, "a simulation within another one");
   active_simulation = this;
-  auto queue = std::make_unique<Queue>(*this);
-  compute_queue_ = queue.get();
-  compute_ = std::make_unique<Stream>(std::move(queue));
+  // A CPU computes on the thread that enqueues the work.
+  const bool on_cpu = hardware_.kind == Kind::cpu;
+  compute_ = std::make_unique<Stream>(std::make_unique<Queue>(*this, /*is_compute=*/true, on_cpu));
+  host_work_ = std::make_unique<Stream>(
+      std::make_unique<Queue>(*this, /*is_compute=*/false, /*is_host=*/true));
 }
 
 Simulation::~Simulation() {
@@ -81,8 +85,16 @@ Simulation& Simulation::current() {
   return *active_simulation;
 }
 
+double Simulation::computed() const {
+  return dynamic_cast<const Queue*>(compute_->queue())->now();
+}
+
 double Simulation::now() const {
-  return std::max(host_, compute_queue_->now());
+  return std::max(host_, computed());
+}
+
+double Simulation::memory_bandwidth(const Stream& stream) const {
+  return &stream == host_work_.get() ? hardware_.host_bandwidth : hardware_.memory_bandwidth;
 }
 
 void Simulation::run(Stream& stream, double seconds) {
@@ -100,7 +112,7 @@ void Simulation::keep_scratch(const char* of, std::int64_t bytes) {
 }
 
 std::unique_ptr<Stream::Queue> Simulation::make_queue() {
-  return std::make_unique<Queue>(*this);
+  return std::make_unique<Queue>(*this, /*is_compute=*/false, /*is_host=*/false);
 }
 
 std::unique_ptr<Stream::Queue> make_simulated_queue() {
@@ -110,8 +122,14 @@ std::unique_ptr<Stream::Queue> make_simulated_queue() {
 void simulate_copy(Stream& stream, std::size_t bytes) {
   auto& simulation = Simulation::current();
   const auto& hardware = simulation.hardware();
-  simulation.run(stream,
-                 hardware.launch_seconds + static_cast<double>(bytes) / hardware.memory_bandwidth);
+  simulation.run(stream, hardware.launch_seconds +
+                             static_cast<double>(bytes) / simulation.memory_bandwidth(stream));
+}
+
+void simulate_host_copy(Stream& stream, std::size_t bytes) {
+  auto& simulation = Simulation::current();
+  const auto& hardware = simulation.hardware();
+  simulation.run(stream, hardware.launch_seconds + static_cast<double>(bytes) / hardware.host_link);
 }
 
 std::shared_ptr<void> reserve_addresses(std::int64_t bytes) {

@@ -36,10 +36,15 @@ class Simulation {
   /// Counts the pinned memory of the host.
   MemoryMeter& host_meter() { return host_meter_; }
   Stream& compute_stream() { return *compute_; }
+  /// Its work takes the host's time.
+  Stream& host_stream() { return *host_work_; }
+  /// Bytes/s of the memory that the stream's kernels use.
+  double memory_bandwidth(const Stream& stream) const;
 
   /// Seconds since the start at which the host and the work in the compute stream arrive.
   double now() const;
-  /// Seconds that the compute stream has waited for events of other streams.
+  /// Seconds that the compute stream, or the host beyond it, has waited for events of other
+  /// streams.
   double exposed_seconds() const { return exposed_; }
 
   /// Puts work of so many seconds into a simulated stream.
@@ -53,6 +58,7 @@ class Simulation {
   class Queue;
   struct Moment;
   std::unique_ptr<Stream::Queue> make_queue();
+  double computed() const;  ///< when the work in the compute stream is done
   friend std::unique_ptr<Stream::Queue> make_simulated_queue();
 
   Hardware hardware_;
@@ -60,8 +66,7 @@ class Simulation {
   std::map<std::string_view, Buffer> scratch_;
   double host_ = 0;  ///< the host's clock
   double exposed_ = 0;
-  Queue* compute_queue_ = nullptr;
-  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<Stream> compute_, host_work_;
 };
 
 /// A stream's queue of the current simulation.
@@ -69,6 +74,9 @@ std::unique_ptr<Stream::Queue> make_simulated_queue();
 
 /// A copy or a fill that reads and writes so many bytes of the device's memory.
 void simulate_copy(Stream& stream, std::size_t bytes);
+
+/// A copy of so many bytes between the memory of the host and that of the device.
+void simulate_host_copy(Stream& stream, std::size_t bytes);
 
 /// Addresses that belong to nobody else, without memory: reading or writing them is a crash.
 std::shared_ptr<void> reserve_addresses(std::int64_t bytes);

@@ -19,9 +19,10 @@ double bytes_of(const std::same_as<Tensor> auto&... tensors) {
 
 /// Work of `flops` at `rate` FLOP/s, and of so many bytes of memory.
 inline void work(device::Stream& stream, double flops, double rate, double bytes) {
+  auto& simulation = device::Simulation::current();
   const double seconds =
-      std::max(flops == 0 ? 0 : flops / rate, bytes / hardware().memory_bandwidth);
-  device::Simulation::current().run(stream, hardware().launch_seconds + seconds);
+      std::max(flops == 0 ? 0 : flops / rate, bytes / simulation.memory_bandwidth(stream));
+  simulation.run(stream, hardware().launch_seconds + seconds);
 }
 
 /// Counts what a kernel of the CPU's backend keeps.

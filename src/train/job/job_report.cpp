@@ -7,6 +7,7 @@
 
 #include "core/log.hpp"
 #include "device/device.hpp"
+#include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 
 namespace llamesh::train {
@@ -46,6 +47,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     if (world_.rank() != 0) return;
     const auto before = read_run_state(folder_);
     warn_of_sudden_end(before);
+    put_records_aside(folder_);
     state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
     state_.steps = setup_.inputs.train.steps;
     write_run_state(folder_, state_);
@@ -69,6 +71,10 @@ void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const 
       "runs; the last step that it did is {}, its newest checkpoint is of step {}",
       before->job.empty() ? "" : " (job " + before->job + ")", before->time,
       std::max({last, before->step, std::int64_t{0}}), before->step);
+  if (const auto failure = read_failure(folder_)) {
+    spdlog::warn("by its flight records: {}", failure->detail);
+    write_failure(folder_, *failure);
+  }
 }
 
 /// By the measurements of the previous start.

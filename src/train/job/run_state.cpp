@@ -30,12 +30,6 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
-/// Ranks that cannot reach each other may all report; the first verdict is the most accurate.
-bool just_written(const std::filesystem::path& run_folder) {
-  const auto written = std::filesystem::last_write_time(state_file(run_folder));
-  return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
-}
-
 }  // namespace
 
 std::filesystem::path state_file(const std::filesystem::path& run_folder) {
@@ -102,28 +96,6 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder) 
 
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state) {
   write_durably(state_file(run_folder), to_text(state));
-}
-
-void record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const std::string& reason) noexcept {
-  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
-}
-
-void record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Verdict& verdict) noexcept {
-  try {
-    auto state = read_run_state(run_folder).value_or(RunState{});
-    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder)) return;
-    state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
-    state.exit_code = code;
-    state.reason = verdict.line;
-    state.doing = verdict.doing;
-    state.culprit_ranks = verdict.ranks;
-    state.culprit_hosts = verdict.hosts;
-    write_run_state(run_folder, state);
-  } catch (const std::exception&) {
-    return;
-  }
 }
 
 RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {

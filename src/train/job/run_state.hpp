@@ -57,8 +57,9 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 /// Replaces the file atomically (a new file, renamed). An I/O failure throws (exit 74).
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
-/// Records a failed start: the existing state with these changes, `stopped` where the code asks for
-/// another start. Any rank; an I/O failure is ignored, since a worse error is being reported.
+/// Records a failed start, in state.json and failure.json: the existing state with these changes,
+/// `stopped` where the code asks for another start. Any rank; an I/O failure is ignored, since a
+/// worse error is being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
 /// The same for ranks that hang or are lost; where several ranks report, the first verdict is kept.

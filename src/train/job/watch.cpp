@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"
+#include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
 
@@ -59,18 +60,22 @@ void comment_job(const std::string& text) {
 
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
   return [run_folder](const comm::Verdict& verdict) {
-    comm::end_process_soon(ExitCode::stopped_early);
+    // Ranks that are asked for different collectives would be again.
+    const auto code = verdict.kind == "order" ? ExitCode::internal_error : ExitCode::stopped_early;
+    comm::end_process_soon(code);
     if (verdict.line.empty()) {
+      FlightFiles::dump();
       std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
     } else {
       print_error(verdict.line + "; the job is ended");
       if (!run_folder.empty()) {
         write_to_log(run_folder, verdict.line + "; the job is ended");
-        record_failure(run_folder, ExitCode::stopped_early, verdict);
+        record_failure(run_folder, code, verdict);
+        FlightFiles::dump();
       }
       comment_job(verdict.line);
     }
-    comm::abort_job(ExitCode::stopped_early);
+    comm::abort_job(code);
   };
 }
 

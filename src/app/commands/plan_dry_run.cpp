@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include "app/json_output.hpp"
+#include "app/planned_launch.hpp"
+#include "config/inputs.hpp"
+#include "train/dry_run/dry_run.hpp"
+
+namespace llamesh::app {
+namespace {
+
+void print_as_json(const PlanArguments& asked, const train::Setup& setup,
+                   const train::DryRun& seen) {
+  Json groups = Json::array();
+  for (const auto& of : seen.groups)
+    groups.push_back({{"axis", of.axis},
+                      {"size", of.size},
+                      {"groups", of.count},
+                      {"collectives", of.collectives}});
+  print_json({{"inputs", asked.inputs},
+              {"ranks", asked.ranks},
+              {"mesh", comm::to_string(setup.mesh)},
+              {"simulated_ranks", seen.simulated},
+              {"groups", groups},
+              {"tensors", setup.table->parameters.size()},
+              {"elements", setup.table->numel()},
+              {"checkpoint_elements", seen.checkpoint.elements},
+              {"hyperslabs", seen.checkpoint.hyperslabs}});
+}
+
+void print_as_table(const train::Setup& setup, const device::Hardware& hardware,
+                    const train::DryRun& seen) {
+  fmt::print("{}\n", describe(setup, hardware));
+  fmt::print("{} of {} ranks taken through a step; each of the others is like one of them\n",
+             seen.simulated, setup.mesh.ranks());
+  fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", "axis", "ranks", "groups", "collectives of a step");
+  for (const auto& of : seen.groups)
+    fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", of.axis, of.size, of.count, of.collectives);
+  fmt::print(
+      "members of a group call the same collectives in one order: kind, dtype, size, unit; no "
+      "groups wait for each other\n");
+  fmt::print("{} elements of {} parameters: each is owned once in every replica\n",
+             setup.table->numel(), setup.table->parameters.size());
+  fmt::print("{} elements of a checkpoint in {} hyperslabs: each is written once\n",
+             seen.checkpoint.elements, seen.checkpoint.hyperslabs);
+}
+
+}  // namespace
+
+int plan_dry_run(const PlanArguments& asked) {
+  const LaunchPlanner planner(asked);
+  const auto setup = planner.setup(config::load_inputs(asked.inputs, asked.overrides));
+  const auto seen = train::dry_run(setup, planner.hardware(), train::rank_classes(setup));
+  if (asked.output == Output::json)
+    print_as_json(asked, setup, seen);
+  else
+    print_as_table(setup, planner.hardware(), seen);
+  return 0;
+}
+
+}  // namespace llamesh::app

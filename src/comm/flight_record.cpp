@@ -1,0 +1,144 @@
+#include "comm/flight_record.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include "core/stop_signals.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+std::int64_t now() {
+  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+template <std::size_t n>
+void set_text(std::array<char, n>& field, std::string_view text) {
+  const auto length = text.copy(field.data(), n - 1);
+  std::fill(field.begin() + static_cast<std::ptrdiff_t>(length), field.end(), '\0');
+}
+
+/// A new file of the image's size with room on its file system, mapped; null where there is none.
+FlightImage* map_new_file(const std::filesystem::path& file) {
+  constexpr auto bytes = static_cast<off_t>(sizeof(FlightImage));
+  ::unlink(file.c_str());
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return nullptr;
+  void* mapped = MAP_FAILED;
+  // The room first: a write to a page without any would end the process.
+  if (::posix_fallocate(fd, 0, bytes) == 0)
+    mapped = ::mmap(nullptr, sizeof(FlightImage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ::close(fd);
+  if (mapped != MAP_FAILED) return static_cast<FlightImage*>(mapped);
+  ::unlink(file.c_str());
+  return nullptr;
+}
+
+}  // namespace
+
+struct FlightRecorder::State {
+  CollectiveRecord* find(std::int64_t ticket) {
+    auto& record = image->records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+    return record.ticket == ticket ? &record : nullptr;  // later ones may have taken its place
+  }
+
+  std::mutex mutex;
+  FlightImage own;
+  FlightImage* image = &own;
+  std::int64_t tickets = 0;
+};
+
+FlightRecorder::FlightRecorder() : state_(std::make_unique<State>()) {}
+
+FlightRecorder& FlightRecorder::instance() {
+  // Never destroyed: threads record until the process ends.
+  static auto* const of_this_process = new FlightRecorder();
+  return *of_this_process;
+}
+
+std::int64_t FlightRecorder::asked(const Members& members, const char* kind, const char* subject,
+                                   std::string_view dtype, std::int64_t bytes) {
+  const auto at = now();
+  const std::lock_guard lock(state_->mutex);
+  const auto ticket = ++state_->tickets;
+  auto& record =
+      state_->image->records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+  record.ticket = ticket;
+  record.group = members.id;
+  record.number = 0;
+  record.bytes = bytes;
+  record.asked = at;
+  record.started = record.finished = 0;
+  set_text(record.axis, members.name);
+  set_text(record.kind, kind);
+  set_text(record.subject, subject);
+  set_text(record.dtype, dtype);
+  return ticket;
+}
+
+void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
+  const auto at = now();
+  const std::lock_guard lock(state_->mutex);
+  auto* const record = state_->find(ticket);
+  if (record == nullptr) return;
+  record->number = number;
+  record->started = at;
+}
+
+void FlightRecorder::finished(std::int64_t ticket) {
+  const auto at = now();
+  const std::lock_guard lock(state_->mutex);
+  if (auto* const record = state_->find(ticket); record != nullptr) record->finished = at;
+}
+
+void FlightRecorder::set_activity(std::int32_t activity, std::int64_t step) {
+  const std::lock_guard lock(state_->mutex);
+  state_->image->activity = activity;
+  state_->image->step = step;
+}
+
+FlightRecorder::Doing FlightRecorder::activity() const {
+  const std::lock_guard lock(state_->mutex);
+  return {state_->image->activity, state_->image->step};
+}
+
+void FlightRecorder::tick() {
+  const auto at = now();
+  const std::lock_guard lock(state_->mutex);
+  state_->image->alive_at = at;
+}
+
+bool FlightRecorder::keep_in(const std::filesystem::path& file, const Owner& owner) {
+  FlightImage* const mapped = map_new_file(file);
+  if (mapped == nullptr) return false;
+  release();
+  const auto at = now();
+  const std::lock_guard lock(state_->mutex);
+  FlightImage& image = state_->own;
+  image.job = owner.job;
+  image.rank = owner.rank;
+  image.world_size = owner.world_size;
+  image.alive_at = at;
+  set_text(image.host, owner.host);
+  set_text(image.next_host, owner.next_host);
+  *mapped = image;
+  state_->image = mapped;
+  record_stop_signals_in(&mapped->stop_signals);
+  return true;
+}
+
+void FlightRecorder::release() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->image == &state_->own) return;
+  record_stop_signals_in(nullptr);
+  state_->own = *state_->image;
+  ::munmap(std::exchange(state_->image, &state_->own), sizeof(FlightImage));
+}
+
+}  // namespace llamesh::comm

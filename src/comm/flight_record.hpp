@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+
+#include "comm/communicator.hpp"
+
+namespace llamesh::comm {
+
+/// A collective that this rank was asked for. Times are nanoseconds since 1970, 0: not yet.
+struct CollectiveRecord {
+  std::int64_t ticket = 0;  ///< in the order in which they were asked for, from 1; 0: no record
+  std::uint64_t group = 0;  ///< Members::id
+  std::int64_t number = 0;  ///< of this group's collectives, from 1; 0 until it has started
+  std::int64_t bytes = 0;   ///< that this rank sends; 0: a few, of the control plane
+  std::int64_t asked = 0;
+  std::int64_t started = 0;
+  std::int64_t finished = 0;
+  std::array<char, 24> axis{};     ///< "shard"
+  std::array<char, 16> kind{};     ///< "all-gather"
+  std::array<char, 56> subject{};  ///< "layers.3"
+  std::array<char, 8> dtype{};     ///< "fp32", or ""
+
+  bool is_open() const { return started != 0 && finished == 0; }
+};
+
+/// What a rank did last: a file's bytes, so that it can be read after the process was killed.
+struct FlightImage {
+  static constexpr std::size_t most_records = 1000;
+  static constexpr std::uint64_t known_layout = 0x31'54'48'47'49'4c'46'00;  // "FLIGHT1" and version
+
+  std::uint64_t layout = known_layout;
+  std::int64_t job = 0;       ///< when the start began, the same on all ranks
+  std::int64_t alive_at = 0;  ///< the watchdog's thread last ran
+  std::int64_t step = 0;
+  std::int32_t rank = 0;
+  std::int32_t world_size = 1;
+  std::int32_t activity = 0;       ///< Activity
+  std::uint32_t stop_signals = 0;  ///< received so far, bit n: signal n
+  std::array<char, 64> host{};
+  std::array<char, 64> next_host{};  ///< of the next rank, in case that its record is lost
+  std::array<CollectiveRecord, most_records> records{};  ///< by ticket modulo their number
+};
+static_assert(std::is_trivially_copyable_v<FlightImage>);
+
+/// The flight record of this process: what it is doing and its last 1,000 collectives. Until
+/// keep_in() it is in this process's memory alone. Its functions take a lock and allocate nothing,
+/// but for keep_in(). Any thread.
+class FlightRecorder {
+ public:
+  static FlightRecorder& instance();
+
+  /// Returns the ticket of a collective that is asked for now. Texts are cut to their room.
+  std::int64_t asked(const Members& members, const char* kind, const char* subject,
+                     std::string_view dtype = "", std::int64_t bytes = 0);
+  void started(std::int64_t ticket, std::int64_t number);
+  void finished(std::int64_t ticket);
+  struct Doing {
+    std::int32_t activity;  ///< Activity
+    std::int64_t step;
+  };
+  void set_activity(std::int32_t activity, std::int64_t step);
+  Doing activity() const;
+  /// The watchdog's thread runs.
+  void tick();
+
+  /// Who writes the record.
+  struct Owner {
+    int rank = 0;
+    int world_size = 1;
+    std::int64_t job = 0;
+    std::string_view host;
+    std::string_view next_host;
+  };
+  /// Moves the record into a new file of this path, in a memory file system: it survives the
+  /// process. False where that has no room or cannot be written.
+  bool keep_in(const std::filesystem::path& file, const Owner& owner);
+  /// The record is this process's own memory again; the file stays.
+  void release();
+
+  FlightRecorder(const FlightRecorder&) = delete;
+  FlightRecorder& operator=(const FlightRecorder&) = delete;
+
+ private:
+  FlightRecorder();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llamesh::comm

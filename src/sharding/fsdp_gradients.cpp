@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "device/async_copy.hpp"
+#include "device/device.hpp"
+#include "sharding/fsdp.hpp"
+
+// The gradients' way: unsharded from the backward pass, through the reductions, into the state.
+namespace llamesh::sharding {
+
+using model::index;
+
+/// Gives the unit a place for its unsharded gradients, padding zeroed.
+void Fsdp::open_gradients(std::size_t u) {
+  UnitState& unit = units_[u];
+  const auto& placed = layout_.units()[u];
+  if (accumulates_in_place(unit)) {
+    compute_.wait(unit.gradient_here);
+    unit.gradients = unit.gradient;
+    if (!micro_batch_.first) return;
+  } else {
+    const device::AllocatesFor use(device::MemoryUse::unsharded_gradients);
+    const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
+    compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
+    unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
+  }
+  unit.written.assign(unit.written.size(), false);
+  if (unit.gradients.data() == state_.gradients().shards[u].data()) return;  // padding stays zero
+  const Tensor padding = unit.gradients.slice(placed.numel, placed.padded_numel - placed.numel);
+  if (poison_) device::set_bytes(compute_, unit.gradients, device::nan_bytes);
+  device::set_bytes(compute_, padding, 0);
+}
+
+/// Of a state in host memory: gives the unit's gradient shard a place on the device, with what
+/// former micro-batches of the step have added up.
+void Fsdp::bring_gradient_shard(std::size_t u) {
+  UnitState& unit = units_[u];
+  if (!copies_ || unit.gradient) return;
+  const device::AllocatesFor use(device::MemoryUse::gradients);
+  const auto numel = layout_.units()[u].shard_numel;
+  const auto& slot = unit.group->gradient_shards.acquire(u, numel);
+  unit.gradient = slot.buffer.tensor(DType::f32, {numel});
+  unit.gradient_here = slot.free_after;
+  if (micro_batch_.first) return;
+  copies_->to_device.wait(slot.free_after);
+  copies_->to_device.wait(unit.reduced);  // in the former micro-batch, and stored
+  unit.gradient_here =
+      device::upload_async(copies_->to_device, unit.gradient, state_.gradients().shards[u].data());
+}
+
+/// Copies it to the host.
+device::Event Fsdp::store_gradient_shard(std::size_t u) {
+  UnitState& unit = units_[u];
+  copies_->to_host.wait(unit.reduced);
+  const auto stored =
+      device::download_async(copies_->to_host, state_.gradients().shards[u].data(), unit.gradient);
+  unit.group->gradient_shards.release(u, stored);
+  unit.gradient = {};
+  return stored;
+}
+
+model::GradientSlot Fsdp::gradient(model::ParameterId id) {
+  const auto u = layout_.place(id).unit;
+  UnitState& unit = units_[u];
+  expects(unit.entered > 0, "the gradient of {} is written outside of its module",
+          layout_.table()[id].name);
+  if (!unit.gradients) open_gradients(u);
+  auto written = unit.written[index_in_unit_[index(id)]];
+  const Accumulate how = written ? Accumulate::yes : Accumulate::no;
+  written = true;
+  return {view(id, unit.gradients), how};
+}
+
+void Fsdp::no_gradient(model::ParameterId id) {
+  const auto [tensor, how] = gradient(id);
+  if (how == Accumulate::no) device::set_bytes(compute_, tensor, 0);
+}
+
+/// Sends the unit's gradients on their way: over the shard axis now, over the replicas when the
+/// step's last micro-batch is in.
+void Fsdp::reduce(std::size_t u) {
+  UnitState& unit = units_[u];
+  expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
+          "{}: a parameter got no gradient", layout_.units()[u].name);
+  auto& shard = unit.group->shard;
+  auto& replicas = unit.group->replicas;
+  const char* name = layout_.units()[u].name.c_str();
+  unit.reduced = compute_.record();
+  if (!accumulates_in_place(unit)) {
+    shard.collectives->stream().wait(unit.gradient_here);
+    shard.collectives->set_subject(name);
+    unit.reduced = shard.collectives->reduce_scatter(
+        unit.gradient, unit.gradients, micro_batch_.first ? Accumulate::no : Accumulate::yes,
+        unit.reduced);
+    unit.group->gradient_slots.release(u, unit.reduced);
+  }
+  unit.gradients = {};
+  if (micro_batch_.last && replicas.size > 1) {
+    replicas.collectives->set_subject(name);
+    unit.reduced = replicas.collectives->all_reduce(unit.gradient, unit.reduced);
+  }
+  if (copies_) unit.reduced = store_gradient_shard(u);
+}
+
+void Fsdp::finish_gradients() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    // The optimizer is about to change the masters: what is still gathered, or kept of it, would be
+    // stale from then on.
+    expects(!units_[u].gathered && !units_[u].has_secondary && units_[u].entered == 0,
+            "{} is gathered at the end of a step", layout_.units()[u].name);
+    state_.stream().wait(units_[u].reduced);
+    units_[u].reduced = {};
+  }
+  partial_sums_.complete();
+}
+
+}  // namespace llamesh::sharding

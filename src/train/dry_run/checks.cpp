@@ -1,0 +1,277 @@
+#include "train/dry_run/checks.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "checkpoint/state.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::train {
+namespace {
+
+constexpr auto violated = ExitCode::internal_error;
+
+bool is_within(const Box& part, const Shape& array) {
+  if (part.shape.size() != array.size()) return false;
+  for (std::size_t d = 0; d < array.size(); ++d)
+    if (part.begin[d] < 0 || part.shape[d] < 0 || part.begin[d] > array[d] - part.shape[d])
+      return false;
+  return true;
+}
+
+void check_parts(std::string_view what, const Shape& array, const std::vector<Box>& parts) {
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!is_within(parts[i], array)) fail(violated, "part {} of {} is not within it", i, what);
+    for (std::size_t j = 0; j < i; ++j)
+      if (overlap(parts[i], parts[j])) fail(violated, "parts {} and {} of {} overlap", j, i, what);
+    sum += parts[i].numel();
+  }
+  if (sum != numel(array))
+    fail(violated, "the {} parts of {} have {} elements, of {}", parts.size(), what, sum,
+         numel(array));
+}
+
+}  // namespace
+
+void check_each_once(std::string_view what, std::string_view verb, const Shape& array,
+                     const std::vector<Box>& parts, std::vector<RankRange> ranges) {
+  check_parts(what, array, parts);
+  std::ranges::sort(ranges, {}, [](const RankRange& r) { return std::tie(r.part, r.begin); });
+  auto next = ranges.begin();
+  for (int part = 0; part < std::ssize(parts); ++part) {
+    const auto whole = parts[static_cast<std::size_t>(part)].numel();
+    std::int64_t at = 0;
+    int former = -1;  // who has the elements before `at`
+    for (; next != ranges.end() && next->part == part; ++next) {
+      if (next->begin > at) break;
+      if (next->begin < at)
+        fail(violated, "element {} of part {} of {} is {} by rank {} and by rank {}", next->begin,
+             part, what, verb, former, next->rank);
+      at = next->begin + next->count;
+      former = next->rank;
+    }
+    if (at > whole)
+      fail(violated, "rank {} has {} elements of part {} of {} {}, which has {}", former, at, part,
+           what, verb, whole);
+    if (at < whole)
+      fail(violated, "element {} of part {} of {} is {} by no rank", at, part, what, verb);
+  }
+  if (next != ranges.end())
+    fail(violated, "rank {} has a part {} of {} {}, which has {} parts", next->rank, next->part,
+         what, verb, parts.size());
+}
+
+void check_owned_once(const sharding::ShardLayout& layout) {
+  const auto& dims = layout.dims();
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    // By parameter and replica.
+    std::map<model::ParameterId, std::vector<std::vector<RankRange>>> owned;
+    std::map<model::ParameterId, comm::AxisSet> replicas;
+    for (const auto id : layout.units()[u].parameters) {
+      replicas[id] = layout.placement(id).replicated(dims);
+      owned[id].resize(static_cast<std::size_t>(dims.group_size(replicas[id])));
+    }
+    for (int rank = 0; rank < dims.ranks(); ++rank)
+      for (const auto& piece : layout.pieces(u, rank)) {
+        const auto id = piece.parameter;
+        const auto replica = dims.rank_in_group(replicas.at(id), rank);
+        owned.at(id)[static_cast<std::size_t>(replica)].push_back(
+            {rank, layout.part_of(id, rank), piece.begin, piece.count});
+      }
+    for (auto& [id, copies] : owned) {
+      const auto& parameter = layout.table()[id];
+      const auto parts = layout.parts(id);
+      for (auto& ranges : copies)
+        check_each_once(parameter.name, "owned", parameter.shape, parts, std::move(ranges));
+    }
+  }
+}
+
+CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups) {
+  const auto& parameters = layout.table().parameters;
+  std::vector<std::vector<Box>> parts;
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    parts.push_back(layout.parts(static_cast<model::ParameterId>(p)));
+  std::vector<std::vector<RankRange>> written(groups * parameters.size());  // by dataset
+  CheckpointWrites all;
+  for (int rank = 0; rank < layout.dims().ranks(); ++rank)
+    for (const auto& h : checkpoint::written_by(layout, groups, rank)) {
+      const auto p = model::index(h.parameter);
+      const auto& box = parts[p][static_cast<std::size_t>(h.part)];
+      auto& ranges = written[h.group * parameters.size() + p];
+      checkpoint::for_each_segment(h.count, [&](std::int64_t at, std::int64_t count) {
+        for_each_box({box, h.begin + at, count}, [&](const Box& hyperslab, std::int64_t first) {
+          ++all.hyperslabs;
+          all.elements += hyperslab.numel();
+          ranges.push_back({rank, h.part, h.begin + at + first, hyperslab.numel()});
+        });
+      });
+    }
+  for (std::size_t d = 0; d < written.size(); ++d) {
+    const auto p = d % parameters.size();
+    check_each_once(parameters[p].name, "written", parameters[p].shape, parts[p],
+                    std::move(written[d]));
+  }
+  return all;
+}
+
+namespace {
+
+/// What two ranks, of a group or of the world, do at the first place where they differ.
+[[noreturn]] void fail_for(std::string_view group, int a, const std::vector<std::string>& of_a,
+                           int b, const std::vector<std::string>& of_b) {
+  const auto differ = std::ranges::mismatch(of_a, of_b);
+  const auto text = [](auto at, const std::vector<std::string>& of) {
+    return at == of.end() ? std::string("none") : *at;
+  };
+  fail(violated, "ranks {} and {} of {} differ: number {} is {} on rank {}, {} on rank {}", a, b,
+       group, differ.in1 - of_a.begin() + 1, text(differ.in1, of_a), a, text(differ.in2, of_b), b);
+}
+
+std::vector<std::string> texts_of(const std::vector<comm::CollectiveCall>& calls) {
+  std::vector<std::string> texts;
+  for (const auto& call : calls) texts.push_back(describe(call));
+  return texts;
+}
+
+std::vector<std::string> groups_of(const comm::CollectiveLog& log, const comm::ParallelDims& dims) {
+  std::vector<std::string> texts;
+  for (const auto& group : log.groups)
+    texts.push_back(
+        fmt::format("a group of {} along {}", dims.group_size(group.along), group.name));
+  return texts;
+}
+
+void check_groups_are_made_alike(const comm::ParallelDims& dims, const RankClasses& classes,
+                                 const std::vector<comm::CollectiveLog>& by_class) {
+  const auto same = [](const comm::GroupCalls& a, const comm::GroupCalls& b) {
+    return a.along == b.along && a.name == b.name;
+  };
+  for (std::size_t c = 1; c < by_class.size(); ++c)
+    if (!std::ranges::equal(by_class[0].groups, by_class[c].groups, same))
+      fail_for("the world", classes.first[0], groups_of(by_class[0], dims), classes.first[c],
+               groups_of(by_class[c], dims));
+}
+
+/// Every rank is in the group once, at the place that it takes itself to be at.
+void check_members(const comm::ParallelDims& dims, comm::AxisSet along, std::string_view name,
+                   const std::vector<int>& group, std::vector<bool>& seen) {
+  for (int i = 0; i < std::ssize(group); ++i) {
+    const int member = group[static_cast<std::size_t>(i)];
+    if (seen[static_cast<std::size_t>(member)] || dims.rank_in_group(along, member) != i)
+      fail(violated, "rank {} is not once in a group along {}", member, name);
+    seen[static_cast<std::size_t>(member)] = true;
+  }
+}
+
+/// Takes all ranks through their calls, each of which blocks its rank.
+class BlockingRanks {
+ public:
+  BlockingRanks(const comm::ParallelDims& dims, const RankClasses& classes,
+                const std::vector<comm::CollectiveLog>& by_class)
+      : classes_(classes), by_class_(by_class), done_(count(dims)) {
+    for (const auto& group : by_class.front().groups) {
+      auto& kind = kinds_.emplace_back(group.name, std::vector<int>(count(dims)),
+                                       std::vector<std::vector<int>>(count(dims)),
+                                       std::vector<std::size_t>(count(dims)));
+      for (int rank = 0; rank < dims.ranks(); ++rank) {
+        if (dims.rank_in_group(group.along, rank) != 0) continue;
+        kind.members[at(rank)] = dims.group(group.along, rank);
+        for (const int member : kind.members[at(rank)]) kind.first[at(member)] = rank;
+      }
+    }
+  }
+
+  void run() {
+    std::vector<int> free(done_.size());
+    std::iota(free.begin(), free.end(), 0);
+    while (!free.empty()) {
+      const int rank = free.back();
+      free.pop_back();
+      if (is_done(rank)) continue;
+      auto& kind = next_of(rank);
+      const auto first = at(kind.first[at(rank)]);
+      if (++kind.arrived[first] < kind.members[first].size()) continue;
+      kind.arrived[first] = 0;
+      for (const int member : kind.members[first]) {
+        ++done_[at(member)];
+        free.push_back(member);
+      }
+    }
+    for (int rank = 0; rank < std::ssize(done_); ++rank)
+      if (!is_done(rank)) fail_at(rank);
+  }
+
+ private:
+  /// All groups along some axes.
+  struct Kind {
+    std::string name;
+    std::vector<int> first;                 ///< by rank: the lowest rank of its group
+    std::vector<std::vector<int>> members;  ///< by such a rank
+    std::vector<std::size_t> arrived;       ///< the same: how many have made the call
+  };
+  static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
+  static std::size_t count(const comm::ParallelDims& dims) { return at(dims.ranks()); }
+
+  const std::vector<std::size_t>& order_of(int rank) const {
+    return by_class_[at(classes_.of_rank[at(rank)])].order;
+  }
+  bool is_done(int rank) const { return done_[at(rank)] == order_of(rank).size(); }
+  Kind& next_of(int rank) { return kinds_[order_of(rank)[done_[at(rank)]]]; }
+
+  [[noreturn]] void fail_at(int rank) {
+    const auto& kind = next_of(rank);
+    for (const int other : kind.members[at(kind.first[at(rank)])])
+      if (!is_done(other) && &next_of(other) != &kind)
+        fail(violated,
+             "groups wait for each other: rank {} in its call {} along {} for rank {}, which is in "
+             "its call {} along {}",
+             rank, done_[at(rank)] + 1, kind.name, other, done_[at(other)] + 1,
+             next_of(other).name);
+    fail(violated, "rank {} waits forever in its call {} along {}", rank, done_[at(rank)] + 1,
+         kind.name);
+  }
+
+  const RankClasses& classes_;
+  const std::vector<comm::CollectiveLog>& by_class_;
+  std::vector<std::size_t> done_;  ///< by rank: calls
+  std::vector<Kind> kinds_;
+};
+
+}  // namespace
+
+void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& classes,
+                        const std::vector<comm::CollectiveLog>& by_class) {
+  check_groups_are_made_alike(dims, classes, by_class);
+  for (std::size_t g = 0; g < by_class.front().groups.size(); ++g) {
+    const auto& [name, along, calls] = by_class.front().groups[g];
+    const auto of = [&](int rank) -> const std::vector<comm::CollectiveCall>& {
+      const auto c = classes.of_rank[static_cast<std::size_t>(rank)];
+      return by_class[static_cast<std::size_t>(c)].groups[g].calls;
+    };
+    std::set<std::pair<const void*, const void*>> equal;  // of the calls of two classes
+    std::vector<bool> seen(static_cast<std::size_t>(dims.ranks()));
+    for (int rank = 0; rank < dims.ranks(); ++rank) {
+      if (dims.rank_in_group(along, rank) != 0) continue;
+      const auto group = dims.group(along, rank);
+      check_members(dims, along, name, group, seen);
+      for (const int member : group) {
+        if (!equal.insert({&of(rank), &of(member)}).second) continue;
+        if (of(rank) != of(member))
+          fail_for(fmt::format("a group along {}", name), rank, texts_of(of(rank)), member,
+                   texts_of(of(member)));
+      }
+    }
+    if (std::ranges::count(seen, true) != dims.ranks())
+      fail(violated, "not every rank is in a group along {}", name);
+  }
+  BlockingRanks(dims, classes, by_class).run();
+}
+
+}  // namespace llamesh::train

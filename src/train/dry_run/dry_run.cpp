@@ -1,0 +1,39 @@
+#include "train/dry_run/dry_run.hpp"
+
+#include <algorithm>
+
+#include "optim/optimizer.hpp"
+#include "train/plan.hpp"
+
+namespace llamesh::train {
+namespace {
+
+void note_groups(const comm::ParallelDims& dims, const StepPlan& step,
+                 std::vector<DryRun::Groups>& groups) {
+  if (groups.empty())
+    for (const auto& group : step.groups) {
+      const int size = dims.group_size(group.along);
+      groups.push_back({group.axis, size, dims.ranks() / size, 0});
+    }
+  for (std::size_t g = 0; g < std::min(groups.size(), step.groups.size()); ++g)
+    groups[g].collectives = std::max(groups[g].collectives, step.groups[g].collectives);
+}
+
+}  // namespace
+
+DryRun dry_run(const Setup& setup, const device::Hardware& hardware, const RankClasses& classes) {
+  constexpr std::int64_t micro_batches = 4;
+  DryRun seen;
+  std::vector<comm::CollectiveLog> logs(classes.first.size());
+  for (std::size_t c = 0; c < logs.size(); ++c)
+    note_groups(setup.mesh, plan_step(setup, hardware, classes.first[c], micro_batches, &logs[c]),
+                seen.groups);
+  seen.simulated = static_cast<int>(logs.size());
+  check_groups_agree(setup.mesh, classes, logs);
+  check_owned_once(*setup.layout);
+  const auto moments = optim::moments_of(setup.inputs.optimizer.name).size();
+  seen.checkpoint = check_written_once(*setup.layout, 1 + moments);
+  return seen;
+}
+
+}  // namespace llamesh::train

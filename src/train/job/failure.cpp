@@ -1,0 +1,223 @@
+#include "train/job/failure.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <map>
+
+#include "core/file.hpp"
+#include "core/json.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using comm::Activity;
+using comm::CollectiveRecord;
+using comm::FlightImage;
+
+constexpr std::array phases{"starting",   "building", "resuming", "training",
+                            "evaluating", "saving",   "ending"};
+
+std::string phase_of(std::int64_t activity) {
+  const bool known = activity >= 0 && activity < std::ssize(phases);
+  return known ? phases[static_cast<std::size_t>(activity)] : "";
+}
+
+std::string doing(const FlightImage& image) {
+  return comm::describe(static_cast<Activity>(image.activity), image.step);
+}
+
+std::string name_of(const CollectiveRecord& record) {
+  const auto* const subject = record.subject.data();
+  return fmt::format("{}{}{} along {}", record.kind.data(), *subject == '\0' ? "" : " of ", subject,
+                     record.axis.data());
+}
+
+bool was_asked_to_end(const FlightImage& image) {
+  return (image.stop_signals & (1U << static_cast<unsigned>(SIGTERM))) != 0;
+}
+
+/// The oldest collective that the rank had not left; null: none.
+const CollectiveRecord* open_in(const FlightImage& image) {
+  const CollectiveRecord* oldest = nullptr;
+  for (const auto& record : image.records)
+    if (record.is_open() && (oldest == nullptr || record.ticket < oldest->ticket)) oldest = &record;
+  return oldest;
+}
+
+bool is_member(const FlightImage& image, std::uint64_t group) {
+  return std::ranges::any_of(image.records, [&](const CollectiveRecord& record) {
+    return record.ticket != 0 && record.group == group;
+  });
+}
+
+using ByRank = std::map<int, const FlightImage*>;
+
+/// Of the newest start.
+ByRank by_rank_of(std::span<const FlightImage> records) {
+  const auto newest = std::ranges::max(records, {}, &FlightImage::job).job;
+  ByRank by_rank;
+  for (const auto& image : records)
+    if (image.job == newest) by_rank.emplace(image.rank, &image);
+  return by_rank;
+}
+
+/// The ranks that ended before the others were asked to: whoever ends a job sends SIGTERM to those
+/// that still run. Where nobody was asked, those that were last seen well before the last one.
+std::vector<int> died_first(const ByRank& by_rank) {
+  constexpr std::int64_t two_heartbeats = 2'500'000'000;  // ns
+  const bool some_asked = std::ranges::any_of(
+      by_rank, [](const auto& entry) { return was_asked_to_end(*entry.second); });
+  std::int64_t last = 0;
+  for (const auto& [rank, image] : by_rank) last = std::max(last, image->alive_at);
+  std::vector<int> died;
+  for (const auto& [rank, image] : by_rank)
+    if (some_asked ? !was_asked_to_end(*image) : image->alive_at + two_heartbeats < last)
+      died.push_back(rank);
+  std::ranges::stable_sort(died, {}, [&](int rank) { return by_rank.at(rank)->alive_at; });
+  return died;
+}
+
+std::vector<int> without_record(const ByRank& by_rank) {
+  std::vector<int> missing;
+  for (int rank = 0; rank < by_rank.begin()->second->world_size; ++rank)
+    if (!by_rank.contains(rank)) missing.push_back(rank);
+  return missing;
+}
+
+std::string list_of(const std::vector<int>& ranks) {
+  constexpr std::size_t most = 16;
+  const std::span<const int> shown(ranks.data(), std::min(ranks.size(), most));
+  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(shown, ", "),
+                     ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
+}
+
+/// Sets who was in a collective of which the culprit is a member, and describes that.
+std::string set_waiting(Failure& failure, const ByRank& by_rank) {
+  const auto found = by_rank.find(failure.rank);
+  std::string in_what;
+  for (const auto& [rank, image] : by_rank) {
+    if (rank == failure.rank) continue;
+    const auto* const open = open_in(*image);
+    if (open == nullptr || (found != by_rank.end() && !is_member(*found->second, open->group)))
+      continue;
+    if (failure.waiting.empty()) {
+      failure.axis = open->axis.data();
+      failure.collective = open->kind.data();
+      failure.unit = open->subject.data();
+      in_what = fmt::format("{} (number {} there)", name_of(*open), open->number);
+    }
+    failure.waiting.push_back(rank);
+  }
+  if (failure.waiting.empty()) return "nobody waited for it";
+  return fmt::format("{} waited in the {}", list_of(failure.waiting), in_what);
+}
+
+Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
+  const FlightImage& image = *by_rank.at(died.front());
+  Failure failure{.kind = "killed",
+                  .rank = image.rank,
+                  .host = image.host.data(),
+                  .phase = phase_of(image.activity),
+                  .step = image.step};
+  const auto* const open = open_in(image);
+  const auto waited = set_waiting(failure, by_rank);
+  failure.detail = fmt::format(
+      "rank {} on {} was killed while {}{}; {}{}", failure.rank, failure.host, doing(image),
+      open == nullptr ? ""
+                      : fmt::format(", in the {} (number {} there)", name_of(*open), open->number),
+      waited,
+      died.size() > 1 ? fmt::format("; so were {}", list_of({died.begin() + 1, died.end()})) : "");
+  return failure;
+}
+
+Failure vanished(const std::vector<int>& missing, const ByRank& by_rank) {
+  const FlightImage& witness = *by_rank.begin()->second;
+  const auto before = by_rank.find((missing.front() + witness.world_size - 1) % witness.world_size);
+  Failure failure{.kind = "vanished",
+                  .rank = missing.front(),
+                  .host = before == by_rank.end() ? "" : before->second->next_host.data(),
+                  .phase = phase_of(witness.activity),
+                  .step = witness.step};
+  const auto waited = set_waiting(failure, by_rank);
+  failure.detail = fmt::format(
+      "{}{} left no record, as when a node is lost; the others were {}; {}", list_of(missing),
+      failure.host.empty() ? "" : " (the first on " + failure.host + ")", doing(witness), waited);
+  return failure;
+}
+
+Failure all_ended(const ByRank& by_rank) {
+  const FlightImage& witness = *by_rank.begin()->second;
+  Failure failure{.kind = "ended", .phase = phase_of(witness.activity), .step = witness.step};
+  failure.detail =
+      fmt::format("all {} ranks ended at once while {}; none of them died before the others",
+                  by_rank.size(), doing(witness));
+  return failure;
+}
+
+}  // namespace
+
+Failure failure_of(const comm::Verdict& verdict) {
+  return {verdict.kind,
+          verdict.ranks.empty() ? -1 : verdict.ranks.front(),
+          verdict.hosts.empty() ? "" : verdict.hosts.front(),
+          phase_of(static_cast<std::int64_t>(verdict.activity)),
+          verdict.step,
+          verdict.axis,
+          verdict.collective,
+          verdict.unit,
+          verdict.waiting,
+          verdict.line};
+}
+
+Failure failure_of_error(const std::string& error) {
+  const auto [activity, step] = comm::FlightRecorder::instance().activity();
+  return {.kind = "error",
+          .rank = this_process().rank,
+          .host = this_process().host,
+          .phase = phase_of(activity),
+          .step = step,
+          .detail = error};
+}
+
+std::optional<Failure> failure_of_records(std::span<const FlightImage> records) {
+  if (records.empty()) return {};
+  const auto by_rank = by_rank_of(records);
+  const auto died = died_first(by_rank);
+  if (!died.empty() && died.size() < by_rank.size()) return killed(died, by_rank);
+  const auto missing = without_record(by_rank);
+  return missing.empty() ? all_ended(by_rank) : vanished(missing, by_rank);
+}
+
+std::filesystem::path failure_file(const std::filesystem::path& run_folder) {
+  return run_folder / "failure.json";
+}
+
+std::string to_text(const Failure& failure) {
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  const nlohmann::ordered_json json = {
+      {"kind", failure.kind},
+      {"rank", failure.rank},
+      {"host", failure.host},
+      {"phase", failure.phase},
+      {"step", failure.step},
+      {"axis", failure.axis},
+      {"collective", failure.collective},
+      {"unit", failure.unit},
+      {"waiting", failure.waiting},
+      {"detail", failure.detail},
+      {"at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))}};
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void write_failure(const std::filesystem::path& run_folder, const Failure& failure) {
+  write_durably(failure_file(run_folder), to_text(failure));
+}
+
+}  // namespace llamesh::train

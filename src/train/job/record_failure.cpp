@@ -1,0 +1,46 @@
+#include <chrono>
+#include <exception>
+
+#include "train/job/failure.hpp"
+#include "train/job/run_state.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Ranks that cannot reach each other may all report; the first verdict is the most accurate.
+bool just_written(const std::filesystem::path& run_folder) {
+  const auto written = std::filesystem::last_write_time(state_file(run_folder));
+  return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
+}
+
+}  // namespace
+
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const std::string& reason) noexcept {
+  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+  try {
+    write_failure(run_folder, failure_of_error(reason));
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) noexcept {
+  try {
+    auto state = read_run_state(run_folder).value_or(RunState{});
+    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder)) return;
+    state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
+    state.exit_code = code;
+    state.reason = verdict.line;
+    state.doing = verdict.doing;
+    state.culprit_ranks = verdict.ranks;
+    state.culprit_hosts = verdict.hosts;
+    write_run_state(run_folder, state);
+    if (!verdict.kind.empty()) write_failure(run_folder, failure_of(verdict));
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
+}  // namespace llamesh::train

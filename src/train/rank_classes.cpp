@@ -1,0 +1,119 @@
+#include "train/rank_classes.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+namespace llamesh::train {
+namespace {
+
+using Numbers = std::vector<std::int64_t>;
+
+/// What tells a rank from others.
+struct Place {
+  Numbers nodes;    ///< of its group along each set of axes
+  Numbers partial;  ///< piece after piece of its partial sums: the axes, and the count
+  bool operator<(const Place& other) const {
+    return std::tie(nodes, partial) < std::tie(other.nodes, other.partial);
+  }
+  std::int64_t elements() const {
+    std::int64_t sum = 0;
+    for (std::size_t i = 1; i < partial.size(); i += 2) sum += partial[i];
+    return sum;
+  }
+};
+
+void find_nodes(const Setup& setup, std::vector<Place>& places) {
+  const auto& dims = setup.mesh;
+  const auto all = dims.without_ones(dims.all());
+  for (unsigned long set = 1; set < 1UL << all.size(); ++set) {
+    const comm::AxisSet along(set);
+    if ((along & ~all).any()) continue;
+    for (int rank = 0; rank < dims.ranks(); ++rank) {
+      if (dims.rank_in_group(along, rank) != 0) continue;
+      const auto group = dims.group(along, rank);
+      const int nodes = comm::nodes_of(group, setup.topology);
+      for (const int member : group)
+        places[static_cast<std::size_t>(member)].nodes.push_back(nodes);
+    }
+  }
+}
+
+/// By number of a shard along these axes one of the ranks that have it.
+std::vector<int> holders(const comm::ParallelDims& dims, comm::AxisSet sharded) {
+  std::vector<int> ranks(static_cast<std::size_t>(dims.group_size(sharded)));
+  for (int rank = 0; rank < dims.ranks(); ++rank)
+    ranks[static_cast<std::size_t>(dims.rank_in_group(sharded, rank))] = rank;
+  return ranks;
+}
+
+void find_partial(const Setup& setup, std::vector<Place>& places) {
+  const auto& layout = *setup.layout;
+  const auto& dims = setup.mesh;
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    const auto& unit = layout.units()[u];
+    const auto is_partial = [&](model::ParameterId id) {
+      return layout.placement(id).partial.any();
+    };
+    if (std::ranges::none_of(unit.parameters, is_partial)) continue;
+    for (const int holder : holders(dims, unit.sharded))
+      for (const auto& piece : layout.pieces(u, holder)) {
+        if (!is_partial(piece.parameter)) continue;
+        const auto axes = layout.placement(piece.parameter).partial.to_ulong();
+        for (const int rank : dims.group(dims.all() & ~unit.sharded, holder)) {
+          auto& partial = places[static_cast<std::size_t>(rank)].partial;
+          partial.push_back(static_cast<std::int64_t>(axes));
+          partial.push_back(piece.count);
+        }
+      }
+  }
+}
+
+std::vector<Place> places_of(const Setup& setup) {
+  std::vector<Place> places(static_cast<std::size_t>(setup.mesh.ranks()));
+  find_nodes(setup, places);
+  find_partial(setup, places);
+  return places;
+}
+
+}  // namespace
+
+RankClasses rank_classes(const Setup& setup) {
+  RankClasses classes;
+  std::map<Place, int> known;
+  int rank = 0;
+  for (auto& place : places_of(setup)) {
+    const auto [of_place, is_new] =
+        known.try_emplace(std::move(place), static_cast<int>(known.size()));
+    if (is_new) classes.first.push_back(rank);
+    classes.of_rank.push_back(of_place->second);
+    ++rank;
+  }
+  return classes;
+}
+
+RankClasses every_rank(const Setup& setup) {
+  RankClasses classes{std::vector<int>(static_cast<std::size_t>(setup.mesh.ranks())), {}};
+  std::iota(classes.of_rank.begin(), classes.of_rank.end(), 0);
+  classes.first = classes.of_rank;
+  return classes;
+}
+
+std::vector<int> possibly_fullest_ranks(const Setup& setup) {
+  const auto places = places_of(setup);
+  std::map<Numbers, int> fullest;  // by nodes
+  for (int rank = 0; rank < std::ssize(places); ++rank) {
+    const auto& place = places[static_cast<std::size_t>(rank)];
+    auto& most = fullest.try_emplace(place.nodes, rank).first->second;
+    if (place.elements() > places[static_cast<std::size_t>(most)].elements()) most = rank;
+  }
+  std::vector<int> ranks;
+  for (const auto& [nodes, rank] : fullest) ranks.push_back(rank);
+  std::ranges::sort(ranks);
+  return ranks;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,132 @@
+#include "comm/flight_record.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+
+#include "comm/in_collective.hpp"
+#include "core/stop_signals.hpp"
+#include "temporary_folder.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+class FlightRecord : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(FlightRecorder::instance().keep_in(
+        file_, {.rank = 3, .world_size = 8, .job = 5, .host = "node2", .next_host = "node3"}));
+  }
+  void TearDown() override { FlightRecorder::instance().release(); }
+
+  /// What another process reads, also when this one has been killed.
+  FlightImage read() const {
+    FlightImage image;
+    std::ifstream in(file_, std::ios::binary);
+    in.read(reinterpret_cast<char*>(&image), sizeof(image));
+    EXPECT_EQ(in.gcount(), static_cast<std::streamsize>(sizeof(image)));
+    return image;
+  }
+  static const CollectiveRecord& at(const FlightImage& image, std::int64_t ticket) {
+    return image.records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+  }
+
+  test::TemporaryFolder folder_;
+  std::filesystem::path file_ = folder_.path() / "record";
+  std::shared_ptr<const Members> members_ =
+      std::make_shared<const Members>(Members{"shard", 42, {0, 1}});
+};
+
+TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
+  auto& recorder = FlightRecorder::instance();
+  const auto ticket = recorder.asked(*members_, "all-gather", "layers.3", "bf16", 4096);
+  const auto asked = at(read(), ticket);
+  EXPECT_EQ(asked.ticket, ticket);
+  EXPECT_STREQ(asked.axis.data(), "shard");
+  EXPECT_STREQ(asked.kind.data(), "all-gather");
+  EXPECT_STREQ(asked.subject.data(), "layers.3");
+  EXPECT_STREQ(asked.dtype.data(), "bf16");
+  EXPECT_EQ(asked.bytes, 4096);
+  EXPECT_GT(asked.asked, 0);
+  EXPECT_EQ(asked.started, 0);
+  {
+    const InCollective in(members_, "all-gather", "layers.3", ticket);
+    const auto started = at(read(), ticket);
+    EXPECT_TRUE(started.is_open());
+    EXPECT_EQ(started.number, collectives_entered(42));
+    EXPECT_GE(started.started, started.asked);
+  }
+  const auto finished = at(read(), ticket);
+  EXPECT_FALSE(finished.is_open());
+  EXPECT_GE(finished.finished, finished.started);
+}
+
+TEST_F(FlightRecord, SaysWhoWhereAndWhat) {
+  FlightRecorder::instance().set_activity(3, 14);
+  FlightRecorder::instance().tick();
+  const auto image = read();
+  EXPECT_EQ(image.layout, FlightImage::known_layout);
+  EXPECT_EQ(image.rank, 3);
+  EXPECT_EQ(image.world_size, 8);
+  EXPECT_EQ(image.job, 5);
+  EXPECT_STREQ(image.host.data(), "node2");
+  EXPECT_STREQ(image.next_host.data(), "node3");
+  EXPECT_EQ(image.activity, 3);
+  EXPECT_EQ(image.step, 14);
+  EXPECT_GT(image.alive_at, 0);
+}
+
+TEST_F(FlightRecord, KeepsTheLastThousandAndCutsLongNames) {
+  auto& recorder = FlightRecorder::instance();
+  const std::string name(100, 'x');
+  const auto first = recorder.asked(*members_, "barrier", name.c_str());
+  for (int i = 0; i < 1000; ++i) recorder.asked(*members_, "barrier", "later");
+  recorder.started(first, 1);  // its place is taken
+  recorder.finished(first);
+  const auto image = read();
+  EXPECT_EQ(at(image, first).ticket, first + 1000);
+  EXPECT_EQ(at(image, first).started, 0);
+  EXPECT_EQ(at(image, first + 1).ticket, first + 1);
+  EXPECT_STREQ(at(image, first + 1).subject.data(), "later");
+  recorder.asked(*members_, "barrier", name.c_str());
+  EXPECT_EQ(std::string(at(read(), first + 1).subject.data()), std::string(55, 'x'));
+}
+
+TEST_F(FlightRecord, HasTheSignalsThatAskToEnd) {
+  catch_stop_signals();
+  EXPECT_EQ(read().stop_signals & (1U << SIGTERM), 0U);
+  std::raise(SIGTERM);
+  EXPECT_NE(read().stop_signals & (1U << SIGTERM), 0U);
+  catch_stop_signals();
+}
+
+TEST_F(FlightRecord, IsThisProcessAloneWithoutItsFile) {
+  FlightRecorder::instance().release();
+  const auto ticket = FlightRecorder::instance().asked(*members_, "barrier", "");
+  EXPECT_NE(at(read(), ticket).ticket, ticket);
+  EXPECT_FALSE(FlightRecorder::instance().keep_in(folder_.path() / "missing/record", {}));
+}
+
+TEST_F(FlightRecord, TakesLittleOfACollective) {
+  constexpr int collectives = 100'000;
+  auto best = std::chrono::nanoseconds::max();
+  for (int round = 0; round < 5; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < collectives; ++i) {
+      auto& recorder = FlightRecorder::instance();
+      const auto ticket = recorder.asked(*members_, "reduce-scatter", "model.layers.3", "fp32", 1);
+      recorder.started(ticket, i);
+      recorder.finished(ticket);
+    }
+    best = std::min(
+        best, std::chrono::nanoseconds(std::chrono::steady_clock::now() - start) / collectives);
+  }
+  std::printf("%lld ns for a collective\n", static_cast<long long>(best.count()));
+  EXPECT_LT(best.count(), 20'000);  // 0.2 us where the core has nothing else to do
+}
+
+}  // namespace
+}  // namespace llamesh::comm

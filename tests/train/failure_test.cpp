@@ -1,0 +1,179 @@
+#include "train/job/failure.hpp"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "temporary_folder.hpp"
+#include "train/job/run_state.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using comm::FlightImage;
+
+template <std::size_t n>
+void set(std::array<char, n>& field, std::string_view text) {
+  text.copy(field.data(), n - 1);
+}
+
+constexpr std::uint64_t shard = 7;
+
+/// Of a rank that has done number - 1 collectives along shard and is in the next one.
+FlightImage record_of(int rank, std::int64_t number, const std::string& subject) {
+  FlightImage image;
+  image.job = 100;
+  image.rank = rank;
+  image.world_size = 4;
+  image.activity = static_cast<std::int32_t>(comm::Activity::training);
+  image.step = 14;
+  image.alive_at = 5'000'000'000;
+  image.stop_signals = 1U << SIGTERM;
+  set(image.host, "node" + std::to_string(rank + 1));
+  set(image.next_host, "node" + std::to_string(rank + 2));
+  for (std::int64_t i = 1; i <= number; ++i) {
+    auto& record = image.records[static_cast<std::size_t>(i)];
+    record.ticket = record.number = i;
+    record.group = shard;
+    record.asked = record.started = i;
+    record.finished = i < number ? i : 0;
+    set(record.axis, "shard");
+    set(record.kind, "all-gather");
+    set(record.subject, subject);
+  }
+  return image;
+}
+
+std::vector<FlightImage> four_ranks() {
+  std::vector<FlightImage> records;
+  for (const int rank : {0, 1, 2, 3}) records.push_back(record_of(rank, 17, "layers.3"));
+  return records;
+}
+
+TEST(FailureOfRecords, NamesTheRankThatNobodyAskedToEnd) {
+  auto records = four_ranks();
+  records[2].stop_signals = 0;
+  records[2].records[17] = {};  // it was computing
+  records[0].records[17] = records[1].records[17];
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(
+      *failure,
+      (Failure{.kind = "killed",
+               .rank = 2,
+               .host = "node3",
+               .phase = "training",
+               .step = 14,
+               .axis = "shard",
+               .collective = "all-gather",
+               .unit = "layers.3",
+               .waiting = {0, 1, 3},
+               .detail = "rank 2 on node3 was killed while training step 14; ranks 0, 1, 3 "
+                         "waited in the all-gather of layers.3 along shard (number 17 there)"}));
+}
+
+TEST(FailureOfRecords, SaysInWhichCollectiveItWas) {
+  auto records = four_ranks();
+  records[1].stop_signals = 0;
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 1);
+  EXPECT_NE(failure->detail.find("training step 14, in the all-gather of layers.3 along shard"),
+            std::string::npos)
+      << failure->detail;
+}
+
+TEST(FailureOfRecords, NamesARankThatWasSeenLastBeforeTheOthers) {
+  auto records = four_ranks();
+  for (auto& record : records) record.stop_signals = 0;
+  records[3].alive_at = 1'000'000'000;
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "killed");
+  EXPECT_EQ(failure->rank, 3);
+}
+
+TEST(FailureOfRecords, NamesTheHostOfARankWithoutARecord) {
+  auto records = four_ranks();
+  records.erase(records.begin() + 2);
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "vanished");
+  EXPECT_EQ(failure->rank, 2);
+  EXPECT_EQ(failure->host, "node3");
+  EXPECT_EQ(failure->waiting, (std::vector{0, 1, 3}));
+  EXPECT_EQ(failure->unit, "layers.3");
+}
+
+TEST(FailureOfRecords, DoesNotCountRanksOfOtherGroupsAsWaiting) {
+  auto records = four_ranks();
+  records[2].stop_signals = 0;
+  for (auto& record : records[0].records) record.group = shard + 1;
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->waiting, (std::vector{1, 3}));
+}
+
+TEST(FailureOfRecords, BlamesNobodyWhenAllEndAtOnce) {
+  const auto failure = failure_of_records(four_ranks());
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "ended");
+  EXPECT_EQ(failure->rank, -1);
+  EXPECT_TRUE(failure->waiting.empty());
+}
+
+TEST(FailureOfRecords, AreThoseOfTheNewestStart) {
+  auto records = four_ranks();
+  records[2].stop_signals = 0;
+  auto old = record_of(3, 5, "layers.1");
+  old.job = 50;
+  old.stop_signals = 0;
+  records.insert(records.begin(), old);
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, 2);
+  EXPECT_FALSE(failure_of_records({}));
+}
+
+class FailureFile : public testing::Test {
+ protected:
+  nlohmann::json read() const {
+    std::ifstream in(failure_file(folder_.path()));
+    return nlohmann::json::parse(in);
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(FailureFile, HasTheVerdictInParts) {
+  record_failure(folder_.path(), ExitCode::stopped_early,
+                 comm::Verdict{.line = "rank 2 on node3 has not come",
+                               .ranks = {2},
+                               .hosts = {"node3"},
+                               .doing = "saving step 20",
+                               .kind = "late",
+                               .activity = comm::Activity::saving,
+                               .step = 20,
+                               .axis = "world",
+                               .collective = "opening",
+                               .unit = "state.h5",
+                               .waiting = {0, 1, 3}});
+  auto json = read();
+  EXPECT_EQ(json["at"].get<std::string>().size(), std::string("2026-01-01T00:00:00Z").size());
+  json.erase("at");
+  EXPECT_EQ(json, nlohmann::json::parse(R"({"kind": "late", "rank": 2, "host": "node3",
+      "phase": "saving", "step": 20, "axis": "world", "collective": "opening", "unit": "state.h5",
+      "waiting": [0, 1, 3], "detail": "rank 2 on node3 has not come"})"));
+}
+
+TEST_F(FailureFile, HasTheErrorOfARank) {
+  record_failure(folder_.path(), ExitCode::io_failure, "the disk is full");
+  const auto json = read();
+  EXPECT_EQ(json["kind"], "error");
+  EXPECT_EQ(json["rank"], 0);
+  EXPECT_EQ(json["detail"], "the disk is full");
+}
+
+}  // namespace
+}  // namespace llamesh::train
