@@ -69,6 +69,10 @@ class Collectives {
   /// data = root's data.
   virtual device::Event broadcast(Tensor data, int root, device::Event after) = 0;
 
+  /// Whether none of its collectives was given up. Those that were, on a GPU whose link or peer
+  /// broke, complete like others and leave anything in their tensors.
+  virtual bool healthy() { return true; }
+
   /// Bytes that this rank has sent to (or had read by) each of the others so far, by the formulas
   /// of a bandwidth-optimal collective of B bytes over S ranks: all-gather and reduce-scatter
   /// B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.

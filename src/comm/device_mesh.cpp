@@ -154,6 +154,10 @@ void DeviceMesh::keep_contracts() {
   for (const auto* axis : all()) axis->collectives->keep_contract();
 }
 
+bool DeviceMesh::healthy() const {
+  return std::ranges::all_of(all(), [](const Axis* axis) { return axis->collectives->healthy(); });
+}
+
 void DeviceMesh::check_contracts() const {
   if (!keeps_contracts_) return;
   std::vector<Collectives*> axes;

@@ -47,6 +47,8 @@ class DeviceMesh {
   Axis& along(AxisSet axes);
   /// The axes, and what along() has created over several.
   std::vector<const Axis*> all() const;
+  /// Whether none of the collectives of all() was given up.
+  bool healthy() const;
   /// This rank's group along several axes: the world's, an axis', or one created at the first call,
   /// which is then collective.
   const Communicator& group(AxisSet along);

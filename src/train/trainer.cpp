@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "comm/exchange.hpp"
+#include "comm/session.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
 #include "optim/schedule.hpp"
 #include "train/bf16_product_choice.hpp"
-#include "train/flops.hpp"
 #include "train/threads.hpp"
 
 namespace llamesh::train {
@@ -207,8 +207,12 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
   mine.own_seconds = seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
-  return comm::all_gather(world_, mine,
-                          "the loss, the gradient norm and the measurements of the step");
+  mine.broken = !mesh_.healthy();  // the norm has waited for the step's last collective
+  auto parts = comm::all_gather(world_, mine,
+                                "the loss, the gradient norm and the measurements of the step");
+  if (std::ranges::any_of(parts, &StepPart::broken))
+    throw comm::PeerFailure(ExitCode::stopped_early);  // reported where it broke
+  return parts;
 }
 
 void Trainer::check_convergence(const StepRecord& record) const {
@@ -239,13 +243,15 @@ double Trainer::evaluate(const OnProgress& on_progress) {
     valid += valid_targets(batch);
     on_progress();
   }
-  const auto read = [&] {  // several ranks may read a bad file
+  const double loss = llama_.take_loss();  // waits for the last collective
+  const auto read = [&] {                  // several ranks may read a bad file
+    if (!mesh_.healthy()) throw comm::PeerFailure(ExitCode::stopped_early);
     if (unreadable) std::rethrow_exception(unreadable);
     return valid;
   };
   const std::int64_t all_valid =
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
-  const double all_loss = data_group_.sum(llama_.take_loss(), "the loss");
+  const double all_loss = data_group_.sum(loss, "the loss");
   if (all_valid == 0)
     comm::agree(world_, [] {  // all ranks have the same value, one reports it
       fail(ExitCode::bad_input,
@@ -253,73 +259,6 @@ double Trainer::evaluate(const OnProgress& on_progress) {
            "other data in data.validation");
     });
   return all_loss / static_cast<double>(all_valid);
-}
-
-/// Completes the record with the measurements: the maximum of seconds and of memory over the ranks.
-void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
-  for (const auto& part : parts) {
-    record.valley = std::max(record.valley, part.in_use);
-    record.peak = std::max(record.peak, part.peak);
-    record.on_host = std::max(record.on_host, part.on_host);
-    record.seconds = std::max(record.seconds, part.seconds);
-    record.request = std::max(record.request, part.request);
-  }
-  const auto step_tokens =
-      static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
-  record.tokens_per_second = step_tokens / record.seconds;
-  record.predicted_valley = planned_.valley;
-  record.predicted_peak = planned_.peak;
-  record.predicted_on_host = planned_.on_host;
-  const double peak = peak_->rate();
-  if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
-    spdlog::info(
-        "step {} multiplied faster than the GEMM peak that had been measured, {:.0f} GFLOP/s: it "
-        "is {:.0f} from here on, and MFU before was too high",
-        record.step, peak / 1e9, peak_->rate() / 1e9);
-  record.mfu = peak_->utilization(
-      record.tokens_per_second *
-      flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
-  for (const auto* axis : mesh_.all()) {
-    if (axis->name.empty()) continue;  // a rank by itself
-    const std::int64_t sent = axis->collectives->bytes_sent() - before_[axis].sent;
-    record.traffic[axis->name] += sent;  // an axis and its factors have one name
-    record.traffic_between_nodes[axis->name] +=
-        std::llround(axis->share_between_nodes * static_cast<double>(sent));
-  }
-  if (device::kind() == device::Kind::cpu) measure_exposed(record, parts);
-}
-
-Trainer::SecondsByAxis Trainer::seconds_by_axis() {
-  SecondsByAxis seconds;
-  const auto axes = mesh_.all();
-  for (std::size_t i = 0; i < std::min(axes.size(), seconds.size()); ++i) {
-    const auto& collectives = *axes[i]->collectives;
-    const auto& before = before_[axes[i]];
-    seconds[i] = {static_cast<float>(collectives.seconds() - before.in_collectives),
-                  static_cast<float>(collectives.seconds_exposed() - before.exposed)};
-  }
-  return seconds;
-}
-
-/// The means over the ranks, and those that are slow.
-void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) {
-  const double share = 1.0 / static_cast<double>(parts.size());
-  const auto axes = mesh_.all();
-  std::vector<double> own;
-  for (const auto& part : parts) own.push_back(part.own_seconds);
-  record.stragglers = stragglers_.observe(own);
-  for (const auto& part : parts) {
-    record.seconds_compute += share * (part.seconds - part.copies_exposed);
-    if (state_.memory() == device::MemoryKind::host || setup_.inputs.memory.activation_offload)
-      record.exposed["offload"] += share * part.copies_exposed;
-    for (std::size_t i = 0; i < std::min(axes.size(), part.axes.size()); ++i) {
-      const auto& [in_collectives, exposed] = part.axes[i];
-      record.seconds_compute -= share * exposed;
-      if (axes[i]->name.empty()) continue;  // a rank by itself
-      record.in_collectives[axes[i]->name] += share * in_collectives;
-      record.exposed[axes[i]->name] += share * exposed;
-    }
-  }
 }
 
 data::BatchPartition Trainer::batch_partition() const {

@@ -84,6 +84,7 @@ class Trainer {
   struct StepPart {
     double loss = 0;          ///< sum over its tokens
     double squared_norm = 0;  ///< of its gradient shards
+    bool broken = false;      ///< a collective of it was given up: the two above are of no use
     double seconds = 0;
     double own_seconds = 0;   ///< of these, without its waits for others
     std::int64_t in_use = 0;  ///< bytes of memory

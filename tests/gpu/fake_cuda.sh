@@ -133,6 +133,23 @@ fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this 
 head -c 200 "$work/gemms.json" >"$work/half.json"
 fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
 
+# No step is taken on what an aborted collective left, whichever one of the step it is: nothing is saved, no row is written.
+one_step=(train.global_batch=2 sharding.strategy=full_shard)
+of_a_step=$("$program" plan inputs/tiny.yaml --ranks 2 --ranks-per-node 2 --dry-run "${one_step[@]}" | awk '$1 == "shard" { print $NF }')
+[[ $of_a_step -gt 5 ]] || verdict "collectives of a step: '$of_a_step'" FAILED cpu
+broken() { # broken NUMBER STEPS: whether the run whose collective of that number breaks ends with so many steps
+  rm -rf "$work/broken"
+  local status=0
+  FAKE_NCCL_BREAKS=$1 ran broken 2 --device cuda "${one_step[@]}" checkpoint.every_steps=1 evaluate.every_steps=0 || status=$?
+  [[ $status == 75 && $(grep -c '"loss"' "$work/broken/metrics.jsonl") == "$2" &&
+    $(find "$work/broken/checkpoints" -maxdepth 1 -name 'step_????????' | wc -l) == "$2" ]] ||
+    verdict "collective $1 of $of_a_step: exit $status, $(grep -c '"loss"' "$work/broken/metrics.jsonl") rows" FAILED broken
+}
+before=$failures
+for ((i = 1; i <= of_a_step; ++i)); do broken "$i" 0; done
+broken $((2 * of_a_step)) 1
+[[ $failures != "$before" ]] || verdict "no step on data of an aborted collective" ok
+
 FAKE_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
 FAKE_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
 FAKE_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2

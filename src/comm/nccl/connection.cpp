@@ -95,6 +95,14 @@ std::string Nccl::Connection::describe(ncclResult_t error) const {
                      subject, axis_, error == ncclRemoteError ? " (another rank is gone)" : "");
 }
 
+bool Nccl::Connection::healthy() {
+  const std::lock_guard lock(calls_);
+  if (aborted_) return false;
+  ncclResult_t state = ncclSuccess;
+  return ncclCommGetAsyncError(comm_, &state) == ncclSuccess &&
+         (state == ncclSuccess || state == ncclInProgress);
+}
+
 void Nccl::Connection::deregister(ncclWindow_t window) {
   const std::lock_guard lock(calls_);
   if (window != nullptr && !aborted_) ncclCommWindowDeregister(comm_, window);

@@ -43,6 +43,9 @@ struct Nccl::Connection {
       throw PeerFailure(error.code());
     }
   }
+  /// Whether it works, as far as NCCL knows. What the GPU had completed before the call was not
+  /// aborted if so.
+  bool healthy();
   /// Undoes a registration, where there was one; throws nothing, since buffers may be destroyed
   /// while an exception unwinds.
   void deregister(ncclWindow_t window);

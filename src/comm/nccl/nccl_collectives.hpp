@@ -25,6 +25,7 @@ class NcclCollectives final : public Collectives {
                                device::Event after) override;
   device::Event all_reduce(Tensor data, device::Event after) override;
   device::Event broadcast(Tensor data, int root, device::Event after) override;
+  bool healthy() override { return !connection_ || connection_->healthy(); }
 
  private:
   /// Calls NCCL unless this rank is alone.
