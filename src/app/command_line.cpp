@@ -163,11 +163,14 @@ void CommandLine::add_inspection() {
   add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
   runs(command, [this] { return status(path_, output_, watch_); });
 
-  command = cli_.add_subcommand("report", "Draw a run's metrics into RUN_FOLDER/report.html");
-  command->add_option("RUN_FOLDER", path_)->required();
-  add_examples(command, {"llamesh report runs/tiny", "llamesh report /scratch/runs/first"});
+  command = cli_.add_subcommand("report", "Draw a run's metrics into a page, or compare several");
+  command->add_option("RUN", rest_, "Run folders")->required();
+  command->add_option("--output", path_,
+                      "Default: RUN/report.html; of several runs comparison.html here");
+  add_examples(command, {"llamesh report runs/tiny",
+                         "llamesh report runs/first runs/second --output both.html"});
   runs(command, [this] {
-    write_report(path_);
+    fmt::print("{}\n", write_report(rest_, path_).string());
     return 0;
   });
 }

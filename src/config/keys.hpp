@@ -72,6 +72,7 @@ void parallel_keys(Io& io, Inputs& in) {
   io.section("memory", [&] {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);
     io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
+    io.key("activation_offload", in.memory.activation_offload);
     io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
     io.key("device_limit", in.memory.device_limit, at_least(0));
   });

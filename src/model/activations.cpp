@@ -1,6 +1,7 @@
 #include "model/activations.hpp"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace llamesh::model {
@@ -12,6 +13,7 @@ Activations::Activations(const LlamaConfig& config, const ParameterTable& table,
     blocks.push_back(make_block(config, table, i));
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
   plan(pass);
+  if (offloads(pass)) offload = std::make_unique<ActivationOffload>(in_turns_);
 }
 
 void Activations::plan(const PassShape& pass) {
@@ -26,17 +28,42 @@ ActivationCheckpointing Activations::checkpointing_of(std::size_t layer) const {
   return memory_.activation_checkpointing;
 }
 
+void Activations::plan_blocks(Planner& plan, const PassShape& pass) {
+  auto& last_block = *blocks.back();
+  last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr);
+  if (offloads(pass)) {
+    in_turns_ = plan_in_turns(plan, pass);
+    return;
+  }
+  for (std::size_t i = blocks.size() - 1; i-- > 0;)
+    blocks[i]->plan(plan, pass, checkpointing_of(i), &last_block);
+}
+
+/// Places that all layers but the last use in turns, each as large as the largest of them.
+std::vector<Tensor> Activations::plan_in_turns(Planner& plan, const PassShape& pass) {
+  const auto count = blocks.size() - 1;
+  const auto plan_layer = [&](std::size_t layer, std::byte* base) {
+    Planner place(base);
+    blocks[layer]->plan(place, pass, checkpointing_of(layer), blocks.back().get());
+    return Tensor(base, DType::f32, {place.bytes() / size_of(DType::f32)});
+  };
+  std::int64_t numel = 0;
+  for (std::size_t i = 0; i < count; ++i) numel = std::max(numel, plan_layer(i, nullptr).numel());
+  std::array<Tensor, ActivationOffload::places> places;
+  for (auto& place : places) place = plan.take(DType::f32, {numel});
+  std::vector<Tensor> kept;
+  for (std::size_t i = 0; i < count; ++i)
+    kept.push_back(plan_layer(i, static_cast<std::byte*>(places[i % places.size()].data())));
+  return kept;
+}
+
 /// Returns the bytes that it takes.
 std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   Planner plan(base);
   const auto stream = [&] {
     return plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
   };
-  const Block* last_block = nullptr;
-  for (std::size_t i = blocks.size(); i-- > 0;) {
-    blocks[i]->plan(plan, pass, checkpointing_of(i), last_block);
-    if (!last_block) last_block = blocks[i].get();
-  }
+  plan_blocks(plan, pass);
   delta = stream();
   last = stream();
   last_rms = plan.take(DType::f32, {pass.residual.rows});

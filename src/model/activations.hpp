@@ -6,6 +6,7 @@
 
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
+#include "model/activation_offload.hpp"
 #include "model/block.hpp"
 #include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
@@ -39,13 +40,22 @@ class Activations {
   Tensor loss_parts;      ///< (t loss_chunk 3) fp32, of t ranks that have a part of V each
   Tensor losses;          ///< (M) fp32
   device::Buffer buffer;  ///< counted as in use only while a step claims it
+  /// Of MemoryOptions::activation_offload, where there are layers enough.
+  std::unique_ptr<ActivationOffload> offload;
 
  private:
   std::int64_t plan_at(std::byte* base, const PassShape& pass);
+  void plan_blocks(Planner& plan, const PassShape& pass);
+  std::vector<Tensor> plan_in_turns(Planner& plan, const PassShape& pass);
+  bool offloads(const PassShape& pass) const {
+    return memory_.activation_offload && pass.has_backward &&
+           ActivationOffload::helps(blocks.size());
+  }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;
 
   const LlamaConfig& config_;
   MemoryOptions memory_;
+  std::vector<Tensor> in_turns_;  ///< by layer: all that it keeps, where layers take turns
 };
 
 }  // namespace llamesh::model

@@ -12,7 +12,11 @@ Residual forward(const BlockContext& x, const ParameterTable& table, const Activ
     const Entered entered(x.weights, table.embed_tokens.module, x.pass);
     embed(x, table.embed_tokens, hidden.x, tokens);
   }
-  for (const auto& block : a.blocks) hidden = block->forward(x, hidden);
+  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    if (a.offload) a.offload->before_forward(x.stream, i);
+    hidden = a.blocks[i]->forward(x, hidden);
+    if (a.offload && x.pass == Pass::forward) a.offload->after_forward(x.stream, i);
+  }
   return hidden;
 }
 

@@ -151,8 +151,10 @@ void Llama::head_backward(const BlockContext& x, const Residual& hidden, const T
 }
 
 void Llama::backward(const BlockContext& x, const Tensor& tokens) {
-  for (auto block = activations_.blocks.rbegin(); block != activations_.blocks.rend(); ++block)
-    (*block)->backward(x);
+  for (std::size_t i = activations_.blocks.size(); i-- > 0;) {
+    if (activations_.offload) activations_.offload->before_backward(stream_, i);
+    activations_.blocks[i]->backward(x);
+  }
 
   const Entered entered(x.weights, table_.embed_tokens.module, Pass::backward);
   embed_backward(x, table_.embed_tokens, tokens);

@@ -45,6 +45,11 @@ class Llama {
 
   /// The sum of the token losses of all batches since the last call, in nats. Waits for the device.
   double take_loss() { return losses_.take(); }
+  /// On CPUs, seconds so far in which the compute stream was blocked by the copies of
+  /// MemoryOptions::activation_offload.
+  double seconds_exposed_by_copies() const {
+    return activations_.offload ? activations_.offload->seconds_exposed() : 0;
+  }
 
   /// The logits of a forward pass alone, written to `logits`: (M, V), of this rank's part of the
   /// vocabulary.

@@ -17,6 +17,8 @@ struct MemoryOptions {
   std::int64_t loss_chunk = 1024;  ///< tokens whose logits exist at a time
   /// As many of the first layers are `full`, whatever activation_checkpointing says of the others.
   std::int64_t full_checkpointing_layers = 0;
+  /// What layers keep for the backward pass is in host memory until then.
+  bool activation_offload = false;
   /// Bytes of a rank's device that a step may take; 0: what the device has.
   std::int64_t device_limit = 0;
 };

@@ -135,7 +135,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   for (const auto* axis : mesh_.all())
     before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
                      axis->collectives->seconds_exposed()};
-  copies_exposed_before_ = fsdp_.seconds_exposed_by_copies();
+  copies_exposed_before_ = seconds_exposed_by_copies();
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
@@ -204,8 +204,8 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   mine.on_host = device::MemoryMeter::host().in_use();
   mine.request = request(seconds);
   mine.axes = seconds_by_axis();
-  mine.copies_exposed = fsdp_.seconds_exposed_by_copies() - copies_exposed_before_;
-  mine.own_seconds = seconds - waited_;
+  mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
+  mine.own_seconds = seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return comm::all_gather(world_, mine,
                           "the loss, the gradient norm and the measurements of the step");
@@ -310,7 +310,7 @@ void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& p
   record.stragglers = stragglers_.observe(own);
   for (const auto& part : parts) {
     record.seconds_compute += share * (part.seconds - part.copies_exposed);
-    if (state_.memory() == device::MemoryKind::host)
+    if (state_.memory() == device::MemoryKind::host || setup_.inputs.memory.activation_offload)
       record.exposed["offload"] += share * part.copies_exposed;
     for (std::size_t i = 0; i < std::min(axes.size(), part.axes.size()); ++i) {
       const auto& [in_collectives, exposed] = part.axes[i];

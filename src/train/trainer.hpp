@@ -105,6 +105,9 @@ class Trainer {
   std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
   void check_convergence(const StepRecord& record) const;
   SecondsByAxis seconds_by_axis();
+  double seconds_exposed_by_copies() const {
+    return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
+  }
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
   void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;

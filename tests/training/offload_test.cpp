@@ -59,6 +59,28 @@ TEST(Offload, GivesTheSameBitsWithOneMicroBatch) {
   expect_same_bits(in);
 }
 
+TEST(ActivationOffload, GivesTheSameBits) {
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.train.steps = 3;
+  in.train.micro_batch = 2;
+  in.train.global_batch = 16;
+  for (const int layers : {3, 4, 5, 6})  // of three none takes turns
+    for (const auto checkpointing :
+         {ActivationCheckpointing::none, ActivationCheckpointing::selective,
+          ActivationCheckpointing::full}) {
+      in.model.num_hidden_layers = layers;
+      in.memory.activation_checkpointing = checkpointing;
+      in.memory.full_checkpointing_layers = layers == 6 ? 2 : 0;
+      in.memory.activation_offload = false;
+      const auto plain = run(world(), in);
+      in.memory.activation_offload = true;
+      const auto other = run(world(), in);
+      EXPECT_EQ(other.losses, plain.losses) << layers << " layers";
+      EXPECT_EQ(other.masters, plain.masters) << layers << " layers";
+    }
+}
+
 TEST(Offload, GivesTheSameBitsWithSecondaryShards) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;

@@ -184,6 +184,8 @@ TEST_P(Offloading, TakesWhatIsPlanned) {
     in.mesh.tensor = 2;
     in.memory.activation_checkpointing = ActivationCheckpointing::full;
   }
+  in.memory.activation_offload = dtype == DType::bf16;
+  in.model.num_hidden_layers = 5;
   expect_as_planned(in);
 }
 

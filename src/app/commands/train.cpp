@@ -4,6 +4,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
+#include "app/report/report.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
 #include "comm/topology.hpp"
@@ -68,6 +69,26 @@ int print_planned(const TrainArguments& asked) {
   return 0;
 }
 
+/// A run that diverged has its report too.
+ExitCode train_and_report(const comm::Communicator& world, const train::Setup& setup,
+                          const std::string& config, train::Startup startup,
+                          comm::Watchdog& watchdog) {
+  const auto report = [&] {
+    if (world.rank() == 0 && setup.inputs.log.report) write_report_quietly(setup.inputs.run.folder);
+  };
+  try {
+    const auto outcome =
+        train::run(world, setup, config, std::move(startup), watchdog, config::changes);
+    report();
+    return outcome;
+  } catch (const comm::PeerFailure&) {
+    throw;
+  } catch (const Error&) {
+    report();
+    throw;
+  }
+}
+
 }  // namespace
 
 int train(const TrainArguments& arguments) {
@@ -94,9 +115,8 @@ int train(const TrainArguments& arguments) {
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {
-    outcome = arguments.check
-                  ? train::preflight(world, setup, version_text())
-                  : train::run(world, setup, yaml, std::move(startup), watchdog, config::changes);
+    outcome = arguments.check ? train::preflight(world, setup, version_text())
+                              : train_and_report(world, setup, yaml, std::move(startup), watchdog);
   });
   return static_cast<int>(outcome);
 }

@@ -10,7 +10,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr double left = 58, right = 14, top = 10, bottom = 38;  // margins around the plot
-constexpr std::size_t most_points = 1200;                       // of a line; a pixel shows no more
+constexpr std::size_t most_points = 800;                        // of a line; a pixel shows no more
 
 struct AxisRange {
   double low = std::numeric_limits<double>::infinity();
@@ -113,22 +113,36 @@ std::vector<Point> thinned(const std::vector<Point>& points) {
 
 class Plot {
  public:
-  explicit Plot(const Chart& chart)
-      : chart_(chart), width_(chart.wide ? 1080 : 530), height_(chart.wide ? 340 : 260) {
+  Plot(const Chart& chart, const Clocks& clocks)
+      : chart_(chart),
+        clocks_(clocks),
+        width_(chart.wide ? 1080 : 530),
+        height_(chart.wide ? 340 : 260) {
     const Extent extent(chart);
     x_ = extent.x;
     if (x_.low == x_.high) x_ = {x_.low - 1, x_.high + 1};
     y_ = padded(extent.y, chart.scale);
+    for (const Series& series : chart.series)
+      for (const Point& p : series.points)
+        if (showable(p, chart.scale)) time_.add(clocks.of_runs.at(series.run).time_of(p.x));
+    if (time_.low == time_.high) time_.high += 1;
   }
 
   std::string svg() const {
-    std::string out = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n",
-                                  width_, height_, escaped(chart_.title));
-    out += y_axis() + x_axis();
+    std::string out = fmt::format(
+        "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" data-plot=\"{} {} {} {}\" "
+        "data-time=\"{} {}\">\n",
+        width_, height_, escaped(chart_.title), left, width_ - right, top, height_ - bottom,
+        time_.low, time_.high);
+    out += y_axis();
+    out += x_axis("by-step", "step", x_);
+    out += x_axis("by-time", clocks_.unit, time_);
     for (const double at : chart_.marks)
       if (at >= x_.low && at <= x_.high)
-        out += fmt::format("<path class=\"resume\" d=\"M{0:.1f} {1}V{2}\"/>\n", x(at), top,
-                           height_ - bottom);
+        out += fmt::format(
+            "<line class=\"resume\" data-x=\"{0}\" x1=\"{1:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" "
+            "y2=\"{3}\"/>\n",
+            at, x(at), top, height_ - bottom);
     for (const Series& series : chart_.series) out += drawn(series);
     return out + "</svg>\n";
   }
@@ -163,25 +177,29 @@ class Plot {
     return out;
   }
 
-  std::string x_axis() const {
-    std::vector<double> ticks = nice_ticks(x_.low, x_.high, chart_.wide ? 10 : 5);
-    std::erase_if(ticks, [](double tick) { return tick != std::floor(tick); });  // steps are whole
+  std::string x_axis(const char* kind, const std::string& name, const AxisRange& range) const {
+    std::vector<double> ticks = nice_ticks(range.low, range.high, chart_.wide ? 10 : 5);
+    if (&range == &x_)  // steps are whole
+      std::erase_if(ticks, [](double tick) { return tick != std::floor(tick); });
+    const auto at = [&](double tick) {
+      return left + (tick - range.low) / (range.high - range.low) * (width_ - left - right);
+    };
     const std::vector<std::string> texts = labels(ticks, YScale::fitted);
     const double base = height_ - bottom;
-    std::string out =
-        fmt::format("<path class=\"axis\" d=\"M{} {}H{}\"/>\n", left, base, width_ - right);
+    std::string out = fmt::format("<g class=\"{}\"><path class=\"axis\" d=\"M{} {}H{}\"/>\n", kind,
+                                  left, base, width_ - right);
     for (std::size_t i = 0; i < ticks.size(); ++i)
       out += fmt::format(
           "<path class=\"axis\" d=\"M{0:.1f} {1}v4\"/>"
           "<text class=\"tick\" x=\"{0:.1f}\" y=\"{2}\" text-anchor=\"middle\">{3}</text>\n",
-          x(ticks[i]), base, base + 17, texts[i]);
+          at(ticks[i]), base, base + 17, texts[i]);
     return out +
-           fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">step</text>\n",
-                       width_ - right, height_ - 5);
+           fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text></g>\n",
+                       width_ - right, height_ - 5, escaped(name));
   }
 
   std::string drawn(const Series& series) const {
-    std::string path, dots;
+    std::string path, dots, steps, values;
     bool pen_down = false;
     for (const Point& p : thinned(series.points)) {
       if (!showable(p, chart_.scale)) {
@@ -189,24 +207,27 @@ class Plot {
         continue;
       }
       path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', x(p.x), y(p.y));
+      steps += fmt::format("{}{}", steps.empty() ? "" : " ", p.x);
+      values += fmt::format("{}{:.5g}", values.empty() ? "" : " ", p.y);
       // A point without neighbours would be invisible as a line.
       if (series.mark == Mark::dots || series.points.size() == 1)
-        dots += fmt::format(
-            "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\"><title>step {:.0f}: {:.4g}"
-            "</title></circle>",
-            x(p.x), y(p.y), p.x, p.y);
+        dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\"/>", x(p.x), y(p.y));
       pen_down = true;
     }
     const char* kind = series.mark == Mark::faint_line ? "faint"
                        : series.mark == Mark::dots     ? "thin"
                                                        : "strong";
-    return fmt::format("<g style=\"--c:var({})\"><path class=\"{}\" d=\"{}\"/>{}</g>\n",
-                       series.colour, kind, path, dots);
+    return fmt::format(
+        "<g class=\"series\" style=\"--c:var({})\" data-label=\"{}\" data-run=\"{}\" "
+        "data-x=\"{}\" data-y=\"{}\"><path class=\"{}{}\" d=\"{}\"/>{}</g>\n",
+        series.colour, escaped(series.label), series.run, steps, values, kind,
+        series.dashed ? " dashed" : "", path, dots);
   }
 
   const Chart& chart_;
+  const Clocks& clocks_;
   double width_, height_;
-  AxisRange x_, y_;
+  AxisRange x_, y_, time_;
 };
 
 std::string legend(const Chart& chart) {
@@ -216,6 +237,7 @@ std::string legend(const Chart& chart) {
       out += fmt::format("<span style=\"--c:var({})\"><i class=\"{}\"></i>{}</span>", series.colour,
                          series.mark == Mark::faint_line ? "pale"
                          : series.mark == Mark::dots     ? "dot"
+                         : series.dashed                 ? "dashed"
                                                          : "",
                          escaped(series.label));
   if (!chart.marks.empty())
@@ -275,15 +297,29 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-std::string draw(const Chart& chart) {
+double Clock::time_of(double step) const {
+  const auto next = std::ranges::lower_bound(steps, step);
+  if (steps.empty()) return 0;
+  if (next == steps.end()) return times.back();
+  const auto i = static_cast<std::size_t>(next - steps.begin());
+  if (i == 0 || steps[i] == step) return times[i];
+  const double share = (step - steps[i - 1]) / (steps[i] - steps[i - 1]);
+  return times[i - 1] + share * (times[i] - times[i - 1]);
+}
+
+std::string draw(const Chart& chart, const Clocks& clocks) {
   std::string out =
       fmt::format("<figure{}><figcaption><b>{}</b> <small>{}</small></figcaption>\n",
                   chart.wide ? " class=\"wide\"" : "", escaped(chart.title), escaped(chart.unit));
-  if (Extent(chart).y.empty())
-    out += "<p class=\"none\">nothing recorded</p>\n";
+  if (Extent(chart).y.empty()) return out + "<p class=\"none\">nothing recorded</p>\n</figure>\n";
+  Chart narrow = chart;
+  narrow.wide = false;
+  if (chart.wide)  // its text would be too small on a telephone
+    out += "<div class=\"broad\">" + Plot(chart, clocks).svg() + "</div><div class=\"narrow\">" +
+           Plot(narrow, clocks).svg() + "</div>\n";
   else
-    out += Plot(chart).svg() + "<div class=\"legend\">" + legend(chart) + "</div>\n";
-  return out + "</figure>\n";
+    out += Plot(chart, clocks).svg();
+  return out + "<div class=\"legend\">" + legend(chart) + "</div>\n</figure>\n";
 }
 
 }  // namespace llamesh::app

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,20 @@ struct Series {
   std::string colour;  ///< name of a CSS custom property, e.g. "--blue"
   Mark mark = Mark::line;
   std::vector<Point> points = {};
+  std::size_t run = 0;  ///< whose clock tells the time of its steps
+  bool dashed = false;
+};
+
+/// When a run's steps were done: times that do not decrease, by step.
+struct Clock {
+  std::vector<double> steps, times;
+  double time_of(double step) const;  ///< linear between its steps, else that of the nearest
+};
+
+/// The clocks of all runs of a page, in one unit of time.
+struct Clocks {
+  std::string unit;  ///< "min"
+  std::vector<Clock> of_runs;
 };
 
 enum class YScale { fitted, from_zero, logarithmic };
@@ -35,9 +50,10 @@ struct Chart {
   bool wide = false;  ///< across the page rather than half of it
 };
 
-/// The chart as a <figure> with inline SVG; it relies on the style sheet of report.cpp for fonts
-/// and colours. Without any finite point it says "nothing recorded".
-std::string draw(const Chart& chart);
+/// The chart over the steps as a <figure> with inline SVG; it relies on the style sheet of
+/// report_style.hpp for fonts and colours. Without any finite point it says "nothing recorded". For
+/// the script of report_script.hpp it has the values of its points and a second axis, of time.
+std::string draw(const Chart& chart, const Clocks& clocks);
 
 /// Ticks at 1, 2 or 5 times a power of ten within [low, high], about `count` of them.
 std::vector<double> nice_ticks(double low, double high, int count);

@@ -2,19 +2,26 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
-#include "app/report/run_metrics.hpp"
+#include "app/report/summary.hpp"
 
 namespace llamesh::app {
 
-/// The report of a run with at least one step as a page of HTML. Unreadable parts of config.yaml
-/// are skipped, so that reports of older runs work.
-std::string report_page(const RunMetrics& run, const std::string& name, const std::string& config);
+/// The report of a run as a page of HTML that needs nothing else: curves over the steps or over the
+/// time, and with a script the values under the pointer.
+std::string report_page(const ReportedRun& run);
+/// The same of several runs: their curves in one chart each, and where their inputs differ.
+std::string comparison_page(const std::vector<ReportedRun>& runs);
 
-/// Draws a run's metrics.jsonl into RUN_FOLDER/report.html: one file that needs nothing else,
-/// readable on light and dark screens and in print. Says so where nothing has been recorded yet. A
-/// folder without metrics.jsonl is a user error (exit 78); a report that cannot be written exits
-/// 74.
-void write_report(const std::filesystem::path& run_folder);
+/// Draws metrics.jsonl of the runs into `file`; empty: report.html of the run's folder, or for
+/// several runs comparison.html of the working folder. Readable on light and dark screens and in
+/// print. Returns the file's path. A folder without metrics.jsonl, or without a step in it, is a
+/// user error (exit 78); a report that cannot be written exits 74.
+std::filesystem::path write_report(const std::vector<std::string>& run_folders,
+                                   const std::string& file = "");
+
+/// At the end of a run: errors are warnings, and a folder without a step is none.
+void write_report_quietly(const std::filesystem::path& run_folder) noexcept;
 
 }  // namespace llamesh::app

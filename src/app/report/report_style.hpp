@@ -37,10 +37,25 @@ circle { fill: var(--c); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; color: var(--soft); font-size: 12.5px; padding-left: 4px; }
 .legend i { display: inline-block; width: 16px; height: 0; border-top: 2.5px solid var(--c);
   margin-right: 6px; vertical-align: middle; }
-.legend i.pale { opacity: .4; } .legend i.dash { border-top: 1.5px dashed var(--soft); }
+.legend i.pale { opacity: .4; } .legend i.dashed { border-top-style: dashed; } .legend i.dash { border-top: 1.5px dashed var(--soft); }
 .legend i.dot { width: 8px; height: 8px; border: 0; border-radius: 50%; background: var(--c); }
 table { border-collapse: collapse; } th, td { text-align: left; padding: 4px 24px 4px 0;
   border-bottom: 1px solid var(--line); font-weight: normal; } th { color: var(--soft); }
+th:not(:last-child), td:not(:last-child) { white-space: nowrap; } td { vertical-align: top; } th:last-child, td:last-child { min-width: 96px; }
+.table { overflow-x: auto; } .bar { display: inline-block; height: 9px; width: calc(var(--share) * min(160px, 20vw)); background: var(--blue); border-radius: 2px; }
+#axes { margin: 18px 0 0; color: var(--soft); font-size: 13px; } #axes label { margin: 0 4px; cursor: pointer; }
+#axes + .charts { margin-top: 8px; } #axes input { vertical-align: -2px; margin: 0 4px 0 0; accent-color: var(--blue); }
+.by-time, .time .by-step { display: none; } .time .by-time { display: inline; }
+.dashed { stroke-dasharray: 6 3; } .resume { stroke-width: 1; } svg { touch-action: pan-y; }
+.narrow { display: none; }
+@media (max-width: 760px) { .broad { display: none; } .narrow { display: block; } svg { overflow: visible; } .tick { font-size: 17px; }
+  main { padding: 20px 12px; } figure { padding: 12px 12px 10px; } th, td { padding-right: 14px; }
+  .strong { stroke-width: 3; } .thin { stroke-width: 2; } circle { r: 4.5px; } }
+.guide { display: none; stroke: var(--soft); stroke-width: 1; pointer-events: none; }
+.tip { display: none; position: fixed; z-index: 1; pointer-events: none; background: var(--card); border: 1px solid var(--soft);
+  border-radius: 6px; padding: 6px 10px; font-size: 12.5px; box-shadow: 0 2px 8px #0003; max-width: calc(100vw - 16px); }
+.tip div { display: flex; align-items: center; gap: 7px; } .tip i { flex: none; width: 9px; height: 9px; border-radius: 50%; }
+.tip em { margin-left: auto; padding-left: 12px; font-style: normal; font-variant-numeric: tabular-nums; }
 .none { color: var(--soft); } .note, details { color: var(--soft); margin-top: 20px; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px;
   overflow-x: auto; font-size: 12.5px; }

@@ -1,7 +1,9 @@
 #include "app/report/run_metrics.hpp"
 
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "core/file.hpp"
 #include "core/json.hpp"
@@ -17,12 +19,12 @@ double number(const json& object, const char* key) {
   return found->get<double>();
 }
 
-std::map<std::string, double> bytes_by_axis(const json& line, const char* key) {
-  std::map<std::string, double> bytes;
+std::map<std::string, double> by_axis(const json& line, const char* key) {
+  std::map<std::string, double> numbers;
   const json axes = line.value(key, json::object());
   for (const auto& [axis, value] : axes.items())
-    if (value.is_number()) bytes[axis] = value.get<double>();
-  return bytes;
+    if (value.is_number()) numbers[axis] = value.get<double>();
+  return numbers;
 }
 
 StepMetrics step_metrics(const json& line) {
@@ -35,9 +37,46 @@ StepMetrics step_metrics(const json& line) {
           .mfu = number(line, "mfu"),
           .valley = number(line.value("memory", json::object()), "valley"),
           .peak = number(line.value("memory", json::object()), "peak"),
+          .seconds_compute = number(line, "seconds_compute"),
           .time = number(line, "time"),
-          .traffic = bytes_by_axis(line, "traffic"),
-          .traffic_between_nodes = bytes_by_axis(line, "traffic_between_nodes")};
+          .elapsed = 0,
+          .traffic = by_axis(line, "traffic"),
+          .traffic_between_nodes = by_axis(line, "traffic_between_nodes"),
+          .exposed = by_axis(line, "exposed")};
+}
+
+/// Since the step before, or since this start; what the lines do not tell, or cannot be, is the
+/// step's own seconds.
+double seconds_before(const RunMetrics& run, std::int64_t step, const StepMetrics& metrics) {
+  const auto next = run.steps.lower_bound(step);
+  const bool first = next == run.steps.begin() ||
+                     (!run.starts.empty() && std::prev(next)->first <= run.starts.back().step);
+  const double since = !first               ? std::prev(next)->second.time
+                       : run.starts.empty() ? std::numeric_limits<double>::quiet_NaN()
+                                            : run.starts.back().time;
+  const double passed = metrics.time - since;
+  if (passed >= 0 && passed < 1e9) return passed;
+  return metrics.seconds >= 0 && metrics.seconds < 1e9 ? metrics.seconds : 0;
+}
+
+void add_step(std::int64_t step, StepMetrics metrics, RunMetrics& run) {
+  const auto next = run.steps.lower_bound(step);
+  metrics.elapsed = (next == run.steps.begin() ? 0 : std::prev(next)->second.elapsed) +
+                    seconds_before(run, step, metrics);
+  run.steps[step] = std::move(metrics);
+}
+
+std::string text(const json& line, const char* key) {
+  const auto found = line.find(key);
+  return found != line.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+void add_phases(const json& line, RunMetrics& run) {
+  if (run.starts.empty()) return;
+  const auto phases = line.find("phases");
+  if (phases == line.end() || !phases->is_object()) return;
+  for (const auto& [name, seconds] : phases->items())
+    if (seconds.is_number()) run.starts.back().phases.emplace_back(name, seconds.get<double>());
 }
 
 template <class Map>
@@ -50,9 +89,17 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.validation[step] = number(line, "loss");
   } else if (event == "checkpoint") {
     ++run.checkpoints;
+  } else if (event == "startup") {
+    add_phases(line, run);
   } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
+    run.starts.push_back({.step = step,
+                          .time = number(line, "time"),
+                          .ranks = number(line, "ranks"),
+                          .host = text(line, "host"),
+                          .version = text(line, "version"),
+                          .phases = {}});
     if (event == "resume" && step > 0) run.resumes.push_back(step);
   }
 }
@@ -71,7 +118,7 @@ json parsed(std::string_view line) {
 bool add_line(std::string_view text, RunMetrics& run) {
   const json line = parsed(text);
   if (!line.is_object()) return false;
-  for (const char* part : {"memory", "traffic", "traffic_between_nodes"})
+  for (const char* part : {"memory", "traffic", "traffic_between_nodes", "exposed"})
     if (line.contains(part) && !line[part].is_object()) return false;
   const bool is_event = line.contains("event");
   if (is_event && !line["event"].is_string()) return false;
@@ -82,8 +129,17 @@ bool add_line(std::string_view text, RunMetrics& run) {
   if (is_event)
     take_event(line["event"].get<std::string>(), index, line, run);
   else
-    run.steps[index] = step_metrics(line);
+    add_step(index, step_metrics(line), run);
   return true;
+}
+
+RunMetrics read_lines(const std::filesystem::path& file) {
+  RunMetrics run;
+  // An unterminated line is of a run that was killed, or is being written now.
+  for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
+    if (!line.empty() && !add_line(line, run) && ended) ++run.unreadable;
+  });
+  return run;
 }
 
 RunMetrics read_metrics(const std::filesystem::path& file) {
@@ -91,11 +147,7 @@ RunMetrics read_metrics(const std::filesystem::path& file) {
   validate(std::filesystem::exists(file, ignored),
            "{} is not there; give the folder of a run that llamesh train has written",
            file.string());
-  RunMetrics run;
-  // An unterminated line is of a run that was killed, or is being written now.
-  for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
-    if (!line.empty() && !add_line(line, run) && ended) ++run.unreadable;
-  });
+  RunMetrics run = read_lines(file);
   validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;
 }

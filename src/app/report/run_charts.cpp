@@ -1,0 +1,258 @@
+#include "app/report/run_charts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+namespace llamesh::app {
+namespace {
+
+constexpr std::array colours{"--blue", "--orange", "--green", "--purple", "--red", "--teal"};
+constexpr std::size_t clock_points = 400;
+
+std::vector<Point> points_of(const RunMetrics& run, const Field& field) {
+  std::vector<Point> points;
+  for (const auto& [step, metrics] : run.steps)
+    points.push_back({static_cast<double>(step), field(metrics)});
+  return points;
+}
+
+/// Mean over about `span` points around each, fewer towards the ends so that it does not lag; gaps
+/// are skipped.
+std::vector<Point> smoothed(const std::vector<Point>& points, std::size_t span) {
+  std::vector<Point> out;
+  for (const Point& p : points)
+    if (std::isfinite(p.y)) out.push_back(p);
+  std::vector<double> sums(out.size() + 1, 0.0);
+  for (std::size_t i = 0; i < out.size(); ++i) sums[i + 1] = sums[i] + out[i].y;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const std::size_t reach = std::min({span / 2, i, out.size() - 1 - i});
+    out[i].y = (sums[i + reach + 1] - sums[i - reach]) / static_cast<double>(2 * reach + 1);
+  }
+  return out;
+}
+
+std::vector<Point> curve(const RunMetrics& run, const Field& field) {
+  const std::vector<Point> raw = points_of(run, field);
+  return smoothed(raw, smoothing_span(raw.size()));
+}
+
+Series line(const std::string& label, const std::string& colour, std::vector<Point> points,
+            Mark mark = Mark::line) {
+  return {.label = label, .colour = colour, .mark = mark, .points = std::move(points)};
+}
+
+std::vector<Series> raw_and_smooth(const RunMetrics& run, const std::string& label,
+                                   const std::string& colour, const Field& field) {
+  return {line(label + ", each step", colour, points_of(run, field), Mark::faint_line),
+          line(label + ", smoothed", colour, curve(run, field))};
+}
+
+std::vector<Point> validation_of(const RunMetrics& run) {
+  std::vector<Point> points;
+  for (const auto& [step, loss] : run.validation)
+    points.push_back({static_cast<double>(step), loss});
+  return points;
+}
+
+/// A unit in which values up to `most` bytes have few digits.
+struct BytesUnit {
+  double bytes;
+  const char* name;
+};
+BytesUnit bytes_unit(double most) {
+  if (most >= std::exp2(32)) return {std::exp2(30), "GiB"};
+  if (most >= std::exp2(22)) return {std::exp2(20), "MiB"};
+  return {std::exp2(10), "KiB"};
+}
+
+using ByAxis = std::map<std::string, double> StepMetrics::*;
+
+std::set<std::string> axes_of(const RunMetrics& run, ByAxis what) {
+  std::set<std::string> axes;
+  for (const auto& [step, metrics] : run.steps)
+    for (const auto& [axis, value] : metrics.*what) axes.insert(axis);
+  return axes;
+}
+
+Field of_axis(ByAxis what, const std::string& axis, double unit = 1) {
+  return [=](const StepMetrics& metrics) {
+    const auto found = (metrics.*what).find(axis);
+    return found == (metrics.*what).end() ? std::numeric_limits<double>::quiet_NaN()
+                                          : found->second / unit;
+  };
+}
+
+Chart loss_chart(const RunMetrics& run) {
+  Chart chart{.title = "Loss", .unit = "nats a token", .wide = true};
+  chart.series = raw_and_smooth(run, "training", "--blue", [](auto& m) { return m.loss; });
+  chart.series.push_back(line("validation", "--orange", validation_of(run), Mark::dots));
+  for (const std::int64_t step : run.resumes) chart.marks.push_back(static_cast<double>(step));
+  chart.mark_label = "resumed from a checkpoint";
+  return chart;
+}
+
+Chart memory_chart(const RunMetrics& run) {
+  const auto unit = bytes_unit(largest(run, [](auto& m) { return m.peak; }));
+  return {.title = "Memory",
+          .unit = fmt::format("{} on the fullest rank", unit.name),
+          .scale = YScale::from_zero,
+          .series = {line("peak within a step", "--red",
+                          points_of(run, [=](auto& m) { return m.peak / unit.bytes; })),
+                     line("valley between steps", "--green",
+                          points_of(run, [=](auto& m) { return m.valley / unit.bytes; }))}};
+}
+
+/// A gradient norm that spans decades is unreadable on a linear axis.
+Chart norm_chart(const RunMetrics& run) {
+  Chart chart{.title = "Gradient norm", .unit = "before clipping"};
+  chart.series = raw_and_smooth(run, "norm", "--purple", [](auto& m) { return m.grad_norm; });
+  const double most = largest(run, [](auto& m) { return m.grad_norm; });
+  const double middle = median(run, [](auto& m) { return m.grad_norm; });
+  chart.scale = middle > 0 && most > 8 * middle ? YScale::logarithmic : YScale::from_zero;
+  return chart;
+}
+
+/// The rate in units of a power of ten, so that the axis has short labels.
+Chart rate_chart(const RunMetrics& run) {
+  const double most = largest(run, [](auto& m) { return m.lr; });
+  const double power = most > 0 ? std::pow(10.0, std::floor(std::log10(most))) : 1.0;
+  return {.title = "Learning rate",
+          .unit = power == 1 ? "" : fmt::format("in units of 1e{:.0f}", std::log10(power)),
+          .scale = YScale::from_zero,
+          .series = {line("learning rate", "--teal",
+                          points_of(run, [=](auto& m) { return m.lr / power; }))}};
+}
+
+Chart mfu_chart(const RunMetrics& run) {
+  return {.title = "MFU",
+          .unit = "%",
+          .scale = YScale::from_zero,
+          .series = raw_and_smooth(run, "MFU", "--orange", [](auto& m) { return 100 * m.mfu; })};
+}
+
+Chart traffic_chart(const RunMetrics& run) {
+  double most = 0;
+  for (const auto& axis : axes_of(run, &StepMetrics::traffic))
+    most = std::fmax(most, largest(run, of_axis(&StepMetrics::traffic, axis)));
+  const auto unit = bytes_unit(most);
+  Chart chart{.title = "Traffic",
+              .unit = fmt::format("{} that a rank sends in a step", unit.name),
+              .scale = YScale::from_zero};
+  for (const auto& axis : axes_of(run, &StepMetrics::traffic))
+    chart.series.push_back(line(axis, colours[chart.series.size() % colours.size()],
+                                points_of(run, of_axis(&StepMetrics::traffic, axis, unit.bytes))));
+  return chart;
+}
+
+/// Where the time of a step goes.
+Chart time_chart(const RunMetrics& run) {
+  Chart chart{.title = "Time of a step",
+              .unit = "seconds, mean of the ranks, smoothed",
+              .scale = YScale::from_zero,
+              .wide = true};
+  chart.series.push_back(
+      line("computing", "--blue", curve(run, [](auto& m) { return m.seconds_compute; })));
+  for (const auto& axis : axes_of(run, &StepMetrics::exposed))
+    chart.series.push_back(line("waiting for " + axis,
+                                colours[chart.series.size() % colours.size()],
+                                curve(run, of_axis(&StepMetrics::exposed, axis))));
+  if (chart.series.size() > 1) return chart;
+  return {.title = "Time of a step",
+          .unit = "seconds, slowest rank",
+          .scale = YScale::from_zero,
+          .series = raw_and_smooth(run, "step", "--blue", [](auto& m) { return m.seconds; }),
+          .wide = true};
+}
+
+/// A curve of each run, smoothed.
+Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& field) {
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    chart.series.push_back({.label = runs[i].name,
+                            .colour = colours[i % colours.size()],
+                            .points = curve(runs[i].metrics, field),
+                            .run = i,
+                            .dashed = i >= colours.size()});
+  return chart;
+}
+
+Chart comparing_validation(const std::vector<ReportedRun>& runs) {
+  Chart chart{.title = "Validation loss", .unit = "nats a token", .wide = true};
+  for (std::size_t i = 0; i < runs.size(); ++i)
+    chart.series.push_back({.label = runs[i].name,
+                            .colour = colours[i % colours.size()],
+                            .mark = Mark::dots,
+                            .points = validation_of(runs[i].metrics),
+                            .run = i});
+  return chart;
+}
+
+Clock clock_of(const RunMetrics& run, double unit) {
+  Clock clock;
+  const std::size_t stride = run.steps.size() / clock_points + 1;
+  std::size_t i = 0;
+  for (const auto& [step, metrics] : run.steps)
+    if (i++ % stride == 0 || i == run.steps.size()) {
+      clock.steps.push_back(static_cast<double>(step));
+      clock.times.push_back(metrics.elapsed / unit);
+    }
+  return clock;
+}
+
+}  // namespace
+
+Clocks clocks_of(const std::vector<ReportedRun>& runs) {
+  double longest = 0;
+  for (const auto& run : runs)
+    longest = std::max(longest, run.metrics.steps.rbegin()->second.elapsed);
+  const auto [unit, name] = longest < 300         ? std::pair(1, "seconds")
+                            : longest < 3 * 3600  ? std::pair(60, "minutes")
+                            : longest < 72 * 3600 ? std::pair(3600, "hours")
+                                                  : std::pair(86400, "days");
+  Clocks clocks{.unit = name, .of_runs = {}};
+  for (const auto& run : runs) clocks.of_runs.push_back(clock_of(run.metrics, unit));
+  return clocks;
+}
+
+std::vector<Chart> charts_of(const RunMetrics& run) {
+  const Chart throughput{.title = "Throughput",
+                         .unit = "tokens/s over all ranks",
+                         .scale = YScale::from_zero,
+                         .series = raw_and_smooth(run, "tokens/s", "--blue",
+                                                  [](auto& m) { return m.tokens_per_second; })};
+  return {loss_chart(run),   throughput,         mfu_chart(run),  time_chart(run),
+          memory_chart(run), traffic_chart(run), norm_chart(run), rate_chart(run)};
+}
+
+std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs) {
+  using enum YScale;
+  double most = 0;
+  for (const auto& run : runs)
+    most = std::fmax(most, largest(run.metrics, [](auto& m) { return m.peak; }));
+  const auto unit = bytes_unit(most);
+  const auto each = [&](const char* title, const std::string& unit_of_y, YScale scale,
+                        const Field& field) {
+    return comparing({.title = title, .unit = unit_of_y, .scale = scale}, runs, field);
+  };
+  auto loss =
+      each("Training loss", "nats a token, smoothed", fitted, [](auto& m) { return m.loss; });
+  loss.wide = true;
+  return {
+      loss,
+      comparing_validation(runs),
+      each("Throughput", "tokens/s over all ranks", from_zero,
+           [](auto& m) { return m.tokens_per_second; }),
+      each("MFU", "%", from_zero, [](auto& m) { return 100 * m.mfu; }),
+      each("Peak memory", fmt::format("{} on the fullest rank", unit.name), from_zero,
+           [=](auto& m) { return m.peak / unit.bytes; }),
+      each("Time of a step", "seconds, slowest rank", from_zero, [](auto& m) { return m.seconds; }),
+      each("Gradient norm", "before clipping", from_zero, [](auto& m) { return m.grad_norm; }),
+      each("Learning rate", "", from_zero, [](auto& m) { return m.lr; })};
+}
+
+}  // namespace llamesh::app

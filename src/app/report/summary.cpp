@@ -1,0 +1,271 @@
+#include "app/report/summary.hpp"
+
+#include <fmt/chrono.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <limits>
+
+#include "app/report/chart.hpp"
+#include "model/llama_config.hpp"
+#include "model/parameters.hpp"
+
+namespace llamesh::app {
+namespace {
+
+std::string counted(std::size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string loss_text(double loss) {
+  return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
+}
+
+/// What config.yaml says, as far as it can be read.
+struct Described {
+  std::string model = {}, mesh = {}, strategy = {}, precision = {};
+};
+
+std::string scalar(const YAML::Node& node) {
+  return node.IsScalar() ? node.Scalar() : "";
+}
+
+std::string describe_model(const YAML::Node& model) {
+  model::LlamaConfig config;
+  const auto take = [&](const char* key, std::int64_t& value) {
+    if (model[key]) value = model[key].as<std::int64_t>();
+  };
+  take("hidden_size", config.hidden_size);
+  take("intermediate_size", config.intermediate_size);
+  take("num_hidden_layers", config.num_hidden_layers);
+  take("num_attention_heads", config.num_attention_heads);
+  take("num_key_value_heads", config.num_key_value_heads);
+  take("head_dim", config.head_dim);
+  take("vocab_size", config.vocab_size);
+  if (model["tie_word_embeddings"])
+    config.tie_word_embeddings = model["tie_word_embeddings"].as<bool>();
+  config = config.resolved();
+  return fmt::format("{}parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
+                     compact(static_cast<double>(model::parameter_table(config).numel())) + " ",
+                     config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
+                     config.num_key_value_heads, config.vocab_size);
+}
+
+std::string describe_mesh(const YAML::Node& mesh) {
+  std::string text;
+  for (const auto& axis : mesh["axes"])
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : " × ", scalar(axis.first), scalar(axis.second));
+  return text;
+}
+
+Described describe(const std::string& text) {
+  Described about;
+  const auto attempt = [](std::string& into, const std::function<std::string()>& get) {
+    try {
+      into = get();
+    } catch (const std::exception&) {
+      into.clear();  // left out of the page
+    }
+  };
+  YAML::Node config;
+  try {
+    config = YAML::Load(text);
+  } catch (const YAML::Exception&) {
+    return about;
+  }
+  if (!config.IsMap()) return about;
+  const YAML::Node& fixed = config;  // operator[] of a const Node adds nothing
+  attempt(about.model, [&] { return fixed["model"] ? describe_model(fixed["model"]) : ""; });
+  attempt(about.mesh, [&] { return describe_mesh(fixed["mesh"]); });
+  attempt(about.strategy, [&] { return scalar(fixed["sharding"]["strategy"]); });
+  attempt(about.precision, [&] { return scalar(fixed["precision"]["parameters"]); });
+  return about;
+}
+
+std::string tile(const std::string& label, const std::string& value, const std::string& note = "") {
+  return fmt::format("<div class=\"tile\"><span>{}</span><b>{}</b><small>{}</small></div>\n", label,
+                     value, note);
+}
+
+double best_validation(const RunMetrics& run) {
+  double best = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [step, loss] : run.validation) best = std::fmin(best, loss);
+  return best;
+}
+
+std::string validation_tile(const RunMetrics& run) {
+  if (run.validation.empty()) return tile("validation loss", "–", "not evaluated");
+  const auto& [step, loss] = *run.validation.rbegin();
+  return tile("validation loss", loss_text(loss),
+              fmt::format("step {}<br>best {}", step, loss_text(best_validation(run))));
+}
+
+/// Mean training loss of the last `span` steps that have one.
+double closing_loss(const RunMetrics& run, std::size_t span) {
+  double sum = 0;
+  std::size_t count = 0;
+  for (auto it = run.steps.rbegin(); it != run.steps.rend() && count < span; ++it)
+    if (std::isfinite(it->second.loss)) {
+      sum += it->second.loss;
+      ++count;
+    }
+  return count == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(count);
+}
+
+double seconds_in_steps(const RunMetrics& run) {
+  double seconds = 0;
+  for (const auto& [step, metrics] : run.steps)
+    if (std::isfinite(metrics.seconds)) seconds += metrics.seconds;
+  return seconds;
+}
+
+std::string percent(double share) {
+  return std::isfinite(share) ? fmt::format("{:.1f} %", share * 100) : "–";
+}
+
+std::string time_text(double time) {
+  if (!(time >= 0 && time < 1e11)) return "–";
+  return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(time)));
+}
+
+/// A row of cells, which are HTML.
+std::string row(const std::vector<std::string>& cells, const char* tag = "td") {
+  std::string out = "<tr>";
+  for (const std::string& cell : cells) out += fmt::format("<{0}>{1}</{0}>", tag, cell);
+  return out + "</tr>\n";
+}
+
+std::string table(const std::string& rows) {
+  return "<div class=\"table\"><table>" + rows + "</table></div>\n";
+}
+
+/// Of the last start that has told them, the longest first.
+std::string phases_table(const RunMetrics& run) {
+  const auto told = std::find_if(run.starts.rbegin(), run.starts.rend(),
+                                 [](const RunStart& start) { return !start.phases.empty(); });
+  if (told == run.starts.rend()) return "";
+  auto phases = told->phases;
+  std::ranges::stable_sort(phases,
+                           [](const auto& a, const auto& b) { return a.second > b.second; });
+  const double longest = phases.front().second;
+  std::string rows;
+  for (const auto& [name, seconds] : phases)
+    rows += row({escaped(name), duration_text(seconds),
+                 fmt::format("<i class=\"bar\" style=\"--share:{:.3f}\"></i>",
+                             longest > 0 && seconds > 0 ? seconds / longest : 0.0)});
+  return "<h2>Start-up, until the first step was done</h2>\n" + table(rows);
+}
+
+}  // namespace
+
+/// Of the finite values; NaN without any. Later steps only: the first one also warms up.
+double median(const RunMetrics& run, const Field& field) {
+  std::vector<double> values;
+  for (const auto& [step, metrics] : run.steps)
+    if (std::isfinite(field(metrics))) values.push_back(field(metrics));
+  if (values.size() > 2) values.erase(values.begin());
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double largest(const RunMetrics& run, const Field& field) {
+  double most = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [step, metrics] : run.steps) most = std::fmax(most, field(metrics));
+  return most;
+}
+
+std::size_t smoothing_span(std::size_t steps) {
+  return std::clamp<std::size_t>(steps / 40, 1, 200);
+}
+
+std::string bytes_text(double bytes) {
+  if (!std::isfinite(bytes)) return "–";
+  if (bytes >= std::exp2(30)) return fmt::format("{:.2f} GiB", bytes / std::exp2(30));
+  if (bytes >= std::exp2(20)) return fmt::format("{:.1f} MiB", bytes / std::exp2(20));
+  return fmt::format("{:.1f} KiB", bytes / std::exp2(10));
+}
+
+std::string duration_text(double seconds) {
+  if (!(seconds < 1e12)) return "–";
+  const auto whole = static_cast<std::int64_t>(std::round(seconds));
+  if (whole < 60) return fmt::format("{:.1f} s", seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string facts(const std::string& config) {
+  const Described about = describe(config);
+  std::string text;
+  for (const std::string& fact : {about.model, about.strategy, about.mesh, about.precision})
+    if (!fact.empty()) text += (text.empty() ? "" : " · ") + escaped(fact);
+  return text;
+}
+
+std::string tiles(const RunMetrics& run) {
+  const auto& [last_step, last] = *run.steps.rbegin();
+  const std::size_t span = smoothing_span(run.steps.size());
+  const double mfu = median(run, [](auto& m) { return m.mfu; });
+  std::string out = "<div class=\"tiles\">\n";
+  out += validation_tile(run);
+  out += tile("training loss", loss_text(closing_loss(run, span)),
+              span == 1 ? "last step" : fmt::format("mean of the last {}", span));
+  out += tile("tokens", compact(last.tokens),
+              fmt::format("{} step{}", last_step, last_step == 1 ? "" : "s"));
+  out += tile("tokens/s", compact(median(run, [](auto& m) { return m.tokens_per_second; })),
+              "median step");
+  out += tile("MFU", percent(mfu), "median step");
+  out += tile("peak memory", bytes_text(largest(run, [](auto& m) { return m.peak; })),
+              fmt::format("valley {}", bytes_text(largest(run, [](auto& m) { return m.valley; }))));
+  out +=
+      tile("time in steps", duration_text(seconds_in_steps(run)),
+           counted(run.resumes.size(), "resume") + ", " + counted(run.checkpoints, "checkpoint"));
+  return out + "</div>\n";
+}
+
+std::string summary_table(const std::vector<ReportedRun>& runs) {
+  std::string rows = row({"run", "step", "training loss", "best validation", "tokens", "tokens/s",
+                          "MFU", "peak memory", "time in steps"},
+                         "th");
+  for (const auto& [name, config, run] : runs) {
+    const auto& [step, last] = *run.steps.rbegin();
+    rows += row({escaped(name), fmt::format("{}", step),
+                 loss_text(closing_loss(run, smoothing_span(run.steps.size()))),
+                 loss_text(best_validation(run)), compact(last.tokens),
+                 compact(median(run, [](auto& m) { return m.tokens_per_second; })),
+                 percent(median(run, [](auto& m) { return m.mfu; })),
+                 bytes_text(largest(run, [](auto& m) { return m.peak; })),
+                 duration_text(seconds_in_steps(run))});
+  }
+  return table(rows);
+}
+
+std::string traffic_table(const RunMetrics& run) {
+  const StepMetrics& last = run.steps.rbegin()->second;
+  if (last.traffic.empty()) return "";
+  std::string rows = row({"mesh axis", "sent by a rank in a step", "between nodes"}, "th");
+  for (const auto& [axis, bytes] : last.traffic) {
+    const auto between = last.traffic_between_nodes.find(axis);
+    rows += row({escaped(axis), bytes_text(bytes),
+                 between == last.traffic_between_nodes.end() ? "–" : bytes_text(between->second)});
+  }
+  return "<h2>Traffic</h2>\n" + table(rows);
+}
+
+std::string starts_table(const RunMetrics& run) {
+  std::string rows = row({"after step", "at", "ranks", "rank 0 on", "llamesh"}, "th");
+  bool told = false;
+  for (const RunStart& start : run.starts) {
+    told = told || !start.host.empty();
+    rows += row({fmt::format("{}", start.step), time_text(start.time),
+                 std::isfinite(start.ranks) ? fmt::format("{:.0f}", start.ranks) : "–",
+                 escaped(start.host), escaped(start.version)});
+  }
+  return (told ? "<h2>Starts</h2>\n" + table(rows) : "") + phases_table(run);
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,40 @@
+#include "model/activation_offload.hpp"
+
+#include "device/async_copy.hpp"
+
+namespace llamesh::model {
+
+ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
+  const device::AllocatesFor use(device::MemoryUse::activations);
+  const auto copied = kept.size() - places;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < copied; ++i) bytes += kept[i].bytes();
+  host_ = device::Buffer::in(device::MemoryKind::host, bytes);
+  std::byte* at = host_.data();
+  for (std::size_t i = 0; i < kept.size(); ++i) {
+    layers_.push_back({kept[i], i < copied ? at : nullptr, {}, {}});
+    at += kept[i].bytes();
+  }
+}
+
+void ActivationOffload::before_forward(device::Stream& compute, std::size_t layer) {
+  if (layer >= places && layer < layers_.size()) compute.wait(layers_[layer - places].stored);
+}
+
+void ActivationOffload::after_forward(device::Stream& compute, std::size_t layer) {
+  if (layer >= layers_.size() || layers_[layer].on_host == nullptr) return;
+  Layer& l = layers_[layer];
+  to_host_.wait(compute.record());
+  l.stored = device::download_async(to_host_, l.on_host, l.kept);
+}
+
+void ActivationOffload::before_backward(device::Stream& compute, std::size_t layer) {
+  if (layer < layers_.size()) compute.wait(layers_[layer].here);
+  if (layer == 0 || layers_[layer - 1].on_host == nullptr) return;
+  Layer& next = layers_[layer - 1];
+  to_device_.wait(next.stored);
+  to_device_.wait(compute.record());  // the layer that had the place is done with its backward pass
+  next.here = device::upload_async(to_device_, next.kept, next.on_host);
+}
+
+}  // namespace llamesh::model
