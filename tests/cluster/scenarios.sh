@@ -533,6 +533,7 @@ cut_pair() {
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
   verdict_is "$run" "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
+  grep -q '"kind": "link"' "$run/failure.json" && [[ -s $run/flight/rank-00001 ]] || bad "no failure.json, or no flight record: $(ls "$run")"
 }
 
 pair_cut() {

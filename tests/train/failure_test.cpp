@@ -167,6 +167,12 @@ TEST_F(FailureFile, HasTheVerdictInParts) {
       "waiting": [0, 1, 3], "detail": "rank 2 on node3 has not come"})"));
 }
 
+TEST_F(FailureFile, HasNoRankWhereNobodyIsToBlame) {
+  write_failure(folder_.path(), {.kind = "ended"});
+  EXPECT_TRUE(read()["rank"].is_null());
+  EXPECT_EQ(read()["host"], "");
+}
+
 TEST_F(FailureFile, HasTheErrorOfARank) {
   record_failure(folder_.path(), ExitCode::io_failure, "the disk is full");
   const auto json = read();

@@ -201,18 +201,18 @@ std::filesystem::path failure_file(const std::filesystem::path& run_folder) {
 std::string to_text(const Failure& failure) {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  const nlohmann::ordered_json json = {
-      {"kind", failure.kind},
-      {"rank", failure.rank},
-      {"host", failure.host},
-      {"phase", failure.phase},
-      {"step", failure.step},
-      {"axis", failure.axis},
-      {"collective", failure.collective},
-      {"unit", failure.unit},
-      {"waiting", failure.waiting},
-      {"detail", failure.detail},
-      {"at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))}};
+  nlohmann::ordered_json json = {{"kind", failure.kind},
+                                 {"rank", failure.rank},
+                                 {"host", failure.host},
+                                 {"phase", failure.phase},
+                                 {"step", failure.step},
+                                 {"axis", failure.axis},
+                                 {"collective", failure.collective},
+                                 {"unit", failure.unit},
+                                 {"waiting", failure.waiting},
+                                 {"detail", failure.detail},
+                                 {"at", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now))}};
+  if (failure.rank < 0) json["rank"] = nullptr;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
