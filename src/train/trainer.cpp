@@ -67,7 +67,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
              setup.inputs.precision.parameters, *tensor_),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
-          data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)) {
+          data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)),
+      stragglers_(setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
   fsdp_.on_master_weights_updated();
@@ -165,15 +166,19 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 /// agree on that and on whether the data was read in one collective: several ranks may read a bad
 /// file.
 std::int64_t Trainer::load_micro_batches() {
+  auto loaded = Clock::now();
   const auto load = [&] {
     std::int64_t valid = 0;
     for (auto& batch : micro_batches_) {
       batch = loader_->next();
       valid += valid_targets(batch);
     }
+    loaded = Clock::now();
     return valid;
   };
-  return sum_over(data_ranks_, comm::agree_and_gather(world_, load, "whether the data was read"));
+  const auto valid = comm::agree_and_gather(world_, load, "whether the data was read");
+  waited_ = seconds_since(loaded);
+  return sum_over(data_ranks_, valid);
 }
 
 /// Leaves the step's gradients in the shards; returns this rank's sum of token losses.
@@ -200,6 +205,8 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   mine.request = request(seconds);
   mine.axes = seconds_by_axis();
   mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
+  mine.own_seconds = seconds - waited_ - mine.copies_exposed;
+  for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return comm::all_gather(world_, mine,
                           "the loss, the gradient norm and the measurements of the step");
 }
@@ -294,10 +301,13 @@ Trainer::SecondsByAxis Trainer::seconds_by_axis() {
   return seconds;
 }
 
-/// The means over the ranks.
-void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) const {
+/// The means over the ranks, and those that are slow.
+void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) {
   const double share = 1.0 / static_cast<double>(parts.size());
   const auto axes = mesh_.all();
+  std::vector<double> own;
+  for (const auto& part : parts) own.push_back(part.own_seconds);
+  record.stragglers = stragglers_.observe(own);
   for (const auto& part : parts) {
     record.seconds_compute += share * (part.seconds - part.copies_exposed);
     if (state_.memory() == device::MemoryKind::host || setup_.inputs.memory.activation_offload)

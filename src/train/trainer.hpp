@@ -20,6 +20,7 @@
 #include "train/metrics.hpp"
 #include "train/plan.hpp"
 #include "train/setup.hpp"
+#include "train/stragglers.hpp"
 
 namespace llamesh::train {
 
@@ -84,6 +85,7 @@ class Trainer {
     double loss = 0;          ///< sum over its tokens
     double squared_norm = 0;  ///< of its gradient shards
     double seconds = 0;
+    double own_seconds = 0;   ///< of these, without its waits for others
     std::int64_t in_use = 0;  ///< bytes of memory
     std::int64_t peak = 0;
     std::int64_t on_host = 0;   ///< bytes of the host's memory, beside the device's
@@ -107,7 +109,7 @@ class Trainer {
     return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
   }
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
-  void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) const;
+  void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
   model::Batch as_tensors(data::TokenBatch& batch);
 
@@ -131,6 +133,8 @@ class Trainer {
   std::int64_t step_ = 0;     ///< steps done
   std::int64_t tokens_ = 0;   ///< trained on since the start of the run
   double former_update_ = 0;  ///< seconds of the previous step's update
+  double waited_ = 0;         ///< seconds of this step until the others had read their data
+  Stragglers stragglers_;
   double copies_exposed_before_ = 0;
   std::map<const comm::DeviceMesh::Axis*, Before> before_;
 };

@@ -151,6 +151,7 @@ device::Hardware hardware(device::Kind kind) {
   device::Hardware hardware;
   hardware.kind = kind;
   hardware.memory_bandwidth = hardware.peak_bf16 = hardware.peak_fp32 = 1e12;
+  hardware.host_bandwidth = hardware.host_link = 1e11;
   hardware.gemm_share = hardware.attention_forward_share = hardware.attention_backward_share = 1;
   hardware.within_node = {.bandwidth = 1e11, .latency = 1e-6};
   hardware.between_nodes = {.bandwidth = 1e10, .latency = 1e-5};
@@ -222,6 +223,18 @@ const Launch launches[] = {
      }},
     {"secondary_shards", 4, 2,
      [](Inputs& in) { in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2}; }},
+    {"offloaded_optimizer", 8, 4,
+     [](Inputs& in) {
+       in.mesh.tensor = 2;
+       in.sharding.offload = sharding::Offload::optimizer;
+     }},
+    {"all_offloaded", 8, 4,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh = {.replicate = 2, .shard = 2, .tensor = 2};
+       in.sharding.offload = sharding::Offload::all;
+       in.precision.parameters = in.precision.reduce = DType::bf16;
+     }},
     {"a_spec", 8, 4,
      [](Inputs& in) {
        in.sharding.strategy = Strategy::hybrid_shard;

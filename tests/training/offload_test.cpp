@@ -64,6 +64,7 @@ TEST(ActivationOffload, GivesTheSameBits) {
   auto in = small_inputs(folder.path());
   in.train.steps = 3;
   in.train.micro_batch = 2;
+  in.train.global_batch = 16;
   for (const int layers : {3, 4, 5, 6})  // of three none takes turns
     for (const auto checkpointing :
          {ActivationCheckpointing::none, ActivationCheckpointing::selective,

@@ -96,6 +96,11 @@ void JobReport::on_step(const StepRecord& record) {
   step_seconds_ = record.seconds;
   if (metrics_) metrics_->write(record);
   if (events_) events_->write(record);
+  if (!metrics_) return;
+  for (const auto& line : record.stragglers) {
+    spdlog::warn("{}", line);
+    metrics_->write_event("straggler", record.step, line);
+  }
 }
 
 void JobReport::on_validation(std::int64_t step, double loss) {

@@ -1,0 +1,59 @@
+#include "train/stragglers.hpp"
+
+#include <gtest/gtest.h>
+
+namespace llamesh::train {
+namespace {
+
+class StragglersTest : public testing::Test {
+ protected:
+  /// What is said during 20 steps of these seconds, of which the first is another.
+  std::vector<std::string> after_20(const std::vector<double>& seconds,
+                                    double first_of_rank_0 = 0) {
+    std::vector<std::string> said;
+    for (int step = 0; step < Stragglers::steps; ++step) {
+      auto now = seconds;
+      if (step == 0) now[0] += first_of_rank_0;
+      const auto lines = stragglers_.observe(now);
+      EXPECT_TRUE(lines.empty() || step + 1 == Stragglers::steps);
+      said.insert(said.end(), lines.begin(), lines.end());
+    }
+    return said;
+  }
+  Stragglers stragglers_{{"node1", "node1", "node2", "node2"}};
+};
+
+TEST_F(StragglersTest, AreNamedOnceWithTheirHost) {
+  const auto said = after_20({1.0, 1.1, 1.0, 1.3});
+  EXPECT_EQ(said, std::vector<std::string>{
+                      "rank 3 on node2 is slow: its own work took 1.300 s in the median of 20 "
+                      "steps, 30 % more than the median of all ranks, 1.000 s"});
+  EXPECT_TRUE(after_20({1.0, 1.1, 1.0, 1.3}).empty());
+  EXPECT_TRUE(after_20({1.0, 1.0, 1.0, 1.0}).empty());
+  EXPECT_EQ(after_20({1.0, 1.0, 1.0, 1.3}).size(), 1U);  // again
+}
+
+TEST_F(StragglersTest, AreNotThoseWithinAFifth) {
+  EXPECT_TRUE(after_20({1.0, 1.0, 1.0, 1.19}).empty());
+}
+
+TEST_F(StragglersTest, AreNotThoseOfASingleSlowStep) {
+  EXPECT_TRUE(after_20({1.0, 1.0, 1.0, 1.0}, 100).empty());
+}
+
+TEST_F(StragglersTest, AreNotThoseOfAFewMilliseconds) {
+  EXPECT_TRUE(after_20({0.01, 0.01, 0.01, 0.019}).empty());
+  EXPECT_EQ(after_20({0.01, 0.01, 0.01, 0.021}).size(), 1U);
+}
+
+TEST(StragglersOfTwo, AreTold) {
+  Stragglers stragglers({"a", "b"});
+  std::vector<std::string> said;
+  for (int step = 0; step < Stragglers::steps; ++step)
+    said = stragglers.observe(std::vector{2.0, 1.0});
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_TRUE(said.front().starts_with("rank 0 on a is slow: ")) << said.front();
+}
+
+}  // namespace
+}  // namespace llamesh::train
