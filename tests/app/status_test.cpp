@@ -199,7 +199,7 @@ TEST_F(Status, HostileFilesAreRefusedAtOnce) {
   for (const std::string name :
        {"state.json", "metrics.jsonl", "failure.json", "checkpoints/.lease"}) {
     for (const auto& kind : test::hostile_kinds()) {
-      SCOPED_TRACE(kind + " as " + name);
+      SCOPED_TRACE(fmt::format("{} as {}", kind, name));
       const test::TimeLimit limit(20);
       test::put_hostile(kind, folder_ / name);
       const auto error = test::error_of([&] { read_status(folder_); });
