@@ -14,6 +14,7 @@
 #include "error_of.hpp"
 #include "hostile_files.hpp"
 #include "temporary_folder.hpp"
+#include "train/job/failure.hpp"
 #include "train/job/run_state.hpp"
 
 namespace llamesh::app {
@@ -174,6 +175,11 @@ TEST_F(Status, TakesTheVerdictOfFailureJson) {
     write("failure.json", damaged);
     EXPECT_TRUE(json()["failure"].is_null()) << damaged;
   }
+  train::write_failure(folder_, {.kind = "ended", .detail = "all at once"});  // nobody to blame
+  EXPECT_EQ(json()["failure"]["kind"], "ended");
+  EXPECT_TRUE(json()["failure"]["rank"].is_null());
+  EXPECT_TRUE(json()["failure"]["host"].is_null());
+  EXPECT_TRUE(json()["failure"]["at"].is_string());
   write("failure.json", R"({"kind":[1],"rank":"x","waiting":["a",4],"more":1})");
   EXPECT_TRUE(json()["failure"]["kind"].is_null());
   EXPECT_EQ(json()["failure"]["waiting"].dump(), "[4]");
@@ -193,7 +199,7 @@ TEST_F(Status, HostileFilesAreRefusedAtOnce) {
   for (const std::string name :
        {"state.json", "metrics.jsonl", "failure.json", "checkpoints/.lease"}) {
     for (const auto& kind : test::hostile_kinds()) {
-      SCOPED_TRACE(kind + " as " + name);
+      SCOPED_TRACE(fmt::format("{} as {}", kind, name));
       const test::TimeLimit limit(20);
       test::put_hostile(kind, folder_ / name);
       const auto error = test::error_of([&] { read_status(folder_); });

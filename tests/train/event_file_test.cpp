@@ -200,7 +200,8 @@ TEST_F(Events, OfLaterStepsAreReplacedByAResumedRun) {
     EventFile second(folder_, 2);  // within the same second
     for (int step = 3; step <= 4; ++step) second.write(record_of(step, step));
   }
-  EventFile(folder_, 4).write(record_of(5, 5));
+  EventFile third(folder_, 4);
+  third.write(record_of(5, 5));
   const auto all = shown(folder_);
   EXPECT_EQ(all.at("train/loss"),
             (std::map<std::int64_t, float>{{1, 10}, {2, 20}, {3, 3}, {4, 4}, {5, 5}}));
@@ -209,9 +210,8 @@ TEST_F(Events, OfLaterStepsAreReplacedByAResumedRun) {
 
 TEST_F(Events, ComeBehindThoseOfANodeWhoseClockIsAhead) {
   fs::create_directories(folder_);
-  const auto ahead = folder_ / "events.out.tfevents.5000000000.node7";
   std::ofstream(folder_ / "events.out.tfevents.99999999999999999999.x") << "no number";
-  std::ofstream{ahead};
+  std::ofstream(folder_ / "events.out.tfevents.5000000000.node7") << "of the start before";
   { const EventFile file(folder_, 0); }
   bool found = false;
   for (const auto& file : files_in(folder_))
@@ -233,7 +233,7 @@ TEST(Records, HaveTheChecksumsOfTfRecord) {
 TEST_F(Events, AFolderThatCannotBeMadeIsAnError) {
   std::ofstream(folder_) << "a file";
   try {
-    EventFile(folder_, 0);
+    const EventFile file(folder_, 0);
     FAIL() << "no error was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io_failure);

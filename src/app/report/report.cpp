@@ -132,9 +132,9 @@ fs::path write_report(const std::vector<std::string>& run_folders, const std::st
   for (std::size_t i = 0; i < run_folders.size(); ++i)
     runs.push_back(read_run(run_folders[i], names[i]));
   const bool one = runs.size() == 1;
-  const fs::path path = !file.empty() ? fs::path(file)
-                        : one         ? fs::path(run_folders.front()) / "report.html"
-                                      : fs::path("comparison.html");
+  fs::path path = !file.empty() ? fs::path(file)
+                  : one         ? fs::path(run_folders.front()) / "report.html"
+                                : fs::path("comparison.html");
   write_durably(path, one ? report_page(runs.front()) : comparison_page(runs));
   return path;
 }

@@ -1,6 +1,7 @@
 #include "app/status/failure.hpp"
 
 #include <exception>
+#include <string>
 
 #include "core/json.hpp"
 
@@ -26,9 +27,11 @@ Json parse_failure(std::string_view text) {
     if (!json.is_object()) return nullptr;
     Json failure = nothing_known();
     for (const char* key : words)
-      if (const auto at = json.find(key); at != json.end() && at->is_string()) failure[key] = *at;
+      if (const auto at = json.find(key);
+          at != json.end() && at->is_string() && !at->get_ref<const std::string&>().empty())
+        failure[key] = *at;
     for (const char* key : numbers)
-      if (const auto at = json.find(key); at != json.end() && at->is_number_integer())
+      if (const auto at = json.find(key); at != json.end() && at->is_number_integer() && *at >= 0)
         failure[key] = *at;
     if (const auto at = json.find("waiting"); at != json.end() && at->is_array())
       for (const auto& rank : *at)

@@ -124,9 +124,9 @@ Json or_null(const std::optional<T>& value) {
 std::string describe_failure(const Json& failure) {
   const auto part = [&](const char* key, const char* before) {
     const auto& value = failure[key];
-    if (value.is_null() || value == "") return std::string();
+    if (value.is_null()) return std::string();
     const auto text = value.is_string() ? value.get<std::string>() : value.dump();
-    return before + text;
+    return text.empty() ? text : before + text;
   };
   std::string text = part("kind", " ") + part("rank", ", rank ") + part("host", " on ") +
                      part("phase", ", ") + part("collective", ", in ") + part("axis", " over ") +
