@@ -9,6 +9,7 @@
 #include "model/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
+#include "train/run_inputs.hpp"
 
 namespace llamesh::config {
 
@@ -86,6 +87,10 @@ inline EnumNames<optim::OptimizerName> names(optim::OptimizerName) {
 inline EnumNames<optim::ScheduleName> names(optim::ScheduleName) {
   using enum optim::ScheduleName;
   return {{{"constant", constant}, {"linear", linear}, {"cosine", cosine}, {"wsd", wsd}}};
+}
+
+inline EnumNames<train::OnNonfinite> names(train::OnNonfinite) {
+  return {{{"stop", train::OnNonfinite::stop}, {"skip", train::OnNonfinite::skip}}};
 }
 
 }  // namespace llamesh::config

@@ -115,6 +115,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
+    io.key("on_nonfinite", in.train.on_nonfinite);
     io.key("gemm_table", in.train.gemm_table);
   });
   io.section("evaluate", [&] {
