@@ -9,6 +9,7 @@
 #include "model/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
+#include "train/run_inputs.hpp"
 
 namespace llamesh::config {
 
@@ -77,6 +78,10 @@ inline EnumNames<data::Order> names(data::Order) {
 inline EnumNames<data::TokenDtype> names(data::TokenDtype) {
   using enum data::TokenDtype;
   return {{{"auto", from_header}, {"uint16", uint16}, {"uint32", uint32}}};
+}
+
+inline EnumNames<train::OnMismatch> names(train::OnMismatch) {
+  return {{{"stop", train::OnMismatch::stop}, {"heal", train::OnMismatch::heal}}};
 }
 
 inline EnumNames<optim::OptimizerName> names(optim::OptimizerName) {
