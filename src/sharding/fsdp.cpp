@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "comm/backoff.hpp"
-#include "device/async_copy.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 
@@ -276,8 +275,7 @@ void Fsdp::on_master_weights_updated(std::size_t u) {
 }
 
 double Fsdp::seconds_exposed_by_copies() const {
-  if (!copies_) return 0;
-  return copies_->to_device.seconds_blocked() + copies_->to_host.seconds_blocked();
+  return copies_ ? copies_->seconds_blocked() : 0;
 }
 
 }  // namespace llamesh::sharding
