@@ -80,6 +80,10 @@ inline EnumNames<data::TokenDtype> names(data::TokenDtype) {
   return {{{"auto", from_header}, {"uint16", uint16}, {"uint32", uint32}}};
 }
 
+inline EnumNames<train::OnMismatch> names(train::OnMismatch) {
+  return {{{"stop", train::OnMismatch::stop}, {"heal", train::OnMismatch::heal}}};
+}
+
 inline EnumNames<optim::OptimizerName> names(optim::OptimizerName) {
   return {{{"adamw", optim::OptimizerName::adamw}, {"sgd", optim::OptimizerName::sgd}}};
 }

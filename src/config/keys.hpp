@@ -150,7 +150,11 @@ void all_keys(Io& io, Inputs& in) {
     io.key("report", in.log.report);
     io.key("ranks", in.log.ranks);
   });
-  io.section("debug", [&] { io.key("contract", in.debug.contract); });
+  io.section("debug", [&] {
+    io.key("contract", in.debug.contract);
+    io.key("replica_hash_every", in.debug.replica_hash_every, at_least(0));
+    io.key("on_mismatch", in.debug.on_mismatch);
+  });
 }
 
 }  // namespace llamesh::config

@@ -18,6 +18,7 @@
 #include "train/job/shared_folder.hpp"
 #include "train/job/watch.hpp"
 #include "train/metrics.hpp"
+#include "train/replica_check.hpp"
 #include "train/run_checkpoints.hpp"
 #include "train/terminal/progress_bar.hpp"
 #include "train/trainer.hpp"
@@ -60,6 +61,7 @@ class Run {
         watchdog_(watchdog),
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
+        replica_check_(world, setup, mesh_, trainer_),
         report_(world, setup, deadline_),
         checkpoints_(world, setup, config, trainer_, watchdog, report_) {
     startup_.end_phase("communicators and model");
@@ -70,6 +72,7 @@ class Run {
     report_.open();
     flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
+    if (const auto line = replica_check_.describe(); !line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
@@ -94,11 +97,11 @@ class Run {
       const Next next = step(progress, start);
       if (next.stop != Stop::no && trainer_.step() < train.steps)
         return stop_early(next.stop, progress);
-      if (next.save) checkpoints_.save(progress);
+      if (next.save) save(progress);
     }
     // Also when there was nothing left to train: a run that took its state from
     // elsewhere owns it now.
-    if (checkpoints_.saved_step() != trainer_.step()) checkpoints_.save(progress);
+    if (checkpoints_.saved_step() != trainer_.step()) save(progress);
     checkpoints_.finish();
     watchdog_.begin(Activity::ending, trainer_.step());
     return end(RunPhase::done, ExitCode::done, "");
@@ -122,6 +125,7 @@ class Run {
         trainer_.train_step([this] { watchdog_.progress(); },
                             [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
     report_.on_step(record);
+    if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) log_startup(progress);
     progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
     const bool evaluates =
@@ -132,6 +136,16 @@ class Run {
     // The deadline may have passed.
     return Next::decode(std::max(
         record.request, world_.max(asked(record.step, record.seconds), "whether to stop or save")));
+  }
+
+  void check_replicas() {
+    for (const auto& line : replica_check_.check()) report_.on_healed(trainer_.step(), line);
+  }
+
+  /// What is saved has been compared.
+  void save(ProgressBar& progress) {
+    check_replicas();
+    checkpoints_.save(progress);
   }
 
   void log_startup(ProgressBar& progress) {
@@ -155,7 +169,7 @@ class Run {
     checkpoints_.finish();
     if (checkpoints_.saved_step() != trainer_.step()) {
       if (checkpoints_.fits(deadline_))
-        checkpoints_.save(progress);
+        save(progress);
       else
         spdlog::warn(
             "there is no time left to save (it took {:.0f} s): step "
@@ -181,6 +195,7 @@ class Run {
   comm::Watchdog& watchdog_;
   comm::DeviceMesh mesh_;
   Trainer trainer_;
+  ReplicaCheck replica_check_;
   JobReport report_;
   RunCheckpoints checkpoints_;
   std::optional<FlightFiles> flight_;

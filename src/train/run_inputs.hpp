@@ -54,9 +54,17 @@ struct LogOptions {
   bool ranks = false;            ///< a log of each rank, log.rank-00012.txt
 };
 
+/// What a run does when replicas of a shard differ.
+enum class OnMismatch : std::uint8_t {
+  stop,
+  heal,  ///< the majority's shards replace those that differ
+};
+
 /// `debug:` of the inputs.
 struct DebugOptions {
   bool contract = false;  ///< each step compares which collectives the ranks of an axis have called
+  std::int64_t replica_hash_every = 0;  ///< steps between comparisons of replicas; 0: none
+  OnMismatch on_mismatch = OnMismatch::stop;
 };
 
 /// All options of a run, those of each layer, as config/ fills them in.

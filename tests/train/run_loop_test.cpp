@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/in_collective.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
 #include "core/stop_signals.hpp"
@@ -100,6 +101,23 @@ TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->phase, RunPhase::done);
   EXPECT_EQ(state->step, 12);
+}
+
+/// How many collectives of the world a run takes.
+std::int64_t collectives_of(std::int64_t replica_hash_every) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());  // 12 steps, a save every 5
+  in.debug.replica_hash_every = replica_hash_every;
+  const auto entered = [] { return comm::collectives_entered(world().members()->id); };
+  const auto before = entered();
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  return entered() - before;
+}
+
+TEST(RunLoop, ComparesReplicasAtTheirStepsAndBeforeASave) {
+  const auto without = collectives_of(0);
+  EXPECT_EQ(collectives_of(1) - without, 12);
+  EXPECT_EQ(collectives_of(4) - without, 5);  // 4, 8, 12, and 5, 10, of which a save is due
 }
 
 TEST(RunLoop, WritesALogOfEachRankAndEventFilesWhereTheyAreAskedFor) {

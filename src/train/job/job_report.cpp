@@ -107,6 +107,12 @@ void JobReport::on_step(const StepRecord& record) {
     warn("spike", line);
 }
 
+void JobReport::on_healed(std::int64_t step, const std::string& line) {
+  if (!metrics_) return;
+  spdlog::warn("{}", line);
+  metrics_->write_event("healed", step, line);
+}
+
 void JobReport::on_validation(std::int64_t step, double loss) {
   if (metrics_) metrics_->write_validation(step, loss);
   if (events_) events_->write_validation(step, loss);

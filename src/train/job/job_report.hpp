@@ -45,6 +45,8 @@ class JobReport {
   /// The first step of this start is done.
   void on_started(const Startup& startup, std::int64_t step);
   void on_step(const StepRecord& record);
+  /// Replicas differed after `step`, and were made the same again.
+  void on_healed(std::int64_t step, const std::string& line);
   void on_validation(std::int64_t step, double loss);
   /// The checkpoint `name` of `step` is on the disk.
   void on_saved(std::int64_t step, const std::string& name);

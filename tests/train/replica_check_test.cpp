@@ -1,0 +1,273 @@
+#include "train/replica_check.hpp"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "comm/session.hpp"
+#include "core/hash.hpp"
+#include "core/process.hpp"
+#include "training/small_run.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using sharding::Strategy;
+using test::world;
+
+/// A trainer of the small model over all ranks, with a check of its replicas.
+class CheckedTrainer {
+ public:
+  explicit CheckedTrainer(const Inputs& in)
+      : setup_(make_setup(world(), in)),
+        mesh_(world(), setup_.topology, setup_.mesh),
+        trainer_(world(), setup_, mesh_),
+        check_(world(), setup_, mesh_, trainer_) {}
+
+  /// What run.cpp does with them after a step; `then` comes between the step and the check.
+  std::vector<std::string> step(const std::function<void()>& then = [] {}) {
+    losses_.push_back(trainer_.train_step().loss);
+    then();
+    if (!check_.due()) return {};
+    return check_.check();
+  }
+  ReplicaCheck& check() { return check_; }
+  const std::vector<double>& losses() const { return losses_; }
+
+  /// Flips a bit on one rank of kind 0: the master weights, 1, 2: the moments.
+  void flip(int rank, std::size_t kind) {
+    if (world().rank() != rank) return;
+    const auto& state = trainer_.state();
+    const auto& tensor = kind == 0 ? state.masters() : state.moments()[kind - 1];
+    auto* bytes = static_cast<unsigned char*>(tensor.shards.back().data());
+    bytes[7] ^= 0x10U;
+  }
+  /// This rank's shards of the master weights and the moments.
+  std::vector<float> state() const {
+    std::vector<float> all;
+    const auto add = [&](const sharding::ShardedTensor& tensor) {
+      for (const auto& shard : tensor.shards) {
+        const auto values = shard.span<float>();
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    };
+    add(trainer_.state().masters());
+    for (const auto& moment : trainer_.state().moments()) add(moment);
+    return all;
+  }
+
+ private:
+  Setup setup_;
+  comm::DeviceMesh mesh_;
+  Trainer trainer_;
+  ReplicaCheck check_;
+  std::vector<double> losses_;
+};
+
+Inputs inputs_in(const test::TemporaryFolder& folder, std::int64_t every = 1,
+                 OnMismatch on_mismatch = OnMismatch::stop) {
+  auto in = test::small_inputs(folder.path());
+  in.model.num_hidden_layers = 1;
+  in.train.global_batch = world().size();
+  in.sharding.strategy = Strategy::no_shard;  // each rank a replica
+  in.debug.replica_hash_every = every;
+  in.debug.on_mismatch = on_mismatch;
+  return in;
+}
+
+std::vector<int> all_but(int rank) {
+  std::vector<int> ranks(static_cast<std::size_t>(world().size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::erase(ranks, rank);
+  return ranks;
+}
+
+TEST(FindMismatches, AMajorityOfThreeOrMoreDecidesInEachGroup) {
+  const comm::ParallelDims dims({{"replicate", 4}, {"shard", 2}});
+  const std::vector<comm::AxisSet> replicas = {dims.named({"replicate"}), dims.all()};
+  // Of ranks 0, 2, 4, 6 one differs; of 1, 3, 5, 7 two; in the second group, none.
+  const std::vector<std::uint64_t> hashes = {1, 9, 5, 9, 1, 9, 6, 9, 2, 9, 6, 9, 1, 9, 5, 9};
+  const auto found = find_mismatches(hashes, replicas, dims);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].group, 0U);
+  EXPECT_EQ(found[0].differ, (std::vector<int>{4}));
+  EXPECT_EQ(found[0].agree, (std::vector<int>{0, 2, 6}));
+  EXPECT_EQ(found[1].differ, (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_TRUE(found[1].agree.empty());
+}
+
+TEST(FindMismatches, NothingIsFoundWhereThereAreNoReplicas) {
+  const comm::ParallelDims dims({{"shard", 3}});
+  const std::vector<comm::AxisSet> none(1);
+  EXPECT_TRUE(find_mismatches(std::vector<std::uint64_t>{1, 2, 3}, none, dims).empty());
+}
+
+/// How check() leaves on this rank: its own error's text, "follows", or "".
+template <class Action>
+std::string left_by(Action action) {
+  try {
+    action();
+  } catch (const comm::PeerFailure& failed) {
+    EXPECT_EQ(failed.code(), ExitCode::stopped_early);
+    return "follows";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::stopped_early);
+    return error.what();
+  }
+  return "";
+}
+
+void expect_stop_that_names(int rank, const std::string& left) {
+  const int reporter = world().size() == 2 ? 0 : rank;
+  if (world().rank() != reporter) {
+    EXPECT_EQ(left, "follows");
+    return;
+  }
+  const auto host = this_process().host;
+  const auto named =
+      world().size() == 2
+          ? fmt::format("rank 0 on {0}, rank 1 on {0} hold the same shards", host)
+          : fmt::format("rank {} on {} differs in weights or moments from ranks {}, which", rank,
+                        host, fmt::join(all_but(rank), ", "));
+  EXPECT_NE(left.find(named), std::string::npos) << left;
+}
+
+TEST(ReplicaCheck, ABitOfTheWeightsIsFoundAfterTheStep) {
+  const test::TemporaryFolder folder;
+  CheckedTrainer trainer(inputs_in(folder));
+  EXPECT_TRUE(trainer.step().empty());
+  expect_stop_that_names(1, left_by([&] { trainer.step([&] { trainer.flip(1, 0); }); }));
+}
+
+TEST(ReplicaCheck, ABitOfAMomentIsFoundAtTheNextComparison) {
+  const test::TemporaryFolder folder;
+  CheckedTrainer trainer(inputs_in(folder, 3));
+  const int rank = world().size() - 1;
+  EXPECT_EQ(left_by([&] { trainer.step([&] { trainer.flip(rank, 2); }); }), "");
+  EXPECT_EQ(left_by([&] { trainer.step(); }), "");
+  expect_stop_that_names(rank, left_by([&] { trainer.step(); }));
+}
+
+TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {
+  const test::TemporaryFolder folder;
+  CheckedTrainer trainer(inputs_in(folder, 3));
+  EXPECT_TRUE(trainer.step([&] { trainer.flip(1, 1); }).empty());
+  EXPECT_NE(left_by([&] { trainer.check().check(); }), "");
+}
+
+TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {
+  if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder, 1, OnMismatch::heal);  // which needs a majority, and stops too
+  in.sharding.strategy = Strategy::hybrid_shard;
+  in.mesh = {.replicate = 2, .shard = 2};
+  CheckedTrainer trainer(in);
+  const auto left = left_by([&] { trainer.step([&] { trainer.flip(3, 0); }); });
+  if (world().rank() != 1) {
+    EXPECT_EQ(left, "follows");
+    return;
+  }
+  EXPECT_NE(left.find("rank 1 on"), std::string::npos) << left;
+  EXPECT_NE(left.find("rank 3 on"), std::string::npos) << left;
+  EXPECT_EQ(left.find("rank 0 on"), std::string::npos) << left;
+  EXPECT_NE(left.find("no majority"), std::string::npos) << left;
+}
+
+/// Flips a bit of the weights after step 2, and bits of the moments after 3 and 5: the updates of 4
+/// and 6 make wrong weights of these, and copies of them where the weights are gathered from
+/// copies.
+void expect_healed_run_continues_as_undisturbed(Inputs in) {
+  CheckedTrainer trainer(in);
+  in.debug.replica_hash_every = 0;
+  CheckedTrainer undisturbed(in);
+  const std::map<int, std::size_t> flips = {{2, 0}, {3, 1}, {5, 2}};
+  for (int step = 1; step <= 7; ++step) {
+    undisturbed.step();
+    const auto lines = trainer.step([&] {
+      if (flips.contains(step)) trainer.flip(1, flips.at(step));
+    });
+    ASSERT_EQ(lines.size(), step % 2 == 0 ? 1U : 0U) << step;
+    for (const auto& line : lines)
+      EXPECT_TRUE(line.starts_with(fmt::format("after step {}: rank 1 on ", step))) << line;
+    if (step % 2 == 0) {
+      EXPECT_EQ(trainer.state(), undisturbed.state()) << step;
+    }
+  }
+  EXPECT_EQ(trainer.state(), undisturbed.state());
+  EXPECT_EQ(trainer.losses(), undisturbed.losses());
+}
+
+TEST(ReplicaCheck, AHealedRunContinuesAsIfNothingHadHappened) {
+  if (world().size() < 3) GTEST_SKIP() << "needs a majority";
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder, 2, OnMismatch::heal);
+  in.precision.parameters = DType::bf16;
+  if (world().size() == 3) in.sharding.offload = sharding::Offload::optimizer;
+  expect_healed_run_continues_as_undisturbed(in);
+}
+
+void expect_no_alarm(const Inputs& in, const std::string& compared) {
+  CheckedTrainer trainer(in);
+  EXPECT_TRUE(
+      trainer.check().describe().starts_with("replicas are compared every 1 steps: " + compared))
+      << trainer.check().describe();
+  for (int step = 0; step < 20; ++step) EXPECT_EQ(left_by([&] { trainer.step(); }), "");
+}
+
+TEST(ReplicaCheck, UndisturbedReplicasAgree) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  if (world().size() == 3) in.sharding.offload = sharding::Offload::all;
+  expect_no_alarm(in, "3 of 3");
+}
+
+TEST(ReplicaCheck, UndisturbedReplicasOfShardsAgree) {
+  if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  in.sharding.strategy = Strategy::hybrid_shard;
+  in.mesh = {.replicate = 2, .shard = 2, .ranks_per_node = 2};
+  expect_no_alarm(in, "3 of 3");
+  in.sharding.offload = sharding::Offload::optimizer;
+  in.precision.parameters = DType::bf16;
+  expect_no_alarm(in, "3 of 3");
+}
+
+TEST(ReplicaCheck, UndisturbedReplicasWithATensorAxisAgree) {
+  if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  in.model.num_key_value_heads = 1;
+  in.model.vocab_size = 258;
+  in.mesh = {.replicate = 2, .shard = 1, .tensor = 2};
+  expect_no_alarm(in, "3 of 3");
+}
+
+TEST(ReplicaCheck, FullShardHasNoReplicasToCompare) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  in.sharding.strategy = Strategy::full_shard;
+  CheckedTrainer trainer(in);
+  EXPECT_NE(trainer.check().describe().find(": 0 of"), std::string::npos);
+  EXPECT_EQ(left_by([&] { trainer.step([&] { trainer.flip(0, 0); }); }), "");
+}
+
+TEST(ReplicaCheck, PrintsHowFastItHashes) {
+  const std::vector<char> bytes(256 << 20, 1);
+  const auto start = std::clock();  // of this process
+  RunningHash hash;
+  for (std::size_t at = 0; at < bytes.size(); at += 8 << 20) hash.add(&bytes[at], 8 << 20);
+  EXPECT_NE(hash.value(), 0U);
+  const auto seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  if (world().rank() == 0)
+    std::printf("%.1f GB/s of a core\n", 1e-9 * static_cast<double>(bytes.size()) / seconds);
+}
+
+}  // namespace
+}  // namespace llamesh::train
