@@ -150,6 +150,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("ranks", in.log.ranks);
   });
   io.section("debug", [&] { io.key("contract", in.debug.contract); });
+  io.section("profile", [&] { io.key("steps", in.profile.steps); });
 }
 
 }  // namespace llamesh::config

@@ -14,6 +14,7 @@
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/job_report.hpp"
+#include "train/job/profile.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/shared_folder.hpp"
 #include "train/job/watch.hpp"
@@ -61,7 +62,8 @@ class Run {
         mesh_(world, setup.topology, setup.mesh),
         trainer_(world, setup, mesh_),
         report_(world, setup, deadline_),
-        checkpoints_(world, setup, config, trainer_, watchdog, report_) {
+        checkpoints_(world, setup, config, trainer_, watchdog, report_),
+        profile_(world, setup) {
     startup_.end_phase("communicators and model");
   }
 
@@ -118,9 +120,14 @@ class Run {
       return Next{deadline_.asked(checkpoints_.slowest_save(), seconds), checkpoints_.due(step)}
           .encode();
     };
+    profile_.begin(trainer_.step() + 1);
     const StepRecord record =
         trainer_.train_step([this] { watchdog_.progress(); },
                             [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
+    if (profile_.end(record.step)) {
+      progress.clear();
+      profile_.write();
+    }
     report_.on_step(record);
     if (std::exchange(first_, false)) log_startup(progress);
     progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
@@ -167,6 +174,7 @@ class Run {
   }
 
   ExitCode end(RunPhase phase, ExitCode code, const std::string& reason) {
+    profile_.write();
     report_.on_end(phase, code, reason, checkpoints_.slowest_save());
     return code;
   }
@@ -183,6 +191,7 @@ class Run {
   Trainer trainer_;
   JobReport report_;
   RunCheckpoints checkpoints_;
+  Profile profile_;
   std::optional<FlightFiles> flight_;
   bool first_ = true;  // step of this start
 };

@@ -52,6 +52,11 @@ struct DebugOptions {
   bool contract = false;  ///< each step compares which collectives the ranks of an axis have called
 };
 
+/// `profile:` of the inputs.
+struct ProfileOptions {
+  std::string steps;  ///< "10-12" or "10": traced into <run>/trace; empty: none
+};
+
 /// All options of a run, those of each layer, as config/ fills them in.
 struct Inputs {
   RunOptions run;
@@ -70,6 +75,7 @@ struct Inputs {
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
   DebugOptions debug;
+  ProfileOptions profile;
 };
 
 }  // namespace llamesh::train
