@@ -40,7 +40,7 @@ struct NodeCollectives::Control {
   NodeBarrier barrier;
 
   static std::int64_t bytes(int ranks) {
-    return 64 + 2 * ranks * static_cast<std::int64_t>(sizeof(TensorLocation));
+    return 64 + std::int64_t{2} * ranks * static_cast<std::int64_t>(sizeof(TensorLocation));
   }
   TensorLocation* locations(std::int64_t call, int ranks) {
     auto* first = reinterpret_cast<TensorLocation*>(reinterpret_cast<std::byte*>(this) + 64);

@@ -84,7 +84,7 @@ struct Watchdog::Watch {
   Watch(const Communicator& world, Alarm sound, Limits given)
       : group(world.duplicate()),
         alarm(std::move(sound)),
-        limits(given),
+        limits(std::move(given)),
         hosts(world.all_gather(this_process().host)),
         previous((group.rank() + group.size() - 1) % group.size()),
         next((group.rank() + 1) % group.size()),
@@ -304,7 +304,7 @@ struct Watchdog::Watch {
 };
 
 Watchdog::Watchdog(const Communicator& world, Alarm alarm, Limits limits)
-    : watch_(std::make_unique<Watch>(world, std::move(alarm), limits)) {}
+    : watch_(std::make_unique<Watch>(world, std::move(alarm), std::move(limits))) {}
 
 Watchdog::~Watchdog() {
   if (may_free()) {

@@ -31,7 +31,7 @@ void compare(const Node& before, const Node& now, const std::string& path,
   if (before.kind == Node::Kind::map && now.kind == Node::Kind::map) {
     for (const auto& [key, value] : now.members)
       if (const Node* old = before.find(key))
-        compare(*old, value, path.empty() ? key : path + '.' + key, changed);
+        compare(*old, value, path.empty() ? key : fmt::format("{}.{}", path, key), changed);
   } else if (text_of(before) != text_of(now)) {
     changed.push_back(fmt::format("{} {} -> {}", path, text_of(before), text_of(now)));
   }

@@ -1,7 +1,5 @@
 #include "model/activation_offload.hpp"
 
-#include "device/async_copy.hpp"
-
 namespace llamesh::model {
 
 ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
@@ -24,17 +22,18 @@ void ActivationOffload::before_forward(device::Stream& compute, std::size_t laye
 void ActivationOffload::after_forward(device::Stream& compute, std::size_t layer) {
   if (layer >= layers_.size() || layers_[layer].on_host == nullptr) return;
   Layer& l = layers_[layer];
-  to_host_.wait(compute.record());
-  l.stored = device::download_async(to_host_, l.on_host, l.kept);
+  copies_.to_host.wait(compute.record());
+  l.stored = device::download_async(copies_.to_host, l.on_host, l.kept);
 }
 
 void ActivationOffload::before_backward(device::Stream& compute, std::size_t layer) {
   if (layer < layers_.size()) compute.wait(layers_[layer].here);
   if (layer == 0 || layers_[layer - 1].on_host == nullptr) return;
   Layer& next = layers_[layer - 1];
-  to_device_.wait(next.stored);
-  to_device_.wait(compute.record());  // the layer that had the place is done with its backward pass
-  next.here = device::upload_async(to_device_, next.kept, next.on_host);
+  copies_.to_device.wait(next.stored);
+  copies_.to_device.wait(
+      compute.record());  // the layer that had the place is done with its backward pass
+  next.here = device::upload_async(copies_.to_device, next.kept, next.on_host);
 }
 
 }  // namespace llamesh::model

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/tensor.hpp"
+#include "device/async_copy.hpp"
 #include "device/buffer.hpp"
-#include "device/stream.hpp"
 
 namespace llamesh::model {
 
@@ -30,9 +30,7 @@ class ActivationOffload {
   void before_backward(device::Stream& compute, std::size_t layer);
 
   /// On CPUs, seconds so far in which the compute stream was blocked by the copies.
-  double seconds_exposed() const {
-    return to_host_.seconds_blocked() + to_device_.seconds_blocked();
-  }
+  double seconds_exposed() const { return copies_.seconds_blocked(); }
 
  private:
   struct Layer {
@@ -44,8 +42,7 @@ class ActivationOffload {
 
   std::vector<Layer> layers_;
   device::Buffer host_;
-  device::Stream to_host_ = device::Stream::communication();
-  device::Stream to_device_ = device::Stream::communication();
+  device::CopyStreams copies_;
 };
 
 }  // namespace llamesh::model

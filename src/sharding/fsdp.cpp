@@ -8,7 +8,6 @@
 
 #include "comm/backoff.hpp"
 #include "core/trace.hpp"
-#include "device/async_copy.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 
@@ -294,8 +293,7 @@ void Fsdp::on_master_weights_updated(std::size_t u) {
 }
 
 double Fsdp::seconds_exposed_by_copies() const {
-  if (!copies_) return 0;
-  return copies_->to_device.seconds_blocked() + copies_->to_host.seconds_blocked();
+  return copies_ ? copies_->seconds_blocked() : 0;
 }
 
 }  // namespace llamesh::sharding

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/device_mesh.hpp"
+#include "device/async_copy.hpp"
 #include "model/weights.hpp"
 #include "sharding/partial_sums.hpp"
 #include "sharding/sharded_state.hpp"
@@ -147,12 +148,7 @@ class Fsdp final : public model::Weights {
   std::deque<Group> groups_;                ///< whose places stay
   std::vector<UnitState> units_;
   PartialSums partial_sums_;
-  /// Of a state in host memory.
-  struct Copies {
-    device::Stream to_device = device::Stream::communication();
-    device::Stream to_host = device::Stream::communication();
-  };
-  std::optional<Copies> copies_;
+  std::optional<device::CopyStreams> copies_;  ///< of a state in host memory
 };
 
 }  // namespace llamesh::sharding

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "device/async_copy.hpp"
 #include "device/device.hpp"
 #include "sharding/fsdp.hpp"
 
@@ -51,7 +50,7 @@ void Fsdp::bring_gradient_shard(std::size_t u) {
 device::Event Fsdp::store_gradient_shard(std::size_t u) {
   UnitState& unit = units_[u];
   copies_->to_host.wait(unit.reduced);
-  const auto stored =
+  auto stored =
       device::download_async(copies_->to_host, state_.gradients().shards[u].data(), unit.gradient);
   unit.group->gradient_shards.release(u, stored);
   unit.gradient = {};

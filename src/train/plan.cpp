@@ -166,6 +166,7 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
   for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
     const double start = simulation.now();
     const double exposed = simulation.exposed_seconds();
+    const auto copied = simulation.copied_by_host();
     const auto sent = bytes_sent(mesh);
     const auto called = calls_in(log);
     meter.start_interval();
@@ -178,6 +179,7 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
     simulated.update();
     plan.seconds = simulation.now() - start;
     plan.exposed_seconds = simulation.exposed_seconds() - exposed;
+    plan.over_host_link = simulation.copied_by_host() - copied;
     record_traffic(mesh, sent, plan);
     record_calls(log, called, plan);
   }
@@ -191,6 +193,7 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   const auto times = static_cast<double>(more);
   plan.seconds += times * (plan.seconds - shorter.seconds);
   plan.exposed_seconds += times * (plan.exposed_seconds - shorter.exposed_seconds);
+  plan.over_host_link += more * (plan.over_host_link - shorter.over_host_link);
   for (auto& [axis, bytes] : plan.traffic) bytes += more * (bytes - shorter.traffic.at(axis));
   for (auto& [axis, bytes] : plan.traffic_between_nodes)
     bytes += more * (bytes - shorter.traffic_between_nodes.at(axis));

@@ -21,6 +21,7 @@ struct StepPlan {
   std::int64_t peak = 0;    ///< the most within the step
   device::MemoryByUse at_peak{};
   std::int64_t on_host = 0;                     ///< bytes in host memory, beside the device's
+  std::int64_t over_host_link = 0;              ///< bytes copied from and to that memory in a step
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by the rank
   std::map<std::string, std::int64_t> traffic_between_nodes;  ///< of these, mean over all ranks
   /// Of the rank in its group along some axes.

@@ -37,4 +37,9 @@ done
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \
   sharding.offload=optimizer > "$folder/log" 2>&1 || give_up "with offload"
 [[ $(field host offload) == "$(field predicted_host offload)" ]] || give_up "the host's memory is not as planned"
+# Offload needs the host's memory: here for 1.1 T parameters.
+"$mpirun" 1 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/huge" --check memory.device_limit=10000000000000000 sharding.offload=all \
+  model.hidden_size=24576 model.intermediate_size=98304 model.num_hidden_layers=130 > /dev/null 2> "$folder/log"; code=$?
+[[ $code == 78 ]] && grep -Eq 'keeps [0-9]{14} bytes in host memory \(sharding.offload\)' "$folder/log" ||
+  give_up "without the host's memory: exit code $code"
 exit 0

@@ -46,8 +46,8 @@ TEST(Plan, OfManyRanksTakesNoTime) {
   EXPECT_EQ(code, 0);
   EXPECT_EQ(json.at("mesh"), "replicate=1 x shard=2048 x tensor=8");
   for (const auto* key :
-       {"valley_bytes", "peak_bytes", "host_bytes", "alive_at_peak", "traffic", "checkpoint_bytes",
-        "step_seconds", "tokens_per_second", "mfu", "exposed_seconds"})
+       {"valley_bytes", "peak_bytes", "host_bytes", "host_link_bytes", "alive_at_peak", "traffic",
+        "checkpoint_bytes", "step_seconds", "tokens_per_second", "mfu", "exposed_seconds"})
     EXPECT_TRUE(json.contains(key)) << key;
   std::int64_t alive = 0;
   for (const auto& [use, bytes] : json.at("alive_at_peak").items())

@@ -66,6 +66,10 @@ for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   close "$strategy, $ranks ranks, sharding.offload=$offload" 4 "offload-$offload-$ranks" cpu 1e-5
 done
 
+ran deep 1 --device cpu model.num_hidden_layers=7
+ran activations 2 --device cuda model.num_hidden_layers=7 memory.activation_offload=true
+close "memory.activation_offload, 2 ranks" 4 activations deep 1e-5
+
 even=(model.vocab_size=260 model.num_attention_heads=8) # which 4 ranks can divide; they share 2 kv heads
 ran even 1 --device cpu "${even[@]}"
 for case in whole/2 hidden/2 sequence/4; do

@@ -28,6 +28,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"valley_bytes", step.valley},
        {"peak_bytes", step.peak},
        {"host_bytes", step.on_host},
+       {"host_link_bytes", step.over_host_link},
        {"alive_at_peak", by_use(step.at_peak)},
        {"traffic", step.traffic},
        {"traffic_between_nodes", step.traffic_between_nodes},
@@ -37,6 +38,10 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"tokens_per_second", step.tokens_per_second},
        {"mfu", step.mfu},
        {"exposed_seconds", step.exposed_seconds}});
+}
+
+bool offloads(const train::Inputs& in) {
+  return in.sharding.offload != sharding::Offload::none || in.memory.activation_offload;
 }
 
 void print_memory(const PlannedLaunch& planned) {
@@ -49,7 +54,7 @@ void print_memory(const PlannedLaunch& planned) {
     if (step.at_peak[use] != 0)
       fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
                  gibibytes(step.at_peak[use]));
-  if (planned.setup.inputs.sharding.offload != sharding::Offload::none)
+  if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>10.2f}  of {:.2f}\n", "host", gibibytes(step.on_host),
                gibibytes(planned.hardware.host_memory_bytes));
 }
@@ -63,6 +68,8 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
   for (const auto& [axis, bytes] : step.traffic)
     fmt::print("  {:<24}{:>10.2f}{:>16.2f}\n", axis, gibibytes(bytes),
                gibibytes(step.traffic_between_nodes.at(axis)));
+  if (offloads(planned.setup.inputs))
+    fmt::print("  {:<24}{:>10.2f}\n", "host link, both ways", gibibytes(step.over_host_link));
   fmt::print("\nstep {:.3f} s, of which {:.3f} s wait for communication\n", step.seconds,
              step.exposed_seconds);
   fmt::print("{:.0f} tokens/s, {:.0f} a rank, MFU {:.1f} %\n", step.tokens_per_second,

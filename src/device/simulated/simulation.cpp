@@ -129,6 +129,7 @@ void simulate_copy(Stream& stream, std::size_t bytes) {
 void simulate_host_copy(Stream& stream, std::size_t bytes) {
   auto& simulation = Simulation::current();
   const auto& hardware = simulation.hardware();
+  simulation.count_host_copy(static_cast<std::int64_t>(bytes));
   simulation.run(stream, hardware.launch_seconds + static_cast<double>(bytes) / hardware.host_link);
 }
 

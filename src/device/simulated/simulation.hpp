@@ -51,6 +51,9 @@ class Simulation {
   void run(Stream& stream, double seconds);
   /// Scratch that a kernel keeps and that grows to the largest request; `of` names it.
   void keep_scratch(const char* of, std::int64_t bytes);
+  /// Bytes so far between the memory of the host and that of the device.
+  std::int64_t copied_by_host() const { return copied_by_host_; }
+  void count_host_copy(std::int64_t bytes) { copied_by_host_ += bytes; }
   /// The host spends so many seconds before it goes on.
   void host_waits(double seconds) { host_ += seconds; }
 
@@ -64,6 +67,7 @@ class Simulation {
   Hardware hardware_;
   MemoryMeter meter_, host_meter_;
   std::map<std::string_view, Buffer> scratch_;
+  std::int64_t copied_by_host_ = 0;
   double host_ = 0;  ///< the host's clock
   double exposed_ = 0;
   std::unique_ptr<Stream> compute_, host_work_;
