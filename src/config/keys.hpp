@@ -155,6 +155,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("replica_hash_every", in.debug.replica_hash_every, at_least(0));
     io.key("on_mismatch", in.debug.on_mismatch);
   });
+  io.section("profile", [&] { io.key("steps", in.profile.steps); });
 }
 
 }  // namespace llamesh::config

@@ -67,6 +67,11 @@ struct DebugOptions {
   OnMismatch on_mismatch = OnMismatch::stop;
 };
 
+/// `profile:` of the inputs.
+struct ProfileOptions {
+  std::string steps;  ///< "10-12" or "10": traced into <run>/trace; empty: none
+};
+
 /// All options of a run, those of each layer, as config/ fills them in.
 struct Inputs {
   RunOptions run;
@@ -85,6 +90,7 @@ struct Inputs {
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
   DebugOptions debug;
+  ProfileOptions profile;
 };
 
 }  // namespace llamesh::train

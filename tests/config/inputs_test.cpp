@@ -211,7 +211,7 @@ TEST_F(ModelFile, InlineKeysAndOverridesCountMore) {
   EXPECT_EQ(in.model.rope_scaling->factor, 3);
   EXPECT_FALSE(
       load_inputs(folder_.path("run.yaml"), {"model.rope_scaling=null"}).model.rope_scaling);
-  EXPECT_EQ(to_yaml(in).find("file:"), std::string::npos);
+  EXPECT_EQ(to_yaml(in).find("\n  file:"), std::string::npos);
   folder_.write("none.yaml", minimal);
   EXPECT_EQ(load_inputs(folder_.path("none.yaml"), {"model.file=" + folder_.path("models/m.yaml")})
                 .model.hidden_size,
