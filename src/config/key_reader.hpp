@@ -127,7 +127,7 @@ class KeyReader {
   const Node* root_;
   const Node* here_;  ///< null inside a section that is absent
   std::string prefix_;
-  std::set<std::string> known_;    ///< leaves
+  std::set<std::string> known_;  ///< leaves
   std::set<std::string> sections_;
 };
 

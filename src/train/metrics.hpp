@@ -60,8 +60,8 @@ class MetricsFile {
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
   /// {"event": name, "step": ..., "detail": ..., "time": ...}: "start", "resume", "checkpoint",
-  /// "straggler", "healed", "skipped" or "spike"; the first two also with "ranks", "host" (of rank 0)
-  /// and "version".
+  /// "straggler", "healed", "skipped" or "spike"; the first two also with "ranks", "host" (of rank
+  /// 0) and "version".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
   /// {"event": "startup", "step": ..., "phases": {name: seconds}}
   void write_startup(std::int64_t step, const std::vector<std::pair<std::string, double>>& phases);
