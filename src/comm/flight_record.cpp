@@ -4,24 +4,34 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "core/stop_signals.hpp"
+#include "core/trace.hpp"
 
 namespace llamesh::comm {
 namespace {
 
 std::int64_t now() {
-  return std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  return Trace::now();
 }
 
-template <std::size_t n>
-void set_text(std::array<char, n>& field, std::string_view text) {
-  const auto length = text.copy(field.data(), n - 1);
-  std::fill(field.begin() + static_cast<std::ptrdiff_t>(length), field.end(), '\0');
+/// Of the control plane on the lane of its thread, which waits for it; else on that of its axis.
+void trace(const CollectiveRecord& record) {
+  TraceEvent event;
+  event.start = record.started;
+  event.end = record.finished;
+  event.asked = record.asked;
+  event.bytes = record.bytes;
+  event.number = record.number;
+  const std::string_view axis = record.axis.front() == '\0' ? "one rank" : record.axis.data();
+  if (record.bytes != 0) set_text(event.lane, axis);
+  set_text(event.axis, axis);
+  set_text(event.category, "collective");
+  set_text(event.name, record.kind.data());
+  set_text(event.subject, record.subject.data());
+  Trace::instance().add(event);
 }
 
 /// A new file of the image's size with room on its file system, mapped; null where there is none.
@@ -93,8 +103,15 @@ void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
 
 void FlightRecorder::finished(std::int64_t ticket) {
   const auto at = now();
-  const std::lock_guard lock(state_->mutex);
-  if (auto* const record = state_->find(ticket); record != nullptr) record->finished = at;
+  CollectiveRecord copy;
+  {
+    const std::lock_guard lock(state_->mutex);
+    auto* const record = state_->find(ticket);
+    if (record == nullptr) return;
+    record->finished = at;
+    if (Trace::on()) copy = *record;
+  }
+  if (copy.ticket != 0) trace(copy);
 }
 
 void FlightRecorder::set_activity(std::int32_t activity, std::int64_t step) {

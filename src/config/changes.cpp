@@ -12,7 +12,8 @@
 namespace llamesh::config {
 namespace {
 
-constexpr std::array<std::string_view, 4> without_effect{"run", "checkpoint", "log", "debug"};
+constexpr std::array<std::string_view, 5> without_effect{"run", "checkpoint", "log", "debug",
+                                                         "profile"};
 
 /// The value in one line.
 std::string text_of(const Node& node) {

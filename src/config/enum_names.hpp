@@ -93,4 +93,8 @@ inline EnumNames<optim::ScheduleName> names(optim::ScheduleName) {
   return {{{"constant", constant}, {"linear", linear}, {"cosine", cosine}, {"wsd", wsd}}};
 }
 
+inline EnumNames<train::OnNonfinite> names(train::OnNonfinite) {
+  return {{{"stop", train::OnNonfinite::stop}, {"skip", train::OnNonfinite::skip}}};
+}
+
 }  // namespace llamesh::config

@@ -115,6 +115,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
+    io.key("on_nonfinite", in.train.on_nonfinite);
     io.key("gemm_table", in.train.gemm_table);
   });
   io.section("evaluate", [&] {
@@ -154,6 +155,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("replica_hash_every", in.debug.replica_hash_every, at_least(0));
     io.key("on_mismatch", in.debug.on_mismatch);
   });
+  io.section("profile", [&] { io.key("steps", in.profile.steps); });
 }
 
 }  // namespace llamesh::config

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/trace.hpp"
 #include "device/cuda.hpp"
 #include "device/simulated/simulation.hpp"
 
@@ -14,6 +15,16 @@ std::size_t bytes_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.bytes());
 }
 
+/// A copy on the CPU, in a worker's thread.
+void copy_traced(const char* direction, void* to, const void* from, std::size_t bytes) {
+  TraceScope scope("copy", direction);
+  if (auto* const event = scope.event()) {
+    set_text(event->lane, direction);
+    event->bytes = static_cast<std::int64_t>(bytes);
+  }
+  std::memcpy(to, from, bytes);
+}
+
 }  // namespace
 
 Event upload_async(Stream& stream, const Tensor& to, const void* from) {
@@ -23,7 +34,8 @@ Event upload_async(Stream& stream, const Tensor& to, const void* from) {
   else if (stream.on_gpu())
     cuda::upload_async(stream, to.data(), from, bytes);
   else
-    stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
+    stream.run(
+        [data = to.data(), from, bytes] { copy_traced("copies to device", data, from, bytes); });
   return stream.record();
 }
 
@@ -34,7 +46,7 @@ Event download_async(Stream& stream, void* to, const Tensor& from) {
   else if (stream.on_gpu())
     cuda::download_async(stream, to, from.data(), bytes);
   else
-    stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
+    stream.run([to, data = from.data(), bytes] { copy_traced("copies to host", to, data, bytes); });
   return stream.record();
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 
+#include "core/trace.hpp"
 #include "device/stream.hpp"
 
 namespace llamesh::device {
@@ -15,6 +16,8 @@ struct Event::State {
   virtual void wait() = 0;
   /// A calling thread's stream has been blocked for so long by its wait for this.
   virtual void has_blocked(std::chrono::nanoseconds /*time*/) {}
+  /// What was done last before it, where that was traced; complete ones only.
+  virtual const TraceEvent* after() { return nullptr; }
 };
 
 /// A device's in-order execution of work; each device has its own.

@@ -1,6 +1,7 @@
 #include "device/stream.hpp"
 
 #include <chrono>
+#include <string>
 
 #include "device/cuda.hpp"
 #include "device/device.hpp"
@@ -58,9 +59,15 @@ void Stream::wait(const Event& event) {
   if (!event.state_) return;
   if (queue_) return queue_->wait(event);
   if (event.ready()) return event.wait();  // rethrows
+  TraceScope scope("wait", "wait");
   const auto start = std::chrono::steady_clock::now();
   event.wait();
   event.state_->has_blocked(std::chrono::steady_clock::now() - start);
+  auto* const wait = scope.event();
+  const TraceEvent* const after = wait ? event.state_->after() : nullptr;
+  if (after == nullptr) return;
+  wait->axis = after->lane;
+  set_text(wait->subject, std::string(after->name.data()) + ' ' + after->subject.data());
 }
 
 Event Stream::record() {

@@ -4,6 +4,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@ struct Flag final : Event::State {
   std::mutex mutex;
   std::condition_variable changed;
   bool happened = false;
+  std::optional<TraceEvent> traced;  // the work before it
   std::exception_ptr error;
 
   bool ready() override {
@@ -33,6 +35,7 @@ struct Flag final : Event::State {
     if (error) std::rethrow_exception(error);
   }
   void has_blocked(std::chrono::nanoseconds time) override { *blocked_in_all += time.count(); }
+  const TraceEvent* after() override { return traced ? &*traced : nullptr; }
 };
 
 class Worker final : public Stream::Queue {
@@ -89,6 +92,7 @@ class Worker final : public Stream::Queue {
         const std::lock_guard lock(item.event->mutex);
         item.event->happened = true;
         item.event->error = error;
+        if (Trace::on()) item.event->traced = Trace::newest();
         item.event->changed.notify_all();
       } else if (!error) {
         try {

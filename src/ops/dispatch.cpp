@@ -1,3 +1,6 @@
+#include <utility>
+
+#include "core/trace.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/simulated/kernels.hpp"
 #ifdef LLAMESH_HAS_CUDA
@@ -5,15 +8,40 @@
 #endif
 
 namespace llamesh::ops {
+namespace {
+
+/// A kernel on the CPU, as an event of a trace.
+template <class Function>
+struct Traced;
+
+template <class Result, class... Arguments>
+struct Traced<Result(Stream&, Arguments...)> {
+  template <Result (*kernel)(Stream&, Arguments...), const char* name>
+  static Result call(Stream& stream, Arguments... arguments) {
+    const TraceScope scope("kernel", name);
+    return kernel(stream, std::forward<Arguments>(arguments)...);
+  }
+};
+
+#define LLAMESH_KERNEL(name) constexpr char name_of_##name[] = #name;
+#include "ops/kernels.inc"
+#undef LLAMESH_KERNEL
+
+}  // namespace
+
+#define LLAMESH_TRACED(name) \
+  (Traced<decltype(name)::Function>::template call<cpu::name, name_of_##name>)
 
 #ifdef LLAMESH_HAS_CUDA
 #define LLAMESH_KERNEL(name) \
-  constinit const decltype(name) name(cpu::name, simulated::name, cuda::name);
+  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, cuda::name);
 #else
-#define LLAMESH_KERNEL(name) constinit const decltype(name) name(cpu::name, simulated::name);
+#define LLAMESH_KERNEL(name) \
+  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name);
 #endif
 #include "ops/kernels.inc"
 #undef LLAMESH_KERNEL
+#undef LLAMESH_TRACED
 
 std::string gpu_attention() {
 #ifdef LLAMESH_HAS_CUDA

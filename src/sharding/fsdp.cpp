@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/backoff.hpp"
+#include "core/trace.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 
@@ -20,6 +21,20 @@ namespace {
 bool poison_is_wanted() {
   const char* value = std::getenv("LLAMESH_POISON");
   return value != nullptr && std::string_view(value) == "1";
+}
+
+const char* name_of(Pass pass) {
+  switch (pass) {
+    case Pass::evaluate:
+      return "evaluate";
+    case Pass::forward:
+      return "forward";
+    case Pass::recompute:
+      return "recompute";
+    case Pass::backward:
+      return "backward";
+  }
+  return "";
 }
 
 }  // namespace
@@ -126,6 +141,8 @@ Fsdp::~Fsdp() {
 }
 
 void Fsdp::enter(model::ModuleId module, Pass pass) {
+  if (Trace::on())
+    Trace::instance().open("pass", name_of(pass), layout_.table().modules[index(module)].name);
   const auto& heads = heads_[index(module)];
   bool first = false;
   for (auto u = heads.first; u < heads.last; ++u) first = units_[u].entered++ == 0;
@@ -144,6 +161,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
     if (pass == Pass::backward) reduce(u);
     if (!keep) reshard(u, pass);
   }
+  if (Trace::on()) Trace::instance().close();
 }
 
 void Fsdp::bring(std::size_t u, Pass pass) {

@@ -40,6 +40,7 @@ struct StepRecord {
   std::map<std::string, double> exposed = {};         ///< by axis: those in which it is
   std::map<std::string, double> in_collectives = {};  ///< by axis: seconds in them, hidden or not
   std::vector<std::string> stragglers = {};  ///< a line for each rank that was found slow now
+  std::string skipped = {};                  ///< why the step made no update; "": it made one
 };
 
 /// The record as fields of a log line, "loss 2.3457", the most important field first.
@@ -59,7 +60,8 @@ class MetricsFile {
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
   /// {"event": name, "step": ..., "detail": ..., "time": ...}: "start", "resume", "checkpoint",
-  /// "healed" or "straggler"; the first two also with "ranks", "host" (of rank 0) and "version".
+  /// "straggler", "healed", "skipped" or "spike"; the first two also with "ranks", "host" (of rank 0)
+  /// and "version".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
   /// {"event": "startup", "step": ..., "phases": {name: seconds}}
   void write_startup(std::int64_t step, const std::vector<std::pair<std::string, double>>& phases);

@@ -14,6 +14,7 @@
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/job_report.hpp"
+#include "train/job/profile.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/shared_folder.hpp"
 #include "train/job/watch.hpp"
@@ -63,7 +64,8 @@ class Run {
         trainer_(world, setup, mesh_),
         replica_check_(world, setup, mesh_, trainer_),
         report_(world, setup, deadline_),
-        checkpoints_(world, setup, config, trainer_, watchdog, report_) {
+        checkpoints_(world, setup, config, trainer_, watchdog, report_),
+        profile_(world, setup) {
     startup_.end_phase("communicators and model");
   }
 
@@ -121,9 +123,14 @@ class Run {
       return Next{deadline_.asked(checkpoints_.slowest_save(), seconds), checkpoints_.due(step)}
           .encode();
     };
+    profile_.begin(trainer_.step() + 1);
     const StepRecord record =
         trainer_.train_step([this] { watchdog_.progress(); },
                             [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
+    if (profile_.end(record.step)) {
+      progress.clear();
+      profile_.write();
+    }
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) log_startup(progress);
@@ -181,6 +188,7 @@ class Run {
   }
 
   ExitCode end(RunPhase phase, ExitCode code, const std::string& reason) {
+    profile_.write();
     report_.on_end(phase, code, reason, checkpoints_.slowest_save());
     return code;
   }
@@ -198,6 +206,7 @@ class Run {
   ReplicaCheck replica_check_;
   JobReport report_;
   RunCheckpoints checkpoints_;
+  Profile profile_;
   std::optional<FlightFiles> flight_;
   bool first_ = true;  // step of this start
 };

@@ -21,6 +21,12 @@ struct RunOptions {
   std::uint64_t seed = 1;
 };
 
+/// What a step does whose loss or gradient norm is not finite.
+enum class OnNonfinite {
+  stop,  ///< ends the run
+  skip   ///< makes no update (nonfinite_steps.hpp)
+};
+
 /// `train:` of the inputs.
 struct TrainOptions {
   std::int64_t steps = 100;      ///< optimizer steps, counted from the start of the run
@@ -30,6 +36,7 @@ struct TrainOptions {
       0;  ///< sequences of an optimizer step over all ranks; 0: ranks x micro_batch
   int threads =
       0;  ///< of each rank; 0: the cores it may use, shared among the ranks of the machine
+  OnNonfinite on_nonfinite = OnNonfinite::stop;
   std::string gemm_table;  ///< file of ops::use_gemm_table(); empty: the library's own choices
 };
 
@@ -60,6 +67,11 @@ struct DebugOptions {
   OnMismatch on_mismatch = OnMismatch::stop;
 };
 
+/// `profile:` of the inputs.
+struct ProfileOptions {
+  std::string steps;  ///< "10-12" or "10": traced into <run>/trace; empty: none
+};
+
 /// All options of a run, those of each layer, as config/ fills them in.
 struct Inputs {
   RunOptions run;
@@ -78,6 +90,7 @@ struct Inputs {
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;
   DebugOptions debug;
+  ProfileOptions profile;
 };
 
 }  // namespace llamesh::train

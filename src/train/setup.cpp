@@ -15,6 +15,7 @@
 #include "ops/gemm_algorithms.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
+#include "train/job/profile.hpp"
 #include "train/shared_tokens.hpp"
 
 namespace llamesh::train {
@@ -153,6 +154,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
   if (in.train.epochs == 0) check_schedule(in);
+  profiled_steps(in.profile);
   return setup;
 }
 

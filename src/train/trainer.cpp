@@ -68,7 +68,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
           data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)),
-      stragglers_(setup.topology.host_of) {
+      stragglers_(setup.topology.host_of),
+      nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
   fsdp_.on_master_weights_updated();
@@ -149,11 +150,12 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   double squared_norm = 0;
   for (const auto& part : parts) squared_norm += part.squared_norm;
   record.grad_norm = std::sqrt(squared_norm);
-  check_convergence(record);
+  const bool updates = check_convergence(record, parts);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  optimizer_.step(record.lr, record.grad_norm, step_ + 1,
-                  [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
+  if (updates)
+    optimizer_.step(record.lr, record.grad_norm, step_ + 1,
+                    [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
@@ -215,14 +217,23 @@ std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
   return parts;
 }
 
-void Trainer::check_convergence(const StepRecord& record) const {
-  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) return;
-  comm::agree(world_, [&] {  // all ranks have the same values, one reports them
-    fail(ExitCode::no_progress,
-         "step {}: loss {}, gradient norm {}: the run diverged; lower optimizer.lr or lengthen "
-         "schedule.warmup_steps",
-         step_ + 1, record.loss, record.grad_norm);
+/// Whether the step is to update the weights.
+bool Trainer::check_convergence(StepRecord& record, const std::vector<StepPart>& parts) {
+  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) {
+    nonfinite_.on_finite();
+    return true;
+  }
+  std::vector<double> losses;
+  std::vector<double> squared_norms;
+  for (const auto& part : parts) {
+    losses.push_back(part.loss);
+    squared_norms.push_back(part.squared_norm);
+  }
+  comm::agree(world_, [&] {  // all ranks have the same values, one reports an error
+    record.skipped =
+        nonfinite_.on_nonfinite(step_ + 1, record.loss, record.grad_norm, losses, squared_norms);
   });
+  return false;
 }
 
 double Trainer::evaluate(const OnProgress& on_progress) {

@@ -18,6 +18,7 @@
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "train/gemm_peak.hpp"
 #include "train/metrics.hpp"
+#include "train/nonfinite_steps.hpp"
 #include "train/plan.hpp"
 #include "train/setup.hpp"
 #include "train/stragglers.hpp"
@@ -38,7 +39,8 @@ class Trainer {
   /// is StepRecord::request.
   using Request = std::function<std::int64_t(double seconds)>;
 
-  /// One optimizer step: forward and backward of every micro-batch, then one update. Two small
+  /// One optimizer step: forward and backward of every micro-batch, then one update, or none where
+  /// the record says that it is skipped. Two small
   /// collectives of the world enclose the passes: the number of tokens, which scales the gradients,
   /// and all other values of the record at once.
   StepRecord train_step(
@@ -104,7 +106,7 @@ class Trainer {
   std::int64_t load_micro_batches();
   double forward_backward(float scale, const OnProgress& on_progress);
   std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
-  void check_convergence(const StepRecord& record) const;
+  bool check_convergence(StepRecord& record, const std::vector<StepPart>& parts);
   SecondsByAxis seconds_by_axis();
   double seconds_exposed_by_copies() const {
     return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
@@ -136,6 +138,7 @@ class Trainer {
   double former_update_ = 0;  ///< seconds of the previous step's update
   double waited_ = 0;         ///< seconds of this step until the others had read their data
   Stragglers stragglers_;
+  NonfiniteSteps nonfinite_;
   double copies_exposed_before_ = 0;
   std::map<const comm::DeviceMesh::Axis*, Before> before_;
 };

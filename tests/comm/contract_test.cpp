@@ -65,13 +65,13 @@ class CheckContracts : public testing::Test {
   void reduce(DType dtype) {
     auto& axis = *mesh_.axis("shard").collectives;
     axis.set_subject("layers.1");
-    const Tensor parts = data_.tensor(dtype, {32 * world().size()});
+    const Tensor parts = data_.tensor(dtype, {std::int64_t{32} * world().size()});
     axis.reduce_scatter(sum_.tensor(DType::f32, {32}), parts, Accumulate::no, {}).wait();
   }
 
   DeviceMesh mesh_{world(), discover_topology(world(), 0),
                    ParallelDims({{"shard", world().size()}})};
-  device::Buffer data_{4 * 32 * world().size()};
+  device::Buffer data_{std::int64_t{4} * 32 * world().size()};
   device::Buffer sum_{4 * 32};
 };
 

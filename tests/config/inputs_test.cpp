@@ -42,7 +42,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
       "  token_dtype: uint32, sequence_length: +128}\n"
       "optimizer: {name: sgd, betas: [0, 0.5]}\n"
       "schedule: {name: wsd, decay_steps: 1.2e1}\n"
-      "train: {threads: auto, global_batch: 48}\n"
+      "train: {threads: auto, global_batch: 48, on_nonfinite: skip}\n"
       "evaluate: {every_steps: 5}\n"
       "checkpoint: {every_minutes: 0.5, resume: none, async: true}\n",
       "f");
@@ -78,6 +78,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(in.schedule.name, optim::ScheduleName::wsd);
   EXPECT_EQ(in.schedule.decay_steps, 12);
   EXPECT_EQ(in.train.threads, 0);
+  EXPECT_EQ(in.train.on_nonfinite, train::OnNonfinite::skip);
   EXPECT_EQ(in.train.global_batch, 48);
   EXPECT_EQ(in.checkpoint.every_minutes, 0.5);
   EXPECT_EQ(in.checkpoint.resume, "none");
@@ -210,7 +211,7 @@ TEST_F(ModelFile, InlineKeysAndOverridesCountMore) {
   EXPECT_EQ(in.model.rope_scaling->factor, 3);
   EXPECT_FALSE(
       load_inputs(folder_.path("run.yaml"), {"model.rope_scaling=null"}).model.rope_scaling);
-  EXPECT_EQ(to_yaml(in).find("file:"), std::string::npos);
+  EXPECT_EQ(to_yaml(in).find("\n  file:"), std::string::npos);
   folder_.write("none.yaml", minimal);
   EXPECT_EQ(load_inputs(folder_.path("none.yaml"), {"model.file=" + folder_.path("models/m.yaml")})
                 .model.hidden_size,

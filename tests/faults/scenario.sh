@@ -193,7 +193,18 @@ run_folder_is_a_file() {
 divergence() {
   launch 4 train $tiny optimizer.lr=1e6 schedule.warmup_steps=0
   expect_end 93
-  expect_line "step " "diverged" "optimizer.lr"
+  expect_line "step " "diverged" "optimizer.lr" "is not finite on"
+}
+# The first update makes the weights so large that no later step is finite.
+skipped_steps() {
+  launch 4 train $tiny optimizer.lr=1e30 schedule.warmup_steps=0 train.on_nonfinite=skip
+  expect_end 93
+  expect_line "step 11:" "the last 10 steps made no update" "diverged"
+  expect_state failed 93 "step 11: loss "
+  local skipped nulls
+  skipped=$(grep -c '"event":"skipped","step":[0-9]*,"detail":"step [0-9]*: loss ' runs/tiny/metrics.jsonl)
+  nulls=$(grep -c '^{"step":[0-9]*,.*"grad_norm":null' runs/tiny/metrics.jsonl)
+  [ "$skipped $nulls" = "9 9" ] || bad "$skipped events of skipped steps, and $nulls steps with a norm of null, not 9 and 9"
 }
 
 # A rank that is killed in the middle of the training takes the whole job with it.

@@ -4,9 +4,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <exception>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/in_collective.hpp"
 #include "comm/session.hpp"
@@ -216,6 +219,37 @@ TEST(RunLoop, DoesNotTrainWhereTheWalltimeIsTooShortToSave) {
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->phase, RunPhase::stopped);
   EXPECT_EQ(state->reason, "the end of the walltime");
+}
+
+std::vector<nlohmann::json> spikes_of(const Inputs& in) {
+  std::vector<nlohmann::json> spikes;
+  std::ifstream file(metrics_of(in));
+  for (std::string line; std::getline(file, line);)
+    if (auto entry = nlohmann::json::parse(line); entry.value("event", "") == "spike")
+      spikes.push_back(std::move(entry));
+  return spikes;
+}
+
+TEST(RunLoop, TellsOfALossThatJumps) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = 104;
+  in.checkpoint.every_steps = 0;
+  in.data.order = data::Order::sequential;
+  constexpr std::size_t bytes_of_a_step = 12 * 24;
+  std::string text;
+  for (int i = 0; text.size() < 100 * bytes_of_a_step; ++i)
+    text += fmt::format("the {} lamps of mesh {}\n", i * i % 97, i % 7);
+  text.resize(100 * bytes_of_a_step);
+  for (std::size_t i = 0; i < 5 * bytes_of_a_step; ++i)  // of other letters
+    text.push_back(static_cast<char>('A' + i * i % 17));
+  if (world().rank() == 0) std::ofstream(folder.path() / "text.txt") << text;
+  world().barrier();
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  const auto spikes = spikes_of(in);
+  ASSERT_GE(spikes.size(), 1U);
+  for (const auto& spike : spikes) EXPECT_EQ(spike.at("step"), 101) << spike;
+  EXPECT_NE(spikes.front().at("detail").get<std::string>().find("the loss is"), std::string::npos);
 }
 
 }  // namespace

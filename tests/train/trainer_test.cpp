@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -217,11 +218,13 @@ TEST(Trainer, EvaluationLeavesTrainingAsItWas) {
   EXPECT_EQ(trainer.state(), undisturbed.state());
 }
 
-/// Ids without a header, 24 a sequence, of which sequence `bad` has one that the vocabulary lacks.
-std::string tokens_with(std::int64_t bad, const test::TemporaryFolder& folder) {
+/// Ids without a header, 24 a sequence, of which sequence `bad` has `bad_id`, one that the
+/// vocabulary lacks.
+std::string tokens_with(std::int64_t bad, const test::TemporaryFolder& folder,
+                        std::int64_t bad_id = 300) {
   std::string bytes;
   for (std::int64_t i = 0; i < 24 * 24 + 1; ++i) {
-    const auto id = i == bad * 24 + 5 ? 300 : i % 250;
+    const auto id = i == bad * 24 + 5 ? bad_id : i % 250;
     bytes.push_back(static_cast<char>(id % 256));
     bytes.push_back(static_cast<char>(id / 256));
   }
@@ -274,6 +277,91 @@ TEST(Trainer, ValidationDataThatOneRankCannotReadEndTheEvaluationOnAll) {
   in.evaluate = {.every_steps = 1, .batches = 0};
   SmallTrainer trainer(in);
   expect_one_tells(left_by([&] { trainer->evaluate(); }));
+}
+
+/// Of one good sequence with an id of its own, as the 14th of 24.
+constexpr std::int64_t rare_id = 255;
+Inputs inputs_with_a_rare_id(const test::TemporaryFolder& folder) {
+  auto in = inputs_of_tokens(folder, 100);
+  in.data.train = {tokens_with(13, folder, rare_id)};
+  in.train.on_nonfinite = OnNonfinite::skip;
+  return in;
+}
+
+/// Overwrites what this rank holds of a parameter's rows [begin, end).
+void set_rows(Trainer& trainer, const std::string& name, std::int64_t begin, std::int64_t end,
+              float value) {
+  const auto& layout = trainer.state().layout();
+  for (std::size_t u = 0; u < layout.units().size(); ++u)
+    for (const auto& piece : layout.pieces(u, world().rank())) {
+      const auto& parameter = layout.table()[piece.parameter];
+      if (parameter.name != name) continue;
+      const auto row = numel(parameter.shape) / parameter.shape[0];
+      const auto values = trainer.state().masters().shards[u].span<float>();
+      for (auto i = std::max(piece.begin, begin * row);
+           i < std::min(piece.begin + piece.count, end * row); ++i)
+        values[static_cast<std::size_t>(piece.offset + i - piece.begin)] = value;
+    }
+  world().barrier();  // a node's master shards are gathered as they stand
+  trainer.on_master_weights_loaded();
+}
+
+/// The same bits, also of what is not a number.
+bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+    return std::ranges::equal(x, y, {}, std::bit_cast<std::uint32_t, float>,
+                              std::bit_cast<std::uint32_t, float>);
+  });
+}
+
+// The embedding of an id that only one sequence has is not a number: so are the loss of its rank
+// and the gradient of that step, and of no other one.
+TEST(Trainer, AStepThatIsNotFiniteMakesNoUpdateWhereItIsSkipped) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_with_a_rare_id(folder));
+  set_rows(*trainer.operator->(), "model.embed_tokens.weight", rare_id, rare_id + 1, NAN);
+  EXPECT_EQ(trainer->train_step().skipped, "");
+  const auto before = trainer.state();
+  const auto bad = trainer->train_step();
+  EXPECT_TRUE(std::isnan(bad.loss));
+  EXPECT_FALSE(std::isfinite(bad.grad_norm));
+  EXPECT_NE(bad.skipped.find("the loss is not finite on 1 of"), std::string::npos) << bad.skipped;
+  EXPECT_TRUE(same_bits(trainer.state(), before));
+  EXPECT_EQ(bad.step, 2);
+  EXPECT_EQ(bad.tokens, 2 * 12 * 24);
+  const auto next = trainer->train_step();
+  EXPECT_EQ(next.skipped, "");
+  EXPECT_TRUE(std::isfinite(next.loss) && std::isfinite(next.grad_norm));
+  EXPECT_EQ(next.step, 3);
+  EXPECT_DOUBLE_EQ(next.lr, 3e-3 * 3 / 4);  // the schedule has gone on
+  const auto after = trainer.state();
+  for (std::size_t u = 0; u < after.size(); ++u)
+    for (std::size_t i = 0; i < after[u].size(); ++i)
+      EXPECT_EQ(std::isnan(after[u][i]), std::isnan(before[u][i])) << u << " " << i;
+  EXPECT_FALSE(same_bits(after, before));
+}
+
+TEST(Trainer, WeightsThatAreNotFiniteEndTheRunAtTheTenthSkippedStep) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_in(folder);
+  in.train.on_nonfinite = OnNonfinite::skip;
+  SmallTrainer trainer(in);
+  set_rows(*trainer.operator->(), "model.norm.weight", 0, 1, INFINITY);
+  const auto before = trainer.state();
+  for (std::int64_t i = 1; i < NonfiniteSteps::most_in_a_row; ++i)
+    EXPECT_NE(trainer->train_step().skipped, "") << i;
+  std::string said;
+  try {
+    trainer->train_step();
+    ADD_FAILURE() << "it goes on";
+  } catch (const comm::PeerFailure& failed) {
+    EXPECT_EQ(failed.code(), ExitCode::no_progress);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::no_progress);
+    said = error.what();
+  }
+  EXPECT_EQ(world().sum(std::int64_t{said.find("last 10 steps") != std::string::npos}), 1);
+  EXPECT_TRUE(same_bits(trainer.state(), before));
 }
 
 }  // namespace

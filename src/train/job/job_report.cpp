@@ -97,10 +97,14 @@ void JobReport::on_step(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
   if (events_) events_->write(record);
   if (!metrics_) return;
-  for (const auto& line : record.stragglers) {
+  const auto warn = [&](const char* event, const std::string& line) {
     spdlog::warn("{}", line);
-    metrics_->write_event("straggler", record.step, line);
-  }
+    metrics_->write_event(event, record.step, line);
+  };
+  for (const auto& line : record.stragglers) warn("straggler", line);
+  if (!record.skipped.empty()) warn("skipped", record.skipped);
+  for (const auto& line : spikes_.observe(record.step, record.loss, record.grad_norm))
+    warn("spike", line);
 }
 
 void JobReport::on_healed(std::int64_t step, const std::string& line) {

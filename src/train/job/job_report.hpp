@@ -11,6 +11,7 @@
 #include "train/job/run_state.hpp"
 #include "train/job/startup.hpp"
 #include "train/metrics.hpp"
+#include "train/spikes.hpp"
 #include "train/tensorboard/event_file.hpp"
 #include "train/trainer.hpp"
 
@@ -65,6 +66,7 @@ class JobReport {
   std::unique_ptr<EventFile> events_;     ///< rank 0, with log.tensorboard
   RunState state_;                        ///< rank 0: the content of state.json
   double step_seconds_ = 0;               ///< of the newest step
+  Spikes spikes_;
 };
 
 }  // namespace llamesh::train

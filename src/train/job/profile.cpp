@@ -1,0 +1,235 @@
+#include "train/job/profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <system_error>
+#include <utility>
+
+#include "comm/exchange.hpp"
+#include "core/file.hpp"
+#include "core/log.hpp"
+#include "core/trace.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t clock_samples = 15;
+using Stamps = std::array<std::int64_t, clock_samples>;
+
+/// Numbers the lanes of a rank: a thread's own, and in it those of the streams.
+class Lanes {
+ public:
+  Lanes(int rank, int compute_thread) : rank_(rank), compute_thread_(compute_thread) {
+    tid("", compute_thread);
+  }
+  std::size_t tid(const std::string& lane, int thread) {
+    return tids_.try_emplace({lane, thread}, tids_.size()).first->second;
+  }
+  /// A line of metadata for each.
+  std::string names() const {
+    std::string lines;
+    for (const auto& [key, tid] : tids_) {
+      const auto& [lane, thread] = key;
+      const auto name = !lane.empty() ? lane : thread == compute_thread_ ? "compute" : "other";
+      lines += metadata(rank_, tid, "thread_name", {{"name", name}});
+      lines += metadata(rank_, tid, "thread_sort_index", {{"sort_index", tid}});
+    }
+    return lines;
+  }
+  static std::string metadata(int rank, std::size_t tid, const char* what, const json& args) {
+    return json{{"ph", "M"}, {"pid", rank}, {"tid", tid}, {"name", what}, {"args", args}}.dump() +
+           '\n';
+  }
+
+ private:
+  int rank_;
+  int compute_thread_;
+  std::map<std::pair<std::string, int>, std::size_t> tids_;
+};
+
+double microseconds(std::int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1000;
+}
+
+json arguments_of(const TraceEvent& event, std::int64_t origin) {
+  json arguments = json::object();
+  const std::string_view category = event.category.data();
+  const std::string subject = event.subject.data();
+  if (!subject.empty())
+    arguments[category == "wait"         ? "for"
+              : category == "collective" ? "unit"
+              : category == "pass"       ? "module"
+                                         : "number"] = subject;
+  if (category == "collective") arguments["kind"] = event.name.data();
+  if (category == "pass") arguments["pass"] = event.name.data();
+  if (event.axis.front() != '\0') arguments["axis"] = event.axis.data();
+  if (event.bytes != 0) arguments["bytes"] = event.bytes;
+  if (event.number != 0) arguments["sequence"] = event.number;
+  if (event.asked != 0) arguments["asked"] = microseconds(event.asked - origin);
+  return arguments;
+}
+
+}  // namespace
+
+StepRange profiled_steps(const ProfileOptions& options) {
+  const std::string& text = options.steps;
+  if (text.empty()) return {};
+  StepRange steps;
+  const char* const end = text.data() + text.size();
+  auto read = std::from_chars(text.data(), end, steps.first);
+  bool valid = read.ec == std::errc();
+  steps.last = steps.first;
+  if (valid && read.ptr != end && *read.ptr == '-') {
+    read = std::from_chars(read.ptr + 1, end, steps.last);
+    valid = read.ec == std::errc();
+  }
+  validate(valid && read.ptr == end && steps.first >= 1 && steps.first <= steps.last,
+           "profile.steps is '{}': give FIRST-LAST, as in 10-12, or the number of one step, from 1",
+           text);
+  return steps;
+}
+
+Profile::Profile(const comm::Communicator& world, const Setup& setup)
+    : world_(world),
+      setup_(setup),
+      steps_(profiled_steps(setup.inputs.profile)),
+      folder_(std::filesystem::path(setup.inputs.run.folder) / "trace") {}
+
+void Profile::begin(std::int64_t step) {
+  if (!steps_.contains(step)) return;
+  if (first_ == 0) {
+    align_clocks();
+    first_ = step;
+  }
+  Trace::instance().start();
+  Trace::instance().open("step", "step", std::to_string(step));
+}
+
+bool Profile::end(std::int64_t step) {
+  if (!steps_.contains(step)) return false;
+  Trace::instance().close();
+  Trace::instance().stop();
+  last_ = step;
+  return step == steps_.last;
+}
+
+/// Rank 0's clock at the last barrier is ts 0. The offset of a host's clock is the median over
+/// some barriers, of its first rank: ranks of one host have one clock.
+void Profile::align_clocks() {
+  Stamps mine{};
+  for (auto& stamp : mine) {
+    world_.barrier("the clocks of the trace");
+    stamp = Trace::now();
+  }
+  const auto all = comm::all_gather(world_, mine, "the clocks of the trace");
+  const auto& hosts = setup_.topology.host_of;
+  const auto& host = hosts[static_cast<std::size_t>(world_.rank())];
+  const auto first = static_cast<std::size_t>(std::ranges::find(hosts, host) - hosts.begin());
+  Stamps offsets{};
+  for (std::size_t i = 0; i < clock_samples; ++i) offsets[i] = all[first][i] - all[0][i];
+  std::ranges::sort(offsets);
+  origin_ = all[0].back() + offsets[clock_samples / 2];
+  clock_spread_ = microseconds(offsets[3 * clock_samples / 4] - offsets[clock_samples / 4]);
+}
+
+std::filesystem::path Profile::file_of(int rank) const {
+  return folder_ / fmt::format("rank-{:05}.jsonl", rank);
+}
+
+/// An event a line. Sets how many found no room.
+std::string Profile::own_events(std::int64_t& lost) const {
+  const auto recording = Trace::instance().take();
+  lost = recording.lost;
+  const int rank = world_.rank();
+  const auto& host = setup_.topology.host_of[static_cast<std::size_t>(rank)];
+  Lanes lanes(rank, recording.compute_thread);
+  std::string lines = Lanes::metadata(
+      rank, 0, "process_name",
+      {{"name", fmt::format("rank {} on {}", rank, host)}, {"clock_spread_us", clock_spread_}});
+  lines += Lanes::metadata(rank, 0, "process_sort_index", {{"sort_index", rank}});
+  std::int64_t end = origin_;
+  for (const TraceEvent& event : recording.events) {
+    std::string name = event.name.data();
+    if (event.subject.front() != '\0') name += fmt::format(" {}", event.subject.data());
+    lines += json{{"ph", "X"},
+                  {"pid", rank},
+                  {"tid", lanes.tid(event.lane.data(), event.thread)},
+                  {"ts", microseconds(event.start - origin_)},
+                  {"dur", microseconds(event.end - event.start)},
+                  {"name", name},
+                  {"cat", event.category.data()},
+                  {"args", arguments_of(event, origin_)}}
+                 .dump() +
+             '\n';
+    end = std::max(end, event.end);
+  }
+  if (lost > 0)
+    lines += json{{"ph", "i"},
+                  {"s", "p"},
+                  {"pid", rank},
+                  {"tid", 0},
+                  {"ts", microseconds(end - origin_)},
+                  {"name", fmt::format("no room for {} more events", lost)}}
+                 .dump() +
+             '\n';
+  return lines + lanes.names();
+}
+
+/// One file of the ranks' files.
+void Profile::merge() const {
+  replace_durably(folder_ / "trace.json", [&](Descriptor& file) {
+    constexpr std::size_t piece = 1 << 20;
+    std::string text = R"({"displayTimeUnit":"ms","traceEvents":[)";
+    const char* separator = "\n";
+    for (int rank = 0; rank < world_.size(); ++rank)
+      for_each_line(Descriptor::to_read(file_of(rank), ExitCode::io_failure),
+                    [&](std::string_view line, bool /*ended*/) {
+                      text.append(std::exchange(separator, ",\n")).append(line);
+                      if (text.size() < piece) return;
+                      file.append(text);
+                      text.clear();
+                    });
+    file.append(text + "\n]}\n");
+  });
+}
+
+void Profile::write() {
+  if (last_ == 0) return;
+  const auto lost = comm::agree_and_gather(
+      world_,
+      [&] {
+        std::int64_t of_mine = 0;
+        make_folder(folder_);
+        write_durably(file_of(world_.rank()), own_events(of_mine));
+        return of_mine;
+      },
+      "the trace of each rank");
+  comm::agree(
+      world_,
+      [&] {
+        if (world_.rank() == 0) merge();
+      },
+      "the trace of all ranks");
+  std::error_code ignored;  // it is in the whole now
+  std::filesystem::remove(file_of(world_.rank()), ignored);
+  if (world_.rank() == 0)
+    spdlog::info("steps {}-{} are traced in {}: open it in https://ui.perfetto.dev", first_, last_,
+                 (folder_ / "trace.json").string());
+  if (const auto all = std::accumulate(lost.begin(), lost.end(), std::int64_t{0});
+      all > 0 && world_.rank() == 0)
+    spdlog::warn(
+        "the trace lacks {} events, those after the first {} of a rank: trace fewer steps "
+        "(profile.steps)",
+        all, Trace::most_events);
+  first_ = last_ = 0;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,47 @@
+#include "train/nonfinite_steps.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/error.hpp"
+
+namespace llamesh::train {
+
+std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double grad_norm,
+                                         std::span<const double> losses,
+                                         std::span<const double> squared_norms) {
+  ++in_a_row_;
+  ++in_all_;
+  // A loss that is not finite makes all gradients so: only where all losses are finite do the
+  // gradients tell more.
+  auto origin = where("the loss", losses);
+  if (origin.empty()) origin = where("the gradient", squared_norms);
+  const auto what = fmt::format("step {}: loss {}, gradient norm {}{}", step, loss, grad_norm,
+                                origin.empty() ? "" : " (" + origin + ")");
+  const bool skips = action_ == OnNonfinite::skip;
+  if (!skips || in_a_row_ >= most_in_a_row)
+    fail(ExitCode::no_progress,
+         "{}: {}the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps", what,
+         skips ? fmt::format("the last {} steps made no update, ", in_a_row_) : "");
+  return fmt::format(
+      "{}: the step makes no update; it is number {} in a row, of {} since the start, and the run "
+      "stops at {} in a row",
+      what, in_a_row_, in_all_, most_in_a_row);
+}
+
+/// The ranks of which it is not finite; "": none, the sum over the ranks has overflowed.
+std::string NonfiniteSteps::where(const char* what, std::span<const double> by_rank) const {
+  constexpr int most_named = 4;
+  std::string names;
+  std::int64_t count = 0;
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (std::isfinite(by_rank[rank]) || ++count > most_named) continue;
+    names += fmt::format("{}rank {} on {}", count == 1 ? "" : ", ", rank, host_of_[rank]);
+  }
+  if (count == 0) return {};
+  return fmt::format("{} is not finite on {} of {} ranks: {}{}", what, count, by_rank.size(), names,
+                     count > most_named ? ", ..." : "");
+}
+
+}  // namespace llamesh::train
