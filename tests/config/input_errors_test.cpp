@@ -32,7 +32,7 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
 TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
   EXPECT_EQ(error(data, {"lr=1"}), "command line: unknown key 'lr'; did you mean 'optimizer.lr'?");
   EXPECT_EQ(error(data, {"stpes=1"}),
-            "command line: unknown key 'stpes'; did you mean 'train.steps'?");
+            "command line: unknown key 'stpes'; did you mean 'profile.steps' or 'train.steps'?");
   EXPECT_EQ(error(data, {"every_steps=1"}),
             "command line: unknown key 'every_steps'; did you mean 'checkpoint.every_steps' or "
             "'evaluate.every_steps' or 'log.every_steps'?");
