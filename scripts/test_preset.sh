@@ -28,7 +28,7 @@ case $preset in
   asan) targets=(tests_unit)
         selection=(-L unit -R '@[12]$' -E '^training/(strategies|(changed_data|footprint|poison)@1)') ;;
   tsan) targets=(tests_{comm,data,tokenizer,device,optim,train} test_checkpoint_store
-                 test_training_{changed_data,data,poison,resume})
+                 test_training_{changed_data,data,offload,poison,resume,trace})
         selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/(strategies|footprint)') ;;
 esac
 scripts/build.sh "$preset" "${targets[@]}"
