@@ -154,7 +154,11 @@ void FlightRecorder::release() {
   const std::lock_guard lock(state_->mutex);
   if (state_->image == &state_->own) return;
   record_stop_signals_in(nullptr);
-  state_->own = *state_->image;
+  // Not the signals, which their handler may write at any time.
+  state_->own.alive_at = state_->image->alive_at;
+  state_->own.activity = state_->image->activity;
+  state_->own.step = state_->image->step;
+  state_->own.records = state_->image->records;
   ::munmap(std::exchange(state_->image, &state_->own), sizeof(FlightImage));
 }
 
