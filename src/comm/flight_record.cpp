@@ -13,10 +13,6 @@
 namespace llamesh::comm {
 namespace {
 
-std::int64_t now() {
-  return Trace::now();
-}
-
 /// Of the control plane on the lane of its thread, which waits for it; else on that of its axis.
 void trace(const CollectiveRecord& record) {
   TraceEvent event;
@@ -74,7 +70,7 @@ FlightRecorder& FlightRecorder::instance() {
 
 std::int64_t FlightRecorder::asked(const Members& members, const char* kind, const char* subject,
                                    std::string_view dtype, std::int64_t bytes) {
-  const auto at = now();
+  const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
   const auto ticket = ++state_->tickets;
   auto& record =
@@ -93,7 +89,7 @@ std::int64_t FlightRecorder::asked(const Members& members, const char* kind, con
 }
 
 void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
-  const auto at = now();
+  const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
   auto* const record = state_->find(ticket);
   if (record == nullptr) return;
@@ -102,7 +98,7 @@ void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
 }
 
 void FlightRecorder::finished(std::int64_t ticket) {
-  const auto at = now();
+  const auto at = Trace::now();
   CollectiveRecord copy;
   {
     const std::lock_guard lock(state_->mutex);
@@ -126,7 +122,7 @@ FlightRecorder::Doing FlightRecorder::activity() const {
 }
 
 void FlightRecorder::tick() {
-  const auto at = now();
+  const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
   state_->image->alive_at = at;
 }
@@ -135,7 +131,7 @@ bool FlightRecorder::keep_in(const std::filesystem::path& file, const Owner& own
   FlightImage* const mapped = map_new_file(file);
   if (mapped == nullptr) return false;
   release();
-  const auto at = now();
+  const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
   FlightImage& image = state_->own;
   image.job = owner.job;

@@ -96,7 +96,7 @@ class Fsdp final : public model::Weights {
     device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
     bool has_secondary = false;   ///< it is that of this micro-batch's forward pass
     Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
-    bool stays_gathered;  ///< its master shards are in shared memory, in the compute dtype
+    bool stays_gathered;  ///< its shards are in shared memory, in the compute dtype
     int entered = 0;      ///< how often it is entered now
     bool gathered = false;
     device::Event ready;        ///< the gather is done

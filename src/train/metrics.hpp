@@ -27,8 +27,8 @@ struct StepRecord {
   std::int64_t peak = 0;              ///< most bytes in use within the step, maximum over ranks
   std::int64_t predicted_valley = 0;  ///< the same as planned before the first step (plan.hpp)
   std::int64_t predicted_peak = 0;
-  /// Bytes of the host's memory in use after the passes, maximum over ranks: of a device in another
-  /// memory, of asynchronous checkpoints, and what sharding.offload has there.
+  /// Bytes of host memory in use beside these after the passes, maximum over ranks: what is
+  /// offloaded, a GPU's pinned buffers, the copy for an asynchronous checkpoint.
   std::int64_t on_host = 0;
   std::int64_t predicted_on_host = 0;           ///< without checkpoints
   std::map<std::string, std::int64_t> traffic;  ///< by axis: bytes sent by a rank in the step

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "core/hash.hpp"
 #include "core/philox.hpp"
 #include "core/process.hpp"
+#include "core/trace.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -109,9 +109,7 @@ FlightFiles::FlightFiles(const comm::Communicator& world, const comm::Topology& 
   if (topology.local_rank_of[rank] == 0)
     quietly("flight records of an earlier start", [&] { collect(run_folder); });
   // Also a barrier: all of them are collected, before new ones have their names.
-  const auto job = world.max(
-      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count(),
-      "when the start began");
+  const auto job = world.max(Trace::now(), "when the start began");
   own_ = fs::path("/dev/shm") / (prefix_of(run_folder) + file_name(world.rank()));
   const auto next = (rank + 1) % topology.host_of.size();
   if (!comm::FlightRecorder::instance().keep_in(own_, {.rank = world.rank(),
