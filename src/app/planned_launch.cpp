@@ -5,6 +5,7 @@
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
 #include "sharding/compile_spec.hpp"
+#include "train/bf16_weight_choice.hpp"
 
 namespace llamesh::app {
 
@@ -37,7 +38,9 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
 
 PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
   PlannedLaunch planned{setup(inputs), hardware_, {}};
-  planned.step = train::plan_fullest_rank(planned.setup, hardware_);
+  planned.step = train::plan_bf16_weights(planned.setup, planned.limit(), [&] {
+    return train::plan_fullest_rank(planned.setup, hardware_);
+  });
   return planned;
 }
 

@@ -19,6 +19,13 @@ struct PlannedLaunch {
   bool fits() const;
   /// memory.device_limit, or the hardware's.
   double limit() const;
+  /// Beside their fp32 masters.
+  bool keeps_bf16_weights() const {
+    const auto& in = setup.inputs;
+    return in.precision.parameters == DType::bf16 &&
+           in.sharding.offload == sharding::Offload::none &&
+           in.sharding.keep_bf16_weights == sharding::KeepBf16Weights::yes;
+  }
 };
 
 /// Plans launches of the ranks and the hardware that are asked for.

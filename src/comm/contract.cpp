@@ -11,13 +11,15 @@
 
 #include "comm/collectives.hpp"
 #include "comm/exchange.hpp"
+#include "comm/same_call.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::comm {
 namespace {
 
-constexpr std::size_t most_axes = 12;
+constexpr std::size_t most_axes = 16;
 
 /// What a rank has called along one axis.
 struct Called {
@@ -28,20 +30,46 @@ using CalledByAxis = std::array<Called, most_axes>;
 
 struct Difference {
   std::size_t axis;
-  int first, second;  // ranks of the world
+  std::vector<int> blamed;  // ranks of the world; without a majority all of a group
+  bool decided;             // by a majority
+  int other;                // a rank that differs from the first of them
 };
+
+/// Where a group has no majority, the ranks of all groups along the axis decide: they have the same
+/// program.
+Difference difference_in(std::size_t axis, const std::vector<int>& group,
+                         const std::vector<std::uint64_t>& hashes) {
+  std::vector<std::uint64_t> of_group;
+  for (const int rank : group) of_group.push_back(hashes[static_cast<std::size_t>(rank)]);
+  std::vector<int> blamed;
+  for (const int member : minority_of(of_group))
+    blamed.push_back(group[static_cast<std::size_t>(member)]);
+  if (blamed.size() == group.size()) {
+    const auto of_all = minority_of(hashes);
+    std::erase_if(blamed, [&](int rank) { return std::ranges::count(of_all, rank) == 0; });
+    if (blamed.empty()) blamed = group;
+  }
+  const auto hash_of = [&](int rank) { return hashes[static_cast<std::size_t>(rank)]; };
+  const auto other = std::ranges::find_if(
+      group, [&](int rank) { return hash_of(rank) != hash_of(blamed.front()); });
+  return {axis, blamed, blamed.size() < group.size(), *other};
+}
 
 /// The first one; the same on all ranks.
 std::optional<Difference> find_difference(const std::vector<CalledByAxis>& by_rank,
                                           std::size_t axes) {
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    std::map<std::uint64_t, std::size_t> first_of_group;
-    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-      const Called& called = by_rank[rank][axis];
-      const auto first = first_of_group.emplace(called.group, rank).first->second;
-      if (by_rank[first][axis].hash != called.hash)
-        return Difference{axis, static_cast<int>(first), static_cast<int>(rank)};
+    std::vector<std::uint64_t> hashes;
+    std::map<std::uint64_t, std::vector<int>> groups;
+    for (const auto& called : by_rank) {
+      groups[called[axis].group].push_back(static_cast<int>(hashes.size()));
+      hashes.push_back(called[axis].hash);
     }
+    for (const auto& [id, group] : groups)
+      for (const int rank : group)
+        if (hashes[static_cast<std::size_t>(rank)] !=
+            hashes[static_cast<std::size_t>(group.front())])
+          return difference_in(axis, group, hashes);
   }
   return {};
 }
@@ -95,6 +123,35 @@ std::string first_difference(const std::string& mine, int rank, const std::strin
   return text;
 }
 
+namespace {
+
+/// World rank 0 logs both sides; the first rank to blame reports.
+void fail_on(const Communicator& world, const Collectives& axis, const Difference& difference) {
+  const auto& [number, blamed, decided, other] = difference;
+  const auto own = axis.contract()->describe();
+  const auto differing = world.broadcast(own, blamed.front());
+  const auto theirs = world.broadcast(own, other);
+  const auto& name = axis.members()->name;
+  if (world.rank() == 0)
+    spdlog::error("debug.contract: ranks {} and {} differ along {}\n{}", blamed.front(), other,
+                  name, first_difference(differing, blamed.front(), theirs, other));
+  agree(world, [&, &first = blamed.front(), &all = blamed, &by_majority = decided, &peer = other] {
+    if (world.rank() != first) return;
+    if (by_majority)
+      fail(ExitCode::internal_error,
+           "debug.contract: {} on {} has called other collectives along {} in this step than the "
+           "others{}; the log shows its calls and those of rank {} around the first difference",
+           list_of_ranks(std::span(&first, 1)), this_process().host, name,
+           all.size() > 1 ? ", as have " + list_of_ranks(std::span(all).subspan(1)) : "", peer);
+    fail(ExitCode::internal_error,
+         "debug.contract: {} have called different collectives along {} in this step, without a "
+         "majority; the log shows both sides around the first difference",
+         list_of_ranks(all), name);
+  });
+}
+
+}  // namespace
+
 void check_contracts(const Communicator& world, std::span<Collectives* const> axes) {
   expects(axes.size() <= most_axes, "{} axes, at most {}", axes.size(), most_axes);
   CalledByAxis mine{};
@@ -102,21 +159,7 @@ void check_contracts(const Communicator& world, std::span<Collectives* const> ax
     mine[i] = {axes[i]->members()->id, axes[i]->contract()->hash()};
   const auto all = all_gather(world, mine, "the contract of the step");
   const auto difference = find_difference(all, axes.size());
-  if (difference) {
-    const auto& [axis, first, second] = *difference;
-    const auto own = axes[axis]->contract()->describe();
-    const auto theirs = world.broadcast(own, second);
-    agree(world, [&, rank = first, other = second, i = axis] {
-      if (world.rank() != rank) return;
-      const auto both = first_difference(own, rank, theirs, other);
-      const auto& name = axes[i]->members()->name;
-      spdlog::error("debug.contract: ranks {} and {} differ along {}\n{}", rank, other, name, both);
-      fail(ExitCode::internal_error,
-           "debug.contract: ranks {} and {} have called different collectives along {} in this "
-           "step; the log shows both sides around the first difference",
-           rank, other, name);
-    });
-  }
+  if (difference) fail_on(world, *axes[difference->axis], *difference);
   for (auto* axis : axes) axis->contract()->clear();
 }
 

@@ -42,8 +42,15 @@ void refuse_sharing(const Communicator& world, const Communicator& machine) {
   const auto all = machine.all_gather(device::identity());
   const auto mine = static_cast<std::size_t>(machine.rank());
   const auto first = std::ranges::find(all, all[mine]) - all.begin();
+  const auto mig = device::mig_profile();
   agree(world, [&] {
-    validate(first == machine.rank() || may_share(),
+    const bool alone = first == machine.rank() || may_share();
+    validate(alone || mig.empty(),
+             "this rank and rank {} of {} are on parts of one GPU ({}, MIG {}), which NCCL cannot "
+             "connect: take whole GPUs (an administrator's nvidia-smi -mig 0), start one rank on "
+             "one part, or give --device cpu",
+             first, this_process().host, all[mine], mig);
+    validate(alone,
              "this rank and rank {} of {} are on one GPU ({}): start one rank a GPU, e.g. "
              "--ntasks-per-node = the GPUs of a node, or give --device cpu",
              first, this_process().host, all[mine]);

@@ -89,11 +89,14 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
   if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
   axis.collectives = make_collectives(axis, along);
   if (keeps_contracts_) axis.collectives->keep_contract();
-  const bool ring = world_ ? nccl_.has_value()
-                           : device::Simulation::current().hardware().kind == device::Kind::cuda;
   axis.share_between_nodes =
-      share_between_nodes(dims_, along, topology_, ring ? Route::ring : Route::pairs);
+      share_between_nodes(dims_, along, topology_, on_gpus() ? Route::ring : Route::pairs);
   return axis;
+}
+
+bool DeviceMesh::on_gpus() const {
+  return world_ ? nccl_.has_value()
+                : device::Simulation::current().hardware().kind == device::Kind::cuda;
 }
 
 /// Collective.
@@ -126,10 +129,23 @@ DeviceMesh::Axis& DeviceMesh::along(AxisSet axes) {
   return combined_.emplace(axes.to_ulong(), make_axis(to_string(axes, dims_), axes)).first->second;
 }
 
+DeviceMesh::Axis& DeviceMesh::reductions_along(AxisSet axes) {
+  auto& whole = along(axes);
+  if (whole.size == 1 || !on_gpus()) return whole;
+  axes = dims_.without_ones(axes);
+  const auto found = reductions_.find(axes.to_ulong());
+  if (found != reductions_.end()) return found->second;
+  auto& made = reductions_.emplace(axes.to_ulong(), make_axis(whole.name, axes)).first->second;
+  if (auto* simulated = dynamic_cast<SimulatedCollectives*>(made.collectives.get()))
+    simulated->share_links_of(dynamic_cast<const SimulatedCollectives&>(*whole.collectives));
+  return made;
+}
+
 std::vector<const DeviceMesh::Axis*> DeviceMesh::all() const {
   std::vector<const Axis*> all;
   for (const auto& axis : axes_) all.push_back(&axis);
-  for (const auto& [axes, of_several] : combined_) all.push_back(&of_several);
+  for (const auto* more : {&combined_, &reductions_})
+    for (const auto& [axes, axis] : *more) all.push_back(&axis);
   return all;
 }
 

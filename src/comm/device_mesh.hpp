@@ -45,7 +45,11 @@ class DeviceMesh {
   /// Collectives over this rank's group along several axes: those of the axis where it is one, or
   /// the only one of more than one rank, else created at the first call, which is then collective.
   Axis& along(AxisSet axes);
-  /// The axes, and what along() has created over several.
+  /// The same ranks for reductions. On GPUs these have a stream and a communicator of their own, so
+  /// that they do not wait for gathers nor gathers for them; memory for them is allocated there. On
+  /// CPUs, and where a rank is alone, it is along(). The first call is collective.
+  Axis& reductions_along(AxisSet axes);
+  /// The axes, and what along() and reductions_along() have created.
   std::vector<const Axis*> all() const;
   /// Whether none of the collectives of all() was given up.
   bool healthy() const;
@@ -62,6 +66,7 @@ class DeviceMesh {
   void make_axes();
   Axis make_axis(const std::string& name, AxisSet along);
   std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
+  bool on_gpus() const;
 
   const Communicator* world_;     ///< null: simulated
   CollectiveLog* log_ = nullptr;  ///< of a simulated mesh, or null
@@ -71,7 +76,7 @@ class DeviceMesh {
   std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are split from it
   std::vector<Axis> axes_;
   // Along several axes, by AxisSet::to_ulong().
-  std::map<unsigned long, Axis> combined_;
+  std::map<unsigned long, Axis> combined_, reductions_;
   std::map<unsigned long, Communicator> groups_;
   bool keeps_contracts_ = false;
 };

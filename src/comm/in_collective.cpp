@@ -30,7 +30,8 @@ InCollective::InCollective(std::shared_ptr<const Members> members, const char* k
       kind_(kind),
       subject_(subject),
       since_(std::chrono::steady_clock::now()),
-      ticket_(ticket != 0 ? ticket : FlightRecorder::instance().asked(*members_, kind, subject)) {
+      ticket_(ticket != 0 ? ticket : FlightRecorder::instance().asked(*members_, kind, subject)),
+      range_(kind, subject, members_->name) {
   {
     auto& [mutex, open, entered] = record();
     const std::lock_guard lock(mutex);

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "core/trace.hpp"
 
 namespace llamesh::comm {
 
-/// Records that the calling thread is in a collective, for as long as the object lives; takes a
-/// lock and allocates nothing. Read by the search for what a rank waits for. Any thread.
+/// Records that the calling thread is in a collective, for as long as the object lives, or on a GPU
+/// enqueues one; takes a lock and, unless it is traced, allocates nothing. Read by the search for
+/// what a rank waits for. Any thread.
 class InCollective {
  public:
   /// `kind`: "all-gather". `subject`: what it is of, a unit or a purpose, or "". Both texts outlive
@@ -32,6 +34,7 @@ class InCollective {
   std::chrono::steady_clock::time_point since_;
   std::int64_t ticket_;
   std::int64_t number_ = 0;
+  TraceRange range_;
 };
 
 /// A collective that a thread of this process is in.

@@ -2,10 +2,12 @@
 
 #include "comm/collectives.hpp"
 #include "comm/pairwise_exchange.hpp"
+#include "comm/same_call.hpp"
 
 namespace llamesh::comm {
 
 /// Collectives by MPI point-to-point, for an axis that crosses nodes. Buffers are ordinary memory.
+/// Where it keeps a contract the ranks compare each call before it, in one small collective more.
 class MpiCollectives final : public Collectives {
  public:
   /// Collective over `group`.
@@ -21,7 +23,11 @@ class MpiCollectives final : public Collectives {
   device::Event broadcast(Tensor data, int root, device::Event after) override;
 
  private:
+  CallImage image(const char* kind, const Tensor& whole) const;
+  void compare(const CallImage& call);
+
   PairwiseExchange exchange_;  ///< used by the stream's worker only
+  SameCalls same_calls_;       ///< the same
 };
 
 }  // namespace llamesh::comm

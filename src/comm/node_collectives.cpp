@@ -53,7 +53,8 @@ NodeCollectives::NodeCollectives(const Communicator& group)
       group_(group.duplicate()),
       messages_(group),
       control_window_(group_, Control::bytes(group.size())),
-      control_(reinterpret_cast<Control*>(control_window_.data())) {
+      control_(reinterpret_cast<Control*>(control_window_.data())),
+      same_calls_(members()) {
   static_assert(sizeof(Control) <= 64);
   if (rank() == 0) new (control_) Control;
   group_.barrier();
@@ -84,8 +85,9 @@ device::Buffer NodeCollectives::allocate_symmetric(std::int64_t bytes) {
   return {std::move(window), data, bytes, bytes};
 }
 
-NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor) const {
-  TensorLocation location{-1, 0, tensor.bytes(), false};
+NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor,
+                                                        const char* kind) const {
+  TensorLocation location{.call = CallImage::of(kind, subject(), tensor)};
   const auto* data = static_cast<const std::byte*>(tensor.data());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < regions_.size(); ++i) {
@@ -107,9 +109,9 @@ std::vector<NodeCollectives::TensorLocation> NodeCollectives::exchange_locations
   locations[rank()] = mine;
   barrier();
   std::vector<TensorLocation> all(locations, locations + size());
-  for (const TensorLocation& location : all)
-    expects(location.bytes == mine.bytes, "ranks call a collective with {} and {} bytes",
-            mine.bytes, location.bytes);
+  std::vector<CallImage> by_rank;
+  for (const TensorLocation& location : all) by_rank.push_back(location.call);
+  same_calls_.next(by_rank, rank());
   return all;
 }
 
@@ -131,7 +133,7 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const TensorLocatio
 
 device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
   check_all_gather(*this, whole, mine);
-  TensorLocation location = locate(whole);
+  TensorLocation location = locate(whole, "all-gather");
   location.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
                      mine.dtype() == whole.dtype();
   return submit("all-gather", whole, after, all_gather_bytes(whole, size()),
@@ -166,7 +168,7 @@ device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()),
-                [this, mine, parts, accumulate, location = locate(parts)] {
+                [this, mine, parts, accumulate, location = locate(parts, "reduce-scatter")] {
                   reduce_scatter_now(mine, parts, accumulate, location);
                 });
 }
@@ -184,8 +186,9 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
 
 device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
   check_all_reduce(data);
-  return submit("all-reduce", data, after, all_reduce_bytes(data, size()),
-                [this, data, location = locate(data)] { all_reduce_now(data, location); });
+  return submit(
+      "all-reduce", data, after, all_reduce_bytes(data, size()),
+      [this, data, location = locate(data, "all-reduce")] { all_reduce_now(data, location); });
 }
 
 void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& location) {
@@ -211,9 +214,10 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& l
 
 device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
-  return submit(
-      "broadcast", data, after, broadcast_bytes(*this, data, root),
-      [this, data, root, location = locate(data)] { broadcast_now(data, root, location); });
+  return submit("broadcast", data, after, broadcast_bytes(*this, data, root),
+                [this, data, root, location = locate(data, "broadcast")] {
+                  broadcast_now(data, root, location);
+                });
 }
 
 void NodeCollectives::broadcast_now(const Tensor& data, int root, const TensorLocation& location) {

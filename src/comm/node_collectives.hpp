@@ -8,6 +8,7 @@
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
 #include "comm/pairwise_exchange.hpp"
+#include "comm/same_call.hpp"
 #include "comm/shared_window.hpp"
 
 namespace llamesh::comm {
@@ -47,16 +48,16 @@ class NodeCollectives final : public Collectives {
   struct alignas(64) TensorLocation {
     std::int64_t region = -1;  ///< index into regions_; -1: in no window
     std::int64_t offset = 0;   ///< bytes from the start of the window
-    std::int64_t bytes = 0;
-    bool written = false;  ///< all_gather: this rank's range of it is written already
+    bool written = false;      ///< all_gather: this rank's range of it is written already
+    CallImage call = {};
   };
   struct Control;
 
-  TensorLocation locate(const Tensor& tensor) const;
+  TensorLocation locate(const Tensor& tensor, const char* kind) const;
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
 
   void barrier();
-  /// Exchanges the ranks' tensor locations; a barrier.
+  /// Exchanges the ranks' tensor locations; a barrier. Throws as SameCalls does.
   std::vector<TensorLocation> exchange_locations(const TensorLocation& mine);
   /// The addresses of all ranks' tensors when they are all in windows of this kind, else none.
   std::vector<std::byte*> addresses(std::span<const TensorLocation> locations, Kind kind) const;
@@ -72,6 +73,7 @@ class NodeCollectives final : public Collectives {
   SharedWindow control_window_;
   Control* control_;
   std::int64_t calls_ = 0;    // of the worker
+  SameCalls same_calls_;      // the worker's
   mutable std::mutex mutex_;  // the calling thread adds regions while the worker reads them
   std::vector<Region> regions_;
 };

@@ -14,7 +14,7 @@ constexpr std::int64_t piece_bytes = std::int64_t{512}
                                      << 10U;  // four fit into a second-level cache
 constexpr int in_flight = 4;
 constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // of an all-reduce, over all ranks
-constexpr std::int64_t broadcast_bytes = std::int64_t{64} << 20U;
+constexpr std::int64_t broadcast_chunk_bytes = std::int64_t{64} << 20U;
 constexpr int tag = 1;
 
 /// One direction of an exchange: pieces numbered step by step, a few of them in flight.
@@ -189,7 +189,7 @@ void PairwiseExchange::all_reduce_small(const Tensor& data) {
 void PairwiseExchange::broadcast(const Tensor& data, int root) {
   if (group_.size() == 1) return;
   const Tensor flat = data.reshape({data.numel()});
-  const std::int64_t length = broadcast_bytes / size_of(data.dtype());
+  const std::int64_t length = broadcast_chunk_bytes / size_of(data.dtype());
   for (std::int64_t first = 0; first < flat.numel(); first += length) {
     const Tensor piece = flat.slice(first, std::min(length, flat.numel() - first));
     MPI_Request request = MPI_REQUEST_NULL;

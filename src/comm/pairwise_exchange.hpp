@@ -20,6 +20,8 @@ class PairwiseExchange {
   /// Collective: messages use a duplicate of `group`.
   explicit PairwiseExchange(const Communicator& group) : group_(group.duplicate()) {}
 
+  /// The one whose messages it uses.
+  const Communicator& group() const { return group_; }
   /// What the first sum allocates, and what is then kept.
   static const std::int64_t scratch_bytes;
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "comm/backoff.hpp"
+#include "core/clock.hpp"
 #include "core/philox.hpp"
 
 namespace llamesh::comm {
@@ -13,10 +14,6 @@ namespace {
 
 constexpr int question_tag = 1;  // 0: heartbeats
 constexpr int answer_tag = 2;
-
-double seconds(RollCall::Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 /// Calls take(source) for each message that has come.
 template <class Take>
@@ -137,6 +134,7 @@ void RollCall::call_rolls() {
     });
     if (known != rolls_.end()) {
       rolls.push_back(std::move(*known));
+      rolls_.erase(known);
     } else {
       const auto& members = open.members->ranks;
       const bool is_leader = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
@@ -159,7 +157,7 @@ void RollCall::call(Roll& roll) {
       // At its limit a rank that hangs can first be distinguished from one that is slow.
       const auto& answer = *member.answer;
       const bool at_limit = answer.has_come == 0 && answer.stalled <= answer.limit &&
-                            answer.stalled + seconds(now_ - member.at) > answer.limit;
+                            answer.stalled + to_seconds(now_ - member.at) > answer.limit;
       if (at_limit || is_old(member)) ask(roll, member, rank);
     } else if (is_old(member)) {
       for (const int witness : witnesses_of(rank)) {
@@ -201,7 +199,7 @@ bool RollCall::cut_off(const Roll& roll, int rank) const {
   const Asked& suspect = found->second;
   if (!suspect.waiting || now_ - suspect.at <= limits_.answer) return false;
   const auto heard_since_then = [&](double silence, Clock::time_point at) {
-    return silence + seconds(2 * limits_.interval) < seconds(at - suspect.at);
+    return silence + to_seconds(2 * limits_.interval) < to_seconds(at - suspect.at);
   };
   for (const int witness : witnesses_of(rank)) {
     if (witness == group_.rank()) return heard_since_then(mine_.silence, now_);
@@ -254,7 +252,7 @@ bool RollCall::differs(const Roll& roll, int rank) const {
 bool RollCall::to_blame(const Roll& roll, int rank) const {
   if (!late(roll, rank)) return false;
   const auto& answer = *roll.asked.at(rank).answer;
-  const double more = answer.in_collective != 0 ? seconds(limits_.answer) : 0;
+  const double more = answer.in_collective != 0 ? to_seconds(limits_.answer) : 0;
   return answer.stalled > answer.limit + more;
 }
 
@@ -262,6 +260,16 @@ bool RollCall::waits_for_another() const {
   return std::ranges::any_of(rolls_, [&](const Roll& roll) {
     return std::ranges::any_of(roll.to_ask, [&](int rank) { return awaits_late(roll, rank); });
   });
+}
+
+/// Whether this rank is in the collective of most of the ranks that have answered, itself included.
+RollCall::Standing RollCall::standing(const Roll& roll) const {
+  std::int64_t same = 1;
+  std::int64_t others = 0;
+  for (const auto& [rank, asked] : roll.asked)
+    if (asked.answer) ++(differs(roll, rank) || late(roll, rank) ? others : same);
+  if (same == others) return Standing::undecided;
+  return same > others ? Standing::with_most : Standing::with_few;
 }
 
 std::optional<Verdict> RollCall::verdict() {
@@ -276,7 +284,11 @@ std::optional<Verdict> RollCall::verdict() {
     if (!roll.found) roll.found = now_;
     const bool link = cut_off(roll, *culprit);
     const bool other = !link && differs(roll, *culprit);
-    if (now_ - *roll.found < turn(roll, *culprit, link || other)) continue;
+    auto time = turn(roll, *culprit, link || other);
+    // Another rank may know better who is alone.
+    if (!link && standing(roll) == (other ? Standing::undecided : Standing::with_few))
+      time += 8 * limits_.answer / 10;
+    if (now_ - *roll.found < time) continue;
     if (other) return is_in_another(roll, *culprit);
     return link ? link_is_cut(roll, *culprit) : has_not_come(roll, *culprit);
   }
@@ -291,7 +303,9 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
   const auto& ranks = roll.collective.members->ranks;
   std::int64_t before = 0;
   if (link) {
-    before = (own > culprit ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
+    // A culprit that listens to this rank does not hear it any more, and cannot report.
+    const bool alone = (own + 1) % group_.size() == culprit;
+    before = (own > culprit && !alone ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
   } else if (first_on_host_of(culprit, ranks, hosts_) == culprit) {
     for (const int rank : ranks) {
       if (rank == own || before == 2) break;

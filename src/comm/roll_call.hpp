@@ -27,7 +27,8 @@ std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<st
 /// Finds out what a rank waits for that is stuck in a collective: it asks other members where they
 /// are (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
 /// others receive its heartbeats, is alive behind a broken link. One that has not entered the
-/// collective is late. One that is in another collective of the same number is out of order.
+/// collective is late. One that is in another collective of the same number is out of order; so is
+/// this rank where most are in that other one.
 /// Nothing is sent unless a rank has been in one collective for long; then the
 /// questions are repeated for as long as it is.
 ///
@@ -115,6 +116,8 @@ class RollCall {
   bool awaits_late(const Roll& roll, int rank) const;
   bool knows_of_late(const Question& question, int source) const;
   bool differs(const Roll& roll, int rank) const;
+  enum class Standing : std::uint8_t { with_most, undecided, with_few };
+  Standing standing(const Roll& roll) const;
   bool to_blame(const Roll& roll, int rank) const;
   Clock::duration turn(const Roll& roll, int culprit, bool link) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }

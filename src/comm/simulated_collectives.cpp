@@ -40,6 +40,7 @@ SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool w
       nodes_(nodes),
       on_cpu_(hardware().kind == device::Kind::cpu),
       shares_memory_(on_cpu_ && within_node),
+      links_(std::make_shared<device::Stream>(device::Stream::communication())),
       log_(log),
       group_(log ? log->groups.size() - 1 : 0) {}
 
@@ -64,8 +65,8 @@ device::Buffer SimulatedCollectives::allocate_symmetric(std::int64_t bytes) {
   return device::Buffer(bytes);
 }
 
-double SimulatedCollectives::ring_seconds(double bytes, int steps) const {
-  if (size() == 1) return 0;
+SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) const {
+  if (size() == 1) return {0, 0};
   const auto& within = hardware().within_node;
   const auto& between = hardware().between_nodes;
   const double rounds = static_cast<double>(steps) / (size() - 1);
@@ -74,14 +75,20 @@ double SimulatedCollectives::ring_seconds(double bytes, int steps) const {
   // A ring enters and leaves a node over the links of all its ranks there.
   double bandwidth = nodes_ == size() ? between.bandwidth : within.bandwidth;
   if (nodes_ > 1) bandwidth = std::min(bandwidth, between.bandwidth * size() / nodes_);
-  return hardware().collective_seconds + latency + bytes / bandwidth;
+  return {hardware().collective_seconds + latency, bytes / bandwidth};
 }
 
-device::Event SimulatedCollectives::take(const device::Event& after, std::int64_t sent,
-                                         double seconds) {
+device::Event SimulatedCollectives::take(const device::Event& after, std::int64_t sent, double own,
+                                         const Ring& ring) {
+  auto& simulation = device::Simulation::current();
   count_sent(sent);
   stream().wait(after);
-  device::Simulation::current().run(stream(), seconds);
+  simulation.run(stream(), own + ring.latency);
+  if (ring.transfer > 0) {
+    links_->wait(stream().record());
+    simulation.run(*links_, ring.transfer);
+    stream().wait(links_->record());
+  }
   return stream().record();
 }
 
@@ -99,7 +106,7 @@ device::Event SimulatedCollectives::all_gather(Tensor whole, Tensor mine, device
   const double own = own_part_seconds(whole.slice(rank() * mine.numel(), mine.numel()), mine);
   // In a shared window the others' parts need not come.
   const double moved = shares_memory_ ? 0 : static_cast<double>(sent);
-  return take(after, sent, own + ring_seconds(moved, size() - 1));
+  return take(after, sent, own, ring(moved, size() - 1));
 }
 
 device::Event SimulatedCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
@@ -109,7 +116,7 @@ device::Event SimulatedCollectives::reduce_scatter(Tensor mine, Tensor parts, Ac
   need_scratch();
   const auto sent = reduce_scatter_bytes(parts, size());
   const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
-  return take(after, sent, own + ring_seconds(static_cast<double>(sent), size() - 1));
+  return take(after, sent, own, ring(static_cast<double>(sent), size() - 1));
 }
 
 device::Event SimulatedCollectives::all_reduce(Tensor data, device::Event after) {
@@ -117,14 +124,14 @@ device::Event SimulatedCollectives::all_reduce(Tensor data, device::Event after)
   note("all_reduce", data.dtype(), data.numel());
   need_scratch();
   const auto sent = all_reduce_bytes(data, size());
-  return take(after, sent, ring_seconds(static_cast<double>(sent), 2 * (size() - 1)));
+  return take(after, sent, 0, ring(static_cast<double>(sent), 2 * (size() - 1)));
 }
 
 device::Event SimulatedCollectives::broadcast(Tensor data, int root, device::Event after) {
   check_broadcast(*this, data, root);
   note("broadcast", data.dtype(), data.numel(), root);
-  return take(after, broadcast_bytes(*this, data, root),
-              ring_seconds(static_cast<double>(data.bytes()), size() - 1));
+  return take(after, broadcast_bytes(*this, data, root), 0,
+              ring(static_cast<double>(data.bytes()), size() - 1));
 }
 
 }  // namespace llamesh::comm

@@ -17,6 +17,8 @@
 #include "comm/mpi.hpp"
 #include "comm/roll_call.hpp"
 #include "comm/time_limit.hpp"
+#include "core/clock.hpp"
+#include "core/median.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::comm {
@@ -36,10 +38,6 @@ struct Heartbeat {
   std::int64_t activity = 0;
   std::int64_t step = 0;
 };
-
-double seconds(Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
 
 }  // namespace
 
@@ -75,9 +73,7 @@ void set_waiting(Verdict& verdict, const OpenCollective& collective) {
 
 double longest_reasonable(std::vector<double> durations, double of_the_first) {
   if (durations.empty()) return of_the_first;
-  const auto middle = durations.begin() + static_cast<std::ptrdiff_t>(durations.size() / 2);
-  std::ranges::nth_element(durations, middle);
-  return std::max(shortest_limit, typical_duration_factor * *middle);
+  return std::max(shortest_limit, typical_duration_factor * median(std::move(durations)));
 }
 
 struct Watchdog::Watch {
@@ -135,7 +131,7 @@ struct Watchdog::Watch {
     const auto now = Clock::now();
     auto& known = durations[doing.activity];
     if (known.size() == durations_kept) known.erase(known.begin());
-    known.push_back(seconds(now - begun));
+    known.push_back(to_seconds(now - begun));
     doing = {static_cast<std::int64_t>(activity), step};
     FlightRecorder::instance().set_activity(static_cast<std::int32_t>(activity), step);
     begun = since = now;
@@ -162,8 +158,8 @@ struct Watchdog::Watch {
   RollCall::RankStatus status() {
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
-    return {static_cast<Activity>(doing.activity), doing.step, seconds(now - since), limit,
-            seconds(now - last_received)};
+    return {static_cast<Activity>(doing.activity), doing.step, to_seconds(now - since), limit,
+            to_seconds(now - last_received)};
   }
 
   void send_heartbeat() {
@@ -213,11 +209,11 @@ struct Watchdog::Watch {
   std::optional<Verdict> find_hang() {
     const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
     const auto silent_for = Clock::now() - last_received;
-    if (receiving != MPI_REQUEST_NULL && silent_for > silence) return lost(seconds(silent_for));
+    if (receiving != MPI_REQUEST_NULL && silent_for > silence) return lost(to_seconds(silent_for));
     if (auto verdict = roll_call.verdict()) return verdict;
     // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
-    const double later = group.size() > 1 ? 6 * seconds(limits.interval) : 0;
+    const double later = group.size() > 1 ? 6 * to_seconds(limits.interval) : 0;
     if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
     return stuck(mine);
   }

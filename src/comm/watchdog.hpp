@@ -70,7 +70,7 @@ class Watchdog {
     /// likely to be dead already.
     std::chrono::milliseconds silence_at_the_end{4000};
     std::function<bool()> job_ends = [] { return false; };
-    std::chrono::milliseconds in_a_collective{15000};  ///< until the others are asked
+    std::chrono::milliseconds in_a_collective{12000};  ///< until the others are asked
     std::chrono::milliseconds answer{10000};           ///< of a rank that was asked
   };
 

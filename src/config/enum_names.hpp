@@ -44,6 +44,11 @@ inline EnumNames<sharding::Offload> names(sharding::Offload) {
   return {{{"none", none}, {"optimizer", optimizer}, {"all", all}}};
 }
 
+inline EnumNames<sharding::KeepBf16Weights> names(sharding::KeepBf16Weights) {
+  using enum sharding::KeepBf16Weights;
+  return {{{"auto", automatic}, {"true", yes}, {"false", no}}};
+}
+
 inline EnumNames<sharding::Wrap> names(sharding::Wrap) {
   using enum sharding::Wrap;
   return {{{"layer", layer}, {"size", size}, {"none", none}}};

@@ -14,8 +14,6 @@
 namespace llamesh::config {
 namespace {
 
-constexpr std::int64_t most_bytes = 1 << 20;
-
 /// Reads numbers that must be there.
 class RateReader {
  public:
@@ -116,7 +114,7 @@ device::Hardware load_hardware(const std::string& name) {
   validate(std::filesystem::is_regular_file(name, ignored),
            "--hardware {}: there is no such file, and it is none of {}{}", name,
            fmt::join(built_in_hardware(), ", "), did_you_mean(name, built_in_hardware()));
-  return parse_hardware(read_file(name, most_bytes), name);
+  return parse_hardware(read_yaml_file(name), name);
 }
 
 }  // namespace llamesh::config

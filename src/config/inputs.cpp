@@ -17,8 +17,6 @@
 namespace llamesh::config {
 namespace {
 
-constexpr std::int64_t most_bytes = 1 << 20;
-
 /// Resolves a path of an input file: relative to the file, or to the current folder when it was
 /// given on the command line.
 std::filesystem::path resolve_path(const Node& path, const std::string& name) {
@@ -78,7 +76,7 @@ void include_model_file(Node& root, const std::string& name) {
   std::error_code ignored;
   validate(std::filesystem::exists(path, ignored), "{}: model.file: there is no file '{}'",
            file->where, path);
-  Node below = parse_tree(read_file(path, most_bytes), path);
+  Node below = parse_tree(read_yaml_file(path), path);
   validate(below.kind == Node::Kind::map, "{}: expected the keys of a model, got {}", below.where,
            below.describe());
   const Node* nested = below.find("file");
@@ -184,7 +182,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 }
 
 Inputs load_inputs(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_inputs(read_file(path, most_bytes), path, overrides);
+  return parse_inputs(read_yaml_file(path), path, overrides);
 }
 
 void expand_patterns(data::DataOptions& data, const std::string& name) {

@@ -63,6 +63,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
     io.key("offload", in.sharding.offload);
+    io.key("keep_bf16_weights", in.sharding.keep_bf16_weights);
     io.key("spec", in.sharding.spec);
   });
   io.section("precision", [&] {
@@ -73,7 +74,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);
     io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
     io.key("activation_offload", in.memory.activation_offload);
-    io.key("loss_chunk", in.memory.loss_chunk, at_least(1));
+    io.automatic("loss_chunk", in.memory.loss_chunk);
     io.key("device_limit", in.memory.device_limit, at_least(0));
   });
 }
@@ -116,6 +117,7 @@ void training_keys(Io& io, Inputs& in) {
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
     io.key("on_nonfinite", in.train.on_nonfinite);
+    io.key("gemm_sm_count_target", in.train.gemm_sm_count_target, from_to(0, 4096));
     io.key("gemm_table", in.train.gemm_table);
   });
   io.section("evaluate", [&] {

@@ -13,8 +13,6 @@ namespace llamesh::config {
 namespace {
 
 constexpr std::string_view prefix = "sharding.spec.";
-constexpr std::int64_t most_bytes = 1 << 20;
-
 /// The map that a file holds. torchprime's older files are a group of options for the model, of
 /// which `sharding` is one and these are others, which say how to recompute and to compile.
 Node read_spec_file(const std::string& path, const std::string& where) {
@@ -23,7 +21,7 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   std::error_code ignored;
   validate(std::filesystem::is_regular_file(path, ignored),
            "{}: sharding.spec: there is no file '{}'", where, path);
-  Node map = parse_tree(read_file(path, most_bytes), path);
+  Node map = parse_tree(read_yaml_file(path), path);
   validate(map.kind == Node::Kind::map, "{}: expected names of weights and modules, got {}",
            map.where, map.describe());
   Node* nested = map.find("sharding");

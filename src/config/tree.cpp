@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -131,6 +132,10 @@ std::string Node::describe() const {
       break;
   }
   return "nothing";
+}
+
+std::string read_yaml_file(const std::string& path) {
+  return read_file(path, std::int64_t{1} << 20);
 }
 
 Node parse_tree(const std::string& text, const std::string& name) {

@@ -31,6 +31,9 @@ struct Node::Member {
   Node second;
 };
 
+/// The text of a file of inputs. Throws a user error when it cannot be read or is over 1 MiB.
+std::string read_yaml_file(const std::string& path);
+
 /// Parses one YAML document; an empty one gives an empty map. Throws a user error with `name` and
 /// the line for text that is not YAML, duplicate keys, keys that are not plain words, several
 /// documents, and excessive size or depth.

@@ -1,5 +1,7 @@
 #include "core/trace.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <mutex>
 #include <utility>
@@ -16,6 +18,12 @@ int this_thread() {
 thread_local TraceEvent newest_of_thread;
 
 }  // namespace
+
+std::string title_of(const TraceEvent& event) {
+  std::string title = event.name.data();
+  if (event.subject.front() != '\0') title.append(" ").append(event.subject.data());
+  return title;
+}
 
 struct Trace::State {
   std::mutex mutex;
@@ -68,6 +76,7 @@ void Trace::open(std::string_view category, std::string_view name, std::string_v
   set_text(event.name, name);
   set_text(event.subject, subject);
   event.start = now();
+  if (const Ranges* const shown = ranges()) shown->push(title_of(event).c_str());
   const std::lock_guard lock(state_->mutex);
   state_->open.push_back(event);
 }
@@ -80,7 +89,15 @@ void Trace::close() {
     event = state_->open.back();
     state_->open.pop_back();
   }
+  if (const Ranges* const shown = ranges()) shown->pop();
   add(event);
+}
+
+void TraceRange::push(std::string_view name, std::string_view subject, std::string_view axis) {
+  ranges_ = Trace::ranges();
+  ranges_->push(fmt::format("{}{}{}{}{}", name, subject.empty() ? "" : " ", subject,
+                            axis.empty() ? "" : " along ", axis)
+                    .c_str());
 }
 
 void TraceScope::begin(const char* category, const char* name) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct TraceEvent {
       subject{};                ///< the unit, module or purpose: "layers.3", or what it waits for
   std::array<char, 24> axis{};  ///< that is used or waited for
 };
+
+/// "forward layers.3.self_attn": its name and its subject.
+std::string title_of(const TraceEvent& event);
 
 /// Cuts `text` to the field's room.
 template <std::size_t n>
@@ -60,6 +64,16 @@ class Trace {
   /// The newest event of the calling thread.
   static const TraceEvent& newest();
 
+  /// What shows ranges in the timeline of a profiler, as NVTX does: push() and pop() of a thread
+  /// nest.
+  struct Ranges {
+    void (*push)(const char* title);
+    void (*pop)();
+  };
+  /// From the next start() on, what is opened and every TraceRange is a range there too.
+  static void show_ranges_in(const Ranges& ranges) { ranges_ = &ranges; }
+  static const Ranges* ranges() { return ranges_; }
+
   struct Recording {
     std::vector<TraceEvent> events;  ///< by thread in the order in which they ended
     std::int64_t lost = 0;           ///< for which there was no room
@@ -74,8 +88,27 @@ class Trace {
  private:
   Trace();
   static inline std::atomic<bool> on_{false};
+  static inline std::atomic<const Ranges*> ranges_{nullptr};
   struct State;
   std::unique_ptr<State> state_;
+};
+
+/// A range of Trace::ranges() for as long as it lives, and no event.
+class TraceRange {
+ public:
+  /// "all-gather layers.3 along shard"; without what is empty.
+  TraceRange(std::string_view name, std::string_view subject, std::string_view axis) {
+    if (Trace::on() && Trace::ranges() != nullptr) push(name, subject, axis);
+  }
+  ~TraceRange() {
+    if (ranges_ != nullptr) ranges_->pop();
+  }
+  TraceRange(const TraceRange&) = delete;
+  TraceRange& operator=(const TraceRange&) = delete;
+
+ private:
+  void push(std::string_view name, std::string_view subject, std::string_view axis);
+  const Trace::Ranges* ranges_ = nullptr;
 };
 
 /// An event for as long as it lives. The texts outlive it.

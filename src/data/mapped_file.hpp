@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,14 @@ class MappedFile {
   std::span<const std::uint8_t> bytes_;
   std::unique_ptr<MappedRange> range_;
 };
+
+/// The i-th of little-endian integers that may be unaligned.
+template <class T>
+T load(const std::uint8_t* values, std::int64_t i = 0) {
+  T value;
+  std::memcpy(&value, values + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
 
 /// Asks the system to read these bytes of a mapped file soon. Page faults without it may wait for
 /// megabytes around them (read_ahead_kb). A hint, which other systems ignore.

@@ -1,6 +1,5 @@
 #include "data/megatron.hpp"
 
-#include <cstring>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -8,15 +7,8 @@
 namespace llamesh::data {
 namespace {
 
-constexpr std::string_view magic("MMIDIDX\0\0", 9);
-constexpr std::size_t header_bytes = 9 + 8 + 1 + 8 + 8;
-
-template <class T>
-T load(const std::uint8_t* values, std::int64_t i = 0) {
-  T value;
-  std::memcpy(&value, values + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
+constexpr std::string_view index_magic("MMIDIDX\0\0", 9);
+constexpr std::size_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
 
 std::int64_t id_bytes_of(const std::string& path, int code) {
   constexpr const char* names[] = {"uint8", "int8",    "int16",   "int32",
@@ -39,10 +31,10 @@ std::string megatron_stem(const std::string& name) {
 MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path,
                              const IdsFile& ids) {
   const std::uint8_t* at = bytes.data();
-  validate(bytes.size() >= header_bytes,
+  validate(bytes.size() >= index_header_bytes,
            "'{}' is cut off: {} bytes, but the header of a Megatron index alone has {}", path,
-           bytes.size(), header_bytes);
-  validate(std::memcmp(at, magic.data(), magic.size()) == 0,
+           bytes.size(), index_header_bytes);
+  validate(std::memcmp(at, index_magic.data(), index_magic.size()) == 0,
            "'{}' does not begin with MMIDIDX, as the index of a Megatron pair does", path);
   const auto version = load<std::uint64_t>(at + 9);
   validate(version == 1, "'{}' has version {} of Megatron's index; version 1 is known", path,
@@ -51,7 +43,7 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
   ids_ = ids.bytes / id_bytes_;
   const auto sequences = load<std::uint64_t>(at + 18);
   const auto documents = load<std::uint64_t>(at + 26);
-  const std::uint64_t rest = bytes.size() - header_bytes;
+  const std::uint64_t rest = bytes.size() - index_header_bytes;
   // In this order nothing overflows.
   validate(
       sequences <= rest / 12 && documents <= rest / 8 && sequences * 12 + documents * 8 == rest,
@@ -60,7 +52,7 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
       path, sequences, documents, bytes.size());
   sequences_ = static_cast<std::int64_t>(sequences);
   documents_ = static_cast<std::int64_t>(documents);
-  lengths_ = at + header_bytes;
+  lengths_ = at + index_header_bytes;
   pointers_ = lengths_ + sequences_ * 4;
   firsts_ = pointers_ + sequences_ * 8;
   check_sequences(path, ids);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <limits>
 #include <string>
 
 #include "core/error.hpp"
+#include "data/mapped_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -22,14 +22,6 @@ struct Header {
   std::int64_t id_bytes;
 };
 constexpr Header known_headers[] = {{20240520, 1, 2}, {20240801, 7, 4}};
-
-/// One unaligned little-endian integer.
-template <class T>
-T load(const std::uint8_t* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(T));
-  return value;
-}
 
 /// Calls `body` with a number of the type that ids of so many bytes have.
 template <class Body>

@@ -2,18 +2,13 @@
 
 #include <cstring>
 
-#include "core/error.hpp"
 #include "core/trace.hpp"
 #include "device/cuda.hpp"
+#include "device/dense_bytes.hpp"
 #include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
 namespace {
-
-std::size_t bytes_of(const Tensor& tensor) {
-  expects(tensor.dense(), "a copy of a tensor with rows apart");
-  return static_cast<std::size_t>(tensor.bytes());
-}
 
 /// A copy on the CPU, in a worker's thread.
 void copy_traced(const char* direction, void* to, const void* from, std::size_t bytes) {
@@ -28,7 +23,7 @@ void copy_traced(const char* direction, void* to, const void* from, std::size_t 
 }  // namespace
 
 Event upload_async(Stream& stream, const Tensor& to, const void* from) {
-  const auto bytes = bytes_of(to);
+  const auto bytes = dense_bytes(to);
   if (stream.kind() == Kind::simulated)
     simulate_host_copy(stream, bytes);
   else if (stream.on_gpu())
@@ -40,7 +35,7 @@ Event upload_async(Stream& stream, const Tensor& to, const void* from) {
 }
 
 Event download_async(Stream& stream, void* to, const Tensor& from) {
-  const auto bytes = bytes_of(from);
+  const auto bytes = dense_bytes(from);
   if (stream.kind() == Kind::simulated)
     simulate_host_copy(stream, bytes);
   else if (stream.on_gpu())

@@ -17,8 +17,12 @@ std::string why_no_devices();
 void use(int index);
 std::string bus_id();
 std::string visible_bus_ids();
+/// "1g.10gb" where the device is that part of a GPU by MIG, else empty.
+std::string mig_profile();
 std::string description();
 std::int64_t memory_bytes();
+void start_profiler();
+void stop_profiler();
 
 /// Device memory, zero at first.
 std::shared_ptr<void> allocate(std::int64_t bytes);

@@ -24,6 +24,9 @@ void use(int /*index*/) {
 std::string bus_id() {
   absent();
 }
+std::string mig_profile() {
+  return {};
+}
 std::string visible_bus_ids() {
   return "";
 }
@@ -31,6 +34,12 @@ std::string description() {
   absent();
 }
 std::int64_t memory_bytes() {
+  absent();
+}
+void start_profiler() {
+  absent();
+}
+void stop_profiler() {
   absent();
 }
 std::shared_ptr<void> allocate(std::int64_t /*bytes*/) {

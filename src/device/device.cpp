@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
+#include "device/dense_bytes.hpp"
 #include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
@@ -15,15 +16,15 @@ namespace {
 
 Kind chosen = Kind::cpu;
 
-std::size_t bytes_of(const Tensor& tensor) {
-  expects(tensor.dense(), "a copy of a tensor with rows apart");
-  return static_cast<std::size_t>(tensor.bytes());
-}
-
 }  // namespace
 
 Kind kind() {
   return Simulation::active() == nullptr ? chosen : Kind::simulated;
+}
+
+Kind kind_of_kernels() {
+  const auto* const simulation = Simulation::active();
+  return simulation == nullptr ? chosen : simulation->hardware().kind;
 }
 
 int cuda_devices() {
@@ -41,6 +42,10 @@ void use_cuda(int index) {
 
 std::string identity() {
   return kind() == Kind::cuda ? cuda::bus_id() : "";
+}
+
+std::string mig_profile() {
+  return kind() == Kind::cuda ? cuda::mig_profile() : "";
 }
 
 std::string visible_identities() {
@@ -68,8 +73,16 @@ std::int64_t memory_bytes() {
   return kind() == Kind::cuda ? cuda::memory_bytes() : host_memory_bytes();
 }
 
+void start_profiler() {
+  if (kind() == Kind::cuda) cuda::start_profiler();
+}
+
+void stop_profiler() {
+  if (kind() == Kind::cuda) cuda::stop_profiler();
+}
+
 void upload(Stream& stream, const Tensor& to, const void* from) {
-  const auto bytes = bytes_of(to);
+  const auto bytes = dense_bytes(to);
   if (stream.kind() == Kind::simulated) return simulate_host_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::upload(stream, to.data(), from, bytes);
   stream.run([data = to.data(), from, bytes] { std::memcpy(data, from, bytes); });
@@ -77,7 +90,7 @@ void upload(Stream& stream, const Tensor& to, const void* from) {
 }
 
 void download(Stream& stream, void* to, const Tensor& from) {
-  const auto bytes = bytes_of(from);
+  const auto bytes = dense_bytes(from);
   if (stream.kind() == Kind::simulated) return simulate_host_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::download(stream, to, from.data(), bytes);
   stream.run([to, data = from.data(), bytes] { std::memcpy(to, data, bytes); });
@@ -85,8 +98,8 @@ void download(Stream& stream, void* to, const Tensor& from) {
 }
 
 void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
-  const auto bytes = bytes_of(to);
-  expects(from.dtype() == to.dtype() && bytes_of(from) == bytes, "a copy of {} bytes to {}",
+  const auto bytes = dense_bytes(to);
+  expects(from.dtype() == to.dtype() && dense_bytes(from) == bytes, "a copy of {} bytes to {}",
           from.bytes(), bytes);
   if (stream.kind() == Kind::simulated) return simulate_copy(stream, 2 * bytes);
   if (stream.on_gpu()) return cuda::copy(stream, to.data(), from.data(), bytes);
@@ -94,7 +107,7 @@ void copy_bytes(Stream& stream, const Tensor& to, const Tensor& from) {
 }
 
 void set_bytes(Stream& stream, const Tensor& tensor, unsigned char value) {
-  const auto bytes = bytes_of(tensor);
+  const auto bytes = dense_bytes(tensor);
   if (stream.kind() == Kind::simulated) return simulate_copy(stream, bytes);
   if (stream.on_gpu()) return cuda::set_bytes(stream, tensor.data(), value, bytes);
   stream.run([data = tensor.data(), value, bytes] { std::memset(data, value, bytes); });

@@ -13,6 +13,9 @@ namespace llamesh::device {
 /// The CPU until use_cuda(); simulated while the calling thread has a Simulation.
 Kind kind();
 
+/// The same, but of a simulated device what it stands for: cpu or cuda.
+Kind kind_of_kernels();
+
 /// Number of CUDA devices that this process can see; 0 without a driver, and in a build without
 /// CUDA.
 int cuda_devices();
@@ -27,6 +30,9 @@ void use_cuda(int index);
 /// CPU.
 std::string identity();
 
+/// Where MIG has divided the GPU, the profile of this process's part, e.g. "1g.10gb"; else empty.
+std::string mig_profile();
+
 /// The identities of all GPUs that this process can see, in the order of their indices. Needs no
 /// use_cuda() before and initializes none of them.
 std::string visible_identities();
@@ -38,6 +44,12 @@ std::string description();
 std::int64_t memory_bytes();
 /// Bytes of memory of this machine, less where its cgroup allows less.
 std::int64_t host_memory_bytes();
+
+/// Lets Nsight Systems, where it runs this process on a GPU, record from here to stop_profiler()
+/// (cudaProfilerStart()), and shows it the ranges of Trace as NVTX's. Nothing elsewhere.
+void start_profiler();
+/// After all that the device was given.
+void stop_profiler();
 
 // Copies between host memory and dense tensors on the device of `stream`, after its work so far.
 

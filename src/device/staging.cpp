@@ -9,28 +9,40 @@ namespace llamesh::device {
 
 Tensor Staging::reachable(Stream& stream, const Tensor& host) {
   if (!host || !stream.on_gpu()) return host;
-  const Tensor copy = room_for(stream, host);
+  make_room(stream, host.bytes());
+  const Tensor copy = room_for(host, 0);
   upload(stream, copy, host.data());
   return copy;
 }
 
-Tensor Staging::reachable_soon(Stream& stream, const Tensor& host) {
-  if (!host || !stream.on_gpu()) return host;
-  const Tensor copy = room_for(stream, host);
+std::vector<Tensor> Staging::reachable_soon(Stream& stream, std::vector<Tensor> hosts) {
+  std::int64_t bytes = 0;
+  for (const Tensor& host : hosts) bytes += host ? host.bytes() : 0;
+  if (bytes == 0 || !stream.on_gpu()) return hosts;
+  make_room(stream, bytes);
   copied_.wait();
-  if (pinned_.bytes() < host.bytes()) pinned_ = Buffer::on_host(host.bytes());
-  std::memcpy(pinned_.data(), host.data(), static_cast<std::size_t>(host.bytes()));
-  copied_ = upload_async(stream, copy, pinned_.data());
-  return copy;
+  if (pinned_.bytes() < bytes) pinned_ = Buffer::on_host(bytes);
+  std::int64_t at = 0;
+  for (Tensor& tensor : hosts) {
+    if (!tensor) continue;
+    std::memcpy(pinned_.data() + at, tensor.data(), static_cast<std::size_t>(tensor.bytes()));
+    tensor = room_for(tensor, at);
+    at += tensor.bytes();
+  }
+  copied_ =
+      upload_async(stream, room_.tensor(DType::i32, {bytes / size_of(DType::i32)}), pinned_.data());
+  return hosts;
 }
 
-Tensor Staging::room_for(Stream& stream, const Tensor& host) {
-  if (room_.bytes() < host.bytes()) {
-    stream.record().wait();  // nothing reads the former buffer any more
-    room_ = Buffer(host.bytes());
-  }
-  return host.dims() == 1 ? room_.tensor(host.dtype(), {host.numel()})
-                          : room_.tensor(host.dtype(), {host.rows(), host.cols()});
+void Staging::make_room(Stream& stream, std::int64_t bytes) {
+  if (room_.bytes() >= bytes) return;
+  stream.record().wait();  // nothing reads the former buffer any more
+  room_ = Buffer(bytes);
+}
+
+Tensor Staging::room_for(const Tensor& host, std::int64_t offset) const {
+  return host.dims() == 1 ? room_.tensor(host.dtype(), {host.numel()}, offset)
+                          : room_.tensor(host.dtype(), {host.rows(), host.cols()}, offset);
 }
 
 }  // namespace llamesh::device

@@ -4,7 +4,21 @@
 #include <array>
 #include <utility>
 
+#include "device/device.hpp"
+
 namespace llamesh::model {
+
+namespace {
+
+/// Each chunk's product for the gradient of the head's weight reads and writes it, V x C in fp32:
+/// in 8B 4.2 GB, 0.9 ms of an H200, beside 1.4 ms of FLOPs for 1024 tokens. Logits of 4096 take 1
+/// GB.
+std::int64_t loss_chunk(const MemoryOptions& memory) {
+  if (memory.loss_chunk > 0) return memory.loss_chunk;
+  return device::kind_of_kernels() == device::Kind::cuda ? 4096 : 1024;
+}
+
+}  // namespace
 
 Activations::Activations(const LlamaConfig& config, const ParameterTable& table,
                          const PassShape& pass, const MemoryOptions& memory)
@@ -72,7 +86,7 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   normed_last = stream();
   if (pass.has_backward) {
     d_residual = stream();
-    const auto chunk = std::clamp<std::int64_t>(memory_.loss_chunk, 1, pass.tokens());
+    const auto chunk = std::min(loss_chunk(memory_), pass.tokens());
     logits = plan.take(pass.dtype, {chunk, config_.vocab_size});
     loss_parts = plan.take(DType::f32, {pass.tensor_ranks * chunk * 3});
     losses = plan.take(DType::f32, {pass.tokens()});

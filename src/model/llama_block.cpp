@@ -34,11 +34,11 @@ ops::AttentionCall attention_call(const BlockContext& x, const LlamaBlock::Tenso
           .log_sum_exp = t.log_sum_exp};
 }
 
-void rotate(const BlockContext& x, const Tensor& qkv, ops::Rotation rotation) {
+void rope(const BlockContext& x, const Tensor& qkv) {
   // q and k are neighbours: one call turns the heads of both.
   const QkvSlices s(x, qkv);
   ops::rope(x.stream, qkv.slice_cols(0, s.q.cols() + s.k.cols()), x.cos_sin, x.document_starts,
-            x.config.head_dim, rotation);
+            x.config.head_dim, ops::Rotation::forward);
 }
 
 /// normed = norm(sum), sum = in.x + in.delta; without a delta `sum` is in.x already.
@@ -159,7 +159,7 @@ void LlamaBlock::attention_forward(const BlockContext& x) {
   const Entered entered(x.weights, ids_.self_attn, x.pass);
   linear(x.stream, x.weights, x.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.qkv,
          gathered(x.stream, x.tensor, tensors_.normed_input));
-  rotate(x, tensors_.qkv, ops::Rotation::forward);
+  rope(x, tensors_.qkv);
   attend(x);
   linear_and_reduce(x, ids_.o_proj, tensors_.attention);
 }
@@ -205,8 +205,13 @@ void LlamaBlock::mlp_backward(const BlockContext& x) {
   const Tensors& t = tensors_;
   const ColumnBlocks dy = gathered(x.stream, x.tensor, x.d_residual);
   const auto normed = x.tensor.gather(t.normed_middle);
-  linear_backward(x, ids_.down_proj, t.d_swiglu, dy, t.swiglu);
-  ops::swiglu_backward(x.stream, t.gate_up, t.d_swiglu, t.gate_up);
+  {
+    LinearBackward down(x.stream, x.weights, {ids_.down_proj});
+    down.input(t.d_swiglu, dy);
+    const Tensor again = checkpointing_ == none ? Tensor() : t.swiglu;
+    ops::swiglu_backward(x.stream, t.gate_up, again, t.d_swiglu, t.gate_up);
+    down.weights(dy, t.swiglu);
+  }
   gathered_linear_backward(x, {ids_.gate_proj, ids_.up_proj}, t.gate_up, normed);
 }
 
@@ -217,14 +222,18 @@ void LlamaBlock::attention_backward(const BlockContext& x) {
   const auto normed = x.tensor.gather(t.normed_input);
   linear_backward(x, ids_.o_proj, t.d_attention, dy, t.attention);
   const QkvSlices d(x, t.d_qkv);
-  ops::attention_backward(
-      x.stream, attention_call(x, t),
-      {.dout = t.d_attention, .dq = d.q, .dk = d.k, .dv = d.v, .delta = t.d_softmax});
-  rotate(x, t.d_qkv, ops::Rotation::backward);
+  ops::attention_backward(x.stream, attention_call(x, t),
+                          {.dout = t.d_attention,
+                           .dq = d.q,
+                           .dk = d.k,
+                           .dv = d.v,
+                           .delta = t.d_softmax,
+                           .cos_sin = x.cos_sin});
   gathered_linear_backward(x, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
 }
 
-/// Computes again what was not kept. The weights stay gathered from here to their backward use.
+/// Computes again what was not kept, but for the input of `down`, which the backward pass of
+/// swiglu gives. The weights stay gathered from here to their backward use.
 void LlamaBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   const Tensors& t = tensors_;
@@ -237,11 +246,10 @@ void LlamaBlock::recompute(const BlockContext& backward) {
     middle = {t.input, x.delta};
   }
   norm(x, ids_.post_attention_norm, t.normed_middle, t.middle_rms, t.middle, middle);
+  if (checkpointing_ != full) return;
   const Entered entered(x.weights, ids_.mlp, x.pass);
-  if (checkpointing_ == full)
-    linear(x.stream, x.weights, x.pass, {ids_.gate_proj, ids_.up_proj}, t.gate_up,
-           gathered(x.stream, x.tensor, t.normed_middle));
-  ops::swiglu(x.stream, t.swiglu, t.gate_up);
+  linear(x.stream, x.weights, x.pass, {ids_.gate_proj, ids_.up_proj}, t.gate_up,
+         gathered(x.stream, x.tensor, t.normed_middle));
 }
 
 }  // namespace llamesh::model

@@ -24,7 +24,10 @@ void LossSum::add(device::Stream& stream, const Tensor& losses) {
   Arrival& arrival = arrivals_[next_];
   next_ = (next_ + 1) % arrivals_.size();
   finish(arrival);
-  if (arrival.host.bytes() < losses.bytes()) arrival.host = device::Buffer::on_host(losses.bytes());
+  if (arrival.host.bytes() < losses.bytes()) {
+    arrival.host = device::Buffer::on_host(losses.bytes());
+    arrival.host.stop_counting();  // how many there are depends on the micro-batches of a step
+  }
   arrival.count = static_cast<std::size_t>(losses.numel());
   arrival.done = device::download_async(stream, arrival.host.data(), losses);
 }

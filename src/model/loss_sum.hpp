@@ -12,7 +12,8 @@ namespace llamesh::model {
 /// Sums token losses of micro-batches on the host, in double, each micro-batch from its first token
 /// on and then the micro-batches in their order: the same bits on every device. On a GPU the losses
 /// arrive while it goes on to the next micro-batch, so the host waits for it in take() only, and in
-/// add() where it is two micro-batches ahead.
+/// add() where it is eight micro-batches ahead: then what the host reports as progress is not far
+/// from that of the GPU.
 class LossSum {
  public:
   /// The losses (M) fp32 of a micro-batch, once the work in `stream` so far has made them; work put
@@ -31,8 +32,8 @@ class LossSum {
   void finish(Arrival& arrival);
 
   double sum_ = 0;
-  std::array<Arrival, 2> arrivals_;
-  std::size_t next_ = 0;  ///< the older one of the two
+  std::array<Arrival, 8> arrivals_;
+  std::size_t next_ = 0;  ///< the oldest one
 };
 
 }  // namespace llamesh::model

@@ -14,7 +14,8 @@ enum class ActivationCheckpointing : std::uint8_t {
 /// `memory:` of the inputs.
 struct MemoryOptions {
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;
-  std::int64_t loss_chunk = 1024;  ///< tokens whose logits exist at a time
+  /// Tokens whose logits exist at a time; 0: what the device makes of it (Activations).
+  std::int64_t loss_chunk = 0;
   /// As many of the first layers are `full`, whatever activation_checkpointing says of the others.
   std::int64_t full_checkpointing_layers = 0;
   /// What layers keep for the backward pass is in host memory until then.

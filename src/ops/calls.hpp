@@ -59,6 +59,23 @@ struct AttentionGradients {
   Tensor dq;      ///< (M, H E) rows, overwritten
   Tensor dk, dv;  ///< (M, K E) rows, overwritten
   Tensor delta;   ///< (B, H, T) fp32, scratch: rowsum(dout * out)
+  /// (T, E) fp32, as rope() takes it. If given, q and k are what rope() has made, and dq and dk the
+  /// gradients of what it took.
+  Tensor cos_sin = {};
+};
+
+/// Of adamw(): dense tensors of equal numel, fp32 but the copy.
+struct AdamwCall {
+  Tensor parameter, exp_avg, exp_avg_sq;  ///< updated
+  Tensor gradient;
+  Tensor copy = {};  ///< bf16; if given, overwritten by the new parameter, rounded as by copy()
+};
+
+/// Of sgd(), in the same way.
+struct SgdCall {
+  Tensor parameter, momentum_buffer;
+  Tensor gradient;
+  Tensor copy = {};
 };
 
 /// Numbers of one AdamW step (Loshchilov & Hutter 2019), as in torch.optim.AdamW. In double, as

@@ -14,6 +14,10 @@ bool on_gpu() {
 
 }  // namespace
 
+void use_gemm_sm_count_target(int count) {
+  if (on_gpu()) cuda::use_gemm_sm_count_target(count);
+}
+
 int gemm_candidates() {
   return on_gpu() ? cuda::gemm_candidates : 1;
 }
@@ -40,6 +44,7 @@ void use_gemm_table(const std::filesystem::path& file) {
 
 namespace llamesh::ops {
 
+void use_gemm_sm_count_target(int /*count*/) {}
 int gemm_candidates() {
   return 1;
 }

@@ -7,7 +7,12 @@ namespace llamesh::ops {
 
 // On a GPU cuBLASLt has several algorithms for a product and ranks them by a model of the chip. A
 // product takes its first choice, or what a table says that timing found to be faster. The choice
-// belongs to the run's bits: two runs with the same table, or without one, get the same.
+// belongs to the run's bits: two runs with the same table and target, or without, get the same.
+
+/// Products of new shapes are planned for so many of the GPU's multiprocessors, which leaves the
+/// others to kernels of other streams (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET); 0: for all of them.
+/// Does nothing on the CPU.
+void use_gemm_sm_count_target(int count);
 
 /// How many of the library's choices for a shape can be asked for: 1 on the CPU.
 int gemm_candidates();

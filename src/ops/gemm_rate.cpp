@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
+#include "core/clock.hpp"
 #include "core/philox.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
@@ -56,27 +58,28 @@ std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>
   const auto matrix = [&](std::int64_t i) { return operands.tensor(dtype, {n, n}, i * n * n * 4); };
   copy(stream, matrix(1), random);
   copy(stream, matrix(2), random);
+  // Waits for the product before, so that a GPU always has the next one.
+  device::Event before;
   const auto multiply = [&] {
     linear(stream, matrix(0), matrix(1), matrix(2), Accumulate::no);
-    stream.record().wait();
+    std::exchange(before, stream.record()).wait();
   };
-  using Clock = std::chrono::steady_clock;
-  auto start = Clock::now();
-  const auto since_start = [&] {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  auto start = std::chrono::steady_clock::now();
   do multiply();  // the first one makes the primitive
-  while (since_start() < warm_up_seconds);
+  while (seconds_since(start) < warm_up_seconds);
+  before.wait();
   begin();
-  start = Clock::now();
+  multiply();  // on a GPU it runs when the clock starts
+  start = std::chrono::steady_clock::now();
   const auto flops = 2.0 * static_cast<double>(n * n * n);
   std::vector<double> rates(windows);
   for (double now = 0; now < windows * window_seconds;) {
-    const double before = now;
+    const double began = now;
     multiply();
-    now = since_start();
-    share_out(flops / window_seconds, before, now, rates);
+    now = seconds_since(start);
+    share_out(flops / window_seconds, began, now, rates);
   }
+  before.wait();
   return rates;
 }
 

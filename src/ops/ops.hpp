@@ -103,8 +103,10 @@ extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor valu
 
 /// out (M, F) = silu(gate) * up.
 extern const Kernel<void(Stream&, Tensor out, Tensor gate_up)> swiglu;
-/// dgate_up (M, 2 F) overwritten; it may be gate_up itself.
-extern const Kernel<void(Stream&, Tensor dgate_up, Tensor dout, Tensor gate_up)> swiglu_backward;
+/// dgate_up (M, 2 F) overwritten; it may be gate_up itself. out (M, F), where there is one, gets
+/// what swiglu() gave, in the same pass over memory.
+extern const Kernel<void(Stream&, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up)>
+    swiglu_backward;
 
 // --- Cross-entropy fused with its gradient. logits (M, V), targets (M) int32, negative: ignored.
 // ---
@@ -143,14 +145,10 @@ extern const Kernel<void(Stream&, Tensor y, float factor)> scale;
 /// the stream.
 extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
 
-// --- Optimizers, one pass over fp32 views of equal numel. ---
+// --- Optimizers, in one pass. ---
 
-extern const Kernel<void(Stream&, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq,
-                         Tensor gradient, const AdamwStep& step)>
-    adamw;
-extern const Kernel<void(Stream&, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
-                         const SgdStep& step)>
-    sgd;
+extern const Kernel<void(Stream&, const AdamwCall& call, const AdamwStep& step)> adamw;
+extern const Kernel<void(Stream&, const SgdCall& call, const SgdStep& step)> sgd;
 
 /// What oneDNN uses of this CPU: "avx512_core_amx", "avx512_core_bf16", ...
 const char* instruction_set();

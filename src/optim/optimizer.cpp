@@ -64,14 +64,19 @@ void Optimizer::step(double lr, double norm, std::int64_t step,
       const auto part = [&](const sharding::ShardedTensor& of) {
         return of.shards[u].slice(piece.offset, piece.count);
       };
+      const auto& copies = state_.weights(u).copy;
+      const auto copy = copies ? copies.slice(piece.offset, piece.count) : Tensor();
       const bool decays = layout.table()[piece.parameter].decays();
       adamw.weight_decay = decays ? options_.weight_decay : 0;
       sgd.weight_decay = static_cast<float>(adamw.weight_decay);
       if (options_.name == OptimizerName::adamw)
-        ops::adamw(stream, part(state_.masters()), part(moments[0]), part(moments[1]),
-                   part(state_.gradients()), adamw);
+        ops::adamw(stream,
+                   {part(state_.masters()), part(moments[0]), part(moments[1]),
+                    part(state_.gradients()), copy},
+                   adamw);
       else
-        ops::sgd(stream, part(state_.masters()), part(moments[0]), part(state_.gradients()), sgd);
+        ops::sgd(stream, {part(state_.masters()), part(moments[0]), part(state_.gradients()), copy},
+                 sgd);
     }
     on_updated(u);
   }

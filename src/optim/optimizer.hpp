@@ -24,8 +24,8 @@ std::vector<std::string> moments_of(OptimizerName optimizer);
 double squared_norm_share(const sharding::ShardedState& state);
 
 /// AdamW, or SGD with momentum, on this rank's shards. It reads the gradients of `state` and
-/// updates its master weights and moments in place, in one pass. Weight decay applies to matrices
-/// only.
+/// updates its master weights, their copy and its moments in place, in one pass. Weight decay
+/// applies to matrices only.
 class Optimizer {
  public:
   /// `state` is borrowed and has the moments of moments_of(options.name).

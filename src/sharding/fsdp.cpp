@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -76,19 +77,21 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
     unit.written.assign(parameters.size(), false);
   }
+  kept_ = units_between_micro_batches();
 }
 
 /// Collective over the mesh.
 Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Group& units) {
   auto& shard = mesh_.along(units.sharded);
+  auto& reductions = mesh_.reductions_along(units.sharded);
   auto& replicas = mesh_.along(units.replicas);
   const auto gathered_over = [dtype = compute_dtype_](comm::DeviceMesh::Axis& axis) {
     return [&axis, dtype](std::int64_t numel) {
       return axis.collectives->allocate_gathered(numel / axis.size * size_of(dtype));
     };
   };
-  const auto gradients = [&shard, dtype = reduce_dtype_](std::int64_t numel) {
-    return shard.collectives->allocate_symmetric(numel * size_of(dtype));
+  const auto gradients = [&reductions, dtype = reduce_dtype_](std::int64_t numel) {
+    return reductions.collectives->allocate_symmetric(numel * size_of(dtype));
   };
   const auto weight_shards = [dtype = compute_dtype_](std::int64_t numel) {
     return device::Buffer(numel * size_of(dtype));
@@ -98,6 +101,7 @@ Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Grou
   };
   const auto count = layout_.units().size();
   Group group{shard,
+              reductions,
               replicas,
               SlotPool(gathered_over(shard), count, /*behind=*/0),
               SlotPool(gradients, count, /*behind=*/1),
@@ -123,13 +127,15 @@ comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
 
 Fsdp::~Fsdp() {
   // The buffers must outlive the collectives that use them, also when an error unwinds us: then the
-  // other ranks may never come, and waits for them are given up first.
-  if (std::uncaught_exceptions() > 0) comm::stop_waiting();
+  // other ranks may never come, and waits for them are given up first. In a simulation there are
+  // none, but the process may have others to tell of the error.
+  const bool simulated = device::kind() == device::Kind::simulated;
+  if (std::uncaught_exceptions() > 0 && !simulated) comm::stop_waiting();
   // Neither may kernels still read them: NCCL takes its memory back at once, as cudaFree() does
   // not.
   std::vector<device::Stream*> streams{&compute_};
   for (const auto& group : groups_)
-    for (const auto* axis : {&group.shard, &group.replicas, group.secondary})
+    for (const auto* axis : {&group.shard, &group.reductions, &group.replicas, group.secondary})
       if (axis) streams.push_back(&axis->collectives->stream());
   if (copies_) streams.insert(streams.end(), {&copies_->to_device, &copies_->to_host});
   for (auto* stream : streams) {
@@ -154,12 +160,10 @@ void Fsdp::enter(model::ModuleId module, Pass pass) {
 
 void Fsdp::leave(model::ModuleId module, Pass pass) {
   const auto& heads = heads_[index(module)];
-  const bool keep = pass == Pass::recompute ||
-                    (pass == Pass::forward && reshard_rule_ == Reshard::after_backward);
   for (auto u = heads.first; u < heads.last; ++u) {
     if (--units_[u].entered > 0) continue;
     if (pass == Pass::backward) reduce(u);
-    if (!keep) reshard(u, pass);
+    if (!stays(u, pass)) reshard(u, pass);
   }
   if (Trace::on()) Trace::instance().close();
 }
@@ -233,6 +237,30 @@ void Fsdp::prefetch(Heads units, Pass pass) {
   }
 }
 
+/// As many as may be gathered at a time: whichever of them is in use, the others are no more than
+/// may be gathered ahead.
+std::size_t Fsdp::units_between_micro_batches() const {
+  std::size_t end = 0;
+  std::int64_t bytes = 0, least = std::numeric_limits<std::int64_t>::max();
+  for (int i = 0; i <= prefetch_ahead_ && end < units_.size(); ++i) {
+    const auto next = heads_[index(layout_.units()[end].modules.front())];
+    std::int64_t own = 0;
+    for (auto u = next.first; u < next.last; ++u) own += gathered_bytes(u);
+    bytes += own;
+    least = std::min(least, own);
+    if (prefetch_limit_ > 0 && bytes - least > prefetch_limit_) break;
+    end = next.last;
+  }
+  return end;
+}
+
+/// Whether a unit remains gathered when the pass leaves it.
+bool Fsdp::stays(std::size_t u, Pass pass) const {
+  if (pass == Pass::forward) return reshard_rule_ == Reshard::after_backward;
+  if (pass == Pass::backward) return u < kept_ && !micro_batch_.last;
+  return pass == Pass::recompute;
+}
+
 std::int64_t Fsdp::gathered_bytes(std::size_t u) const {
   return units_[u].stays_gathered ? 0 : layout_.units()[u].padded_numel * size_of(compute_dtype_);
 }
@@ -243,10 +271,11 @@ void Fsdp::reshard(std::size_t u, Pass pass) {
   if (unit.stays_gathered) return;
   const auto [axis, slots, shard] = source_of(u);
   const bool keeps = pass == Pass::forward && unit.group->secondary != nullptr;
-  if (keeps) keep_secondary_shard(unit);
+  if (keeps && !unit.has_secondary) keep_secondary_shard(unit);
   if (poison_ && (axis.size == 1 || !axis.collectives->shares_gathered()))
     device::set_bytes(compute_, unit.parameters, device::nan_bytes);
-  if (poison_ && unit.has_secondary) device::set_bytes(compute_, shard, device::nan_bytes);
+  if (poison_ && unit.has_secondary && !keeps)
+    device::set_bytes(compute_, shard, device::nan_bytes);
   slots.release(u, compute_.record());
   unit.has_secondary = keeps;
 }
@@ -276,18 +305,22 @@ Tensor Fsdp::view(model::ParameterId id, const Tensor& unsharded) const {
   return unsharded.slice(layout_.place(id).offset, numel(shape)).reshape(shape);
 }
 
-void Fsdp::on_master_weights_updated() {
-  for (std::size_t u = 0; u < units_.size(); ++u) on_master_weights_updated(u);
+void Fsdp::on_master_weights_loaded() {
+  for (std::size_t u = 0; u < units_.size(); ++u) {
+    if (const auto& copy = state_.weights(u).copy)
+      ops::copy(state_.stream(), copy, state_.masters().shards[u]);
+    on_master_weights_updated(u);
+  }
+  // Whoever writes masters in host memory again finds their copies to the device done.
+  if (copies_)
+    for (const auto& unit : units_) state_.stream().wait(unit.weights_here);
 }
 
 void Fsdp::on_master_weights_updated(std::size_t u) {
   UnitState& unit = units_[u];
   if (!copies_) return unit.group->shard.collectives->stream().wait(compute_.record());
-  const auto& weights = state_.weights(u);
-  const auto& master = state_.masters().shards[u];
-  if (weights.on_host.data() != master.data()) ops::copy(state_.stream(), weights.on_host, master);
-  if (weights.shard)
-    unit.weights_here = upload_weights(u, weights.shard, state_.stream().record());
+  if (const auto& shard = state_.weights(u).shard)
+    unit.weights_here = upload_weights(u, shard, state_.stream().record());
   else
     copies_->to_device.wait(state_.stream().record());
 }

@@ -26,11 +26,12 @@ struct MicroBatch {
 /// A unit is gathered when the model enters one of its modules and released when it leaves; the
 /// next ones are gathered meanwhile. Where it is resharded to a group (Reshard::to_group), each
 /// rank keeps its secondary shard of it, in the compute dtype, from the forward pass to the
-/// backward pass, which gathers from these. When the backward pass leaves a unit, its gradients are
-/// reduce-scattered and added to the shard behind the computation; on the last micro-batch of a
-/// step they are then all-reduced over the replicas. Gradients that are partial sums along other
-/// axes are completed at the end of the step, all in one all-reduce. Over a group of one rank
-/// nothing moves.
+/// backward pass, which gathers from these. The units that the next micro-batch of a step enters
+/// first stay gathered, as many as may be gathered at a time. When the backward pass leaves a unit,
+/// its gradients are reduce-scattered and added to the shard behind the computation; on the last
+/// micro-batch of a step they are then all-reduced over the replicas. Gradients that are partial
+/// sums along other axes are completed at the end of the step, all in one all-reduce. Over a group
+/// of one rank nothing moves.
 ///
 /// Of a state in host memory, weights come to the device before they are gathered, or when the
 /// optimizer has updated them; a unit's gradients go to the host when they are reduced, and come
@@ -52,10 +53,11 @@ class Fsdp final : public model::Weights {
   /// Work put into the stream of the state after this finds the gradients of all units in the
   /// shards. Rethrows what went wrong on the way.
   void finish_gradients();
-  /// Comes after work in the stream of the state has changed the masters of a unit: it is gathered
-  /// from them only when that is done.
+  /// Comes after work in the stream of the state has changed the masters of a unit and their copy:
+  /// it is gathered from them only when that is done.
   void on_master_weights_updated(std::size_t unit);
-  void on_master_weights_updated();  ///< of all units
+  /// The same of all units whose masters alone have changed: their copies are made anew.
+  void on_master_weights_loaded();
   /// On CPUs, seconds so far in which the compute stream was blocked by copies to and from the
   /// host.
   double seconds_exposed_by_copies() const;
@@ -71,6 +73,7 @@ class Fsdp final : public model::Weights {
   /// Over what a unit is gathered and reduced, and the buffers that its like take turns in.
   struct Group {
     comm::DeviceMesh::Axis& shard;
+    comm::DeviceMesh::Axis& reductions;  ///< the same ranks
     comm::DeviceMesh::Axis& replicas;
     SlotPool gathered_slots;
     SlotPool gradient_slots;
@@ -118,6 +121,8 @@ class Fsdp final : public model::Weights {
   Source source_of(std::size_t unit) const;
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(Heads units, model::Pass pass);
+  std::size_t units_between_micro_batches() const;
+  bool stays(std::size_t unit, model::Pass pass) const;
   void reshard(std::size_t unit, model::Pass pass);
   void keep_secondary_shard(UnitState& unit);
   Tensor secondary_shard(const UnitState& unit) const;
@@ -147,6 +152,7 @@ class Fsdp final : public model::Weights {
   std::vector<std::size_t> index_in_unit_;  ///< of each parameter
   std::deque<Group> groups_;                ///< whose places stay
   std::vector<UnitState> units_;
+  std::size_t kept_;  ///< the first units, which stay gathered between micro-batches
   PartialSums partial_sums_;
   std::optional<device::CopyStreams> copies_;  ///< of a state in host memory
 };

@@ -80,16 +80,16 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
-  auto& shard = unit.group->shard;
+  auto& reductions = *unit.group->reductions.collectives;
   auto& replicas = unit.group->replicas;
   const char* name = layout_.units()[u].name.c_str();
   unit.reduced = compute_.record();
   if (!accumulates_in_place(unit)) {
-    shard.collectives->stream().wait(unit.gradient_here);
-    shard.collectives->set_subject(name);
-    unit.reduced = shard.collectives->reduce_scatter(
-        unit.gradient, unit.gradients, micro_batch_.first ? Accumulate::no : Accumulate::yes,
-        unit.reduced);
+    reductions.stream().wait(unit.gradient_here);
+    reductions.set_subject(name);
+    unit.reduced = reductions.reduce_scatter(unit.gradient, unit.gradients,
+                                             micro_batch_.first ? Accumulate::no : Accumulate::yes,
+                                             unit.reduced);
     unit.group->gradient_slots.release(u, unit.reduced);
   }
   unit.gradients = {};

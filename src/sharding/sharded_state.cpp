@@ -13,9 +13,14 @@ using device::MemoryKind;
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
                            const PrecisionOptions& precision,
-                           const std::vector<std::string>& moments, Offload offload)
-    : layout_(layout), rank_(mesh.rank()), offload_(offload), weights_(layout.units().size()) {
-  const auto memory = offload == Offload::none ? MemoryKind::device : MemoryKind::host;
+                           const std::vector<std::string>& moments, const ShardingOptions& sharding)
+    : layout_(layout),
+      rank_(mesh.rank()),
+      offload_(sharding.offload),
+      keeps_copies_(offload_ == Offload::none && precision.parameters != DType::f32 &&
+                    sharding.keep_bf16_weights == KeepBf16Weights::yes),
+      weights_(layout.units().size()) {
+  const auto memory = offload_ == Offload::none ? MemoryKind::device : MemoryKind::host;
   const std::vector<Tensor> shards(layout.units().size());
   masters_ = {"weights", memory, shards};
   gradients_ = {"gradients", memory, shards};
@@ -53,27 +58,33 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   std::int64_t numel = 0;
   for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
   const bool offloaded = memory() == MemoryKind::host;
-  const auto on_host = [&](DType dtype) {
-    buffers_.push_back(device::Buffer::in(MemoryKind::host, numel * size_of(dtype)));
+  const auto allocate = [&](DType dtype) {
+    buffers_.push_back(device::Buffer::in(memory(), numel * size_of(dtype)));
     return buffers_.back().tensor(dtype, {numel});
   };
   {
     const device::AllocatesFor use(device::MemoryUse::gradients);
     const auto bytes = numel * size_of(DType::f32);
     if (!offloaded) buffers_.push_back(replicas.collectives->allocate_symmetric(bytes));
-    group.gradients = offloaded ? on_host(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
+    group.gradients =
+        offloaded ? allocate(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
   }
   const device::AllocatesFor use(device::MemoryUse::weights);
+  const bool apart = offloaded || keeps_copies_;  // masters, from the weights that are gathered
   if (offload_ != Offload::all)
-    place_on_device(group, shard, offloaded ? compute_dtype : DType::f32, compute_dtype);
-  const Tensor masters = offloaded ? on_host(DType::f32) : Tensor();
-  const Tensor copies = offloaded && compute_dtype != DType::f32 ? on_host(compute_dtype) : masters;
+    place_on_device(group, shard, apart ? compute_dtype : DType::f32, compute_dtype);
+  const Tensor masters = apart ? allocate(DType::f32) : Tensor();
+  const bool casts = offloaded && compute_dtype != DType::f32;
+  const Tensor on_host = casts ? allocate(compute_dtype) : masters;
   std::int64_t at = 0;
   for (const auto u : group.units) {
     const auto count = layout_.units()[u].shard_numel;
     gradients_.shards[u] = group.gradients.slice(at, count);
-    masters_.shards[u] = offloaded ? masters.slice(at, count) : weights_[u].shard;
-    if (offloaded) weights_[u].on_host = copies.slice(at, count);
+    auto& weights = weights_[u];
+    masters_.shards[u] = apart ? masters.slice(at, count) : weights.shard;
+    if (offloaded) weights.on_host = on_host.slice(at, count);
+    if (casts) weights.copy = weights.on_host;
+    if (keeps_copies_) weights.copy = weights.shard;
     at += count;
   }
 }

@@ -19,14 +19,15 @@ struct ShardedTensor {
 };
 
 /// Owns what a rank keeps from step to step: its shards of the fp32 master weights, of the
-/// gradients and of the optimizer's moments, all in one memory. Fsdp gathers from it and reduces
-/// into it, the optimizer updates it, a checkpoint reads and fills it.
+/// gradients and of the optimizer's moments, all in one memory, and of the weights in the compute
+/// dtype where those are kept too. Fsdp gathers from it and reduces into it, the optimizer updates
+/// it, a checkpoint reads and fills it.
 class ShardedState {
  public:
   /// Collective over the mesh. `layout` is borrowed; `moments` are the names of the optimizer's.
   /// All is zero at first.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
-               const std::vector<std::string>& moments, Offload offload = Offload::none);
+               const std::vector<std::string>& moments, const ShardingOptions& sharding = {});
 
   /// Sets this rank's master weights to initial values: ones for norms, normal numbers with
   /// deviation `stddev` for matrices, each a function of (seed, parameter name, element of the
@@ -45,12 +46,15 @@ class ShardedState {
 
   /// A unit's weights as its ranks gather them.
   struct Weights {
-    /// (shard_numel) on the device: the masters, or with offload their copy in the compute dtype;
-    /// none where that is offloaded too.
+    /// (shard_numel) on the device: the masters, or their copy in the compute dtype where that is
+    /// kept or the masters are offloaded; none where it is offloaded too.
     Tensor shard;
     /// (shard_numel) with offload, in host memory: what is copied to the device, in the compute
     /// dtype; the masters themselves where that is fp32.
     Tensor on_host;
+    /// (shard_numel), `shard` or `on_host`: the copy in the compute dtype beside the masters, in
+    /// the same memory. Who changes masters changes it too. None where there is none.
+    Tensor copy;
     /// Where the ranks over which the unit is sharded share memory, and the shards are in the
     /// compute dtype: (padded_numel), all of them in one shared window. Gathered is what they
     /// always are. Elsewhere no tensor.
@@ -75,6 +79,7 @@ class ShardedState {
   const ShardLayout& layout_;
   int rank_;
   Offload offload_;
+  bool keeps_copies_;  ///< in the compute dtype, on the device
   std::vector<Group> groups_;
   std::vector<device::Buffer> buffers_;
   ShardedTensor masters_, gradients_;

@@ -18,6 +18,15 @@ enum class Offload : std::uint8_t {
   all,        ///< the weights too: they come to the device for each gather
 };
 
+/// Whether bf16 weights are kept beside their fp32 masters, written by the optimizer, rather than
+/// cast at each gather. Where parameters are fp32, or shards are in host memory, there is no
+/// choice.
+enum class KeepBf16Weights : std::uint8_t {
+  automatic,  ///< where they fit: train::decide_bf16_weights(); until then as `no`
+  yes,
+  no,
+};
+
 /// `sharding:` of the inputs.
 struct ShardingOptions {
   Strategy strategy = Strategy::hybrid_shard;
@@ -29,6 +38,7 @@ struct ShardingOptions {
   int prefetch = 1;                 ///< units gathered ahead of the one in use
   std::int64_t prefetch_limit = 0;  ///< most bytes of the units gathered ahead; 0: no limit
   Offload offload = Offload::none;
+  KeepBf16Weights keep_bf16_weights = KeepBf16Weights::automatic;
 };
 
 /// How the ranks of the tensor axis hold the residual stream (M, D).

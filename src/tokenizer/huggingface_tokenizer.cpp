@@ -9,7 +9,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-constexpr std::uint32_t space_symbol = 0x2581;
+constexpr std::uint32_t space_code_point = 0x2581;
 
 bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -73,7 +73,7 @@ std::int32_t HuggingFaceTokenizer::byte_id(char byte) const {
 
 bool HuggingFaceTokenizer::spaces_part_words() const {
   if (file_.byte_encoding == ByteEncoding::byte_level) return false;  // patterns do it
-  const std::string symbol = to_utf8(space_symbol);
+  const std::string symbol = to_utf8(space_code_point);
   const auto reaches_over = [&](const std::string& token) {
     for (std::size_t at = token.find(symbol, 1); at != token.npos; at = token.find(symbol, at + 1))
       if (at < symbol.size() || token.compare(at - symbol.size(), symbol.size(), symbol) != 0)
@@ -229,12 +229,12 @@ void HuggingFaceTokenizer::append_symbols(std::string_view word,
     for (const char c : word) symbols.push_back(byte_id(c));
     return;
   }
-  const std::string utf8_space = to_utf8(space_symbol);
+  const std::string utf8_space = to_utf8(space_code_point);
   while (!word.empty()) {
     const std::size_t length = utf8_length(word);
     const bool space = word.front() == ' ';
     const auto found =
-        character_ids_.find(space ? space_symbol : code_point(word.substr(0, length)));
+        character_ids_.find(space ? space_code_point : code_point(word.substr(0, length)));
     if (found != character_ids_.end())
       symbols.push_back(found->second);
     else

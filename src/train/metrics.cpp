@@ -7,22 +7,21 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 
 #include "core/build_info.hpp"
+#include "core/clock.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {
 
-/// Seconds since 1970, to the millisecond.
-double now() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count()) /
-         1e3;
+/// To the millisecond.
+double rounded_unix_time() {
+  return std::round(unix_time() * 1e3) / 1e3;
 }
 
 /// The step of a line of metrics.jsonl, found without parsing the line: a resume scans all of them.
@@ -121,7 +120,7 @@ void MetricsFile::write(const StepRecord& r) {
                                    {"predicted_host", r.predicted_on_host}}},
                                  {"traffic", r.traffic},
                                  {"traffic_between_nodes", r.traffic_between_nodes},
-                                 {"time", now()}};
+                                 {"time", rounded_unix_time()}};
   if (!r.exposed.empty()) {
     line["seconds_compute"] = r.seconds_compute;
     line["exposed"] = r.exposed;
@@ -136,7 +135,7 @@ void MetricsFile::write_validation(std::int64_t step, double loss) {
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
                               const std::string& detail) {
   nlohmann::ordered_json line = {
-      {"event", name}, {"step", step}, {"detail", detail}, {"time", now()}};
+      {"event", name}, {"step", step}, {"detail", detail}, {"time", rounded_unix_time()}};
   if (name == "start" || name == "resume") {
     const auto& self = this_process();
     line.update({{"ranks", self.world_size}, {"host", self.host}, {"version", version()}});

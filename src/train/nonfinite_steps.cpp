@@ -30,6 +30,14 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
       what, in_a_row_, in_all_, most_in_a_row);
 }
 
+int NonfiniteSteps::first_rank(std::span<const double> losses,
+                               std::span<const double> squared_norms) {
+  for (const auto by_rank : {losses, squared_norms})
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank)
+      if (!std::isfinite(by_rank[rank])) return static_cast<int>(rank);
+  return 0;
+}
+
 /// The ranks of which it is not finite; "": none, the sum over the ranks has overflowed.
 std::string NonfiniteSteps::where(const char* what, std::span<const double> by_rank) const {
   constexpr int most_named = 4;

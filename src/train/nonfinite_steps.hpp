@@ -28,6 +28,9 @@ class NonfiniteSteps {
   std::string on_nonfinite(std::int64_t step, double loss, double grad_norm,
                            std::span<const double> losses, std::span<const double> squared_norms);
 
+  /// The first rank whose values of a step are not finite, and that reports it; 0 where all are.
+  static int first_rank(std::span<const double> losses, std::span<const double> squared_norms);
+
  private:
   std::string where(const char* what, std::span<const double> by_rank) const;
 

@@ -30,8 +30,9 @@ class SimulatedRank {
   SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
       : in_(setup.inputs),
         micro_batches_(micro_batches),
+        all_micro_batches_(setup.micro_batches),
         state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name),
-               in_.sharding.offload),
+               in_.sharding),
         fsdp_(state_, mesh, in_.sharding, in_.precision),
         tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
                                                in_.train.micro_batch * in_.data.sequence_length,
@@ -41,7 +42,7 @@ class SimulatedRank {
                in_.precision.parameters, *tensor_),
         batch_{.tokens = token_ids(), .targets = token_ids()} {
     if (in_.data.document_mask) batch_.document_starts = token_ids();
-    fsdp_.on_master_weights_updated();
+    fsdp_.on_master_weights_loaded();
   }
 
   /// Trainer::forward_backward(), and the norm for clipping.
@@ -51,8 +52,8 @@ class SimulatedRank {
       llama_.train(fsdp_, batch_, 1.0F);
     }
     fsdp_.finish_gradients();
-    llama_.take_loss();
     optim::squared_norm_share(state_);
+    llama_.take_loss();
   }
   void update() {
     optimizer_.step(in_.optimizer.lr, 0, 1,
@@ -67,23 +68,27 @@ class SimulatedRank {
   }
 
  private:
-  /// A (B, T) int32 on the device; a CPU's kernels read the host's, which is not counted.
+  /// A (B, T) int32 on the device, one of a step's, which are all copied at once (device::Staging);
+  /// a CPU's kernels read the host's, which are not counted.
   Tensor token_ids() {
     const auto shape = {in_.train.micro_batch, in_.data.sequence_length};
     const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
-    ids_.emplace_back(in_.train.micro_batch * in_.data.sequence_length * size_of(DType::i32),
-                      on_cpu ? device::Counted::no : device::Counted::yes);
+    const auto bytes =
+        all_micro_batches_ * in_.train.micro_batch * in_.data.sequence_length * size_of(DType::i32);
+    ids_.emplace_back(bytes, on_cpu ? device::Counted::no : device::Counted::yes);
+    pinned_ids_.push_back(device::Buffer::on_host(bytes));
     return ids_.back().tensor(DType::i32, shape);
   }
 
   const Inputs& in_;
-  std::int64_t micro_batches_;
+  std::int64_t micro_batches_;      ///< that are simulated
+  std::int64_t all_micro_batches_;  ///< of a step
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
   std::unique_ptr<model::TensorParallel> tensor_;
   optim::Optimizer optimizer_;
   model::Llama llama_;
-  std::vector<device::Buffer> ids_;
+  std::vector<device::Buffer> ids_, pinned_ids_;
   model::Batch batch_;
 };
 

@@ -3,11 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <utility>
 
 #include "comm/exchange.hpp"
+#include "comm/same_call.hpp"
 #include "core/hash.hpp"
 #include "device/device.hpp"
 
@@ -23,13 +22,14 @@ bool contains(const std::vector<int>& ranks, int rank) {
 /// Of the ranks `members` of one group.
 Mismatch vote(std::size_t group, const std::vector<int>& members,
               const std::function<std::uint64_t(int)>& hash_of) {
-  std::map<std::uint64_t, std::vector<int>> by_hash;
-  for (const int rank : members) by_hash[hash_of(rank)].push_back(rank);
+  std::vector<std::uint64_t> hashes;
+  for (const int rank : members) hashes.push_back(hash_of(rank));
+  const auto minority = comm::minority_of(hashes);
   Mismatch result{.group = group, .differ = {}, .agree = {}};
-  for (const auto& [hash, ranks] : by_hash)
-    if (2 * ranks.size() > members.size()) result.agree = ranks;
-  std::ranges::copy_if(members, std::back_inserter(result.differ),
-                       [&](int rank) { return !contains(result.agree, rank); });
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const bool differs = contains(minority, static_cast<int>(i));
+    (differs ? result.differ : result.agree).push_back(members[i]);
+  }
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/session.hpp"
 #include "comm/shared_window.hpp"
 #include "comm/watchdog.hpp"
+#include "core/clock.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"
@@ -28,10 +29,6 @@ namespace llamesh::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 using comm::Activity;
 

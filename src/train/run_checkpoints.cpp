@@ -4,6 +4,7 @@
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "core/build_info.hpp"
+#include "core/clock.hpp"
 #include "core/log.hpp"
 #include "train/job/watch.hpp"
 
@@ -11,10 +12,6 @@ namespace llamesh::train {
 namespace {
 
 using comm::Activity;
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 }  // namespace
 

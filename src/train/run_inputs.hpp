@@ -37,6 +37,7 @@ struct TrainOptions {
   int threads =
       0;  ///< of each rank; 0: the cores it may use, shared among the ranks of the machine
   OnNonfinite on_nonfinite = OnNonfinite::stop;
+  int gemm_sm_count_target = 0;  ///< SMs of a GPU that products are meant for; 0: all of them
   std::string gemm_table;  ///< file of ops::use_gemm_table(); empty: the library's own choices
 };
 

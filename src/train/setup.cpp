@@ -15,6 +15,7 @@
 #include "ops/gemm_algorithms.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
+#include "train/bf16_weight_choice.hpp"
 #include "train/job/profile.hpp"
 #include "train/shared_tokens.hpp"
 
@@ -172,11 +173,16 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     auto& in = setup.inputs;
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) check_start(in, *setup.table);
+    validate(in.train.gemm_sm_count_target == 0 || in.train.gemm_table.empty(),
+             "train.gemm_table was timed on all SMs of a GPU, train.gemm_sm_count_target {} leaves "
+             "some out; use one of them",
+             in.train.gemm_sm_count_target);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
     validate(!validates(in) || in.data.has_validation(),
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);
   });
+  choose_bf16_weights(world, setup);
   open_data(world, setup);
   comm::agree(world, [&] {
     auto& in = setup.inputs;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "comm/topology.hpp"
 #include "data/training_data.hpp"
@@ -21,6 +22,8 @@ struct Setup {
       table;  ///< at a fixed address, since layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< of each rank in an optimizer step
+  /// For the log: what sharding.keep_bf16_weights: auto came to; empty where it says nothing.
+  std::string bf16_weights;
   // Tokenized text is in shared memory of the ranks of a machine: destruction is collective.
   std::optional<data::TrainingData> train_tokens;
   std::optional<data::TokenStream> validation_tokens;  ///< set where the run validates

@@ -6,17 +6,9 @@
 #include <cmath>
 #include <utility>
 
+#include "core/median.hpp"
+
 namespace llamesh::train {
-namespace {
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-}  // namespace
-
 std::vector<std::string> Spikes::observe(std::int64_t step, double loss, double grad_norm) {
   std::vector<std::string> lines;
   for (const auto& line : {observe(loss_, "loss", loss, least_loss, 0),

@@ -10,8 +10,8 @@
 namespace llamesh::train {
 namespace {
 
-/// The lower one of two in the middle, so that of two ranks the slow one is told from it.
-double median(std::vector<double> values) {
+/// The lower one of the middle two, so that one of two ranks can be slow.
+double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::ranges::nth_element(values, middle);
   return *middle;
@@ -29,8 +29,8 @@ std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds
     seconds_[rank].push_back(own_seconds[rank]);
   if (std::ssize(seconds_.front()) < steps) return {};
   std::vector<double> typical;
-  for (auto& of_rank : seconds_) typical.push_back(median(std::exchange(of_rank, {})));
-  const double of_all = median(typical);
+  for (auto& of_rank : seconds_) typical.push_back(lower_median(std::exchange(of_rank, {})));
+  const double of_all = lower_median(typical);
   std::vector<std::string> lines;
   for (std::size_t rank = 0; rank < typical.size(); ++rank) {
     const bool slow = typical[rank] > factor * of_all && typical[rank] > of_all + least;

@@ -9,21 +9,17 @@
 
 #include "comm/exchange.hpp"
 #include "comm/session.hpp"
+#include "core/clock.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
+#include "ops/gemm_algorithms.hpp"
 #include "optim/schedule.hpp"
 #include "train/bf16_product_choice.hpp"
 #include "train/threads.hpp"
 
 namespace llamesh::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::int64_t valid_targets(const data::TokenBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
@@ -55,7 +51,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       data_group_(mesh.group(setup.mesh.data())),
       data_ranks_(setup.mesh.group(setup.mesh.data(), world.rank())),
       state_(*setup.layout, mesh_, setup.inputs.precision,
-             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding.offload),
+             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
       tensor_(sharding::make_tensor_parallel(
           mesh_, setup.inputs.tensor,
@@ -72,7 +68,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
-  fsdp_.on_master_weights_updated();
+  fsdp_.on_master_weights_loaded();
   if (setup.validation_tokens)
     validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
                                                          batch_partition(), in.evaluate.batches);
@@ -83,6 +79,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       return std::vector<double>();
     return measured_gemm_rates(world, dtype);
   });
+  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);  // the peak is that of all SMs
   plan_memory();
   if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
   resume_from(0, 0);
@@ -140,8 +137,8 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
-  const double loss = forward_backward(1.0F / static_cast<float>(divisor), on_progress);
-  const auto parts = exchange(loss, former_update_ + seconds_since(start), request);
+  forward_backward(1.0F / static_cast<float>(divisor), on_progress);
+  const auto parts = exchange(start, request);
   mesh_.check_contracts();
   const auto exchanged = Clock::now();
 
@@ -183,31 +180,32 @@ std::int64_t Trainer::load_micro_batches() {
   return sum_over(data_ranks_, valid);
 }
 
-/// Leaves the step's gradients in the shards; returns this rank's sum of token losses.
-double Trainer::forward_backward(float scale, const OnProgress& on_progress) {
-  for (std::size_t i = 0; i < micro_batches_.size(); ++i) {
-    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_.size()});
-    llama_.train(fsdp_, as_tensors(micro_batches_[i]), scale);
+/// Leaves the step's gradients in the shards. On a GPU the host waits for none of it.
+void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
+  const auto batches = as_tensors(micro_batches_);
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == batches.size()});
+    llama_.train(fsdp_, batches[i], scale);
     on_progress();
   }
   fsdp_.finish_gradients();
-  return llama_.take_loss();
 }
 
-/// All-gathers each rank's part of the step's record, in one collective. No rank updates its master
-/// weights before it: those in shared memory are read by the others' backward passes.
-std::vector<Trainer::StepPart> Trainer::exchange(double loss, double seconds,
-                                                 const Request& request) {
-  StepPart mine{
-      .loss = loss, .squared_norm = optim::squared_norm_share(state_), .seconds = seconds};
+/// All-gathers each rank's part of the record of a step that began at `start`, in one collective.
+/// No rank updates its master weights before it: those in shared memory are read by the others'
+/// backward passes.
+std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const Request& request) {
+  StepPart mine{.squared_norm = optim::squared_norm_share(state_)};  // waits for the passes
+  mine.loss = llama_.take_loss();
+  mine.seconds = former_update_ + seconds_since(start);
   const auto& meter = device::MemoryMeter::instance();
   mine.in_use = meter.in_use();
   mine.peak = meter.peak();
   mine.on_host = device::MemoryMeter::host().in_use();
-  mine.request = request(seconds);
+  mine.request = request(mine.seconds);
   mine.axes = seconds_by_axis();
   mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
-  mine.own_seconds = seconds - waited_ - mine.copies_exposed;
+  mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   mine.broken = !mesh_.healthy();  // the norm has waited for the step's last collective
   auto parts = comm::all_gather(world_, mine,
@@ -230,8 +228,13 @@ bool Trainer::check_convergence(StepRecord& record, const std::vector<StepPart>&
     squared_norms.push_back(part.squared_norm);
   }
   comm::agree(world_, [&] {  // all ranks have the same values, one reports an error
-    record.skipped =
-        nonfinite_.on_nonfinite(step_ + 1, record.loss, record.grad_norm, losses, squared_norms);
+    try {
+      record.skipped =
+          nonfinite_.on_nonfinite(step_ + 1, record.loss, record.grad_norm, losses, squared_norms);
+    } catch (const Error& error) {
+      if (world_.rank() == NonfiniteSteps::first_rank(losses, squared_norms)) throw;
+      throw comm::PeerFailure(error.code());
+    }
   });
   return false;
 }
@@ -250,7 +253,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       unreadable = std::current_exception();
       batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
-    llama_.evaluate(fsdp_, as_tensors(batch));
+    llama_.evaluate(fsdp_, as_tensors({&batch, 1}).front());
     valid += valid_targets(batch);
     on_progress();
   }
@@ -281,17 +284,27 @@ data::BatchPartition Trainer::batch_partition() const {
           .ranks = setup_.mesh.group_size(data)};
 }
 
-/// The batch on the model's device. On a GPU all batches use one copy: the next batch is copied to
-/// it after the work on this one, in the compute stream.
-model::Batch Trainer::as_tensors(data::TokenBatch& batch) {
-  const auto tensor = [&](std::vector<std::int32_t>& values, device::Staging& staging) {
-    if (values.empty()) return Tensor();
-    const Tensor host(values.data(), DType::i32,
-                      {setup_.inputs.train.micro_batch, setup_.inputs.data.sequence_length});
-    return staging.reachable_soon(device::compute_stream(), host);
+/// The batches on the model's device. On a GPU the next call's are copied over these, in the
+/// compute stream, after the work on them.
+std::vector<model::Batch> Trainer::as_tensors(std::span<data::TokenBatch> batches) {
+  const auto tensors = [&](auto values_of, device::Staging& staging) {
+    std::vector<Tensor> all;
+    for (auto& batch : batches) {
+      auto& values = batch.*values_of;
+      all.push_back(values.empty() ? Tensor()
+                                   : Tensor(values.data(), DType::i32,
+                                            {setup_.inputs.train.micro_batch,
+                                             setup_.inputs.data.sequence_length}));
+    }
+    return staging.reachable_soon(device::compute_stream(), std::move(all));
   };
-  return {tensor(batch.tokens, ids_), tensor(batch.targets, targets_),
-          tensor(batch.document_starts, document_starts_)};
+  const auto tokens = tensors(&data::TokenBatch::tokens, ids_);
+  const auto targets = tensors(&data::TokenBatch::targets, targets_);
+  const auto starts = tensors(&data::TokenBatch::document_starts, document_starts_);
+  std::vector<model::Batch> on_device;
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    on_device.push_back({tokens[i], targets[i], starts[i]});
+  return on_device;
 }
 
 }  // namespace llamesh::train

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -66,7 +68,7 @@ class Trainer {
   const sharding::ShardedState& state() const { return state_; }
   /// Must be called after the master weights were written from outside, by work in the compute
   /// stream.
-  void on_master_weights_loaded() { fsdp_.on_master_weights_updated(); }
+  void on_master_weights_loaded() { fsdp_.on_master_weights_loaded(); }
   /// How bf16 matmuls are computed, as a checkpoint records it (bf16_product_choice.hpp).
   std::string bf16_products() const;
   /// Uses the recorded way of a checkpoint's run. Collective.
@@ -79,8 +81,9 @@ class Trainer {
     float in_collectives = 0;
     float exposed = 0;
   };
+  using Clock = std::chrono::steady_clock;
   /// In the order of DeviceMesh::all(), which does not have as many.
-  using SecondsByAxis = std::array<AxisSeconds, 12>;
+  using SecondsByAxis = std::array<AxisSeconds, 16>;
 
   /// A rank's part of a step's record.
   struct StepPart {
@@ -104,8 +107,8 @@ class Trainer {
 
   void plan_memory();
   std::int64_t load_micro_batches();
-  double forward_backward(float scale, const OnProgress& on_progress);
-  std::vector<StepPart> exchange(double loss, double seconds, const Request& request);
+  void forward_backward(float scale, const OnProgress& on_progress);
+  std::vector<StepPart> exchange(Clock::time_point start, const Request& request);
   bool check_convergence(StepRecord& record, const std::vector<StepPart>& parts);
   SecondsByAxis seconds_by_axis();
   double seconds_exposed_by_copies() const {
@@ -114,7 +117,7 @@ class Trainer {
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
   void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
-  model::Batch as_tensors(data::TokenBatch& batch);
+  std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -130,7 +133,7 @@ class Trainer {
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
   std::vector<data::TokenBatch> micro_batches_;      ///< of the step at hand
-  device::Staging ids_, targets_, document_starts_;  ///< of one of them
+  device::Staging ids_, targets_, document_starts_;  ///< of all of them
   std::optional<GemmPeak> peak_;
   StepPlan planned_;
   std::int64_t step_ = 0;     ///< steps done

@@ -169,6 +169,24 @@ TEST_F(Report, AFreshStartIsNoResume) {
   EXPECT_EQ(count(report(event("start", 0) + step(1, "5")), "resumed from"), 0u);
 }
 
+TEST_F(Report, SkippedStepsAndSpikesAreMarkedWhereTheyCount) {
+  const auto lines = step(1, "5") + step(2, "null") + event("skipped", 2) + step(3, "4") +
+                     step(4, "9") + event("spike", 4) + event("spike", 4);
+  const RunMetrics run = metrics(lines);
+  EXPECT_EQ(run.skipped, std::set<std::int64_t>{2});
+  EXPECT_EQ(run.spikes, std::set<std::int64_t>{4});
+  const auto html =
+      report(lines);  // in the charts of loss, which is there twice, and gradient norm
+  EXPECT_EQ(count(html, "not finite: no update</span>"), 2u);
+  EXPECT_EQ(count(html, "spike</span>"), 2u);
+  EXPECT_EQ(count(html, "<line class=\"mark\" style=\"--c:var(--red)\" data-x=\"2\""), 3u);
+  EXPECT_EQ(count(html, "<line class=\"mark\" style=\"--c:var(--orange)\" data-x=\"4\""), 3u);
+  EXPECT_EQ(count(html, "resumed from"), 0u);
+  const RunMetrics again = metrics(lines + event("resume", 3) + step(4, "3"));
+  EXPECT_TRUE(again.spikes.empty());
+  EXPECT_EQ(again.skipped.size(), 1u);
+}
+
 TEST_F(Report, MetricsWithoutAStepAreAUserError) {
   for (const std::string& text : {std::string(), event("start", 0), std::string("no JSON\n")}) {
     write("metrics.jsonl", text);

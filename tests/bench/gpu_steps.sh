@@ -84,11 +84,11 @@ both() {
 }
 
 "$llamesh" --version
-both llama3.2-1b 4096 "8/none 8/selective" "8/none 4/none 2/none"
-both llama3.2-1b 8192 "4/none 4/selective" "4/none 2/none 1/none"
+both llama3.2-1b 4096 "8/none 8/selective" "8/none 8/selective 4/none 4/selective 2/none"
+both llama3.2-1b 8192 "4/none 4/selective" "4/none 4/selective 2/none 2/selective 1/none"
 # docs/gpu.md has the arithmetic for one GPU; several hold 8B with none of the layers full.
-both llama3-8b 4096 "1/selective 1/selective+8 2/full" "1/none 1/full"
-both llama3-8b 8192 "1/selective 1/selective+20 1/selective+26 1/full" "1/none 1/full"
+both llama3-8b 4096 "1/selective 1/selective+8 2/full" "1/none 1/selective 1/full"
+both llama3-8b 8192 "1/selective 1/selective+21 1/selective+26 1/full" "1/none 1/selective 1/full"
 
 printf '\n%-13s %8s  %-8s %-16s%12s %8s %10s\n' model sequence program "batch/recompute" tokens/s MFU "peak GiB"
 printf '%s\n' "${rows[@]}"

@@ -2,16 +2,20 @@
 """A training step of a Llama with PyTorch FSDP2 and torch.compile: what `llamesh bench step` is compared with.
 
     python3 tests/bench/torch_fsdp2.py --model inputs/models/llama3.2-1b.yaml --sequence 4096 --micro-batch 8 \
-        --global-batch 64 [--checkpointing none|full] [--steps 4] [--no-compile] [--device cuda|cpu] [--dtype bf16|fp32]
+        --global-batch 64 [--checkpointing none|selective|full] [--attention fastest|fa3|cudnn|flash|efficient|math]
+        [--steps 4] [--no-compile] [--device cuda|cpu] [--dtype bf16|fp32]
     torchrun --nproc-per-node 8 tests/bench/torch_fsdp2.py ...
 
 Same model, batch and precision: fp32 master weights, gradients and AdamW moments, computation in --dtype, gradients
 reduced in fp32, clipping at norm 1, random tokens. Each block and the head are units of FSDP2, compiled one by one
-as is usual; every micro-batch reduces its gradients. Needs torch 2.6 or later and yaml. `tests/bench/gpu_steps.sh`
-runs it beside llamesh.
+as is usual; every micro-batch reduces its gradients. Selective checkpointing keeps what products and attention give
+and computes the rest again, as llamesh's does. The attention is the fastest of those that are there, timed on the
+run's own shape: FlashAttention 3 where its package is installed, and the backends of scaled_dot_product_attention.
+Needs torch 2.6 or later and yaml. `tests/bench/gpu_steps.sh` runs it beside llamesh.
 """
 
 import argparse
+import functools
 import math
 import os
 import statistics
@@ -23,7 +27,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 import yaml
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 # B batch, T sequence, D hidden, H heads, K kv heads, E head dim, V vocabulary
 
@@ -62,14 +67,98 @@ def rotary_table(model, sequence):
     return angle.cos().float(), angle.sin().float()
 
 
+# What selective checkpointing keeps.
+KEPT = {torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention.default,
+        torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
+
+
+def flash_attention_3():
+    """FlashAttention 3 as an operator of (B, H, T, E) tensors; None where its package is not installed."""
+    try:
+        from flash_attn_interface import flash_attn_func
+    except ImportError:
+        return None
+
+    def attend(q, k, v):
+        out = flash_attn_func(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=True)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    try:
+        KEPT.add(torch.ops.flash_attn_3.fwd.default)
+    except AttributeError:
+        pass
+    return attend
+
+
+def by_sdpa(backend):
+    def attend(q, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=k.shape[1] < q.shape[1])
+
+    return attend
+
+
+def attentions(device):
+    """Those to choose from, by name."""
+    if device.type == "cpu":
+        return {"sdpa": lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=k.shape[1] < q.shape[1])}
+    known = {"fa3": flash_attention_3(), "cudnn": by_sdpa(SDPBackend.CUDNN_ATTENTION),
+             "flash": by_sdpa(SDPBackend.FLASH_ATTENTION), "efficient": by_sdpa(SDPBackend.EFFICIENT_ATTENTION),
+             "math": by_sdpa(SDPBackend.MATH)}
+    return {name: attend for name, attend in known.items() if attend is not None}
+
+
+def seconds_of_attention(attend, model, options, device):
+    """Forward and backward of a micro-batch, the best of five; infinite where it refuses the shape."""
+    shape = options.micro_batch, -1, options.sequence, model["head_dim"]
+
+    def heads(count):
+        x = torch.randn(shape[0], count, *shape[2:], device=device, dtype=DTYPES[options.dtype])
+        return x.requires_grad_()
+
+    try:
+        q, kv = heads(model["num_attention_heads"]), [heads(model["num_key_value_heads"]) for _ in range(2)]
+        best = math.inf
+        for _ in range(7):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            attend(q, *kv).sum().backward()
+            torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
+    except (RuntimeError, torch.OutOfMemoryError) as error:
+        print(f"an attention refuses this shape: {str(error).splitlines()[0]}")
+        return math.inf
+
+
+def choose_attention(model, options, device):
+    """Its name and itself."""
+    known = attentions(device)
+    if options.attention != "fastest":
+        return options.attention, known[options.attention]
+    if len(known) == 1:
+        return next(iter(known.items()))
+    seconds = {name: seconds_of_attention(attend, model, options, device) for name, attend in known.items()
+               if name != "math"}
+    torch.cuda.empty_cache()
+    name = min(seconds, key=seconds.get)
+    print("attention, forward and backward of a layer: " + ", ".join(
+        f"{n} {1e3 * s:.2f} ms" for n, s in seconds.items()) + f"; {name} is taken")
+    return name, known[name]
+
+
 def rotate(x, cos, sin):
     first, second = x.float().chunk(2, -1)
     return (x.float() * cos + torch.cat([-second, first], -1) * sin).to(x.dtype)
 
 
 class Block(nn.Module):
-    def __init__(self, model):
+    def __init__(self, model, attend):
         super().__init__()
+        self.attend = attend
         hidden, self.head_dim = model["hidden_size"], model["head_dim"]
         self.heads, self.kv_heads = model["num_attention_heads"], model["num_key_value_heads"]
         self.input_norm = nn.RMSNorm(hidden, eps=model["rms_norm_eps"])
@@ -92,10 +181,26 @@ class Block(nn.Module):
         q = rotate(heads(self.q_proj(h), self.heads), cos, sin)
         k = rotate(heads(self.k_proj(h), self.kv_heads), cos, sin)
         v = heads(self.v_proj(h), self.kv_heads)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.kv_heads < self.heads)
+        attended = self.attend(q, k, v)
         x = x + self.o_proj(attended.transpose(1, 2).reshape(batch, sequence, -1))
         h = self.post_attention_norm(x)
         return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+
+
+def what_is_kept(_context, operator, *_args, **_kwargs):
+    return CheckpointPolicy.MUST_SAVE if operator in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class SelectiveBlock(nn.Module):
+    """Computes again what is neither a product nor attention. A module, so that it is compiled with its block."""
+
+    def __init__(self, model, attend):
+        super().__init__()
+        self.block = Block(model, attend)
+
+    def forward(self, x, cos, sin):
+        return checkpoint(self.block, x, cos, sin, use_reentrant=False,
+                          context_fn=functools.partial(create_selective_checkpoint_contexts, what_is_kept))
 
 
 class Head(nn.Module):
@@ -112,11 +217,12 @@ class Head(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, model, checkpointing):
+    def __init__(self, model, checkpointing, attend):
         super().__init__()
+        block = SelectiveBlock if checkpointing == "selective" else Block
         self.checkpointing = checkpointing
         self.embed_tokens = nn.Embedding(model["vocab_size"], model["hidden_size"])
-        self.layers = nn.ModuleList(Block(model) for _ in range(model["num_hidden_layers"]))
+        self.layers = nn.ModuleList(block(model, attend) for _ in range(model["num_hidden_layers"]))
         self.head = Head(model)
         if model["tie_word_embeddings"]:
             self.head.lm_head.weight = self.embed_tokens.weight
@@ -131,10 +237,10 @@ class Llama(nn.Module):
         return self.head(x, targets)
 
 
-def make_model(model, options, device):
+def make_model(model, options, device, attend):
     """On the device, sharded over all ranks, its blocks compiled."""
     with torch.device("meta"):
-        llama = Llama(model, options.checkpointing)
+        llama = Llama(model, options.checkpointing, attend)
     tied = model["tie_word_embeddings"]
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[options.dtype], reduce_dtype=torch.float32)
     for layer in llama.layers:
@@ -223,7 +329,8 @@ def main():
     parser.add_argument("--micro-batch", type=int, required=True, help="sequences of a rank at a time")
     parser.add_argument("--global-batch", type=int, required=True, help="sequences of a step over all ranks")
     parser.add_argument("--steps", type=int, default=4, help="measured ones, after two to warm up")
-    parser.add_argument("--checkpointing", choices=["none", "full"], default="none")
+    parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none")
+    parser.add_argument("--attention", default="fastest")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
@@ -241,15 +348,19 @@ def main():
     if options.global_batch % (options.micro_batch * dist.get_world_size()):
         parser.error("--global-batch must be a multiple of --micro-batch times the ranks")
 
+    if options.attention not in ["fastest", *attentions(device)]:
+        parser.error(f"--attention is fastest or one of {', '.join(attentions(device))}")
+
     rate = measured_gemm_rate(device)
-    llama = make_model(model, options, device)
+    attention, attend = choose_attention(model, options, device)
+    llama = make_model(model, options, device, attend)
     seconds, loss = measure(llama, model, options, device)
     tokens = options.global_batch * options.sequence
     flops = flops_per_token(model, llama, options.sequence) * tokens / dist.get_world_size()
     if dist.get_rank() == 0:
         peak = torch.cuda.max_memory_allocated(device) / 2**20 if options.device == "cuda" else float("nan")
         print(f"torch {torch.__version__}, FSDP2{', compiled' if options.compile else ''}, checkpointing "
-              f"{options.checkpointing}: {sum(p.numel() for p in llama.parameters())} parameters, {tokens} tokens a "
+              f"{options.checkpointing}, attention {attention}: {sum(p.numel() for p in llama.parameters())} parameters, {tokens} tokens a "
               f"step, {dist.get_world_size()} ranks, GEMM peak {rate / 1e9:.0f} GFLOP/s, last loss {loss:.3f}")
         print(f"{'step':<8} {'seconds':>10} {'tokens/s':>12} {'MFU':>8}")
         for name, second in (("best", min(seconds)), ("median", statistics.median(seconds))):

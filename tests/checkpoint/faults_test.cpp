@@ -9,6 +9,7 @@
 #include "core/hash.hpp"
 #include "fixture.hpp"
 #include "hostile_files.hpp"
+#include "sanitized.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -60,7 +61,8 @@ TEST(Faults, AFlippedBitAnywhereIsFound) {
   std::vector<std::pair<fs::path, std::int64_t>> places;
   const auto h5 = saved.newest() / "state.h5";
   for (const std::int64_t at : {0, 9, 40, 200, 900, 2048}) places.emplace_back(h5, at);
-  for (const auto& d : manifest.datasets) {
+  for (std::size_t i = 0; i < manifest.datasets.size(); i += sanitized ? 5 : 1) {
+    const auto& d = manifest.datasets[i];
     places.emplace_back(h5, d.offset);
     places.emplace_back(h5, d.offset + 4 * d.numel() - 1);
   }

@@ -8,6 +8,7 @@
 
 #include "comm/device_mesh.hpp"
 #include "comm/in_collective.hpp"
+#include "comm/same_call.hpp"
 #include "comm/session.hpp"
 #include "comm/watchdog.hpp"
 #include "core/process.hpp"
@@ -83,32 +84,105 @@ TEST_F(CheckContracts, PassesWhereAllCallTheSame) {
   }
 }
 
-TEST_F(CheckContracts, NamesTheAxisAndTwoRanksThatDiffer) {
+/// How an error came to this rank.
+struct Seen {
+  std::optional<ExitCode> code;
+  std::string said;  ///< empty: another rank reports
+};
+
+template <class Work>
+Seen seen_in(const Work& work) {
+  try {
+    work();
+  } catch (const PeerFailure& failed) {
+    return {failed.code(), ""};
+  } catch (const Error& error) {
+    return {error.code(), error.what()};
+  }
+  return {};
+}
+
+/// One of four differs and reports it; of two nobody knows which is wrong, and the first reports.
+TEST_F(CheckContracts, NameTheRankThatDiffers) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() - 1;
   auto& axis = *mesh_.axis("shard").collectives;
   reduce(DType::f32);
   // As a rank that would move fewer bytes, which would hang or corrupt if it were called.
   axis.contract()->note({"all-gather", "layers.2", DType::f32, world().rank() == other ? 64 : 128});
-  std::string said;
-  std::optional<ExitCode> code;
-  try {
-    mesh_.check_contracts();
-  } catch (const PeerFailure& failed) {
-    code = failed.code();
-  } catch (const Error& error) {
-    code = error.code();
-    said = error.what();
-  }
+  const auto [code, said] = seen_in([&] { mesh_.check_contracts(); });
   EXPECT_EQ(code, ExitCode::internal_error);
-  if (world().rank() != 0) return;
-  EXPECT_NE(
-      said.find(fmt::format("ranks 0 and {} have called different collectives along shard", other)),
-      std::string::npos)
+  const bool reports = world().rank() == (world().size() > 2 ? other : 0);
+  EXPECT_EQ(said.empty(), !reports);
+  if (!reports) return;
+  const auto expected =
+      world().size() > 2
+          ? fmt::format(
+                "rank {} on {} has called other collectives along shard in this step than "
+                "the others; the log shows its calls and those of rank 0",
+                other, this_process().host)
+          : "ranks 0, 1 have called different collectives along shard in this step, without a";
+  EXPECT_NE(said.find(expected), std::string::npos) << said;
+}
+
+/// In groups of two the other groups decide.
+TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
+  if (world().size() < 4) GTEST_SKIP() << "needs two groups";
+  DeviceMesh mesh(world(), discover_topology(world(), 0),
+                  ParallelDims({{"replicate", world().size() / 2}, {"shard", 2}}));
+  mesh.keep_contracts();
+  const int other = 2;
+  mesh.axis("shard").collectives->contract()->note(
+      {"all-gather", "layers.2", DType::f32, world().rank() == other ? 64 : 128});
+  const auto [code, said] = seen_in([&] { mesh.check_contracts(); });
+  EXPECT_EQ(code, ExitCode::internal_error);
+  EXPECT_EQ(said.find(fmt::format("debug.contract: rank {} on ", other)) == 0,
+            world().rank() == other)
       << said;
 }
 
-/// A rank waits in another collective than the others: nobody is late, and none of them ends.
+/// A rank calls a broadcast where the others reduce, within a node and between nodes (of one rank).
+class AnotherCollective : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(RanksPerNode, AnotherCollective, testing::Values(0, 1));
+
+TEST_P(AnotherCollective, IsFoundBeforeItRuns) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
+                  ParallelDims({{"shard", world().size()}}));
+  mesh.keep_contracts();
+  auto& axis = *mesh.axis("shard").collectives;
+  const device::Buffer data(4 * 32);
+  const auto tensor = data.tensor(DType::f32, {32});
+  const int other = world().size() - 1;
+  axis.set_subject("layers.1");
+  axis.all_reduce(tensor, {}).wait();
+  axis.set_subject("layers.2");
+  const auto [code, said] = seen_in([&] {
+    (world().rank() == other ? axis.broadcast(tensor, 0, {}) : axis.all_reduce(tensor, {})).wait();
+  });
+  EXPECT_EQ(code, ExitCode::internal_error);
+  const bool reports = world().rank() == (world().size() > 2 ? other : 0);
+  EXPECT_EQ(said.empty(), !reports);
+  if (!reports) return;
+  for (const auto& part :
+       {fmt::format("rank {} on {} ", world().rank(), this_process().host),
+        fmt::format("rank {} for the broadcast of layers.2 (128 bytes of fp32)", other),
+        std::string("for the all-reduce of layers.2 (128 bytes of fp32)"),
+        std::string("along shard (number 2 there)")})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+TEST(MinorityOf, IsWhoDiffersFromMoreThanHalf) {
+  const auto of = [](const std::vector<std::uint64_t>& values) { return minority_of(values); };
+  EXPECT_EQ(of({7, 7, 7}), std::vector<int>{});
+  EXPECT_EQ(of({7, 8, 7}), std::vector<int>{1});
+  EXPECT_EQ(of({9, 7, 8, 7, 7}), (std::vector<int>{0, 2}));
+  EXPECT_EQ(of({7, 8}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(of({7, 8, 7, 8}), (std::vector<int>{0, 1, 2, 3}));
+}
+
+/// A rank waits in another collective than the others: nobody is late, and none of them ends. Of
+/// four it is alone; of two both are named.
 TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() / 2;
@@ -120,6 +194,8 @@ TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
         world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
         {.interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms});
     watchdog.begin(Activity::training, 14);
+    const auto both = world().duplicate();  // another thread is in one of these, as are all ranks
+    const InCollective in_both(both.members(), "all-gather", "layers.1");
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
     ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
@@ -128,6 +204,7 @@ TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
   const auto verdict = reported.get();
   if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
   EXPECT_EQ(verdict.kind, "order");
+  EXPECT_EQ(verdict.ranks, world().size() > 2 ? std::vector<int>{other} : (std::vector<int>{0, 1}));
   EXPECT_EQ(verdict.axis, "world");
   EXPECT_EQ(verdict.step, 14);
   for (const auto* part : {"in the reduce-scatter of layers.1 along world",

@@ -5,6 +5,8 @@
 #include "comm/device_mesh.hpp"
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
+#include "device/device.hpp"
+#include "device/simulated/simulation.hpp"
 #include "mpi_world.hpp"
 
 namespace llamesh::comm {
@@ -110,6 +112,39 @@ TEST(Mesh, ReducesAlongEachAxisAlone) {
   }
   EXPECT_EQ(*a.as<float>(), static_cast<float>(along_shard));
   EXPECT_EQ(*b.as<float>(), static_cast<float>(along_replicate));
+}
+
+TEST(Mesh, OnGpusReductionsDoNotWaitForGathersButShareTheirLinks) {
+  for (const auto kind : {device::Kind::cpu, device::Kind::cuda}) {
+    device::Hardware hardware;
+    hardware.kind = kind;
+    hardware.memory_bandwidth = 1e15;
+    hardware.within_node = hardware.between_nodes = {.bandwidth = 1e6, .latency = 0.5};
+    device::Simulation simulation(hardware);
+    const ParallelDims dims({{"replicate", 1}, {"shard", 2}});
+    DeviceMesh mesh(make_topology({0, 1}, {"a", "b"}, 0), dims, /*rank=*/0);
+    const auto along = dims.named({"shard"});
+    auto& gathers = mesh.along(along);
+    auto& reductions = mesh.reductions_along(along);
+    const bool apart = kind == device::Kind::cuda;
+    EXPECT_EQ(&reductions != &gathers, apart);
+    EXPECT_EQ(&mesh.reductions_along(along), &reductions) << "made twice";
+    EXPECT_EQ(&mesh.reductions_along({}), &mesh.along({})) << "a rank by itself";
+    EXPECT_EQ(reductions.name, "shard");
+    EXPECT_EQ(reductions.rank, gathers.rank);
+    EXPECT_EQ(mesh.all().size(), apart ? 3U : 2U);
+
+    constexpr std::int64_t n = 500'000;  // 1 s of traffic in each
+    const device::Buffer buffer(8 * n);
+    const auto whole = buffer.tensor(DType::f32, {n});
+    const auto mine = buffer.tensor(DType::f32, {n / 2}, 4 * n);
+    const auto reduced = reductions.collectives->reduce_scatter(mine, whole, Accumulate::no, {});
+    const auto gathered = gathers.collectives->all_gather(whole, mine, {});
+    device::compute_stream().wait(reduced);
+    EXPECT_NEAR(simulation.now(), 1.5, 1e-3);
+    device::compute_stream().wait(gathered);
+    EXPECT_NEAR(simulation.now(), apart ? 2.5 : 3, 1e-3);
+  }
 }
 
 TEST(Mesh, GroupsAlongSeveralAxes) {

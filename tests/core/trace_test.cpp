@@ -52,6 +52,31 @@ TEST(Trace, ScopesNestAndThreadsAreApart) {
   EXPECT_TRUE(trace.take().events.empty());
 }
 
+std::string told;  // of a profiler
+
+TEST(Trace, ShowsRangesInAProfilerWhileItIsOn) {
+  static constexpr Trace::Ranges profiler{
+      [](const char* title) { told += title + std::string("("); }, [] { told += ")"; }};
+  Trace::show_ranges_in(profiler);
+  auto& trace = Trace::instance();
+  { const TraceRange before("all-gather", "layers.1", "shard"); }
+  {
+    trace.start();
+    trace.open("step", "step", "7");
+    trace.open("pass", "forward", "layers.3");
+    { const TraceRange range("all-gather", "layers.4", "shard"); }
+    { const TraceRange range("barrier", "", ""); }
+    trace.close();
+    trace.close();
+    const TraceRange longer("all-gather", "layers.5", "");
+    trace.stop();
+  }
+  EXPECT_EQ(told,
+            "step 7(forward layers.3(all-gather layers.4 along shard()barrier()))"
+            "all-gather layers.5()");
+  EXPECT_EQ(trace.take().events.size(), 2U);
+}
+
 TEST(Trace, LeavesOutWhatBeganBeforeItOrEndsAfterIt) {
   auto& trace = Trace::instance();
   TraceEvent early;

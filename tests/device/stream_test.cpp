@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "core/trace.hpp"
+
 namespace llamesh::device {
 namespace {
 
@@ -134,6 +136,28 @@ TEST(Event, OfOneStreamHoldsAnother) {
   gate.open();
   consumed.wait();
   EXPECT_EQ(seen, 7);
+}
+
+TEST(Event, ThatTheCallingThreadWaitsForIsTraced) {
+  auto& trace = Trace::instance();
+  std::vector<TraceEvent> waits;
+  for (auto time = 10ms; waits.empty() && time < 5s; time *= 2) {  // this thread may come too late
+    trace.start();
+    auto worker = Stream::worker();
+    worker.run([time] {
+      TraceScope scope("copy", "to device");
+      if (auto* event = scope.event()) set_text(event->lane, "copies");
+      std::this_thread::sleep_for(time);
+    });
+    auto calling = Stream::calling_thread();
+    calling.wait(worker.record());
+    trace.stop();
+    for (const TraceEvent& event : trace.take().events)
+      if (std::string(event.category.data()) == "wait") waits.push_back(event);
+  }
+  ASSERT_EQ(waits.size(), 1U);
+  EXPECT_STREQ(waits.front().axis.data(), "copies");
+  EXPECT_STREQ(waits.front().subject.data(), "to device ");
 }
 
 TEST(Event, OutlivesItsStream) {

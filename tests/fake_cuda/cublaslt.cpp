@@ -13,7 +13,8 @@
 
 // The part of cuBLASLt that llamesh calls: D = alpha op(A) op(B) + beta C by columns, sums in fp32.
 // A product too large for this is one that measures the speed of a GPU: it does nothing. There are
-// two algorithms, which sum in opposite orders; FAKE_GEMM_SLOW_FIRST=1 makes the first choice the
+// two algorithms, which sum in opposite orders, and whose order another number of multiprocessors
+// turns around; FAKE_GEMM_SLOW_FIRST=1 makes the first choice the
 // slower one.
 
 struct cublasLtContext {};
@@ -41,6 +42,7 @@ struct Layout {
 };
 struct Operation {
   bool a_transposed = false, b_transposed = false;
+  std::int32_t sm_count_target = 0;
 };
 /// What an algorithm counts on: the alignments that the preference promised.
 struct Alignments {
@@ -131,7 +133,12 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
-                                              const void* value, std::size_t /*bytes*/) {
+                                              const void* value, std::size_t bytes) {
+  if (bytes != 4) return CUBLAS_STATUS_INVALID_VALUE;
+  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) {
+    std::memcpy(&as<Operation>(operation).sm_count_target, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  }
   cublasOperation_t what;
   std::memcpy(&what, value, sizeof what);
   auto& mine = as<Operation>(operation);
@@ -184,7 +191,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     results[i] = {};
     const bool good = i > 0 || wanted == 1;
     results[i].state = good ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-    if (good) as<Algorithm>(&results[i].algo) = {is_found, as<Alignments>(preference), i == 2};
+    if (good)
+      as<Algorithm>(&results[i].algo) = {is_found, as<Alignments>(preference),
+                                         (i == 2) != (op.sm_count_target > 0)};
   }
   return sound ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }

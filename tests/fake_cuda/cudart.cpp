@@ -1,3 +1,4 @@
+#include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
@@ -26,6 +27,9 @@
 //
 // FAKE_GPUS=N: as many GPUs are visible (1). FAKE_FIRST_GPU=N: the first of them is number N of
 // the machine (0). FAKE_GPU_MIB=N: the memory of each (16384).
+// FAKE_GPU_TELLS_WAITS=1: at its end the process says how often the host has waited for the
+// GPU since its first collective.
+// FAKE_PROFILER=FILE: a line for each call of a profiler's and of NVTX (nvtx.cpp), to FILE.PID.
 // FAKE_GPU_IDLE=1: no kernel, copy or collective does anything and memory is never touched, so
 // that what is too large for this machine runs as far as the host's side goes.
 
@@ -75,6 +79,17 @@ cudaError_t failed(cudaError_t error) {
   return error;
 }
 
+/// Of the host, for streams, events or all of the GPU.
+struct HostWaits {
+  std::atomic<std::int64_t> count{0};
+  ~HostWaits() {
+    if (number_of("FAKE_GPU_TELLS_WAITS", 0) == 0) return;
+    std::fprintf(stderr, "fake GPU: the host has waited %lld times\n",
+                 static_cast<long long>(count));
+  }
+};
+HostWaits host_waits;
+
 /// Readies the current GPU for this process.
 void ready_current() {
   static std::atomic<int> readied{-1};
@@ -88,6 +103,10 @@ void ready_current() {
 }  // namespace
 
 namespace fake_cuda {
+
+void count_waits_from_now() {
+  host_waits.count = 0;
+}
 
 bool allocate(void** data, std::size_t bytes) {
   ready_current();
@@ -213,7 +232,8 @@ cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
   *properties = {};
-  std::snprintf(properties->name, sizeof properties->name, "fake GPU");
+  const char* name = std::getenv("FAKE_GPU_NAME");
+  std::snprintf(properties->name, sizeof properties->name, "%s", name ? name : "fake GPU");
   properties->major = 9;
   properties->multiProcessorCount = 2;
   properties->totalGlobalMem = memory().bytes;
@@ -249,6 +269,17 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
+}
+
+// --- Profiler ---
+
+cudaError_t cudaProfilerStart() {
+  fake_cuda::tell_profiler("start");
+  return cudaSuccess;
+}
+cudaError_t cudaProfilerStop() {
+  fake_cuda::tell_profiler("stop");
+  return cudaSuccess;
 }
 
 // --- Memory ---
@@ -306,6 +337,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  ++host_waits.count;
   stream->record()->wait();
   return cudaSuccess;
 }
@@ -314,6 +346,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+  ++host_waits.count;
   fake_cuda::Stream::synchronize_all();
   return cudaSuccess;
 }
@@ -334,6 +367,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return !event->done || event->done->is_set() ? cudaSuccess : failed(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++host_waits.count;
   if (event->done) event->done->wait();
   return cudaSuccess;
 }

@@ -63,6 +63,12 @@ class Stream {
 void enqueue(cudaStream_t stream, std::function<void()> work);
 cudaStream_t default_stream();
 
+/// The host's waits for the GPU count from now on (FAKE_GPU_TELLS_WAITS).
+void count_waits_from_now();
+
+/// A line for the file of FAKE_PROFILER, if there is one.
+void tell_profiler(const char* line);
+
 /// Memory of the GPU, full of garbage; false where there is not so much.
 bool allocate(void** data, std::size_t bytes);
 /// At once, whatever is under way.

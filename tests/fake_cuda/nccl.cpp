@@ -22,7 +22,7 @@
 // when ncclCommGetAsyncError() has told that the call is done, and the next call before that is an
 // error. Sums are rounded to the type at each hop of a ring, as NCCL's are.
 //
-// FAKE_NCCL_BREAKS=N: the Nth collective of a communicator never ends, and is an asynchronous
+// FAKE_NCCL_BREAKS=N: the Nth collective of the process never ends, and is an asynchronous
 // error. FAKE_NCCL_WINDOWS=0: NCCL has no use for windows, as it has none without direct access
 // between the GPUs of a node.
 
@@ -32,7 +32,6 @@ struct ncclComm {
   std::atomic<int> polls_until_done{0};
   std::function<void()> deliver;  // what a call puts somewhere when it is done
   std::atomic<int> windows{0};
-  std::atomic<std::int64_t> collectives{0};
   std::atomic<bool> broken{false}, aborted{false};
 };
 
@@ -113,11 +112,15 @@ bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std
          at >= end;
 }
 
+std::atomic<std::int64_t> collectives{0};  // of all kinds and communicators
+
 template <class Work>
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
   if (!ready(comm)) return ncclInvalidArgument;
   const char* breaks = std::getenv("FAKE_NCCL_BREAKS");
-  if (++comm->collectives == (breaks ? std::atoll(breaks) : -1)) {
+  const auto number = ++collectives;
+  if (number == 1) fake_cuda::count_waits_from_now();
+  if (number == (breaks ? std::atoll(breaks) : -1)) {
     fake_cuda::enqueue(stream, [comm] {
       comm->broken = true;
       while (!comm->aborted) std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -435,6 +435,54 @@ frozen_rank() {
   [[ -s runs/tiny/flight/rank-00000 ]] || bad "rank 0 has left no flight record"
 }
 
+# --- wrong without dying: faulty_llamesh, in which rank 2 goes wrong in step 3 (injected_faults.cpp)
+
+# goes_wrong CODE KIND:NUMBER KEY=VALUE...: the run ends with this code, and never with an innocent rank in failure.json.
+goes_wrong() {
+  local code_then=$1 fault=$2
+  shift 2
+  LLAMESH_FAULT="${fault%:*} 2 3 ${fault#*:}" launch 4 train $tiny train.global_batch=8 log.every_steps=1000 "$@"
+  seconds=0
+  expect_end "$code_then"
+  grep -q '"kind": "error"' runs/tiny/failure.json && grep -q '"step": 3,' runs/tiny/failure.json ||
+    bad "failure.json: $(cat runs/tiny/failure.json)"
+}
+names_rank_2() { grep -q '"rank": 2,' runs/tiny/failure.json || bad "failure.json: $(cat runs/tiny/failure.json)"; }
+
+# A bit of its weights or moments flips: of four replicas three agree.
+flipped_bit() {
+  goes_wrong 75 flipped:5 sharding.strategy=no_shard debug.replica_hash_every=1 checkpoint.every_steps=2
+  names_rank_2
+  expect_line "after step 3: rank 2 on $(hostname) differs in weights or moments from ranks 0, 1, 3" "nothing is saved"
+  [[ $(cat runs/tiny/checkpoints/LATEST) == step_00000002 && ! -e runs/tiny/checkpoints/step_00000003 ]] || bad "it has saved"
+  # Without the fault: from the checkpoint before it.
+  program=${program%/*}/../src/llamesh
+  launch 4 train $tiny train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=1
+  [[ $code == 0 ]] && grep -q "resumed after step 2," err || bad "the run does not go on from step 2"
+}
+# Of two replicas nobody knows which is right.
+flipped_bit_of_two() {
+  goes_wrong 75 flipped:11 mesh.ranks_per_node=2 debug.replica_hash_every=1
+  expect_line "after step 3: rank 0 on $(hostname), rank 2 on $(hostname) hold the same shards along replicate" "no majority"
+}
+# It is asked for another collective, for one more, for one less: within a node and between nodes.
+another_collective() {
+  local number
+  for number in 0 1 2; do
+    rm -rf runs
+    goes_wrong 70 another:$number sharding.strategy=full_shard mesh.ranks_per_node=$((number < 2 ? 2 : 4)) debug.contract=true
+    names_rank_2
+    expect_line "rank 2 on $(hostname) is asked for another collective than the others along shard" "ranks 0, 1, 3 for the all-"
+    grep -q "^  > [0-9]*: .*: ranks 0, 1, 3$" runs/tiny/log.txt && grep -q "^  > [0-9]*: .*: rank 2$" runs/tiny/log.txt ||
+      bad "log.txt does not show both sides"
+  done
+}
+# Of two ranks both are named.
+another_collective_of_two() {
+  goes_wrong 70 another:0 mesh.ranks_per_node=2
+  expect_line "without a majority" "rank 2 for the broadcast"
+}
+
 if [[ $(type -t "$2") != function ]]; then echo "scenario.sh: no scenario named $2" >&2; exit 2; fi
 "$2"
 echo "$2: exit code $code after $seconds s"

@@ -1,73 +1,168 @@
 #!/usr/bin/env bash
-# Breaks runs of 4 ranks, each at a time and in a rank that its number draws, and counts how often the verdict is right.
-#   tests/faults/verdicts.sh LLAMESH [--tries N (20)] [--at-once N (4)] [KIND...]
-# KIND: killed   SIGKILL; the next start gives the verdict by the flight records
-#       stopped  SIGSTOP; the others give it
-#       slow     stopped for 30 of every 60 ms; log.txt names the straggler
-# Takes some minutes. The seconds are from the fault to the end of the run, of a slow rank to the line that names it.
+# Breaks runs of 4 ranks, each in a rank and at a time that its number draws, and counts how often the verdict is right:
+# the rank (and its host) in failure.json and `llamesh status`, and in the log.
+#   tests/faults/verdicts.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
+# FAULTY is build/*/tests/faulty_llamesh. Under mpirun on this machine, or with --slurm on nodes of a cluster made for it
+# (tests/cluster/cluster.sh), one rank on each. KIND:
+#   killed   SIGKILL
+#   stopped  SIGSTOP
+#   cut      two nodes lose each other's packets (with --slurm)
+#   another  the rank is asked for another collective than the others, for one more or one less (debug.contract)
+#   flipped  a bit of the rank's weights or moments flips, of 4 replicas (debug.replica_hash_every)
+#   pair     the same of 2 replicas: both are named
+#   slow     stopped for 45 of every 60 ms, one try at a time
+# Seconds are from the fault to failure.json, of a slow rank to the line that names it, of a rank killed under mpirun,
+# which leaves nobody to tell of it, from the next start on. A line for each try, then a table; ends with 1 where a
+# verdict was not right.
+# shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
-export llamesh sources
-llamesh=$(readlink -f "$1")
-sources=$(cd "$(dirname "$0")/../.." && pwd -P)
-shift
-tries=20 at_once=4 kinds=()
-while (($#)); do
-  case $1 in
-    --tries) tries=$2; shift 2 ;;
-    --at-once) at_once=$2; shift 2 ;;
-    *) kinds+=("$1"); shift ;;
+source "$(dirname "$0")/../cluster/jobs.sh"
+llamesh=$(readlink -f "$1") faulty=$(readlink -f "$2")
+slurm=no tries=20 at_once=4 kinds=()
+for ((i = 3; i <= $#; ++i)); do
+  case ${!i} in
+    --slurm) slurm=yes ;;
+    --tries) ((++i)); tries=${!i} ;;
+    --at-once) ((++i)); at_once=${!i} ;;
+    *) kinds+=("${!i}") ;;
   esac
 done
-((${#kinds[@]})) || kinds=(killed stopped slow)
-export work
-work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-verdicts.XXXXXX")
-trap 'rm -rf "$work"' EXIT
+((${#kinds[@]})) || read -ra kinds <<<"killed stopped $([[ $slurm == no ]] || echo cut) another flipped pair slow"
+if [[ $slurm == yes ]]; then
+  on_cluster $((4 * at_once)) "$0" "$llamesh" "$faulty" "${@:3}"
+else
+  work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-verdicts.XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  cd "$work" && ln -s "$sources/inputs" inputs && mkdir bin
+fi
+mkdir faulty && ln -s "$faulty" faulty/llamesh
+
+now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }  # ms
+# draw WHAT N: a number below N, the same for a try on every machine.
+draw() { echo $((0x$(sha1sum <<<"$scenario $1" | cut -c 1-8) % $2)); }
+
+# rank N RUN: as that of jobs.sh, also under mpirun.
+rank() {
+  local process
+  for process in $(ranks "$2"); do
+    grep -qszxE "(SLURM_PROCID|OMPI_COMM_WORLD_RANK)=$1" "/proc/$process/environ" && echo "$process"
+  done
+}
+
+# start KEY=VALUE...: the run of this try, in the background.
+same_run=(train.steps=100000 "data.train=[inputs/text/tiny.txt]" train.global_batch=8 checkpoint.every_steps=200)
+start() {
+  if [[ $slurm == yes ]]; then
+    PATH=$(dirname "$on_path"):$PATH submit multi-node "$run" --no-requeue --nodes=$((4 / per_node)) --ntasks-per-node=$per_node \
+      --cpus-per-task=1 --overcommit -- sharding.strategy=full_shard "$@"
+  else
+    "$sources/tests/mpirun.sh" 4 "$program" train inputs/tiny.yaml "run.folder=$run" "${same_run[@]}" \
+      mesh.ranks_per_node="$per_node" "$@" >>"$scenario.0.log" 2>&1 &
+  fi
+}
+
+# host_of RANK: a job has all nodes of its group, or the first ones.
+host_of() { if [[ $slurm == yes ]]; then echo "node$((${nodes%% *} + $1 / per_node))"; else hostname; fi; }
+
+# has_verdict: also the start after a rank was killed may give it.
+has_verdict() { [[ -s $run/failure.json ]]; }
+over() { no_ranks "$run"; }
+over_but() { [[ $(ranks "$run") == "$1" ]] || over; }
+
+# options: what the kind needs; a slow rank much work between two collectives, since it is slow in that.
+options() {
+  case $kind in
+    another) echo debug.contract=true sharding.strategy=full_shard ;;
+    flipped) echo debug.replica_hash_every=5 sharding.strategy=no_shard ;;
+    pair) echo debug.replica_hash_every=5 sharding.strategy=hybrid_shard ;;
+    slow) echo train.global_batch=128 train.micro_batch=16 ;;
+  esac
+}
+
+# break_it: the fault, and what it leaves until there is a verdict. Sets struck, and verdict_at for some.
+break_it() {
+  local pid
+  pid=$(rank "$victim" "$run")
+  struck=$(now)
+  case $kind in
+    killed) kill -KILL "$pid"; within 60 over
+      has_verdict || { struck=$(now); start train.steps=1; within 60 has_verdict; } ;;
+    stopped) kill -STOP "$pid"; within 90 over_but "$pid"; kill -KILL "$pid" 2>/dev/null ;;
+    cut) cluster pair "${host#node}" "${peer_host#node}" down; within 90 has_verdict; within 60 over
+      cluster pair "${host#node}" "${peer_host#node}" up ;;
+    slow)
+      while ! grep -q 'is slow: its own work' "$run/log.txt" && (($(now) - struck < 60000)); do
+        kill -STOP "$pid"; sleep 0.045; kill -CONT "$pid"; sleep 0.015
+      done
+      verdict_at=$(now)
+      kill -TERM "$pid" ;;
+  esac
+}
+
+# named: what the run says of the try, and whether it is right.
+named() {
+  local name="rank $victim on $host" status
+  case $kind in
+    slow) said=$(grep -m1 'is slow: its own work' "$run/log.txt"); [[ $said == *"$name is slow"* ]]; return ;;
+    cut)
+      if ((victim < peer)); then name+=" and rank $peer on $peer_host"; else name="rank $peer on $peer_host and $name"; fi
+      name+=" cannot reach each other" ;;
+  esac
+  said=$(tr -d '\n' <"$run/failure.json" 2>/dev/null)
+  status=$("$llamesh" status "$run" --json 2>/dev/null | tr -d ' \n')
+  [[ $said == *"$name"* ]] && grep -qs "$name" "$run/log.txt" "$scenario".*.log || return
+  case $kind in
+    cut) [[ $status == *'"kind":"link","rank":'"$((victim < peer ? victim : peer))",* ]] ;;
+    pair) ;;
+    *) [[ $said =~ \"rank\":\ *$victim, && $said =~ \"host\":\ *\"$host\" && $status == *'"rank":'"$victim,\"host\":\"$host\""* ]] ;;
+  esac
+}
 
 # try KIND NUMBER: a line "KIND NUMBER right|wrong SECONDS WHAT".
 try() {
-  local kind=$1 number=$2 run=$work/$1-$2 verdict=wrong
-  RANDOM=$((number * 7919 + ${#kind}))
-  local rank=$((RANDOM % 4)) wait=$((500 + RANDOM % 3000)) pid began said
-  train() {
-    exec "$sources/tests/mpirun.sh" 4 "$llamesh" train "$sources/inputs/tiny.yaml" "run.folder=$run" "data.train=[$sources/inputs/text/tiny.txt]" \
-      train.steps=100000 train.global_batch=8 train.threads=1 mesh.ranks_per_node=2 checkpoint.every_steps=200 evaluate.every_steps=0 "$@"
-  }
-  # Long steps: of short ones a rank that is slow by 20 % is not told from noise.
-  local long=()
-  [[ $kind == slow ]] && long=(train.global_batch=512)
-  (train "${long[@]}") >"$run.log" 2>&1 &
-  until [[ $(wc -l 2>/dev/null <"$run/metrics.jsonl") -gt 5 ]]; do sleep 0.1; done
-  sleep "$((wait / 1000)).$(printf '%03d' $((wait % 1000)))"
-  pid=$(pgrep -f "^$llamesh .*run.folder=$run " | while read -r p; do
-    tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$rank" && echo "$p"; done)
-  began=$SECONDS
-  case $kind in
-    killed) kill -KILL "$pid"; wait
-      began=$SECONDS
-      (train train.steps=1) >"$run.again" 2>&1; wait ;;
-    stopped) kill -STOP "$pid"
-      while pgrep -f "^$llamesh .*run.folder=$run " | grep -vqx "$pid"; do sleep 0.2; done
-      kill -KILL "$pid" 2>/dev/null; wait ;;
-    slow)
-      while ! grep -q 'is slow: its own work' "$run/log.txt" && ((SECONDS - began < 60)); do
-        kill -STOP "$pid"; sleep 0.03; kill -CONT "$pid"; sleep 0.03
-      done
-      kill -TERM "$pid"; wait ;;
-  esac
-  if [[ $kind == slow ]]; then
-    said=$(grep -m1 'is slow: its own work' "$run/log.txt")
-    [[ $said == *"rank $rank on "* ]] && verdict=right
-  else
-    said=$(tr -d '\n' <"$run/failure.json" 2>/dev/null)
-    [[ $said =~ \"rank\":\ *$rank[,}] ]] && verdict=right
+  local kind=$1 number=$2 scenario=$1-$2 run=run-$1-$2 verdict=wrong said='' struck=0 verdict_at='' job
+  local program=$llamesh on_path=bin/llamesh victim host peer peer_host step per_node=1
+  victim=$(draw victim 4) step=$((8 + $(draw step 25)))
+  peer=$(((victim + 1 + $(draw peer 3)) % 4))
+  if [[ $kind == another || $kind == flipped || $kind == pair ]]; then
+    program=$faulty on_path=faulty/llamesh
+    LLAMESH_FAULT="${kind/pair/flipped} $victim $step $(draw number 100000)"
+    export LLAMESH_FAULT LLAMESH_FAULT_AT=$work/$scenario.at
   fi
-  echo "$kind $number $verdict $((SECONDS - began)) rank $rank: ${said:-nothing is said}"
-  rm -rf "$run" "$run".*
+  # Under mpirun nodes are logical ones; of one node all shards are in its memory.
+  if [[ $kind == pair ]]; then per_node=2; elif [[ $slurm == no ]]; then per_node=$((number % 2 ? 2 : 4)); fi
+  # shellcheck disable=SC2046
+  start $(options)
+  within 120 past "$run" 5 || echo "$scenario: it does not train"
+  host=$(host_of "$victim") peer_host=$(host_of "$peer")
+  if [[ $program == "$faulty" ]]; then
+    within 180 over || echo "$scenario: it does not end"
+    struck=$(($(cat "$LLAMESH_FAULT_AT" || echo 0) / 1000000))
+  else
+    sleep "$(draw wait 3).$(draw fraction 1000)"
+    break_it
+    within 60 over
+  fi
+  : "${verdict_at:=$(stat -c %.3Y "$run/failure.json" 2>/dev/null | tr -d .)}"
+  named && verdict=right
+  echo "$kind $number $verdict $((${verdict_at:-struck} - struck)) ms rank $victim: ${said:-nothing is said}"
+  if [[ $verdict == wrong && -n ${LLAMESH_KEEP:-} ]]; then cp -r "$run" "$scenario".*log "$LLAMESH_KEEP"; fi
+  if [[ $slurm == no ]]; then wait; else clean_up >/dev/null; fi
+  rm -rf "$run"
 }
-export -f try
+
+# work_on GROUP OF: every so many tries, with --slurm on nodes of their own.
+work_on() {
+  local group=$1 number node=$((4 * ($1 - 1) + 1)) nodes
+  nodes="$node $((node + 1)) $((node + 2)) $((node + 3))"
+  for ((number = group; number <= tries; number += $2)); do (try "$kind" "$number") 2>>"errors"; done
+}
 
 for kind in "${kinds[@]}"; do
-  seq "$tries" | xargs -P "$at_once" -I{} bash -c "try $kind {}"
-done | tee "$work/all"
-awk '{ n[$1]++; if ($3 == "right") right[$1]++; s[$1] += $4; if ($4 > worst[$1]) worst[$1] = $4 }
-  END { for (k in n) { printf "%-8s %d of %d right, %.0f s on average, %d at worst\n", k, right[k], n[k], s[k] / n[k], worst[k]; bad += n[k] - right[k] }; exit bad > 0 }' "$work/all"
+  groups=$([[ $kind == slow ]] && echo 1 || echo "$at_once")
+  for ((group = 1; group <= groups; ++group)); do work_on "$group" "$groups" & done
+  wait
+done | tee all
+awk '{ n[$1]++; if ($3 == "right") right[$1]++; s[$1] += $4 / 1000; if ($4 / 1000 > worst[$1]) worst[$1] = $4 / 1000 }
+  END { for (k in n) { printf "%-8s %d of %d right, %.1f s on average, %.1f at worst\n", k, right[k], n[k], s[k] / n[k], worst[k]
+    bad += n[k] - right[k] }; exit bad > 0 }' all

@@ -92,6 +92,14 @@ bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_laye
   LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
 close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
 
+for case in no_shard/2 full_shard/4; do
+  for keep in true false; do
+    ran "keep-$keep-${case#*/}" "${case#*/}" --device cuda precision.parameters=bf16 "sharding.strategy=${case%/*}" \
+      "sharding.keep_bf16_weights=$keep" train.global_batch=16
+  done
+  close "${case%/*}, ${case#*/} ranks, sharding.keep_bf16_weights" 4 "keep-true-${case#*/}" "keep-false-${case#*/}" 0
+done
+
 ran hybrid_shard 2 --device cpu train.steps=5
 close "a checkpoint of 4 GPU ranks on 2 CPU ranks" 5 hybrid_shard cpu 1e-5
 ran hybrid_shard 2 --device cuda train.steps=6
@@ -131,15 +139,52 @@ if [[ $(last_loss tuned) == "$(last_loss tuned-again)" && $(last_loss tuned) != 
 else
   verdict "the table decides about the bits: $(last_loss tuned) $(last_loss tuned-again)" FAILED tuned
 fi
+ran few-sms 2 --device cuda sharding.strategy=full_shard train.gemm_sm_count_target=100
+close "full_shard, products on a part of the SMs" 4 few-sms cpu 1e-5
+[[ $(last_loss few-sms) != "$(last_loss full_shard)" ]] || verdict "cuBLASLt is not told of train.gemm_sm_count_target" FAILED few-sms
+fails "a table of GEMMs and a part of the SMs" 78 "gemm_table was timed on all SMs" 2 \
+  train.gemm_table="$work/gemms.json" train.gemm_sm_count_target=100
 sed 's/"cublaslt": "13/"cublaslt": "12/' "$work/gemms.json" >"$work/other.json"
 fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this is .* with 13" 2 \
   train.gemm_table="$work/other.json"
 head -c 200 "$work/gemms.json" >"$work/half.json"
 fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
 
+# What Nsight Systems would show of the profiled steps: the trace's steps, passes and collectives, as ranges that nest.
+# (A trace cuts long texts of what a collective of host values is for.)
+FAKE_PROFILER=$work/profiler ran profiled 2 --device cuda sharding.strategy=full_shard profile.steps=2-3
+titles() { sed -nE 's/^[0-9]+ push //; T; s/ along [a-z]+$//; p' "$work"/profiler.* | cut -c1-40 | sort; }
+traced() { grep -E '"cat":"(step|pass|collective)"' "$work/profiled/trace/trace.json" | sed -E 's/.*"name":"([^"]*)".*/\1/' | cut -c1-40 | sort; }
+ranges=$(awk 'FNR == 1 { if ($2 != "start") bad = 1 }
+  $2 == "start" { ++starts }
+  $2 == "push" && ++depth[FILENAME, $1] == 1 { outer = outer (outer ? ", " : "") substr($0, index($0, "push") + 5) }
+  $2 == "pop" && --depth[FILENAME, $1] < 0 { bad = 1 }
+  $2 == "stop" { ++stops; for (thread in depth) if (thread ~ "^" FILENAME && depth[thread]) bad = 1 }
+  END { print starts, stops, bad + 0, outer }' "$work"/profiler.*)
+if [[ $ranges == "2 2 0 step 2, step 3, step 2, step 3" && $(titles) == "$(traced)" &&
+  $(grep -l 'push all-gather model.layers.0 along shard$' "$work"/profiler.* | wc -l) == 2 && $(titles) == *"backward model.layers.0.self_attn"* ]]; then
+  verdict "NVTX ranges of the profiled steps" ok
+else
+  verdict "NVTX ranges of the profiled steps: $ranges $(diff <(titles) <(traced) | head -n 5)" FAILED profiled
+fi
+
+# waits STEPS SEQUENCES: how often the host of a rank waits for its GPU in a run of these steps
+waits() {
+  rm -rf "$work/waits"
+  FAKE_GPU_TELLS_WAITS=1 ran waits 2 --device cuda sharding.strategy=full_shard "train.steps=$1" "train.global_batch=$2"
+  sed -n 's/.*the host has waited \([0-9]*\) times.*/\1/p' "$work/waits.log" | sort -n | tail -n 1
+}
+short=$(waits 2 2) long=$(waits 6 2) micro_batches=$(waits 6 12)
+# An event that is complete already is not waited for, so that some waits come and go from run to run.
+if ((long - short < 8 && micro_batches - long < 8)); then
+  verdict "the host waits once a step, however many micro-batches it has" ok
+else
+  verdict "waits of 2 steps $short, of 6 $long, of 6 with 6 micro-batches $micro_batches" FAILED waits
+fi
+
 # No step is taken on what an aborted collective left, whichever one of the step it is: nothing is saved, no row is written.
 one_step=(train.global_batch=2 sharding.strategy=full_shard)
-of_a_step=$("$program" plan inputs/tiny.yaml --ranks 2 --ranks-per-node 2 --dry-run "${one_step[@]}" | awk '$1 == "shard" { print $NF }')
+of_a_step=$("$program" plan inputs/tiny.yaml --ranks 2 --ranks-per-node 2 --dry-run "${one_step[@]}" | awk '$1 == "shard" { n += $NF } END { print n }')
 [[ $of_a_step -gt 5 ]] || verdict "collectives of a step: '$of_a_step'" FAILED cpu
 broken() { # broken NUMBER STEPS: whether the run whose collective of that number breaks ends with so many steps
   rm -rf "$work/broken"
@@ -155,8 +200,11 @@ broken $((2 * of_a_step)) 1
 [[ $failures != "$before" ]] || verdict "no step on data of an aborted collective" ok
 
 FAKE_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
-FAKE_NCCL_BREAKS=9 fails "a collective that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
+FAKE_NCCL_BREAKS=8 fails "a gather that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
+FAKE_NCCL_BREAKS=9 fails "a reduction that breaks" 75 "reduce-scatter of .* on axis shard .*failed in NCCL" 4
 FAKE_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
+FAKE_GPUS=1 FAKE_GPU_NAME="fake GPU MIG 1g.10gb" fails "two ranks on parts of one GPU" 78 \
+  "on parts of one GPU .*MIG 1g.10gb.*, which NCCL cannot connect" 2
 FAKE_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
 FAKE_GPU_MIB=1 fails "too little memory for NCCL" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 \
   sharding.strategy=no_shard memory.device_limit=1000000000

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ops/cuda/attention/attention_choice.hpp"
+#include "sanitized.hpp"
 #include "twin.hpp"
 #ifdef LLAMESH_CUDA_EMULATED
 #include "emulator.hpp"
@@ -78,6 +79,11 @@ struct Problem {
   /// What computes it on the device.
   std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
   bool by_cudnn() { return name().starts_with("cuDNN"); }
+  bool backward_by_cudnn() {
+    const auto both = name();
+    const auto at = both.find(", backward ");
+    return both.substr(at == std::string::npos ? 0 : at + 11).starts_with("cuDNN");
+  }
 
   ops::AttentionShape s;
   TwinIntegers starts;
@@ -107,6 +113,23 @@ TEST_P(CudaAttention, Forward) {
     }
 }
 
+TEST_P(CudaAttention, BackwardThroughRope) {
+  for (const ops::AttentionShape& shape :
+       {ops::AttentionShape{1, 37, 6, 3, 6}, {1, 130, 2, 1, 128}, {2, 67, 4, 2, 64}})
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << shape.head_dim << (documents ? ", documents" : ""));
+      Problem p(dtype(), shape, documents);
+      Twin cos_sin(DType::f32, shape.sequence, shape.head_dim);
+      auto host = p.gradients(&Twin::host), device = p.gradients(&Twin::device);
+      host.cos_sin = cos_sin.host();
+      device.cos_sin = cos_sin.device();
+      p.forward();
+      ops::attention_backward(host_stream(), p.call(&Twin::host), host);
+      ops::cuda::attention_backward(device_stream(), p.call(&Twin::device), device);
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+    }
+}
+
 TEST_P(CudaAttention, Backward) {
   for (const auto& shape : all_shapes)
     for (const bool documents : {false, true}) {
@@ -116,7 +139,7 @@ TEST_P(CudaAttention, Backward) {
       p.forward();
       p.backward();
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
-      if (!p.by_cudnn())  // which has scratch of its own for it
+      if (!p.backward_by_cudnn())  // which has scratch of its own for it
         p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
     }
 }
@@ -180,6 +203,7 @@ TEST_P(CudaAttention, ScoresBelowZeroLeaveGradientsFinite) {
 }
 
 TEST_P(CudaAttention, IsTheSameInEveryRun) {
+  if (sanitized) GTEST_SKIP() << "the kernels run elsewhere too";
   for (const bool documents : {false, true}) {
     Problem p(dtype(), {1, 130, 4, 2, 64}, documents);
     p.forward();
@@ -202,6 +226,10 @@ TEST_P(CudaAttention, GoesWhereItCan) {
   if (asked == "cudnn" && dtype() == DType::bf16) {
     EXPECT_TRUE(plain.by_cudnn()) << plain.name();
   }
+  if (asked == "cudnn/builtin" && dtype() == DType::bf16) {
+    EXPECT_TRUE(plain.name().starts_with("cuDNN")) << plain.name();
+    EXPECT_NE(plain.name().find(", backward built-in kernels by "), std::string::npos);
+  }
   if (asked == "builtin" || asked == "mma" || dtype() == DType::f32) {
     EXPECT_FALSE(plain.by_cudnn()) << plain.name();
   }
@@ -218,13 +246,17 @@ TEST_P(CudaAttention, GoesWhereItCan) {
 }
 
 TEST(AttentionChoice, IsReadStrictly) {
-  using ops::cuda::AttentionChoice;
-  EXPECT_EQ(ops::cuda::attention_choice(nullptr), AttentionChoice::automatic);
-  EXPECT_EQ(ops::cuda::attention_choice("cudnn"), AttentionChoice::cudnn);
-  EXPECT_EQ(ops::cuda::attention_choice("builtin"), AttentionChoice::builtin);
-  EXPECT_EQ(ops::cuda::attention_choice("mma"), AttentionChoice::mma);
-  for (const char* wrong : {"", "cuDNN", "owner", "1"})
-    EXPECT_THROW(ops::cuda::attention_choice(wrong), Error) << wrong;
+  using enum ops::cuda::AttentionChoice;
+  using ops::cuda::attention_choices;
+  using ops::cuda::AttentionChoices;
+  EXPECT_EQ(attention_choices(nullptr), (AttentionChoices{automatic, automatic}));
+  EXPECT_EQ(attention_choices("cudnn"), (AttentionChoices{cudnn, cudnn}));
+  EXPECT_EQ(attention_choices("builtin"), (AttentionChoices{builtin, builtin}));
+  EXPECT_EQ(attention_choices("mma"), (AttentionChoices{mma, mma}));
+  EXPECT_EQ(attention_choices("cudnn/builtin"), (AttentionChoices{cudnn, builtin}));
+  EXPECT_EQ(attention_choices("builtin/mma"), (AttentionChoices{builtin, mma}));
+  for (const char* wrong : {"", "cuDNN", "owner", "1", "cudnn/", "/mma", "cudnn/mma/mma"})
+    EXPECT_THROW(attention_choices(wrong), Error) << wrong;
 }
 
 TEST_P(CudaAttention, OverACache) {

@@ -59,18 +59,29 @@ TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
   EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
 }
 
+/// The copy that an optimizer writes is the device's own parameter, rounded as by copy().
+void expect_copied(Twin& copy, Twin& parameter, std::int64_t count, Place place) {
+  Twin cast(DType::bf16, 1, count, place);
+  ops::cuda::copy(device_stream(), cast.device(), parameter.device());
+  EXPECT_EQ(copy.downloaded(), cast.downloaded()) << count << " elements, seed " << seed;
+}
+
 TEST(CudaOptimizers, AdamwStepsAsOnTheCpu) {
   const ops::AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.3};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
+      Twin copy(DType::bf16, 1, count, place);
       Twin p(DType::f32, 1, count, place), m(DType::f32, 1, count, place);
       Twin g(DType::f32, 1, count, place), v(DType::f32, 1, count, place);
       ops::fill(host_stream(), v.host(), 0.25F);  // a mean of squares is not negative
       ops::cuda::fill(device_stream(), v.device(), 0.25F);
       for (int repeat = 0; repeat < 2; ++repeat) {
-        ops::adamw(host_stream(), p.host(), m.host(), v.host(), g.host(), step);
-        ops::cuda::adamw(device_stream(), p.device(), m.device(), v.device(), g.device(), step);
+        ops::adamw(host_stream(), {p.host(), m.host(), v.host(), g.host()}, step);
+        const auto to = repeat == 0 ? Tensor() : copy.device();
+        ops::cuda::adamw(device_stream(), {p.device(), m.device(), v.device(), g.device(), to},
+                         step);
       }
+      expect_copied(copy, p, count, place);
       p.expect_equal(1e-6, "parameter");
       m.expect_equal(1e-6, "exp_avg");
       v.expect_equal(1e-6, "exp_avg_sq");
@@ -81,12 +92,15 @@ TEST(CudaOptimizers, SgdStepsAsOnTheCpu) {
   const ops::SgdStep step{1e-2F, 0.9F, 0.1F, 0.3F};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
+      Twin copy(DType::bf16, 1, count, place);
       Twin p(DType::f32, 1, count, place), b(DType::f32, 1, count, place);
       Twin g(DType::f32, 1, count, place);
       for (int repeat = 0; repeat < 2; ++repeat) {
-        ops::sgd(host_stream(), p.host(), b.host(), g.host(), step);
-        ops::cuda::sgd(device_stream(), p.device(), b.device(), g.device(), step);
+        ops::sgd(host_stream(), {p.host(), b.host(), g.host()}, step);
+        const auto to = repeat == 0 ? Tensor() : copy.device();
+        ops::cuda::sgd(device_stream(), {p.device(), b.device(), g.device(), to}, step);
       }
+      expect_copied(copy, p, count, place);
       p.expect_equal(1e-6, "parameter");
       b.expect_equal(1e-6, "momentum");
     }

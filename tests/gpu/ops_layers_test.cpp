@@ -192,13 +192,20 @@ TEST_P(CudaLayers, SwigluAndItsGradientInPlace) {
     if (cols > 5000) continue;
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, 2 * cols, place, 3.0), y(dtype(), rows, cols, place);
-    Twin dy(dtype(), rows, cols, place);
+    Twin dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
     ops::swiglu(host_stream(), y.host(), x.host());
     ops::cuda::swiglu(device_stream(), y.device(), x.device());
     y.expect_equal(near(), "y");
-    ops::swiglu_backward(host_stream(), x.host(), dy.host(), x.host());
-    ops::cuda::swiglu_backward(device_stream(), x.device(), dy.device(), x.device());
+    Twin alone(dtype(), rows, 2 * cols, place);
+    ops::swiglu_backward(host_stream(), alone.host(), {}, dy.host(), x.host());
+    ops::cuda::swiglu_backward(device_stream(), alone.device(), {}, dy.device(), x.device());
+    alone.expect_equal(near(), "dx without the forward's result");
+    ops::swiglu_backward(host_stream(), x.host(), again.host(), dy.host(), x.host());
+    ops::cuda::swiglu_backward(device_stream(), x.device(), again.device(), dy.device(),
+                               x.device());
     x.expect_equal(near(), "dx");
+    again.expect_equal(near(), "y again");
+    EXPECT_TRUE(again.downloaded() == y.downloaded());
   }
 }
 

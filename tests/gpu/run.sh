@@ -59,11 +59,12 @@ tested() {
     row "$name" FAILED "exit $status $detail" "$log"
   fi
 }
+planning=120  # seconds that cuDNN may take to plan the shapes of a program, where it is used
 # train RUN RANKS DEVICE OVERRIDE...: into $work/RUN; the exit status is kept beside it
 train() {
   local run=$1 ranks=$2 device=$3 status=0
   shift 3
-  limited 60 "$launch" "$ranks" "$root/tests/gpu/one_gpu.sh" "$llamesh" train inputs/tiny.yaml --device "$device" \
+  limited $((60 + planning)) "$launch" "$ranks" "$root/tests/gpu/one_gpu.sh" "$llamesh" train inputs/tiny.yaml --device "$device" \
     "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1 || status=$?
   echo $status >"$work/$run.status"
 }
@@ -96,7 +97,7 @@ wide_runs() {
 
 run_kernels() {
   for name in elementwise layers tokens attention; do
-    tested "kernels: $name" "$name" 40 "$tests/gpu_ops_$name"
+    tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops_$name"
   done
 }
 
@@ -112,7 +113,7 @@ run_training() {
   close "training twice on the GPU" gpu-again gpu-bf16 0
 
   # shellcheck disable=SC2086
-  limited 60 "$launch" 1 "$llamesh" bench step inputs/tiny.yaml --device cuda train.steps=2 \
+  limited $((60 + planning)) "$launch" 1 "$llamesh" bench step inputs/tiny.yaml --device cuda train.steps=2 \
     precision.parameters=bf16 $wide --tune-gemms "$work/gemms.json" >"$work/tuning.log" 2>&1
   local status=$? found
   found=$(sed -n 's/.*gemms.json: //p' "$work/tuning.log")
@@ -133,16 +134,16 @@ run_training() {
 run_attention() {
   local attentions="builtin mma"
   if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
-    attentions="cudnn $attentions"
+    attentions="cudnn cudnn/builtin $attentions"
   else
     row "attention by cudnn" skipped "$(grep '^CUDA:' "$work/version")"
   fi
   wide_runs cpu bf16 cpu-bf16
   for attention in $attentions; do
     export LLAMESH_ATTENTION=$attention
-    tested "attention by $attention" "attention-$attention" 40 "$tests/gpu_ops_attention"
-    wide_runs cuda bf16 "training-$attention"
-    close "training with attention by $attention beside CPU" "training-$attention" cpu-bf16 2e-2
+    tested "attention by $attention" "attention-${attention/\//-}" $((40 + planning)) "$tests/gpu_ops_attention"
+    wide_runs cuda bf16 "training-${attention/\//-}"
+    close "training with attention by $attention beside CPU" "training-${attention/\//-}" cpu-bf16 2e-2
   done
   unset LLAMESH_ATTENTION
 }

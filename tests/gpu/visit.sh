@@ -58,10 +58,10 @@ say "## $(date -u '+%Y-%m-%d %H:%M') UTC, ${parts[*]}" "" '```' "$gpu" "$("$llam
 for part in "${parts[@]}"; do
   say "" "### $part"
   case $part in
-    tests) run tests 170 kernels; run tests 150 training; run tests 240 attention; run tests 300 ranks ;;
+    tests) run tests 290 kernels; run tests 290 training; run tests 400 attention; run tests 300 ranks ;;
     benches)
       bench 150 gemm
-      for attention in cudnn builtin mma; do bench 75 ops env LLAMESH_ATTENTION=$attention; done
+      for attention in cudnn cudnn/builtin builtin mma; do bench 75 ops env LLAMESH_ATTENTION=$attention; done
       bench 60 decode ;;
     steps*) steps 1b "${part#steps}" 260; steps 8b "${part#steps}" 420 ;;
     sanitizers) run sanitizers 570 sanitizers ;;

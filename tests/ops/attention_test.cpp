@@ -109,6 +109,31 @@ TEST_P(Attention, BackwardEqualsTheReference) {
   }
 }
 
+TEST_P(Attention, BackwardThroughRopeIsItsBackwardPassAfterwards) {
+  for (const auto& shape : all_shapes) {
+    if (shape.head_dim % 2 != 0) continue;
+    SCOPED_TRACE(shape.sequence);
+    std::vector<std::int32_t> starts(static_cast<std::size_t>(shape.batch * shape.sequence));
+    for (std::size_t i = 0; i < starts.size(); ++i)
+      starts[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(shape.sequence) / 7 * 7);
+    Problem p(dtype(), shape, starts);
+    const Matrix cos_sin(DType::f32, shape.sequence, shape.head_dim, 0);
+    p.forward(stream);
+    p.backward(stream);
+    ops::rope(stream, p.dqkv.view().slice_cols(0, p.q_cols() + p.kv_cols()), cos_sin,
+              p.starts.tensor, shape.head_dim, ops::Rotation::backward);
+    const auto apart = p.dqkv.numbers();
+    ops::attention_backward(stream, p.call(),
+                            {.dout = p.dout,
+                             .dq = p.q(p.dqkv),
+                             .dk = p.k(p.dqkv),
+                             .dv = p.v(p.dqkv),
+                             .delta = p.delta,
+                             .cos_sin = cos_sin});
+    EXPECT_EQ(p.dqkv.numbers(), apart);
+  }
+}
+
 TEST(AttentionReference, BackwardIsFiniteDifferences) {
   Problem p(DType::f32, {1, 5, 4, 2, 6});
   const auto q = p.q_numbers(p.qkv), k = p.k_numbers(p.qkv), v = p.v_numbers(p.qkv);

@@ -97,6 +97,7 @@ TEST(Optimizers, AdamwIsTorchs) {
   // At 0.9999 a beta that has been rounded to fp32 is far from 1 - beta2: 1.7e-4 of it.
   for (const auto& [beta1, beta2] : {std::pair{0.9, 0.95}, {0.999, 0.9999}}) {
     const Matrix p(DType::f32, 1, n), m(DType::f32, 1, n, 0, 0.0), v(DType::f32, 1, n, 0, 0.0);
+    const Matrix copy(DType::bf16, 1, n), cast(DType::bf16, 1, n);
     auto p0 = p.numbers(), m0 = m.numbers(), v0 = v.numbers();
     for (int t = 1; t <= 5; ++t) {
       const Matrix g(DType::f32, 1, n);
@@ -108,13 +109,15 @@ TEST(Optimizers, AdamwIsTorchs) {
                                 .correction1 = 1.0 - std::pow(beta1, t),
                                 .correction2 = 1.0 - std::pow(beta2, t),
                                 .gradient_scale = 0.5};
-      ops::adamw(stream, p, m, v, g, step);
+      ops::adamw(stream, {p, m, v, g, t == 1 ? Tensor() : copy}, step);
       const auto slopes = g.numbers();
       for (std::size_t i = 0; i < p0.size(); ++i) TorchAdamw{step}(p0[i], m0[i], v0[i], slopes[i]);
     }
     expect_near(p.numbers(), p0, 2e-6, "parameter");
     expect_near(m.numbers(), m0, 2e-6, "exp_avg");
     expect_near(v.numbers(), v0, 2e-6, "exp_avg_sq");
+    ops::copy(stream, cast, p);
+    EXPECT_EQ(copy.bytes(), cast.bytes());
   }
 }
 
@@ -122,10 +125,11 @@ TEST(Optimizers, SgdIsTorchs) {
   auto stream = main_stream();
   const std::int64_t n = 1003;
   const Matrix p(DType::f32, 1, n), b(DType::f32, 1, n, 0, 0.0);
+  const Matrix copy(DType::bf16, 1, n), cast(DType::bf16, 1, n);
   auto p0 = p.numbers(), b0 = b.numbers();
   for (int t = 0; t < 3; ++t) {
     const Matrix g(DType::f32, 1, n);
-    ops::sgd(stream, p, b, g, {0.1F, 0.9F, 0.01F, 0.5F});
+    ops::sgd(stream, {p, b, g, t == 0 ? Tensor() : copy}, {0.1F, 0.9F, 0.01F, 0.5F});
     const auto slopes = g.numbers();
     for (std::size_t i = 0; i < p0.size(); ++i) {
       b0[i] = 0.9 * b0[i] + 0.5 * slopes[i] + 0.01 * p0[i];
@@ -134,6 +138,8 @@ TEST(Optimizers, SgdIsTorchs) {
   }
   expect_near(p.numbers(), p0, 2e-6, "parameter");
   expect_near(b.numbers(), b0, 2e-6, "momentum");
+  ops::copy(stream, cast, p);
+  EXPECT_EQ(copy.bytes(), cast.bytes());
 }
 
 }  // namespace

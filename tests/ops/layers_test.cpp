@@ -201,16 +201,20 @@ TEST(RopeReference, BackwardIsFiniteDifferences) {
 TEST_P(Layers, SwigluEqualsTheReferenceAndItsFiniteDifferences) {
   for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{9, 21}}) {
     const Matrix x(dtype(), rows, 2 * cols, 4, 3.0), y(dtype(), rows, cols, 1);
-    const Matrix c(dtype(), rows, cols);
+    const Matrix c(dtype(), rows, cols), again(dtype(), rows, cols, 1);
     const auto f = [n = cols](const auto& v) {
       return reference::swiglu(v, static_cast<reference::Index>(n));
     };
     const auto numbers = x.numbers();
     ops::swiglu(stream, y, x);
     expect_near(y.numbers(), f(numbers), near(), "y");
-    ops::swiglu_backward(stream, x, c, x);  // in place
+    const Matrix same(dtype(), rows, 2 * cols);
+    ops::swiglu_backward(stream, same, {}, c, x);
+    ops::swiglu_backward(stream, x, again, c, x);  // in place
+    EXPECT_EQ(again.numbers(), y.numbers());
+    EXPECT_EQ(same.numbers(), x.numbers());
     expect_near(x.numbers(), reference::numerical_gradient(f, numbers, c.numbers()), near(), "dx");
-    EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched());
+    EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched() && again.gaps_untouched());
   }
 }
 

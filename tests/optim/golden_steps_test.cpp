@@ -90,7 +90,7 @@ class GoldenRun {
     const double loss = llama_.take_loss();
     const double norm = sharded_.gradient_norm();
     optimizer_.step(options_.lr, norm, step);
-    sharded_.fsdp().on_master_weights_updated();
+    sharded_.fsdp().on_master_weights_loaded();
     return {test::world().sum(loss) / tensor_->size() / static_cast<double>(valid_), norm};
   }
 

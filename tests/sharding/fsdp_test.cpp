@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 
+#include "comm/backoff.hpp"
 #include "core/philox.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
+#include "device/simulated/simulation.hpp"
 #include "mpi_world.hpp"
 #include "placements.hpp"
 
@@ -29,10 +32,10 @@ struct Sharded {
         layout(table, make_units(table, {}, dims, placements(table, dims)), dims,
                placements(table, dims)),
         mesh(test::world(), comm::discover_topology(test::world(), ranks_per_node), dims),
-        state(layout, mesh, precision, {"exp_avg"}),
+        state(layout, mesh, precision, {"exp_avg"}, options),
         fsdp(state, mesh, options, precision) {
     state.initialize(seed, stddev);
-    fsdp.on_master_weights_updated();
+    fsdp.on_master_weights_loaded();
   }
   void enter(std::size_t unit, Pass pass) { fsdp.enter(layout.units()[unit].modules[0], pass); }
   /// Whether two units are gathered together.
@@ -51,13 +54,18 @@ struct Sharded {
   }
   /// The same for all units in reverse; all gradients are zero.
   template <class Visit>
-  void pass_backward(Visit visit) {
+  void units_backward(Visit visit) {
     for (std::size_t u = layout.units().size(); u-- > 0;) {
       if (u + 1 == layout.units().size() || !are_one(u, u + 1)) enter(u, Pass::backward);
       visit(u);
       for (const auto id : layout.units()[u].parameters) fsdp.no_gradient(id);
       if (u == 0 || !are_one(u - 1, u)) leave(u, Pass::backward);
     }
+  }
+  /// The same in the last micro-batch of a step.
+  template <class Visit>
+  void pass_backward(Visit visit) {
+    units_backward(visit);
     fsdp.finish_gradients();
   }
   static model::LlamaConfig config_of(int layers) {
@@ -201,7 +209,7 @@ TEST(Fsdp, ABackwardPassGathersTheSecondaryShardsOfItsForwardPass) {
         test::world().barrier();
         for (const auto& shard : s.state.masters().shards)
           std::ranges::fill(shard.span<float>(), value);
-        s.fsdp.on_master_weights_updated();
+        s.fsdp.on_master_weights_loaded();
         s.pass_backward([&](std::size_t u) {
           const bool kept = (s.layout.units()[u].sharded & dims.inner("shard")).any();
           for (const auto id : s.layout.units()[u].parameters) {
@@ -254,6 +262,82 @@ TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
     s.pass_backward([&](std::size_t u) { expect_gathered(u, -1); });
     EXPECT_EQ(in_use(), before);
   }
+}
+
+// What the next micro-batch enters first, at no time more than may be gathered.
+TEST(Fsdp, TheFirstUnitsStayGatheredFromOneMicroBatchToTheNext) {
+  constexpr int layers = 4;
+  const int ranks = test::world().size();
+  const comm::ParallelDims dims({{"shard", ranks}});
+  const auto in_use = [] { return device::MemoryMeter::instance().in_use(); };
+  std::vector<std::int64_t> bytes;  // of each unit
+  {
+    const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
+    for (const auto& unit : s.layout.units())
+      bytes.push_back(unit.padded_numel * size_of(DType::bf16));
+  }
+  const auto units = bytes.size();
+  const std::int64_t layer = bytes[1];
+  ASSERT_LT(bytes[0], layer);
+  const std::int64_t largest = *std::ranges::max_element(bytes);
+  for (const auto& [prefetch, limit, kept] : {std::tuple<int, std::int64_t, std::size_t>{0, 0, 1},
+                                              {1, 0, 2},
+                                              {4, 0, 5},
+                                              {2, layer - 1, 1},
+                                              {2, layer, 2},
+                                              {3, 2 * layer, 3}}) {
+    Sharded s(dims, whole_and_sharded,
+              {.strategy = Strategy::full_shard,
+               .wrap = {},
+               .prefetch = prefetch,
+               .prefetch_limit = limit},
+              {.parameters = DType::bf16}, 0, layers);
+    auto& shard = *s.mesh.axis("shard").collectives;
+    const auto before = in_use();
+    const auto most = limit > 0 ? largest + limit : (1 + prefetch) * largest;
+    const auto within = [&](std::size_t) { EXPECT_LE((in_use() - before) * ranks, most); };
+    std::int64_t sent = 0, held_before = 0;
+    for (const bool last : {false, false, true}) {
+      s.fsdp.begin_micro_batch({.first = false, .last = last});
+      const auto sent_before = shard.bytes_sent();
+      s.pass_forward(units - 1, within);
+      s.units_backward(within);
+      const auto sent_now = shard.bytes_sent() - sent_before;
+      const auto held =
+          std::accumulate(bytes.begin(), bytes.begin() + std::ptrdiff_t(kept), std::int64_t{0});
+      EXPECT_EQ((in_use() - before) * ranks, last ? 0 : held) << prefetch << " " << limit;
+      if (sent == 0) sent = sent_now;  // in the first one
+      EXPECT_EQ(sent - sent_now, held_before * (ranks - 1) / ranks);
+      held_before = held;
+    }
+    s.fsdp.finish_gradients();
+  }
+}
+
+TEST(Fsdp, WhatStaysGatheredIsWhatWouldBeGatheredAgain) {
+  auto some = split_cases();
+  some.push_back(cases().front());
+  for (const auto& [dims, placements, reshard] : some)
+    for (const auto& [ranks_per_node, dtype] : ways_to_gather()) {
+      if (test::world().size() % std::max(ranks_per_node, 1) != 0) continue;
+      Sharded s(dims, placements,
+                {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard},
+                {.parameters = dtype}, ranks_per_node);
+      std::vector<std::vector<float>> seen(s.table.parameters.size());
+      const auto compare = [&](std::size_t u) {
+        for (const auto id : s.layout.units()[u].parameters) {
+          auto& known = seen[model::index(id)];
+          if (known.empty()) known = values_of(s.fsdp.parameter(id));
+          EXPECT_EQ(values_of(s.fsdp.parameter(id)), known) << s.table[id].name;
+        }
+      };
+      for (const bool last : {false, false, true}) {
+        s.fsdp.begin_micro_batch({.first = false, .last = last});
+        s.pass_forward(s.layout.units().size(), compare);
+        s.units_backward(compare);
+      }
+      s.fsdp.finish_gradients();
+    }
 }
 
 // Within a node, where no axis has staging memory.
@@ -366,6 +450,22 @@ TEST(Fsdp, AGradientThatNobodyWroteIsABug) {
   Sharded s(dims, placements, {.strategy = Strategy::full_shard, .wrap = {}, .prefetch = 0});
   s.enter(0, Pass::backward);
   EXPECT_THROW(s.leave(0, Pass::backward), std::exception);
+}
+
+// A plan that fails on one rank is reported by it, after the ranks have agreed.
+TEST(Fsdp, WhatFailsInASimulationEndsNoWaitForRealRanks) {
+  const auto plan_that_fails = [] {
+    const device::Simulation simulation({});
+    const comm::ParallelDims dims({{"replicate", 1}, {"shard", 2}});
+    const auto table = model::parameter_table(test::even_config());
+    const ShardLayout layout(table, make_units(table, {}), dims);
+    comm::DeviceMesh mesh(comm::planned_topology(2, 2, 0), dims, 0);
+    ShardedState state(layout, mesh, {}, {"exp_avg"}, {});
+    const Fsdp fsdp(state, mesh, {}, {});
+    fail(ExitCode::bad_input, "no room");
+  };
+  EXPECT_THROW(plan_that_fails(), Error);
+  EXPECT_NO_THROW(comm::throw_if_stopped());
 }
 
 }  // namespace

@@ -223,6 +223,12 @@ const Launch launches[] = {
      }},
     {"secondary_shards", 4, 2,
      [](Inputs& in) { in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2}; }},
+    {"kept_bf16_weights", 4, 2,
+     [](Inputs& in) {
+       in.precision.parameters = DType::bf16;
+       in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::yes;
+       in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
+     }},
     {"offloaded_optimizer", 8, 4,
      [](Inputs& in) {
        in.mesh.tensor = 2;

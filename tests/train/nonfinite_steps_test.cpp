@@ -55,6 +55,15 @@ TEST_F(NonfiniteStepsTest, NameFourRanksAndTellOfTheGradientWhereTheLossesAreFin
   EXPECT_NE(skip().find("gradient norm inf: the step"), line.npos);  // the sum has overflowed
 }
 
+TEST_F(NonfiniteStepsTest, TheFirstRankOfThemReports) {
+  const std::vector<double> two{1, 1, nan, infinity};
+  const std::vector<double> last{1, 1, 1, nan};
+  const std::vector<double> all{1, 1, 1, 1};
+  EXPECT_EQ(NonfiniteSteps::first_rank(two, last), 2);
+  EXPECT_EQ(NonfiniteSteps::first_rank(all, last), 3);
+  EXPECT_EQ(NonfiniteSteps::first_rank(all, all), 0);  // a sum has overflowed
+}
+
 TEST_F(NonfiniteStepsTest, EndTheRunAtTheTenthInARow) {
   const auto nine = [&] {
     for (int i = 0; i < 9; ++i) skip();

@@ -316,9 +316,11 @@ bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::
 
 // The embedding of an id that only one sequence has is not a number: so are the loss of its rank
 // and the gradient of that step, and of no other one.
-TEST(Trainer, AStepThatIsNotFiniteMakesNoUpdateWhereItIsSkipped) {
+void expect_no_update_where_skipped(sharding::Offload offload) {
   const test::TemporaryFolder folder;
-  SmallTrainer trainer(inputs_with_a_rare_id(folder));
+  auto in = inputs_with_a_rare_id(folder);
+  in.sharding.offload = offload;
+  SmallTrainer trainer(in);
   set_rows(*trainer.operator->(), "model.embed_tokens.weight", rare_id, rare_id + 1, NAN);
   EXPECT_EQ(trainer->train_step().skipped, "");
   const auto before = trainer.state();
@@ -339,6 +341,35 @@ TEST(Trainer, AStepThatIsNotFiniteMakesNoUpdateWhereItIsSkipped) {
     for (std::size_t i = 0; i < after[u].size(); ++i)
       EXPECT_EQ(std::isnan(after[u][i]), std::isnan(before[u][i])) << u << " " << i;
   EXPECT_FALSE(same_bits(after, before));
+}
+
+TEST(Trainer, AStepThatIsNotFiniteMakesNoUpdateWhereItIsSkipped) {
+  expect_no_update_where_skipped(sharding::Offload::none);
+}
+
+TEST(Trainer, AStepThatIsNotFiniteMakesNoUpdateOnTheHostEither) {
+  expect_no_update_where_skipped(sharding::Offload::optimizer);
+}
+
+TEST(Trainer, ALossThatIsNotFiniteIsReportedByItsRank) {
+  const test::TemporaryFolder folder;
+  auto in = inputs_with_a_rare_id(folder);
+  in.train.on_nonfinite = OnNonfinite::stop;
+  SmallTrainer trainer(in);
+  set_rows(*trainer.operator->(), "model.embed_tokens.weight", rare_id, rare_id + 1, NAN);
+  trainer->train_step();
+  std::string said;
+  try {
+    trainer->train_step();
+    ADD_FAILURE() << "it goes on";
+  } catch (const comm::PeerFailure& failed) {
+    EXPECT_EQ(failed.code(), ExitCode::no_progress);
+  } catch (const Error& error) {
+    said = error.what();
+    EXPECT_NE(said.find(fmt::format("ranks: rank {} on ", world().rank())), std::string::npos)
+        << said;
+  }
+  EXPECT_EQ(world().sum(std::int64_t{!said.empty()}), 1);
 }
 
 TEST(Trainer, WeightsThatAreNotFiniteEndTheRunAtTheTenthSkippedStep) {

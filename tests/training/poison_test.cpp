@@ -37,9 +37,10 @@ class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, DType, 
 TEST_P(EveryStrategy, TrainsAsWithoutPoison) {
   const auto [strategy, dtype, by_messages] = GetParam();
   const TemporaryFolder folder;
-  const auto in = inputs_of(strategy, dtype, by_messages, folder);
+  auto in = inputs_of(strategy, dtype, by_messages, folder);
   const auto clean = run(world(), in);
   const Poisoned poisoned;
+  if (!by_messages) in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::no;
   const auto other = run(world(), in);
   EXPECT_EQ(clean.losses, other.losses);
   EXPECT_EQ(clean.masters, other.masters);
@@ -80,7 +81,7 @@ TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
   sharding::ShardedState state(*setup.layout, mesh, setup.inputs.precision, {});
   state.initialize(1, 0.02F);
   sharding::Fsdp fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision);
-  fsdp.on_master_weights_updated();
+  fsdp.on_master_weights_loaded();
   const auto& unit = setup.layout->units().front();
   const auto id = unit.parameters.front();
   const auto first = [](const Tensor& t) { return static_cast<float>(t.span<bf16>()[0]); };

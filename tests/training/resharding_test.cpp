@@ -40,8 +40,11 @@ TEST_P(EverySchedule, GivesTheSameBits) {
   in.precision.parameters = dtype;
   in.memory.activation_checkpointing = recompute;
   in.train.steps = 3;
+  in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::no;
   const auto plain = run(world(), in);
   for (const auto& schedule : schedules()) {
+    in.sharding.keep_bf16_weights =
+        schedule.reshard < 0 ? sharding::KeepBf16Weights::no : sharding::KeepBf16Weights::yes;
     in.sharding.reshard_after_forward = sharding::ReshardAfterForward{schedule.reshard};
     in.sharding.prefetch = schedule.prefetch;
     in.sharding.prefetch_limit = schedule.prefetch_limit;

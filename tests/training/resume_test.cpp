@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(Runs, Resume,
                                          Case{Strategy::no_shard, 12},
                                          Case{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
 
-// When units are gathered, and from where, is no part of the state.
+// When units are gathered, and from what, is no part of the state.
 TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
   using sharding::ReshardAfterForward;
   const SharedFolder folder;
@@ -76,6 +76,9 @@ TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
     world().barrier();
     in.sharding.reshard_after_forward = reshard;
     in.sharding.prefetch += 2;
+    in.sharding.keep_bf16_weights = reshard == ReshardAfterForward::yes
+                                        ? sharding::KeepBf16Weights::no
+                                        : sharding::KeepBf16Weights::yes;
     run_to_the_end(in);
     EXPECT_EQ(losses_of(in.run.folder), unbroken);
   }

@@ -64,12 +64,13 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
 }
 
 /// The same run on this rank alone: what every mesh has to agree with.
-inline Outcome run_alone(train::Inputs inputs) {
+inline Outcome run_alone(train::Inputs inputs,
+                         const comm::Communicator& alone = world().split(world().rank(), 0)) {
   inputs.mesh = {};
   inputs.sharding.strategy = sharding::Strategy::no_shard;
   inputs.sharding.spec.reset();
   inputs.run.folder += "-alone";
-  return run(world().split(world().rank(), 0), inputs);
+  return run(alone, inputs);
 }
 
 }  // namespace llamesh::test

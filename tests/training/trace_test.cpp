@@ -71,6 +71,12 @@ TEST(TrainingTrace, EachRankHasItsNameAndTheTracedStepsAlone) {
                                       return name.starts_with(fmt::format("rank {} on ", rank));
                                     }),
               1);
+  // Perfetto takes thread 0 of all processes for one.
+  std::map<int, std::set<int>> ranks_of_lanes;
+  for (const json& event : events)
+    ranks_of_lanes[event.at("tid").get<int>()].insert(event.at("pid").get<int>());
+  EXPECT_FALSE(ranks_of_lanes.contains(0));
+  for (const auto& [lane, ranks] : ranks_of_lanes) EXPECT_EQ(ranks.size(), 1u) << lane;
   const auto steps = steps_of(events);
   ASSERT_EQ(steps.size(), static_cast<std::size_t>(world().size()));
   for (const auto& [rank, of_rank] : steps)
@@ -166,7 +172,6 @@ TEST(TrainingTrace, ShowsPassesKernelsAndWhatTheyWaitFor) {
     const auto axis = wait.at("args").value("axis", "");
     EXPECT_TRUE(lanes.contains(axis)) << wait;
   }
-  EXPECT_FALSE(select(events, "cat", "wait").empty());
 }
 
 TEST(TrainingTrace, IsWrittenWhereTheRunEndsBeforeItsLastStep) {

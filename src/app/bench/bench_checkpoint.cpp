@@ -20,6 +20,7 @@
 #include "comm/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
+#include "core/median.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -48,11 +49,6 @@ std::int64_t status_of(const std::string& key) {
       return kibibytes * 1024;
     }
   return 0;
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 /// Relative to raw: the fastest round against raw's fastest, which other users of the disk affect

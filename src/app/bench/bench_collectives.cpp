@@ -27,11 +27,11 @@ double rate(const comm::Communicator& world, double bytes, const Work& work) {
   return bytes / best * 1e-9;
 }
 
-struct Rates {
+struct CollectiveRates {
   double all_gather, reduce_scatter, all_reduce;
 };
 
-Rates measure(const comm::Communicator& world, comm::Collectives& axis, std::int64_t n) {
+CollectiveRates measure(const comm::Communicator& world, comm::Collectives& axis, std::int64_t n) {
   auto gathered = axis.allocate_gathered(n * 4);
   auto parts = axis.allocate_symmetric(n * 4 * axis.size());
   device::Buffer own(n * 4);
@@ -44,7 +44,7 @@ Rates measure(const comm::Communicator& world, comm::Collectives& axis, std::int
           rate(world, 2 * sent, [&] { axis.all_reduce(all, {}).wait(); })};
 }
 
-Rates measure_plain(const comm::Communicator& world, std::int64_t n) {
+CollectiveRates measure_plain(const comm::Communicator& world, std::int64_t n) {
   device::Buffer whole(n * 4 * world.size());
   device::Buffer own(n * 4);
   const auto comm = comm::native(world);
@@ -76,7 +76,7 @@ int bench_collectives() {
   const auto& world = session.world();
   comm::MpiCollectives messages(world);
   const bool one_node = world.split_shared_memory().size() == world.size();
-  const auto print = [&](std::int64_t mib, const char* path, const Rates& rates) {
+  const auto print = [&](std::int64_t mib, const char* path, const CollectiveRates& rates) {
     if (world.rank() == 0)
       fmt::print("{:>4} MiB  {:<14} {:>10.2f} {:>14.2f} {:>10.2f}\n", mib, path, rates.all_gather,
                  rates.reduce_scatter, rates.all_reduce);

@@ -60,7 +60,7 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
   print_rate("swiglu", dtype, 3 * M * F * b, memory, [&] { ops::swiglu(stream, out, gate_up); });
   print_rate("swiglu backward", dtype, 5 * M * F * b, memory,
-             [&] { ops::swiglu_backward(stream, dgate_up, out, gate_up); });
+             [&] { ops::swiglu_backward(stream, dgate_up, {}, out, gate_up); });
 }
 
 void vocabulary(const Shapes& s, DType dtype, double memory) {
@@ -94,7 +94,11 @@ void elementwise(double memory) {
   print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
   print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
   const ops::AdamwStep step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
-  print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, p, m, v, g, step); });
+  ops::AdamwCall adamw{p, m, v, g};
+  print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, adamw, step); });
+  adamw.copy = half;
+  print_rate("adamw with bf16 copy", DType::f32, 30 * n, memory,
+             [&] { ops::adamw(stream, adamw, step); });
 }
 
 /// The FLOPs of causal attention: 2 matmuls forward, 5 backward, of T (T + 1) / 2 scores a head.

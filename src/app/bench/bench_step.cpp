@@ -86,6 +86,10 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     if (tune_gemms.empty()) return;
     validate(device::kind() == device::Kind::cuda,
              "--tune-gemms is for GPUs: the CPU's GEMMs have one algorithm each");
+    validate(inputs.train.gemm_sm_count_target == 0,
+             "--tune-gemms times products on all SMs of a GPU; leave train.gemm_sm_count_target 0, "
+             "not {}",
+             inputs.train.gemm_sm_count_target);
     inputs.train.steps *= 2;          // the second half tuned
     inputs.train.gemm_table.clear();  // tuned again
   });

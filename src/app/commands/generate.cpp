@@ -18,6 +18,7 @@
 #include "app/program.hpp"
 #include "comm/launch.hpp"
 #include "comm/session.hpp"
+#include "core/clock.hpp"
 #include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
@@ -29,10 +30,6 @@ namespace llamesh::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void print_now(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);

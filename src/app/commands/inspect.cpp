@@ -113,7 +113,7 @@ void describe_token_file(const checkpoint::Location& location, Description& to) 
   to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});
 }
 
-Description describe(const checkpoint::Location& location) {
+Description description_of(const checkpoint::Location& location) {
   Description to;
   to.json = {{"kind", word_of(location.kind)}, {"path", location.path.string()}};
   switch (location.kind) {
@@ -139,7 +139,7 @@ Description describe(const checkpoint::Location& location) {
 }  // namespace
 
 int inspect(const std::string& name, Output output) {
-  const auto description = describe(checkpoint::locate(name));
+  const auto description = description_of(checkpoint::locate(name));
   if (output == Output::json)
     print_json(description.json);
   else

@@ -30,6 +30,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"host_bytes", step.on_host},
        {"host_link_bytes", step.over_host_link},
        {"alive_at_peak", by_use(step.at_peak)},
+       {"keep_bf16_weights", planned.keeps_bf16_weights()},
        {"traffic", step.traffic},
        {"traffic_between_nodes", step.traffic_between_nodes},
        {"checkpoint_bytes", step.checkpoint_bytes},
@@ -54,6 +55,9 @@ void print_memory(const PlannedLaunch& planned) {
     if (step.at_peak[use] != 0)
       fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
                  gibibytes(step.at_peak[use]));
+  if (planned.keeps_bf16_weights())
+    fmt::print(
+        "  the weights are there twice: fp32 masters, and bf16 (sharding.keep_bf16_weights)\n");
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>10.2f}  of {:.2f}\n", "host", gibibytes(step.on_host),
                gibibytes(planned.hardware.host_memory_bytes));

@@ -48,7 +48,8 @@ void print_as_table(const train::Setup& setup, const device::Hardware& hardware,
 
 int plan_dry_run(const PlanArguments& asked) {
   const LaunchPlanner planner(asked);
-  const auto setup = planner.setup(config::load_inputs(asked.inputs, asked.overrides));
+  const auto planned = planner.plan(config::load_inputs(asked.inputs, asked.overrides));
+  const auto& setup = planned.setup;
   const auto seen = train::dry_run(setup, planner.hardware(), train::rank_classes(setup));
   if (asked.output == Output::json)
     print_as_json(asked, setup, seen);

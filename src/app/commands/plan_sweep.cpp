@@ -18,6 +18,7 @@ constexpr std::size_t most_rows = 20;
 struct Row {
   std::string strategy, mesh, checkpointing, offload;
   std::int64_t micro_batch;
+  bool keeps_bf16_weights;
   train::StepPlan step;
   bool fits;
 };
@@ -93,8 +94,8 @@ class Sweep {
         if (std::ranges::none_of(rows_, is_known))
           rows_.push_back({std::string(sharding::name_of(in.sharding.strategy)), mesh,
                            name_of(in.memory.activation_checkpointing),
-                           name_of(in.sharding.offload), micro_batch, planned.step,
-                           planned.fits()});
+                           name_of(in.sharding.offload), micro_batch, planned.keeps_bf16_weights(),
+                           planned.step, planned.fits()});
         if (!planned.fits()) return;
       } catch (const Error& error) {
         if (error.code() != ExitCode::bad_input) throw;
@@ -118,6 +119,7 @@ void print_as_json(const std::vector<Row>& rows) {
                    {"activation_checkpointing", row.checkpointing},
                    {"offload", row.offload},
                    {"micro_batch", row.micro_batch},
+                   {"keep_bf16_weights", row.keeps_bf16_weights},
                    {"valley_bytes", row.step.valley},
                    {"peak_bytes", row.step.peak},
                    {"host_bytes", row.step.on_host},

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/error.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
@@ -41,10 +42,6 @@ std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
     files.emplace_back(path);
   }
   return files;
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 /// Encodes the files in order into the output and shows its progress.

@@ -137,12 +137,14 @@ class Plot {
     out += y_axis();
     out += x_axis("by-step", "step", x_);
     out += x_axis("by-time", clocks_.unit, time_);
-    for (const double at : chart_.marks)
-      if (at >= x_.low && at <= x_.high)
-        out += fmt::format(
-            "<line class=\"resume\" data-x=\"{0}\" x1=\"{1:.1f}\" x2=\"{1:.1f}\" y1=\"{2}\" "
-            "y2=\"{3}\"/>\n",
-            at, x(at), top, height_ - bottom);
+    for (const auto& [label, colour, steps] : chart_.marks)
+      for (const double at : steps)
+        if (at >= x_.low && at <= x_.high)
+          out += fmt::format(
+              "<line class=\"mark\" style=\"--c:var({0})\" data-x=\"{1}\" x1=\"{2:.1f}\" "
+              "x2=\"{2:.1f}\" "
+              "y1=\"{3}\" y2=\"{4}\"/>\n",
+              colour, at, x(at), top, height_ - bottom);
     for (const Series& series : chart_.series) out += drawn(series);
     return out + "</svg>\n";
   }
@@ -240,8 +242,10 @@ std::string legend(const Chart& chart) {
                          : series.dashed                 ? "dashed"
                                                          : "",
                          escaped(series.label));
-  if (!chart.marks.empty())
-    out += fmt::format("<span><i class=\"dash\"></i>{}</span>", escaped(chart.mark_label));
+  for (const auto& [label, colour, steps] : chart.marks)
+    if (!steps.empty())
+      out += fmt::format("<span style=\"--c:var({})\"><i class=\"dash\"></i>{}</span>", colour,
+                         escaped(label));
   return out;
 }
 

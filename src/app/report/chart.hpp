@@ -39,14 +39,20 @@ struct Clocks {
 
 enum class YScale { fitted, from_zero, logarithmic };
 
-/// A line chart. `marks` are x values of vertical dashed lines, named once in the legend.
+/// Vertical dashed lines, named once in the legend where there are any.
+struct MarkedSteps {
+  std::string label;
+  std::string colour;  ///< as that of a series
+  std::vector<double> at = {};
+};
+
+/// A line chart.
 struct Chart {
   std::string title;
   std::string unit = {};  ///< of y, in the title's line
   YScale scale = YScale::fitted;
   std::vector<Series> series = {};
-  std::vector<double> marks = {};
-  std::string mark_label = {};
+  std::vector<MarkedSteps> marks = {};
   bool wide = false;  ///< across the page rather than half of it
 };
 

@@ -37,7 +37,7 @@ inline constexpr const char* report_script = R"js(
       const byStep = parts.map(part => part[1]), byTime = steps.map(step => atTime(run, step));
       return {group, path, run, steps, values, parts, byStep, byTime, x: byStep};
     });
-    const marks = [...svg.querySelectorAll('.resume')].map(line => ({line, byStep: line.getAttribute('x1'),
+    const marks = [...svg.querySelectorAll('.mark')].map(line => ({line, byStep: line.getAttribute('x1'),
       byTime: atTime(0, Number(line.dataset.x))}));
     const guide = make(svg, 'line', 'guide');
     guide.setAttribute('y1', top);

@@ -29,7 +29,7 @@ figure { margin: 0; padding: 12px 16px 10px; } figure.wide { grid-column: 1 / -1
 figcaption small { color: var(--soft); margin-left: 4px; }
 svg { display: block; width: 100%; height: auto; margin: 6px 0 2px; }
 svg path { fill: none; } .grid { stroke: var(--line); } .axis { stroke: var(--soft); }
-.resume { stroke: var(--soft); stroke-dasharray: 4 4; }
+.mark { stroke: var(--c); stroke-width: 1; stroke-dasharray: 4 4; }
 .tick { fill: var(--soft); font-size: 12px; font-variant-numeric: tabular-nums; }
 .strong { stroke: var(--c); stroke-width: 2; stroke-linejoin: round; }
 .faint { stroke: var(--c); stroke-width: 1; opacity: .35; } .thin { stroke: var(--c); stroke-width: 1.2; }
@@ -37,7 +37,7 @@ circle { fill: var(--c); }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 18px; color: var(--soft); font-size: 12.5px; padding-left: 4px; }
 .legend i { display: inline-block; width: 16px; height: 0; border-top: 2.5px solid var(--c);
   margin-right: 6px; vertical-align: middle; }
-.legend i.pale { opacity: .4; } .legend i.dashed { border-top-style: dashed; } .legend i.dash { border-top: 1.5px dashed var(--soft); }
+.legend i.pale { opacity: .4; } .legend i.dashed { border-top-style: dashed; } .legend i.dash { border-top: 1.5px dashed var(--c); }
 .legend i.dot { width: 8px; height: 8px; border: 0; border-radius: 50%; background: var(--c); }
 table { border-collapse: collapse; } th, td { text-align: left; padding: 4px 24px 4px 0;
   border-bottom: 1px solid var(--line); font-weight: normal; } th { color: var(--soft); }
@@ -46,7 +46,7 @@ th:not(:last-child), td:not(:last-child) { white-space: nowrap; } td { vertical-
 #axes { margin: 18px 0 0; color: var(--soft); font-size: 13px; } #axes label { margin: 0 4px; cursor: pointer; }
 #axes + .charts { margin-top: 8px; } #axes input { vertical-align: -2px; margin: 0 4px 0 0; accent-color: var(--blue); }
 .by-time, .time .by-step { display: none; } .time .by-time { display: inline; }
-.dashed { stroke-dasharray: 6 3; } .resume { stroke-width: 1; } svg { touch-action: pan-y; }
+.dashed { stroke-dasharray: 6 3; } svg { touch-action: pan-y; }
 .narrow { display: none; }
 @media (max-width: 760px) { .broad { display: none; } .narrow { display: block; } svg { overflow: visible; } .tick { font-size: 17px; }
   main { padding: 20px 12px; } figure { padding: 12px 12px 10px; } th, td { padding-right: 14px; }

@@ -88,12 +88,21 @@ Field of_axis(ByAxis what, const std::string& axis, double unit = 1) {
   };
 }
 
+/// Where the curves of loss and gradients need an explanation.
+std::vector<MarkedSteps> marks_of(const RunMetrics& run) {
+  const auto in_chart = [](const auto& steps) {
+    return std::vector<double>(steps.begin(), steps.end());
+  };
+  return {{"resumed from a checkpoint", "--soft", in_chart(run.resumes)},
+          {"not finite: no update", "--red", in_chart(run.skipped)},
+          {"spike", "--orange", in_chart(run.spikes)}};
+}
+
 Chart loss_chart(const RunMetrics& run) {
   Chart chart{.title = "Loss", .unit = "nats a token", .wide = true};
   chart.series = raw_and_smooth(run, "training", "--blue", [](auto& m) { return m.loss; });
   chart.series.push_back(line("validation", "--orange", validation_of(run), Mark::dots));
-  for (const std::int64_t step : run.resumes) chart.marks.push_back(static_cast<double>(step));
-  chart.mark_label = "resumed from a checkpoint";
+  chart.marks = marks_of(run);
   return chart;
 }
 
@@ -115,6 +124,7 @@ Chart norm_chart(const RunMetrics& run) {
   const double most = largest(run, [](auto& m) { return m.grad_norm; });
   const double middle = median(run, [](auto& m) { return m.grad_norm; });
   chart.scale = middle > 0 && most > 8 * middle ? YScale::logarithmic : YScale::from_zero;
+  chart.marks = marks_of(run);
   return chart;
 }
 

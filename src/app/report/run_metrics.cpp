@@ -79,9 +79,9 @@ void add_phases(const json& line, RunMetrics& run) {
     if (seconds.is_number()) run.starts.back().phases.emplace_back(name, seconds.get<double>());
 }
 
-template <class Map>
-void drop_after(Map& map, std::int64_t step) {
-  map.erase(map.upper_bound(step), map.end());
+template <class BySteps>
+void drop_after(BySteps& steps, std::int64_t step) {
+  steps.erase(steps.upper_bound(step), steps.end());
 }
 
 void take_event(const std::string& event, std::int64_t step, const json& line, RunMetrics& run) {
@@ -89,11 +89,17 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.validation[step] = number(line, "loss");
   } else if (event == "checkpoint") {
     ++run.checkpoints;
+  } else if (event == "skipped") {
+    run.skipped.insert(step);
+  } else if (event == "spike") {
+    run.spikes.insert(step);
   } else if (event == "startup") {
     add_phases(line, run);
   } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
+    drop_after(run.skipped, step);
+    drop_after(run.spikes, step);
     run.starts.push_back({.step = step,
                           .time = number(line, "time"),
                           .ranks = number(line, "ranks"),

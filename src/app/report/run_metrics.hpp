@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,8 @@ struct RunMetrics {
   std::map<std::int64_t, StepMetrics> steps;
   std::map<std::int64_t, double> validation;  ///< loss after that step, nats
   std::vector<std::int64_t> resumes;          ///< steps after 0 from which a later start resumed
+  std::set<std::int64_t> skipped;             ///< steps without an update: they were not finite
+  std::set<std::int64_t> spikes;              ///< steps whose loss or gradient norm jumped
   std::vector<RunStart> starts;               ///< all, also those whose steps are replaced
   std::size_t checkpoints = 0;                ///< times that a checkpoint was written
   std::size_t unreadable = 0;                 ///< lines left out; a torn last line is not counted

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "app/report/chart.hpp"
+#include "core/median.hpp"
 #include "model/llama_config.hpp"
 #include "model/parameters.hpp"
 
@@ -168,9 +169,7 @@ double median(const RunMetrics& run, const Field& field) {
     if (std::isfinite(field(metrics))) values.push_back(field(metrics));
   if (values.size() > 2) values.erase(values.begin());
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return llamesh::median(std::move(values));
 }
 
 double largest(const RunMetrics& run, const Field& field) {

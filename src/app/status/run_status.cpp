@@ -12,6 +12,7 @@
 #include "checkpoint/lease.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "core/file.hpp"
+#include "core/median.hpp"
 #include "train/job/run_state.hpp"
 
 namespace llamesh::app {
@@ -58,9 +59,7 @@ RunMetrics newest_metrics(const fs::path& path) {
 std::optional<double> median(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !std::isfinite(value); });
   if (values.empty()) return {};
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
+  return llamesh::median(std::move(values));
 }
 
 /// Of the newest steps `field`, the newest first.

@@ -44,8 +44,8 @@ void export_hf(const std::filesystem::path& checkpoint, const std::filesystem::p
                const ExportOptions& options, const comm::Communicator& world);
 
 /// Makes a new checkpoint of step 0 out of a Hugging Face folder: its weights, and AdamW's moments
-/// zero. Takes 4 bytes a parameter of memory, shared among the ranks. `config` (YAML) is kept in
-/// the checkpoint as the inputs that it was made with. Collective.
+/// zero. Each rank needs a few MiB of memory. `config` (YAML) is kept in the checkpoint as the
+/// inputs that it was made with. Collective.
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                const std::string& config, const std::string& version,
                const comm::Communicator& world);

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_config.hpp"
@@ -12,7 +15,6 @@
 #include "checkpoint/state_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "device/buffer.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -40,6 +42,19 @@ class Zeros {
   void* data_;
 };
 
+/// Collective: rank 0 checks it.
+HfWeights open_fitting(const std::filesystem::path& folder, const model::ParameterTable& table,
+                       const comm::Communicator& world) {
+  std::optional<HfWeights> weights;
+  for (const bool first : {true, false})
+    comm::agree(world, [&] {
+      if ((world.rank() == 0) != first) return;
+      weights.emplace(folder);
+      if (first) weights->check_fits(table);
+    });
+  return std::move(*weights);
+}
+
 }  // namespace
 
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
@@ -52,7 +67,6 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const comm::ParallelDims mesh({{"shard", world.size()}});
   const sharding::ShardLayout layout(table, sharding::make_units(table, {}), mesh);
 
-  const device::Buffer weights(layout.shard_numel() * size_of(DType::f32));
   std::int64_t largest = 0;
   for (const auto& unit : layout.units()) largest = std::max(largest, unit.shard_numel);
   const Zeros zeros(largest * size_of(DType::f32));
@@ -61,16 +75,20 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
               {{std::string(model_group), {}},
                {moment_group(optim::adamw_moments[0]), {}},
                {moment_group(optim::adamw_moments[1]), {}}}};
-  std::int64_t at = 0;
-  for (const auto& unit : layout.units()) {
-    state.groups[0].shards.push_back(weights.tensor(DType::f32, {unit.shard_numel}, at));
-    at += unit.shard_numel * size_of(DType::f32);
-    for (const auto group : {1U, 2U})
-      state.groups[group].shards.push_back(zeros.tensor(unit.shard_numel));
-  }
+  for (const auto& unit : layout.units())
+    for (auto& group : state.groups) group.shards.push_back(zeros.tensor(unit.shard_numel));
 
   NewFolder checkpoint(target, world);
-  load_hf_weights(folder, state, world, ReadBy::each_rank);
+  const auto weights = open_fitting(folder, table, world);
+  std::vector<float> read, spare;
+  const auto source = [&](const Transfer& part) -> std::span<const float> {
+    if (part.dataset >= table.parameters.size()) return part.values.span<float>();  // a moment
+    read.resize(static_cast<std::size_t>(part.count()));
+    const Tensor values(read.data(), DType::f32, {part.count()});
+    read_hf_weights(weights, state, {part.dataset, part.part, part.begin, values, part.memory},
+                    spare);
+    return read;
+  };
   const Progress progress{
       .step = 0,
       .tokens = 0,
@@ -80,7 +98,8 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
       .config = config,
       .model_config = model_config,
       .llamesh_version = version};
-  const auto manifest = write_state(checkpoint.path() / state_name, state, progress, world, {});
+  const auto manifest =
+      write_state(checkpoint.path() / state_name, state, progress, world, {}, source);
   comm::agree(world, [&] {
     if (world.rank() == 0) write_durably(checkpoint.path() / manifest_name, to_text(manifest));
   });

@@ -9,8 +9,9 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Bytes that rank 0 sends at a time.
-constexpr std::int64_t message_bytes = std::int64_t{32} << 20U;
+/// Bytes that rank 0 sends at a time, and that are compared at a time.
+constexpr std::int64_t message_bytes = std::int64_t{8} << 20U;
+constexpr std::int64_t compared_bytes = std::int64_t{1} << 20U;
 
 std::vector<Transfer> transfers_of_model(const State& state) {
   expects(!state.groups.empty() && state.groups[0].path == model_group,
@@ -26,12 +27,16 @@ void check_tied_head(const HfWeights& weights, const model::ParameterTable& tabl
   if (!table.tied() || !weights.has(head)) return;
   const auto& name = table[table.embed_tokens.weight].name;
   const auto size = weights.tensor(name).bytes / weights.tensor(name).numel();
-  const auto part = [&](const std::string& of) {
-    return weights.bytes(of).subspan(static_cast<std::size_t>(begin * size),
-                                     static_cast<std::size_t>(count * size));
-  };
-  validate(weights.tensor(head).dtype == weights.tensor(name).dtype &&
-               std::ranges::equal(part(head), part(name)),
+  bool same = weights.tensor(head).dtype == weights.tensor(name).dtype;
+  std::vector<std::uint8_t> of_head, of_embedding;
+  for (std::int64_t at = 0; same && at < count * size; at += compared_bytes) {
+    for (auto* part : {&of_head, &of_embedding})
+      part->resize(static_cast<std::size_t>(std::min(compared_bytes, count * size - at)));
+    weights.read_bytes(head, begin * size + at, of_head);
+    weights.read_bytes(name, begin * size + at, of_embedding);
+    same = of_head == of_embedding;
+  }
+  validate(same,
            "config.json ties the head to the embedding, but {} is not {}; set "
            "tie_word_embeddings to false in it",
            head, name);
@@ -78,21 +83,6 @@ void take(const std::vector<Transfer>& transfers, const State& state, std::size_
   }
 }
 
-/// Fills a transfer from a folder, in runs of its elements that are contiguous there.
-void read(const HfWeights& weights, const State& state, const Transfer& transfer,
-          std::vector<float>& spare) {
-  const auto& table = state.layout.table();
-  const auto& parameter = table.parameters[transfer.dataset];
-  const bool may_be_tied_head = transfer.dataset == model::index(table.lm_head.weight);
-  const auto range = range_of(transfer, state);
-  for_each_run(parameter.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
-    fill(transfer, at, run, spare, [&](std::int64_t done, std::span<float> values) {
-      weights.read(parameter.name, begin + done, values);
-    });
-    if (may_be_tied_head) check_tied_head(weights, table, begin, run);
-  });
-}
-
 /// Rank 0 sends parameter by parameter, in the type in which it is stored.
 void broadcast(const std::optional<HfWeights>& weights, const State& state,
                const comm::Communicator& world) {
@@ -111,11 +101,9 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
     for (std::int64_t at = 0; at < total; at += message_bytes) {
       std::string bytes;
       if (world.rank() == 0) {
-        const auto part =
-            weights->bytes(parameters[p].name)
-                .subspan(static_cast<std::size_t>(at),
-                         static_cast<std::size_t>(std::min(message_bytes, total - at)));
-        bytes.assign(part.begin(), part.end());
+        bytes.resize(static_cast<std::size_t>(std::min(message_bytes, total - at)));
+        weights->read_bytes(parameters[p].name, at,
+                            {reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()});
       }
       bytes = world.broadcast(std::move(bytes));
       take(transfers, state, p, type, at / size_of(type), bytes);
@@ -124,6 +112,21 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
 }
 
 }  // namespace
+
+/// In runs of its elements that are contiguous in the folder.
+void read_hf_weights(const HfWeights& weights, const State& state, const Transfer& transfer,
+                     std::vector<float>& spare) {
+  const auto& table = state.layout.table();
+  const auto& parameter = table.parameters[transfer.dataset];
+  const bool may_be_tied_head = transfer.dataset == model::index(table.lm_head.weight);
+  const auto range = range_of(transfer, state);
+  for_each_run(parameter.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+    fill(transfer, at, run, spare, [&](std::int64_t done, std::span<float> values) {
+      weights.read(parameter.name, begin + done, values);
+    });
+    if (may_be_tied_head) check_tied_head(weights, table, begin, run);
+  });
+}
 
 void load_hf_weights(const std::filesystem::path& folder, const State& state,
                      const comm::Communicator& world, ReadBy by) {
@@ -140,7 +143,8 @@ void load_hf_weights(const std::filesystem::path& folder, const State& state,
   comm::agree(world, [&] {
     if (!weights) weights.emplace(folder);
     std::vector<float> spare;
-    for (const auto& transfer : transfers_of_model(state)) read(*weights, state, transfer, spare);
+    for (const auto& transfer : transfers_of_model(state))
+      read_hf_weights(*weights, state, transfer, spare);
   });
 }
 

@@ -82,9 +82,10 @@ const StoredTensor& HfWeights::tensor(const std::string& name) const {
   return *file(place->second).find(name);
 }
 
-std::span<const std::uint8_t> HfWeights::bytes(const std::string& name) const {
+void HfWeights::read_bytes(const std::string& name, std::int64_t begin,
+                           std::span<std::uint8_t> to) const {
   const auto& stored = tensor(name);
-  return file(file_of_.at(name)).bytes(stored);
+  file(file_of_.at(name)).read_bytes(stored, begin, to);
 }
 
 void HfWeights::read(const std::string& name, std::int64_t begin, std::span<float> values) const {

@@ -24,7 +24,8 @@ class HfWeights {
   std::vector<std::string> names() const;
   bool has(const std::string& name) const { return file_of_.contains(name); }
   const StoredTensor& tensor(const std::string& name) const;
-  std::span<const std::uint8_t> bytes(const std::string& name) const;
+  /// Bytes [begin, begin + to.size()) of a tensor, as stored.
+  void read_bytes(const std::string& name, std::int64_t begin, std::span<std::uint8_t> to) const;
   /// Elements [begin, begin + values.size()) as fp32.
   void read(const std::string& name, std::int64_t begin, std::span<float> values) const;
 
@@ -44,9 +45,14 @@ class HfWeights {
   mutable std::vector<std::unique_ptr<SafetensorsFile>> open_;
 };
 
+/// Fills a transfer of the model, which is the first group of the state, from a folder that fits
+/// it. `spare` is room for a segment, between calls. A tied model's head, where it is stored, must
+/// equal the embedding. Local.
+void read_hf_weights(const HfWeights& weights, const State& state, const Transfer& transfer,
+                     std::vector<float>& spare);
+
 /// Fills the group "/model" of every rank's state, which comes first in it, from a folder.
-/// Collective; on an error every rank throws. A tied model's head, where it is stored, must equal
-/// the embedding.
+/// Collective; on an error every rank throws. Beside the state it takes some MiB of host memory.
 void load_hf_weights(const std::filesystem::path& folder, const State& state,
                      const comm::Communicator& world, ReadBy by);
 

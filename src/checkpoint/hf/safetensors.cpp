@@ -13,9 +13,9 @@ namespace {
 /// Unmaps the pages of a range that has been read (MADV_DONTNEED); they stay in the page cache.
 void drop_pages(const std::uint8_t* begin, std::int64_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
-  const auto last = reinterpret_cast<std::uintptr_t>(begin) + static_cast<std::uintptr_t>(bytes);
-  ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  const auto before = reinterpret_cast<std::uintptr_t>(begin) % page;  // in the first page
+  ::madvise(const_cast<std::uint8_t*>(begin - before), before + static_cast<std::size_t>(bytes),
+            MADV_DONTNEED);
 }
 
 /// Converts from the mapping, of which only a part is resident at a time.
@@ -47,9 +47,12 @@ const StoredTensor* SafetensorsFile::find(const std::string& name) const {
   return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
-std::span<const std::uint8_t> SafetensorsFile::bytes(const StoredTensor& tensor) const {
-  return mapped_.bytes().subspan(static_cast<std::size_t>(tensor.begin),
-                                 static_cast<std::size_t>(tensor.bytes));
+void SafetensorsFile::read_bytes(const StoredTensor& tensor, std::int64_t begin,
+                                 std::span<std::uint8_t> to) const {
+  expects(begin >= 0 && std::ssize(to) <= tensor.bytes - begin,
+          "bytes {} to {} are asked of '{}', which has {}", begin, begin + std::ssize(to),
+          tensor.name, tensor.bytes);
+  file_.read(tensor.begin + begin, to.data(), std::ssize(to));
 }
 
 void SafetensorsFile::read(const StoredTensor& tensor, std::int64_t begin,

@@ -53,7 +53,8 @@ class SafetensorsFile {
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   /// nullptr when there is none of that name.
   const StoredTensor* find(const std::string& name) const;
-  std::span<const std::uint8_t> bytes(const StoredTensor& tensor) const;
+  /// Bytes [begin, begin + to.size()) of a tensor, as stored.
+  void read_bytes(const StoredTensor& tensor, std::int64_t begin, std::span<std::uint8_t> to) const;
   /// Elements [begin, begin + values.size()) of a tensor as fp32. Throws a user error when its type
   /// is none of StoredType.
   void read(const StoredTensor& tensor, std::int64_t begin, std::span<float> values) const;

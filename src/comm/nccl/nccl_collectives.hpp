@@ -18,7 +18,6 @@ class NcclCollectives final : public Collectives {
   ~NcclCollectives() override;
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
-  bool shares_gathered() const override { return false; }
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
   device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
   device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,

@@ -1,4 +1,5 @@
 #include <array>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "device/buffer.hpp"
@@ -81,6 +82,13 @@ void use(int index) {
 
 std::string bus_id() {
   return bus_id_of(current_device());
+}
+
+std::string mig_profile() {
+  constexpr std::string_view mark = " MIG ";  // "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+  const std::string name = properties().name;
+  const auto at = name.find(mark);
+  return at == std::string::npos ? "" : name.substr(at + mark.size());
 }
 
 std::string visible_bus_ids() {

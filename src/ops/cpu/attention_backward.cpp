@@ -232,6 +232,9 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
       });
     });
   });
+  if (!g.cos_sin) return;
+  for (const Tensor& d : {g.dq, g.dk})
+    rope(stream, d, g.cos_sin, c.document_starts, c.shape.head_dim, Rotation::backward);
 }
 
 }  // namespace llamesh::ops::cpu

@@ -8,19 +8,27 @@ namespace {
 
 constexpr std::int64_t block_of_elements = 16384;
 
+/// Null where no copy is wanted.
+bf16* copy_of(const Tensor& copy, std::int64_t count) {
+  if (!copy) return nullptr;
+  expects(copy.numel() == count, "a copy of {} numbers in {}", count, copy.numel());
+  return copy.span<bf16>().data();
+}
+
 }  // namespace
 
-void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
-           const AdamwStep& step) {
-  const auto count = parameter.numel();
-  expects(exp_avg.numel() == count && exp_avg_sq.numel() == count && gradient.numel() == count,
-          "adamw on tensors of {}, {}, {} and {} numbers", count, exp_avg.numel(),
-          exp_avg_sq.numel(), gradient.numel());
+void adamw(Stream& stream, const AdamwCall& call, const AdamwStep& step) {
+  const auto count = call.parameter.numel();
+  expects(call.exp_avg.numel() == count && call.exp_avg_sq.numel() == count &&
+              call.gradient.numel() == count,
+          "adamw on tensors of {}, {}, {} and {} numbers", count, call.exp_avg.numel(),
+          call.exp_avg_sq.numel(), call.gradient.numel());
   stream.run([=, factors = factors_of(step)] {
-    auto* p = parameter.span<float>().data();
-    auto* m = exp_avg.span<float>().data();
-    auto* v = exp_avg_sq.span<float>().data();
-    const auto* g = gradient.span<float>().data();
+    auto* p = call.parameter.span<float>().data();
+    auto* m = call.exp_avg.span<float>().data();
+    auto* v = call.exp_avg_sq.span<float>().data();
+    const auto* g = call.gradient.span<float>().data();
+    auto* const rounded = copy_of(call.copy, count);
     for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
       for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
         const auto i = first + offset;
@@ -32,22 +40,24 @@ void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, 
         const auto root = cpu::sqrt(square) * factors.root_correction + factors.eps;
         store(m + i, mean, lanes);
         store(v + i, square, lanes);
-        store(p + i, load(p + i, lanes) * factors.kept - factors.step_size * mean / root, lanes);
+        const auto updated = load(p + i, lanes) * factors.kept - factors.step_size * mean / root;
+        store(p + i, updated, lanes);
+        if (rounded) store(rounded + i, updated, lanes);
       });
     });
   });
 }
 
-void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
-         const SgdStep& step) {
-  const auto count = parameter.numel();
-  expects(momentum_buffer.numel() == count && gradient.numel() == count,
-          "sgd on tensors of {}, {} and {} numbers", count, momentum_buffer.numel(),
-          gradient.numel());
+void sgd(Stream& stream, const SgdCall& call, const SgdStep& step) {
+  const auto count = call.parameter.numel();
+  expects(call.momentum_buffer.numel() == count && call.gradient.numel() == count,
+          "sgd on tensors of {}, {} and {} numbers", count, call.momentum_buffer.numel(),
+          call.gradient.numel());
   stream.run([=] {
-    auto* p = parameter.span<float>().data();
-    auto* b = momentum_buffer.span<float>().data();
-    const auto* g = gradient.span<float>().data();
+    auto* p = call.parameter.span<float>().data();
+    auto* b = call.momentum_buffer.span<float>().data();
+    const auto* g = call.gradient.span<float>().data();
+    auto* const rounded = copy_of(call.copy, count);
     for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
       for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
         const auto i = first + offset;
@@ -55,7 +65,9 @@ void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradie
         const auto slope = load(g + i, lanes) * step.gradient_scale + old * step.weight_decay;
         const auto momentum = load(b + i, lanes) * step.momentum + slope;
         store(b + i, momentum, lanes);
-        store(p + i, old - momentum * step.lr, lanes);
+        const auto updated = old - momentum * step.lr;
+        store(p + i, updated, lanes);
+        if (rounded) store(rounded + i, updated, lanes);
       });
     });
   });

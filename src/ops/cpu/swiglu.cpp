@@ -30,14 +30,14 @@ void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
   });
 }
 
-void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_up) {
+void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up) {
   const auto cols = dout.cols();
   expects(gate_up.cols() == 2 * cols && gate_up.rows() == dout.rows() &&
-              same_matrix_shape(dgate_up, gate_up),
+              same_matrix_shape(dgate_up, gate_up) && (!out || same_matrix_shape(out, dout)),
           "swiglu_backward shapes");
   stream.run([=] {
     with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
-      const Rows<T> to(dgate_up);
+      const Rows<T> to(dgate_up), again(out);
       const Rows<const T> slope(dout), from(gate_up);
       for_each_block(dout.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
         for (auto m = first; m < last; ++m)
@@ -46,6 +46,7 @@ void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_u
             const auto up = load(from[m] + cols + i, lanes);
             const auto d = load(slope[m] + i, lanes);
             const auto s = sigmoid(gate);
+            if (out) store(again[m] + i, gate * s * up, lanes);
             store(to[m] + i, d * up * s * (1.0F + gate * (1.0F - s)), lanes);
             store(to[m] + cols + i, d * gate * s, lanes);
           });

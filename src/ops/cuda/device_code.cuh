@@ -2,6 +2,11 @@
 
 #include "ops/cuda/kernels.hpp"
 
+namespace llamesh::ops::cuda {
+/// Where the block's shared memory begins, and what wgmma wants of the tiles in it, in bytes.
+constexpr int shared_alignment = 1024;
+}  // namespace llamesh::ops::cuda
+
 /// What every kernel is written with: CUDA and a few lines of PTX. With LLAMESH_CUDA_EMULATED the
 /// same sources are C++ over tests/emulator, which defines CUDA's names for the host and needs
 /// neither a GPU nor the toolkit.

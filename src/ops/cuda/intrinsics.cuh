@@ -50,7 +50,7 @@ __device__ __forceinline__ void store_words(void* to, Words words) {
   *static_cast<Words*>(to) = words;
 }
 
-extern __shared__ __align__(1024) unsigned char llamesh_shared_memory[];
+extern __shared__ __align__(shared_alignment) unsigned char llamesh_shared_memory[];
 
 /// The block's dynamic shared memory, as large as the launch says. There is no other.
 template <class T>

@@ -2,7 +2,8 @@
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory, in one pass: AdamW reads 16 bytes a parameter and writes 12, SGD 12 and 8.
+// Bound by memory, in one pass: AdamW reads 16 bytes a parameter and writes 12, SGD 12 and 8; the
+// copy in bf16 is 2 more.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -21,8 +22,8 @@ struct Adamw {
 };
 
 template <int width>
-__global__ void __launch_bounds__(threads)
-    adamw_step(float* p, float* m, float* v, const float* g, std::int64_t count, Adamw step) {
+__global__ void __launch_bounds__(threads) adamw_step(float* p, float* m, float* v, const float* g,
+                                                      bf16* copy, std::int64_t count, Adamw step) {
   const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -36,8 +37,12 @@ __global__ void __launch_bounds__(threads)
     store<width>(p + i * width, a);
     store<width>(m + i * width, b);
     store<width>(v + i * width, c);
+    if (copy) store<width>(copy + i * width, a);
   }
-  for (auto t = packs * width + first; t < count; t += stride) step(p[t], m[t], v[t], g[t]);
+  for (auto t = packs * width + first; t < count; t += stride) {
+    step(p[t], m[t], v[t], g[t]);
+    if (copy) store_one(copy + t, p[t]);
+  }
 }
 
 struct Sgd {
@@ -51,7 +56,7 @@ struct Sgd {
 
 template <int width>
 __global__ void __launch_bounds__(threads)
-    sgd_step(float* p, float* b, const float* g, std::int64_t count, Sgd step) {
+    sgd_step(float* p, float* b, const float* g, bf16* copy, std::int64_t count, Sgd step) {
   const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -63,42 +68,54 @@ __global__ void __launch_bounds__(threads)
     for (int j = 0; j < width; ++j) step(a.v[j], c.v[j], d.v[j]);
     store<width>(p + i * width, a);
     store<width>(b + i * width, c);
+    if (copy) store<width>(copy + i * width, a);
   }
-  for (auto t = packs * width + first; t < count; t += stride) step(p[t], b[t], g[t]);
+  for (auto t = packs * width + first; t < count; t += stride) {
+    step(p[t], b[t], g[t]);
+    if (copy) store_one(copy + t, p[t]);
+  }
+}
+
+/// Null where no copy is wanted.
+bf16* copy_of(const Tensor& copy, std::int64_t count) {
+  if (!copy) return nullptr;
+  expects(copy.numel() == count, "a copy of {} elements in {}", count, copy.numel());
+  return copy.span<bf16>().data();
 }
 
 }  // namespace
 
-void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
-           const AdamwStep& step) {
-  const auto count = parameter.numel();
-  expects(exp_avg.numel() == count && exp_avg_sq.numel() == count && gradient.numel() == count,
-          "adamw on tensors of {}, {}, {} and {} elements", count, exp_avg.numel(),
-          exp_avg_sq.numel(), gradient.numel());
+void adamw(Stream& stream, const AdamwCall& c, const AdamwStep& step) {
+  const auto count = c.parameter.numel();
+  expects(
+      c.exp_avg.numel() == count && c.exp_avg_sq.numel() == count && c.gradient.numel() == count,
+      "adamw on tensors of {}, {}, {} and {} elements", count, c.exp_avg.numel(),
+      c.exp_avg_sq.numel(), c.gradient.numel());
+  auto* const copy = copy_of(c.copy, count);
   if (count == 0) return;
   const Adamw kernel{factors_of(step)};
-  const bool wide = aligned(parameter, exp_avg, exp_avg_sq, gradient);
+  const bool wide = aligned(c.parameter, c.exp_avg, c.exp_avg_sq, c.gradient, c.copy);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
     launch(&adamw_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
-           parameter.span<float>().data(), exp_avg.span<float>().data(),
-           exp_avg_sq.span<float>().data(),
-           static_cast<const float*>(gradient.span<float>().data()), count, kernel);
+           c.parameter.span<float>().data(), c.exp_avg.span<float>().data(),
+           c.exp_avg_sq.span<float>().data(),
+           static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
   });
 }
 
-void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
-         const SgdStep& step) {
-  const auto count = parameter.numel();
-  expects(momentum_buffer.numel() == count && gradient.numel() == count,
-          "sgd on tensors of {}, {} and {} elements", count, momentum_buffer.numel(),
-          gradient.numel());
+void sgd(Stream& stream, const SgdCall& c, const SgdStep& step) {
+  const auto count = c.parameter.numel();
+  expects(c.momentum_buffer.numel() == count && c.gradient.numel() == count,
+          "sgd on tensors of {}, {} and {} elements", count, c.momentum_buffer.numel(),
+          c.gradient.numel());
+  auto* const copy = copy_of(c.copy, count);
   if (count == 0) return;
   const Sgd kernel{step.lr, step.momentum, step.weight_decay, step.gradient_scale};
-  const bool wide = aligned(parameter, momentum_buffer, gradient);
+  const bool wide = aligned(c.parameter, c.momentum_buffer, c.gradient, c.copy);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
     launch(&sgd_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
-           parameter.span<float>().data(), momentum_buffer.span<float>().data(),
-           static_cast<const float*>(gradient.span<float>().data()), count, kernel);
+           c.parameter.span<float>().data(), c.momentum_buffer.span<float>().data(),
+           static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
   });
 }
 

@@ -2,8 +2,8 @@
 #include "ops/cuda/vectorized.cuh"
 
 // Bound by memory: forward reads 2 F elements a token and writes F, backward reads 3 F and writes
-// 2 F. In bf16 the exponential and the quotient are the fast ones: the exact ones would take as
-// long as the memory.
+// 2 F, and F more where it computes the forward's result again. In bf16 the exponential and the
+// quotient are the fast ones: the exact ones would take as long as the memory.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -35,23 +35,26 @@ __global__ void __launch_bounds__(threads)
 
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
-    backward(Rows<T> dgate_up, Rows<const T> dout, Rows<const T> gate_up, std::int64_t rows,
-             int cols) {
+    backward(Rows<T> dgate_up, Rows<T> out, Rows<const T> dout, Rows<const T> gate_up,
+             std::int64_t rows, int cols) {
   const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
   if (col >= cols) return;
   for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
     auto gate = load<width>(gate_up[m] + col);
     auto up = load<width>(gate_up[m] + cols + col);
     const auto slope = load<width>(dout[m] + col);
+    auto again = up;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
       const float s = sigmoid<T>(gate.v[i]);
+      again.v[i] = gate.v[i] * (s * up.v[i]);
       const float dgate = slope.v[i] * up.v[i] * s * (1.0F + gate.v[i] * (1.0F - s));
       up.v[i] = slope.v[i] * gate.v[i] * s;
       gate.v[i] = dgate;
     }
     store<width>(dgate_up[m] + col, gate);
     store<width>(dgate_up[m] + cols + col, up);
+    if (out.data != nullptr) store<width>(out[m] + col, again);
   }
 }
 
@@ -76,19 +79,19 @@ void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
   });
 }
 
-void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_up) {
+void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up) {
   const auto cols = dout.cols();
   expects(gate_up.cols() == 2 * cols && gate_up.rows() == dout.rows() &&
-              same_matrix_shape(dgate_up, gate_up),
+              same_matrix_shape(dgate_up, gate_up) && (!out || same_matrix_shape(out, dout)),
           "swiglu_backward shapes");
   if (dout.numel() == 0) return;
   with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
     constexpr int wide = per_16_bytes<T>;
-    const bool can = cols % wide == 0 && aligned(dgate_up, dout, gate_up);
+    const bool can = cols % wide == 0 && aligned(dgate_up, out, dout, gate_up);
     with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
       launch(&backward<width, T>, grid_of<width>(dout.rows(), cols), threads, 0, stream,
-             rows_of<T>(dgate_up), rows_of<const T>(dout), rows_of<const T>(gate_up), dout.rows(),
-             static_cast<int>(cols));
+             rows_of<T>(dgate_up), rows_of<T>(out), rows_of<const T>(dout),
+             rows_of<const T>(gate_up), dout.rows(), static_cast<int>(cols));
     });
   });
 }

@@ -83,11 +83,14 @@ __device__ __forceinline__ Pack<width> load(const T* from) {
   return to;
 }
 
-/// Stores `width` elements, rounded to T.
+/// Stores `width` elements, rounded to T: 1, 8 bytes, 16 bytes or 32 bytes of them.
 template <int width, class T>
 __device__ __forceinline__ void store(T* to, const Pack<width>& from) {
   if constexpr (width == 1) {
     store_one(to, from.v[0]);
+  } else if constexpr (width * sizeof(T) == 8) {
+    static_assert(std::is_same_v<T, bf16>);
+    store_words(to, Words2{{pack_bf16(from.v[0], from.v[1]), pack_bf16(from.v[2], from.v[3])}});
   } else {
     constexpr int part = per_16_bytes<T>;
     static_assert(width % part == 0);

@@ -51,8 +51,8 @@ void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
   move(stream, bytes_of(out, gate_up));
 }
 
-void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor dout, Tensor gate_up) {
-  move(stream, bytes_of(dgate_up, dout, gate_up));
+void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up) {
+  move(stream, bytes_of(dgate_up, out, dout, gate_up));
 }
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
@@ -98,14 +98,12 @@ double sum_of_squares(Stream& stream, Tensor x) {
   return 0;
 }
 
-void adamw(Stream& stream, Tensor parameter, Tensor exp_avg, Tensor exp_avg_sq, Tensor gradient,
-           const AdamwStep& /*step*/) {
-  move(stream, 2 * bytes_of(parameter, exp_avg, exp_avg_sq) + bytes_of(gradient));
+void adamw(Stream& stream, const AdamwCall& c, const AdamwStep& /*step*/) {
+  move(stream, 2 * bytes_of(c.parameter, c.exp_avg, c.exp_avg_sq) + bytes_of(c.gradient, c.copy));
 }
 
-void sgd(Stream& stream, Tensor parameter, Tensor momentum_buffer, Tensor gradient,
-         const SgdStep& /*step*/) {
-  move(stream, 2 * bytes_of(parameter, momentum_buffer) + bytes_of(gradient));
+void sgd(Stream& stream, const SgdCall& c, const SgdStep& /*step*/) {
+  move(stream, 2 * bytes_of(c.parameter, c.momentum_buffer) + bytes_of(c.gradient, c.copy));
 }
 
 }  // namespace llamesh::ops::simulated

@@ -75,6 +75,8 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
+  // After a pass that does not do it itself.
+  if (g.cos_sin) move(stream, 2 * bytes_of(g.dq, g.dk) + bytes_of(g.cos_sin, c.document_starts));
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {

@@ -15,6 +15,7 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/trace.hpp"
+#include "device/device.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -24,14 +25,17 @@ using nlohmann::json;
 constexpr std::size_t clock_samples = 15;
 using Stamps = std::array<std::int64_t, clock_samples>;
 
-/// Numbers the lanes of a rank: a thread's own, and in it those of the streams.
+/// Numbers the lanes of a rank, a thread's own, and in it those of the streams, from 1000 x rank +
+/// 1 on: to Perfetto thread 0 is Linux' idle one, the same in all processes, and one that has its
+/// process's number the main one, which comes first.
 class Lanes {
  public:
   Lanes(int rank, int compute_thread) : rank_(rank), compute_thread_(compute_thread) {
     tid("", compute_thread);
   }
   std::size_t tid(const std::string& lane, int thread) {
-    return tids_.try_emplace({lane, thread}, tids_.size()).first->second;
+    const auto next = 1000 * static_cast<std::size_t>(rank_) + tids_.size() + 1;
+    return tids_.try_emplace({lane, thread}, next).first->second;
   }
   /// A line of metadata for each.
   std::string names() const {
@@ -107,6 +111,7 @@ void Profile::begin(std::int64_t step) {
   if (!steps_.contains(step)) return;
   if (first_ == 0) {
     align_clocks();
+    device::start_profiler();
     first_ = step;
   }
   Trace::instance().start();
@@ -151,20 +156,19 @@ std::string Profile::own_events(std::int64_t& lost) const {
   const int rank = world_.rank();
   const auto& host = setup_.topology.host_of[static_cast<std::size_t>(rank)];
   Lanes lanes(rank, recording.compute_thread);
+  const auto first = lanes.tid("", recording.compute_thread);
   std::string lines = Lanes::metadata(
-      rank, 0, "process_name",
+      rank, first, "process_name",
       {{"name", fmt::format("rank {} on {}", rank, host)}, {"clock_spread_us", clock_spread_}});
-  lines += Lanes::metadata(rank, 0, "process_sort_index", {{"sort_index", rank}});
+  lines += Lanes::metadata(rank, first, "process_sort_index", {{"sort_index", rank}});
   std::int64_t end = origin_;
   for (const TraceEvent& event : recording.events) {
-    std::string name = event.name.data();
-    if (event.subject.front() != '\0') name += fmt::format(" {}", event.subject.data());
     lines += json{{"ph", "X"},
                   {"pid", rank},
                   {"tid", lanes.tid(event.lane.data(), event.thread)},
                   {"ts", microseconds(event.start - origin_)},
                   {"dur", microseconds(event.end - event.start)},
-                  {"name", name},
+                  {"name", title_of(event)},
                   {"cat", event.category.data()},
                   {"args", arguments_of(event, origin_)}}
                  .dump() +
@@ -175,7 +179,7 @@ std::string Profile::own_events(std::int64_t& lost) const {
     lines += json{{"ph", "i"},
                   {"s", "p"},
                   {"pid", rank},
-                  {"tid", 0},
+                  {"tid", first},
                   {"ts", microseconds(end - origin_)},
                   {"name", fmt::format("no room for {} more events", lost)}}
                  .dump() +
@@ -203,6 +207,7 @@ void Profile::merge() const {
 
 void Profile::write() {
   if (last_ == 0) return;
+  device::stop_profiler();
   const auto lost = comm::agree_and_gather(
       world_,
       [&] {

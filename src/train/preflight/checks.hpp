@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "core/clock.hpp"
 #include "train/preflight.hpp"
 
 namespace llamesh::train {
@@ -22,10 +23,6 @@ struct Subject {
 
 /// Collects every rank's problem (empty: none) by host.
 void collect(Finding& finding, const Subject& at, const std::string& trouble);
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 // The checks. Each is collective and returns the same on every rank.
 

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <string_view>
 
+#include "core/clock.hpp"
 #include "core/process.hpp"
 #include "train/tensorboard/event_fields.hpp"
 
@@ -25,10 +26,6 @@ using tensorboard::Summary;
 using tensorboard::Value;
 
 constexpr std::string_view name_begin = "events.out.tfevents.";
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 /// CRC32C, masked as TFRecord has it (tensorflow/core/lib/hash/crc32c.h).
 std::uint32_t masked_crc(std::string_view data) {
@@ -57,7 +54,7 @@ std::int64_t time_of(const std::string& name) {
 /// A name that sorts behind those of former starts, also of one in this second, or on a node whose
 /// clock is ahead: TensorBoard reads the files of a folder in the order of their names.
 std::filesystem::path next_name(const std::filesystem::path& folder) {
-  auto time = static_cast<std::int64_t>(now());
+  auto time = static_cast<std::int64_t>(unix_time());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const auto former = time_of(entry.path().filename().string());
     if (former < 9'999'999'999) time = std::max(time, former + 1);
@@ -75,7 +72,7 @@ template <class Add>
 std::string event_of(std::int64_t step, const Add& add) {
   std::string bytes;
   protozero::pbf_builder<Event> event(bytes);
-  event.add_double(Event::wall_time, now());
+  event.add_double(Event::wall_time, unix_time());
   event.add_int64(Event::step, step);
   add(event);
   return to_record(bytes);

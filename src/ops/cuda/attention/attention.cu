@@ -48,6 +48,17 @@ void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
               same_matrix_shape(g.dv, c.k) && same_matrix_shape(g.dout, c.q) &&
               g.delta.numel() == c.log_sum_exp.numel(),
           "attention_backward shapes");
+  expects(
+      !g.cos_sin || (g.cos_sin.rows() == c.shape.sequence && g.cos_sin.cols() == c.shape.head_dim),
+      "attention_backward: {} positions, cosines and sines of {}", c.shape.sequence,
+      g.cos_sin ? g.cos_sin.rows() : 0);
+}
+
+/// After a pass that does not do it itself.
+void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
+  if (!g.cos_sin) return;
+  for (const Tensor& d : {g.dq, g.dk})
+    rope(stream, d, g.cos_sin, c.document_starts, c.shape.head_dim, Rotation::backward);
 }
 
 }  // namespace
@@ -59,7 +70,8 @@ bool can_use_mma(const AttentionCall& c, const AttentionGradients& g) {
 }
 
 bool can_use_wgmma(const AttentionCall& call, const AttentionGradients& gradients) {
-  return can_use_mma(call, gradients) && has_wgmma() && attention_choice() != AttentionChoice::mma;
+  return can_use_mma(call, gradients) && has_wgmma() &&
+         attention_choice(pass_of(gradients)) != AttentionChoice::mma;
 }
 
 void attention_delta(Stream& stream, const AttentionCall& call,
@@ -89,20 +101,27 @@ void attention_backward(Stream& stream, const AttentionCall& call,
   expect_shapes(call);
   expect_shapes(call, gradients);
   if (call.q.numel() == 0) return;
-  if (can_use_cudnn(call, gradients)) return cudnn_attention_backward(stream, call, gradients);
+  if (can_use_cudnn(call, gradients)) {
+    cudnn_attention(stream, call, gradients);
+    return rope_backward(stream, call, gradients);
+  }
   attention_delta(stream, call, gradients);
-  if (can_use_wgmma(call, gradients))
-    wgmma_attention_backward(stream, call, gradients);
-  else if (can_use_mma(call, gradients))
-    mma_attention_backward(stream, call, gradients);
-  else
-    plain_attention_backward(stream, call, gradients);
+  if (can_use_wgmma(call, gradients)) return wgmma_attention_backward(stream, call, gradients);
+  if (can_use_mma(call, gradients)) return mma_attention_backward(stream, call, gradients);
+  plain_attention_backward(stream, call, gradients);
+  rope_backward(stream, call, gradients);
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& call) {
-  if (can_use_cudnn(call)) return attention_library();
-  if (can_use_wgmma(call)) return "built-in kernels by wgmma";
-  return can_use_mma(call) ? "built-in kernels by mma" : "plain built-in kernels";
+  const auto name = [&](const AttentionGradients& gradients) -> std::string {
+    if (can_use_cudnn(call, gradients)) return attention_library();
+    if (can_use_wgmma(call, gradients)) return "built-in kernels by wgmma";
+    return can_use_mma(call, gradients) ? "built-in kernels by mma" : "plain built-in kernels";
+  };
+  const auto forward = name({});
+  const auto backward =
+      name({.dout = call.out, .dq = call.q, .dk = call.k, .dv = call.v, .delta = {}});
+  return forward == backward ? forward : forward + ", backward " + backward;
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -1,26 +1,38 @@
 #include "ops/cuda/attention/attention_choice.hpp"
 
 #include <cstdlib>
+#include <optional>
 #include <string_view>
 
 namespace LLAMESH_OPS_CUDA {
+namespace {
 
-AttentionChoice attention_choice(const char* text) {
-  if (text == nullptr) return AttentionChoice::automatic;
-  const std::string_view name(text);
+std::optional<AttentionChoice> choice_of(std::string_view name) {
   if (name == "cudnn") return AttentionChoice::cudnn;
   if (name == "builtin") return AttentionChoice::builtin;
-  validate(
-      name == "mma",
-      "LLAMESH_ATTENTION={} is none of cudnn, builtin and mma; unset it for cuDNN where it can be "
-      "had",
-      name);
-  return AttentionChoice::mma;
+  if (name == "mma") return AttentionChoice::mma;
+  return {};
 }
 
-AttentionChoice attention_choice() {
-  static const auto choice = attention_choice(std::getenv("LLAMESH_ATTENTION"));
-  return choice;
+}  // namespace
+
+AttentionChoices attention_choices(const char* text) {
+  if (text == nullptr) return {AttentionChoice::automatic, AttentionChoice::automatic};
+  const std::string_view names(text);
+  const auto slash = names.find('/');
+  const auto forward = choice_of(names.substr(0, slash));
+  const auto backward =
+      slash == std::string_view::npos ? forward : choice_of(names.substr(slash + 1));
+  validate(forward && backward,
+           "LLAMESH_ATTENTION={} is none of cudnn, builtin and mma, nor two of them as in "
+           "cudnn/builtin; unset it for cuDNN where it can be had",
+           names);
+  return {*forward, *backward};
+}
+
+AttentionChoice attention_choice(AttentionPass pass) {
+  static const auto choices = attention_choices(std::getenv("LLAMESH_ATTENTION"));
+  return pass == AttentionPass::forward ? choices.forward : choices.backward;
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -18,7 +18,8 @@ struct AttentionRows {
   float* delta;                         // (B, H, T)
   const std::int32_t* document_starts;  // (B, T) or null
   int sequence, heads, kv_heads, head_dim;
-  float scale;  // 1 / sqrt(E)
+  float scale;                // 1 / sqrt(E)
+  Rows<const float> cos_sin;  // (T, E) of rope(), or null
 
   __device__ __forceinline__ int group() const { return heads / kv_heads; }
   /// The first token of a row of the batch.
@@ -56,7 +57,8 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           static_cast<int>(s.heads),
           static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim),
-          1.0F / std::sqrt(static_cast<float>(s.head_dim))};
+          1.0F / std::sqrt(static_cast<float>(s.head_dim)),
+          g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{}};
 }
 
 /// Below every score, and finite, so that no difference of two such is a NaN.

@@ -31,6 +31,8 @@ struct Tile {
   static constexpr int row_bytes = 128;
   static constexpr int panel_bytes = rows * row_bytes;
   static constexpr int bytes = rows * dims * 2;
+  static_assert(dims % 64 == 0 && panel_bytes % shared_alignment == 0,
+                "the next panel and the next tile begin as this one does");
   SharedAddress base;
 
   __device__ __forceinline__ SharedAddress at(int row, int chunk) const {

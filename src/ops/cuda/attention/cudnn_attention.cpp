@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <string_view>
 
 #include "device/buffer.hpp"
 #include "device/cuda/runtime.hpp"
@@ -53,11 +52,11 @@ class Library {
     return library;
   }
 
-  /// Null where cuDNN does not have this shape, or wants too much scratch for it.
-  const CudnnGraphs* graphs(const AttentionCall& call) {
-    const CudnnProblem problem(call);
-    const auto found = graphs_.find(problem);
-    return found != graphs_.end() ? found->second.get() : make_graphs(problem);
+  /// Null where cuDNN does not have this pass of the shape, or wants too much scratch for it.
+  const CudnnGraph* graph(const AttentionCall& call, AttentionPass pass) {
+    const Key key{CudnnProblem(call), pass};
+    const auto found = graphs_.find(key);
+    return found != graphs_.end() ? found->second.get() : make_graph(key);
   }
 
   cudnnHandle_t handle(device::Stream& stream) {
@@ -65,9 +64,8 @@ class Library {
     return handle_;
   }
 
-  /// For both directions at once, so that the first call shows whether there is room.
-  std::byte* scratch(device::Stream& stream, const CudnnGraphs& graphs) {
-    const auto bytes = std::max(graphs.forward_bytes(), graphs.backward_bytes());
+  std::byte* scratch(device::Stream& stream, const CudnnGraph& graph) {
+    const auto bytes = graph.scratch_bytes();
     if (scratch_.bytes() < bytes) {
       stream.record().wait();  // nobody uses the former one any more
       scratch_ = {};           // not both at once
@@ -77,6 +75,12 @@ class Library {
   }
 
  private:
+  struct Key {
+    CudnnProblem problem;
+    AttentionPass pass;
+    auto operator<=>(const Key&) const = default;
+  };
+
   Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
 
   /// How many bytes scratch may have: a sixteenth of the GPU, if so much is free.
@@ -91,8 +95,10 @@ class Library {
   static Library* make() {
     const auto& cudnn = cudnn_library();  // device/cuda refuses a GPU older than Ampere
     const bool usable = cudnn.handle != nullptr;
-    validate(usable || attention_choice() != AttentionChoice::cudnn,
-             "LLAMESH_ATTENTION=cudnn, but {}; unset it for the built-in kernels", cudnn.text);
+    validate(usable || (attention_choice(AttentionPass::forward) != AttentionChoice::cudnn &&
+                        attention_choice(AttentionPass::backward) != AttentionChoice::cudnn),
+             "LLAMESH_ATTENTION asks for cuDNN, but {}; unset it for the built-in kernels",
+             cudnn.text);
     if (usable)
       spdlog::info("attention: {} in bf16 where a row is one document", cudnn.text);
     else
@@ -100,59 +106,59 @@ class Library {
     return usable ? new Library : nullptr;
   }
 
-  const CudnnGraphs* make_graphs(const CudnnProblem& problem) {
-    auto made = std::make_unique<CudnnGraphs>(problem, handle_);
-    const auto bytes = std::max(made->forward_bytes(), made->backward_bytes());
+  const CudnnGraph* make_graph(const Key& key) {
+    const auto& problem = key.problem;
+    auto made = std::make_unique<CudnnGraph>(problem, key.pass, handle_);
     // The whole text names every kernel that was tried.
     auto why = made->refusal().substr(0, 300);
     std::ranges::replace(why, '\n', ' ');
-    const bool asked_for = attention_choice() == AttentionChoice::cudnn;
-    if (const auto room = room_for_scratch(); why.empty() && bytes > room && !asked_for)
-      why = fmt::format("cuDNN wants {} bytes of scratch, which may have {}", bytes, room);
+    const bool asked_for = attention_choice(key.pass) == AttentionChoice::cudnn;
+    if (const auto room = room_for_scratch(); made->scratch_bytes() > room && !asked_for)
+      why = fmt::format("cuDNN wants {} bytes of scratch, which may have {}", made->scratch_bytes(),
+                        room);
     validate(why.empty() || !asked_for,
-             "LLAMESH_ATTENTION=cudnn, but of {} heads of {} and {} tokens: {}; unset it for the "
-             "built-in kernels",
+             "LLAMESH_ATTENTION asks for cuDNN, but of {} heads of {} and {} tokens: {}; unset it "
+             "for the built-in kernels",
              problem.heads, problem.head_dim, problem.sequence, why);
     if (!why.empty()) {
-      spdlog::info("attention of {} heads of {} and {} tokens: built-in kernels, since {}",
-                   problem.heads, problem.head_dim, problem.sequence, why);
+      spdlog::info("attention of {} heads of {} and {} tokens, {} pass: built-in kernels, since {}",
+                   problem.heads, problem.head_dim, problem.sequence,
+                   key.pass == AttentionPass::forward ? "forward" : "backward", why);
       made.reset();
     }
-    return graphs_.emplace(problem, std::move(made)).first->second.get();
+    return graphs_.emplace(key, std::move(made)).first->second.get();
   }
 
   cudnnHandle_t handle_ = nullptr;
   device::Buffer scratch_;
-  std::map<CudnnProblem, std::unique_ptr<CudnnGraphs>> graphs_;
+  std::map<Key, std::unique_ptr<CudnnGraph>> graphs_;
 };
 
 }  // namespace
 
 bool can_use_cudnn(const AttentionCall& call, const AttentionGradients& gradients) {
-  const auto choice = attention_choice();
+  const auto pass = pass_of(gradients);
+  const auto choice = attention_choice(pass);
   if (choice == AttentionChoice::builtin || choice == AttentionChoice::mma) return false;
   if (choice == AttentionChoice::automatic && !suits(call, gradients)) return false;
   auto* const library = Library::instance();
-  return library != nullptr && suits(call, gradients) && library->graphs(call) != nullptr;
+  return library != nullptr && suits(call, gradients) && library->graph(call, pass) != nullptr;
 }
 
-void cudnn_attention(Stream& stream, const AttentionCall& call) {
+void cudnn_attention(Stream& stream, const AttentionCall& call,
+                     const AttentionGradients& gradients) {
   auto& library = *Library::instance();
-  const auto& graphs = *library.graphs(call);
-  graphs.forward(library.handle(stream), call, library.scratch(stream, graphs));
-}
-
-void cudnn_attention_backward(Stream& stream, const AttentionCall& call,
-                              const AttentionGradients& gradients) {
-  auto& library = *Library::instance();
-  const auto& graphs = *library.graphs(call);
-  graphs.backward(library.handle(stream), call, gradients, library.scratch(stream, graphs));
+  const auto& graph = *library.graph(call, pass_of(gradients));
+  graph.run(library.handle(stream), call, gradients, library.scratch(stream, graph));
 }
 
 std::string attention_library() {
-  if (const char* text = std::getenv("LLAMESH_ATTENTION");
-      text && text != std::string_view("cudnn"))
-    return fmt::format("built-in kernels (LLAMESH_ATTENTION={})", text);
+  const auto asks = [](AttentionPass pass) {
+    const auto choice = attention_choice(pass);
+    return choice == AttentionChoice::automatic || choice == AttentionChoice::cudnn;
+  };
+  if (!asks(AttentionPass::forward) && !asks(AttentionPass::backward))
+    return fmt::format("built-in kernels (LLAMESH_ATTENTION={})", std::getenv("LLAMESH_ATTENTION"));
   const auto& library = cudnn_library();
   return library.handle != nullptr ? library.text : "built-in kernels (" + library.text + ")";
 }

@@ -5,19 +5,16 @@
 
 namespace LLAMESH_OPS_CUDA {
 
-bool can_use_cudnn(const AttentionCall& /*call*/, const AttentionGradients& /*gradients*/) {
-  validate(attention_choice() != AttentionChoice::cudnn,
-           "LLAMESH_ATTENTION=cudnn, but llamesh was built without cuDNN; unset it, or build with "
+bool can_use_cudnn(const AttentionCall& /*call*/, const AttentionGradients& gradients) {
+  validate(attention_choice(pass_of(gradients)) != AttentionChoice::cudnn,
+           "LLAMESH_ATTENTION asks for cuDNN, but llamesh was built without cuDNN; unset it, or "
+           "build with "
            "cuDNN and cudnn_frontend (docs/gpu.md)");
   return false;
 }
 
-void cudnn_attention(Stream& /*stream*/, const AttentionCall& /*call*/) {
-  expects(false, "attention by cuDNN in a build without it");
-}
-
-void cudnn_attention_backward(Stream& /*stream*/, const AttentionCall& /*call*/,
-                              const AttentionGradients& /*gradients*/) {
+void cudnn_attention(Stream& /*stream*/, const AttentionCall& /*call*/,
+                     const AttentionGradients& /*gradients*/) {
   expects(false, "attention by cuDNN in a build without it");
 }
 

@@ -103,8 +103,8 @@ void describe_backward(Graph& graph, const CudnnProblem& problem) {
 
 /// Lets cuDNN choose a kernel and make a plan for it, for the device of `handle` or for the one
 /// that `properties` describe; returns the scratch that it needs.
-std::int64_t build(Graph& graph, cudnnHandle_t handle, const std::string& properties,
-                   const char* what) {
+std::int64_t plan(Graph& graph, cudnnHandle_t handle, const std::string& properties,
+                  const char* what) {
   const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A};
   if (handle == nullptr) {
     const auto device = std::make_shared<fe::DeviceProperties>();
@@ -132,54 +132,46 @@ CudnnProblem::CudnnProblem(const AttentionCall& call)
       v_stride(call.v.row_stride()),
       out_stride(call.out.row_stride()) {}
 
-struct CudnnGraphs::Graphs {
-  Graph forward, backward;
-};
+struct CudnnGraph::Graph : fe::graph::Graph {};
 
-CudnnGraphs::CudnnGraphs(const CudnnProblem& problem, cudnnHandle_t handle) {
-  build_both(problem, handle, "");
+CudnnGraph::CudnnGraph(const CudnnProblem& problem, AttentionPass pass, cudnnHandle_t handle) {
+  build(problem, pass, handle, "");
 }
 
-CudnnGraphs::CudnnGraphs(const CudnnProblem& problem, const std::string& properties) {
-  build_both(problem, nullptr, properties);
+CudnnGraph::CudnnGraph(const CudnnProblem& problem, AttentionPass pass,
+                       const std::string& properties) {
+  build(problem, pass, nullptr, properties);
 }
 
-void CudnnGraphs::build_both(const CudnnProblem& problem, cudnnHandle_t handle,
-                             const std::string& properties) {
-  graphs_ = std::make_unique<Graphs>();
-  const auto tried = [&](auto describe, Graph& graph, const char* what) -> std::int64_t {
-    try {
-      describe(graph, problem);
-      return build(graph, handle, properties, what);
-    } catch (const std::exception& error) {
-      refusal_ += (refusal_.empty() ? "" : "; ") + std::string(error.what());
-      return 0;
+void CudnnGraph::build(const CudnnProblem& problem, AttentionPass pass, cudnnHandle_t handle,
+                       const std::string& properties) {
+  graph_ = std::make_unique<Graph>();
+  try {
+    if (pass == AttentionPass::forward) {
+      describe_forward(*graph_, problem);
+      scratch_bytes_ = plan(*graph_, handle, properties, "the graph of attention");
+    } else {
+      describe_backward(*graph_, problem);
+      scratch_bytes_ = plan(*graph_, handle, properties, "the graph of attention's gradient");
     }
-  };
-  forward_bytes_ = tried(describe_forward, graphs_->forward, "the graph of attention");
-  backward_bytes_ =
-      tried(describe_backward, graphs_->backward, "the graph of attention's gradient");
+  } catch (const std::exception& error) {
+    refusal_ = error.what();
+  }
 }
 
-CudnnGraphs::~CudnnGraphs() = default;
+CudnnGraph::~CudnnGraph() = default;
 
-void CudnnGraphs::forward(cudnnHandle_t handle, const AttentionCall& call, void* workspace) const {
+void CudnnGraph::run(cudnnHandle_t handle, const AttentionCall& call, const AttentionGradients& g,
+                     void* scratch) const {
   std::unordered_map<std::int64_t, void*> data{{q_, call.q.data()},
                                                {k_, call.k.data()},
                                                {v_, call.v.data()},
                                                {out_, call.out.data()},
                                                {statistics_, call.log_sum_exp.data()}};
-  check(graphs_->forward.execute(handle, data, workspace), "attention");
-}
-
-void CudnnGraphs::backward(cudnnHandle_t handle, const AttentionCall& call,
-                           const AttentionGradients& gradients, void* workspace) const {
-  const auto& g = gradients;
-  std::unordered_map<std::int64_t, void*> data{
-      {q_, call.q.data()},     {k_, call.k.data()},    {v_, call.v.data()},
-      {out_, call.out.data()}, {dout_, g.dout.data()}, {statistics_, call.log_sum_exp.data()},
-      {dq_, g.dq.data()},      {dk_, g.dk.data()},     {dv_, g.dv.data()}};
-  check(graphs_->backward.execute(handle, data, workspace), "attention's gradient");
+  if (pass_of(g) == AttentionPass::backward)
+    data.insert(
+        {{dout_, g.dout.data()}, {dq_, g.dq.data()}, {dk_, g.dk.data()}, {dv_, g.dv.data()}});
+  check(graph_->execute(handle, data, scratch), "attention");
 }
 
 }  // namespace llamesh::ops::cuda

@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
     as_a_operand(left[0], s[0]);
     mma_pv(dq, left, k);
   }
+  rope_backward(dq[0], a, batch, q0 + row);
   q.put(row, dq[0], a.scale);
   __syncwarp();
   q.template write<16>(a.dq, token + q0, head * dims, row, count);
@@ -149,6 +150,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
              a.scale * log2_e, meet.query(m), k0 + row);
     statistics.store(columns + (m + 1) % 2);
   }
+  rope_backward(sums.dk[0], a, batch, k0 + row);
   k.put(row, sums.dk[0], a.scale);
   v.put(row, sums.dv[0], 1.0F);
   __syncwarp();

@@ -9,6 +9,34 @@
 /// dS = P (dP - delta) with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E).
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
+// --- Rows are queries or keys ---
+
+/// Turns the gradients of 16 rows back as rope() does, in fp32: a lane has both columns of a pair.
+/// `first` is the index of their first token in its row of the batch.
+template <int n_tiles>
+__device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
+                                              const AttentionRows<bf16>& a, int batch, int first) {
+  if (a.cos_sin.data == nullptr) return;
+  constexpr int half = n_tiles / 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int wanted = first + my_row() + 8 * r;
+    const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+    const float* cosines = a.cos_sin[i - a.first_key(batch, i)] + my_col();
+#pragma unroll
+    for (int n = 0; n < half; ++n) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const float c = cosines[8 * n + j], s = cosines[8 * (half + n) + j];
+        float &x1 = sums[n][2 * r + j], &x2 = sums[half + n][2 * r + j];
+        const float turned = x1 * c + x2 * s;
+        x2 = x2 * c - x1 * s;
+        x1 = turned;
+      }
+    }
+  }
+}
+
 // --- Rows are queries ---
 
 /// The statistics of the two rows of a lane.

@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     wgmma_wait_group<0>(dq[0]);
   }
   __syncthreads();  // no warp reads its rows any more, which now take the results
+  rope_backward(dq[0], a, batch, q0 + row);
   q.put(row, dq[0], a.scale);
   __syncwarp();
   q.template write<16>(a.dq, token + q0, head * dims, row, count);
@@ -133,6 +134,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     statistics.store(columns + (m + 1) % 2);
   }
   __syncthreads();  // no warp reads its rows any more, which now take the results
+  rope_backward(dk[0], a, batch, k0 + row);
   k.put(row, dk[0], a.scale);
   v.put(row, dv[0], 1.0F);
   __syncwarp();

@@ -26,6 +26,9 @@ GemmTable& table() {
   return table;
 }
 
+/// 0: all multiprocessors.
+int sm_count_target = 0;
+
 GemmLibrary library_here() {
   const auto number = cublasLtGetVersion();
   return {device::description(),
@@ -45,7 +48,7 @@ class Library {
                 Accumulate accumulate) {
     const GemmProblem problem(c, a, b);
     auto& plan = plans_[problem];
-    if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem);
+    if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem, sm_count_target);
     const auto multiply_by = [&](int candidate) {
       plan->run(handle_, candidate, c, a, b, accumulate, workspace_.data(),
                 device::cuda::native(stream));
@@ -126,6 +129,10 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
   library.multiply(stream, Matrix(wide), a, b, Accumulate::no);
   const Tensor narrow(c.data, c.dtype, {c.rows, c.cols});
   accumulate == Accumulate::yes ? add(stream, narrow, wide) : copy(stream, narrow, wide);
+}
+
+void use_gemm_sm_count_target(int count) {
+  sm_count_target = count;
 }
 
 void use_gemm_candidate(int candidate) {

@@ -45,6 +45,7 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
           Accumulate accumulate);
 
 /// See ops/gemm_algorithms.hpp.
+void use_gemm_sm_count_target(int count);
 void use_gemm_candidate(int candidate);
 void tune_gemms();
 std::string write_gemm_table(const std::filesystem::path& file);

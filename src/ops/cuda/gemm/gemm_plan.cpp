@@ -56,23 +56,23 @@ GemmPlan::Layout GemmPlan::layout(DType dtype, std::int64_t rows, std::int64_t c
   return {made, cublasLtMatrixLayoutDestroy};
 }
 
-GemmPlan::Operation GemmPlan::operation(const GemmProblem& problem) {
+GemmPlan::Operation GemmPlan::operation(const GemmProblem& problem, int sm_count_target) {
   cublasLtMatmulDesc_t made = nullptr;
   check(cublasLtMatmulDescCreate(&made, CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescCreate");
   Operation result{made, cublasLtMatmulDescDestroy};
-  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, bool transposed) {
-    const cublasOperation_t operation = transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check(cublasLtMatmulDescSetAttribute(made, attribute, &operation, sizeof(operation)),
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+    check(cublasLtMatmulDescSetAttribute(made, attribute, &value, sizeof(value)),
           "cublasLtMatmulDescSetAttribute");
   };
-  set(CUBLASLT_MATMUL_DESC_TRANSA, problem.b_transposed);
-  set(CUBLASLT_MATMUL_DESC_TRANSB, problem.a_transposed);
+  set(CUBLASLT_MATMUL_DESC_TRANSA, problem.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, problem.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (sm_count_target > 0) set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::int32_t{sm_count_target});
   return result;
 }
 
-GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p)
-    : operation_(operation(p)),
+GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p, int sm_count_target)
+    : operation_(operation(p, sm_count_target)),
       a_(layout(p.inputs, p.m, p.k, p.a_stride, p.a_transposed)),
       b_(layout(p.inputs, p.k, p.n, p.b_stride, p.b_transposed)),
       c_(layout(p.output, p.m, p.n, p.c_stride, /*transposed=*/false)) {

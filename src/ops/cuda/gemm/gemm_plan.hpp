@@ -18,7 +18,8 @@ void check(cublasStatus_t status, const char* what);
 /// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
 class GemmPlan {
  public:
-  GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem);
+  /// `sm_count_target`: of ops::use_gemm_sm_count_target().
+  GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem, int sm_count_target);
 
   /// At least 1, at most gemm_candidates.
   int candidates() const { return static_cast<int>(algorithms_.size()); }
@@ -33,7 +34,7 @@ class GemmPlan {
 
   static Layout layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                        bool transposed);
-  static Operation operation(const GemmProblem& problem);
+  static Operation operation(const GemmProblem& problem, int sm_count_target);
 
   Operation operation_;
   Layout a_, b_, c_;

@@ -1,0 +1,111 @@
+#include "comm/same_call.hpp"
+
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "comm/session.hpp"
+#include "core/philox.hpp"
+#include "core/process.hpp"
+#include "core/trace.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+/// The ranks of each call, in the order of the first of them.
+using ByCall = std::vector<std::pair<const CallImage*, std::vector<int>>>;
+
+ByCall by_call_of(std::span<const CallImage> by_rank, const std::vector<int>& world_ranks) {
+  ByCall calls;
+  for (std::size_t i = 0; i < by_rank.size(); ++i) {
+    auto found = std::ranges::find_if(
+        calls, [&](const auto& entry) { return entry.first->same_as(by_rank[i]); });
+    if (found == calls.end()) found = calls.insert(calls.end(), {&by_rank[i], {}});
+    found->second.push_back(world_ranks[i]);
+  }
+  return calls;
+}
+
+std::uint64_t hash_of_call(const CallImage& call) {
+  return name_hash(fmt::format("{} {} {}", call.kind.data(), call.dtype.data(), call.bytes));
+}
+
+}  // namespace
+
+CallImage CallImage::of(const char* kind, const char* subject, const Tensor& whole) {
+  CallImage call;
+  set_text(call.kind, kind);
+  set_text(call.subject, subject);
+  set_text(call.dtype, name_of(whole.dtype()));
+  call.bytes = whole.bytes();
+  return call;
+}
+
+bool CallImage::same_as(const CallImage& other) const {
+  return kind == other.kind && dtype == other.dtype && bytes == other.bytes;
+}
+
+std::string describe(const CallImage& call) {
+  return fmt::format("{}{}{} ({} bytes of {})", call.kind.data(),
+                     call.subject.front() == '\0' ? "" : " of ", call.subject.data(), call.bytes,
+                     call.dtype.data());
+}
+
+std::vector<int> minority_of(std::span<const std::uint64_t> by_rank) {
+  std::map<std::uint64_t, std::size_t> count;
+  for (const auto value : by_rank) ++count[value];
+  std::vector<int> others;
+  for (std::size_t i = 0; i < by_rank.size(); ++i)
+    if (2 * count[by_rank[i]] <= by_rank.size()) others.push_back(static_cast<int>(i));
+  return others;
+}
+
+std::string list_of_ranks(std::span<const int> ranks) {
+  constexpr std::size_t most = 16;
+  const auto shown = ranks.first(std::min(ranks.size(), most));
+  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(shown, ", "),
+                     ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
+}
+
+void SameCalls::next(std::span<const CallImage> by_rank, int own_rank) {
+  ++number_;
+  const auto& first = by_rank.front();
+  for (const auto& call : by_rank)
+    if (!call.same_as(first)) differ(by_rank, own_rank);
+  former_[static_cast<std::size_t>(number_) % former_.size()] = first;
+}
+
+void SameCalls::differ(std::span<const CallImage> by_rank, int own_rank) const {
+  const auto calls = by_call_of(by_rank, group_->ranks);
+  if (own_rank == 0) {
+    std::string lines;
+    for (auto n = std::max<std::int64_t>(1, number_ - 3); n < number_; ++n)
+      lines += fmt::format("    {}: {}\n", n,
+                           describe(former_[static_cast<std::size_t>(n) % former_.size()]));
+    for (const auto& [call, ranks] : calls)
+      lines += fmt::format("  > {}: {}: {}\n", number_, describe(*call), list_of_ranks(ranks));
+    spdlog::error("ranks are asked for different collectives along {}, from number {} on:\n{}",
+                  group_->name, number_, lines);
+  }
+  std::vector<std::uint64_t> hashes;
+  for (const auto& call : by_rank) hashes.push_back(hash_of_call(call));
+  const auto blamed = minority_of(hashes);
+  if (own_rank != blamed.front()) throw PeerFailure(ExitCode::internal_error);
+  std::vector<std::string> who;
+  for (const auto& [call, ranks] : calls)
+    who.push_back(fmt::format("{} for the {}", list_of_ranks(ranks), describe(*call)));
+  fail(ExitCode::internal_error,
+       "{} on {} {} along {} (number {} there): {}; this is a bug, and the log shows the calls "
+       "before",
+       list_of_ranks(std::span(&group_->ranks[static_cast<std::size_t>(own_rank)], 1)),
+       this_process().host,
+       blamed.size() < by_rank.size()
+           ? "is asked for another collective than the others"
+           : "and others are asked for different collectives, without a majority,",
+       group_->name, number_, fmt::join(who, ", "));
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,133 @@
+// The faults of faulty_llamesh: llamesh, linked with the two functions below around those of the
+// same names (--wrap). LLAMESH_FAULT="KIND RANK STEP NUMBER" has one rank do what NUMBER draws of
+//   flipped  a bit of its master weights or moments flips before the passes of the step
+//   another  where all ranks make one more all-reduce before these passes, it makes another
+//            collective, none, or two
+// It writes when that was (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "comm/device_mesh.hpp"
+#include "core/error.hpp"
+#include "train/trainer.hpp"
+
+namespace llamesh {
+namespace {
+
+using train::Trainer;
+
+struct Fault {
+  std::string kind;
+  int rank = -1;
+  std::int64_t step = 0;
+  std::uint64_t number = 0;
+};
+
+Fault asked() {
+  Fault fault;
+  const char* text = std::getenv("LLAMESH_FAULT");
+  std::istringstream words(text == nullptr ? "" : text);
+  words >> fault.kind >> fault.rank >> fault.step >> fault.number;
+  if (text == nullptr) return fault;
+  expects(words && (fault.kind == "flipped" || fault.kind == "another"),
+          "LLAMESH_FAULT is no fault");
+  return fault;
+}
+
+const Trainer* trainer_of_run = nullptr;
+comm::DeviceMesh* mesh_of_run = nullptr;
+
+void note_time() {
+  const char* file = std::getenv("LLAMESH_FAULT_AT");
+  if (file != nullptr)
+    std::ofstream(file) << std::chrono::system_clock::now().time_since_epoch().count() << "\n";
+}
+
+bool all_zero(const Tensor& shard) {
+  return std::ranges::all_of(shard.span<float>(), [](float value) { return value == 0; });
+}
+
+/// Of a number that is not zero: that of a padding or of a token that never came has no effect.
+void flip(const Trainer& trainer, std::uint64_t number) {
+  const auto& state = trainer.state();
+  const auto which = number % (1 + state.moments().size());
+  const auto unit = number % state.masters().shards.size();
+  state.stream().record().wait();
+  auto shard = state.masters().shards[unit];
+  if (which > 0 && !all_zero(state.moments()[which - 1].shards[unit]))
+    shard = state.moments()[which - 1].shards[unit];
+  auto* const values = shard.as<float>();
+  auto i = static_cast<std::int64_t>(number * 2654435761U) % shard.numel();
+  while (values[i] == 0) i = (i + 1) % shard.numel();
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &values[i], sizeof(bits));
+  bits ^= 1U << (4 + number % 28);  // the next update rounds the lowest ones away
+  std::memcpy(&values[i], &bits, sizeof(bits));
+}
+
+/// One more collective along the axis of most ranks.
+void call_collective(bool differs, std::uint64_t number) {
+  auto* axis = &mesh_of_run->axes().front();
+  for (auto& one : mesh_of_run->axes())
+    if (one.size > axis->size) axis = &one;
+  static const device::Buffer data(std::int64_t{4} * 64);
+  const auto tensor = data.tensor(DType::f32, {64});
+  auto& collectives = *axis->collectives;
+  collectives.set_subject("one more");
+  if (!differs) {
+    collectives.all_reduce(tensor, {}).wait();
+  } else if (number % 3 == 0) {
+    collectives.broadcast(tensor, 0, {}).wait();
+  } else if (number % 3 == 1) {
+    collectives.all_reduce(tensor, {});
+    collectives.all_reduce(tensor, {}).wait();
+  }
+}
+
+void inject(const Trainer& trainer) {
+  static const Fault fault = asked();
+  static bool done = false;
+  if (done || trainer.step() + 1 != fault.step) return;
+  done = true;
+  const bool here = mesh_of_run->rank() == fault.rank;
+  if (here) note_time();
+  if (fault.kind == "another") return call_collective(here, fault.number);
+  if (here) flip(trainer, fault.number);
+}
+
+}  // namespace
+
+// As the linker names what is wrapped, and what wraps it.
+#define MAKE_TRAINER \
+  "_ZN7llamesh5train7TrainerC1ERKNS_4comm12CommunicatorERKNS0_5SetupERNS2_10DeviceMeshE"
+#define LLAMA_TRAIN "_ZN7llamesh5model5Llama5trainERNS0_7WeightsERKNS0_5BatchEf"
+
+void real_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
+                  comm::DeviceMesh& mesh) __asm__("__real_" MAKE_TRAINER);
+void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
+                     comm::DeviceMesh& mesh) __asm__("__wrap_" MAKE_TRAINER);
+void real_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+                float scale) __asm__("__real_" LLAMA_TRAIN);
+void wrapped_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+                   float scale) __asm__("__wrap_" LLAMA_TRAIN);
+
+void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
+                     comm::DeviceMesh& mesh) {
+  real_trainer(self, world, setup, mesh);
+  trainer_of_run = self;
+  mesh_of_run = &mesh;
+}
+
+void wrapped_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+                   float scale) {
+  if (trainer_of_run != nullptr) inject(*trainer_of_run);  // else a plan is made
+  real_train(self, weights, batch, scale);
+}
+
+}  // namespace llamesh
