@@ -134,6 +134,12 @@ lasts() {
   esac
 }
 
+# srun_waits_for_nothing: the run is done and no rank lives, but srun has not heard of it: slurmstepd gives up after five
+# tries (half a minute here) to tell srun over a cut link that a task has ended. So does a job of two tasks `sleep`.
+srun_waits_for_nothing() {
+  [[ $(state_of "$run" state) == done ]] && no_ranks "$run" && logged "srun: First task exited 60s ago"
+}
+
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
@@ -149,7 +155,9 @@ follow() {
     if [[ $mended == no ]] && { [[ -n $state && $state != RUNNING ]] || (($(now) - struck > 1000 * $(lasts))); }; then
       mend
     fi
-    if (($(now) - struck > 1000 * limit)); then outcome=HUNG; fi
+    if (($(now) - struck > 1000 * limit)); then
+      if srun_waits_for_nothing; then outcome=ended codes+=" srun waits"; else outcome=HUNG; fi
+    fi
     case $state in
       COMPLETED) outcome=ended ;;
       FAILED | TIMEOUT | NODE_FAIL | CANCELLED)
