@@ -27,8 +27,7 @@ case $preset in
   # with each of them. Where two processes run what one runs, and more, they do.
   asan) targets=(tests_unit)
         selection=(-L unit -R '@[12]$' -E '^training/(strategies|(bf16_weights|changed_data|footprint|poison)@1)') ;;
-  tsan) targets=(tests_{comm,data,tokenizer,device,optim,train} test_checkpoint_store
-                 test_training_{changed_data,data,offload,poison,resume,trace})
+  tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
         selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/(strategies|bf16_weights|footprint)') ;;
 esac
 scripts/build.sh "$preset" "${targets[@]}"

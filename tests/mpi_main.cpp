@@ -1,6 +1,11 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <string_view>
+
 #include "comm/session.hpp"
+#include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
@@ -12,12 +17,40 @@ const comm::Communicator* world_of_tests = nullptr;
 const comm::Communicator& world() {
   return *world_of_tests;
 }
+
+namespace {
+
+/// Leaves out the tests of other sources than `path`: the tests of a folder are one program.
+void keep_those_of(const std::string& path) {
+  std::string others;
+  int kept = 0;
+  const auto& all = *::testing::UnitTest::GetInstance();
+  for (int i = 0; i < all.total_test_suite_count(); ++i) {
+    const auto& suite = *all.GetTestSuite(i);
+    for (int k = 0; k < suite.total_test_count(); ++k) {
+      const auto& test = *suite.GetTestInfo(k);
+      if (std::string_view(test.file()).ends_with("/" + path))
+        ++kept;
+      else
+        others += fmt::format(":{}.{}", suite.name(), test.name());
+    }
+  }
+  validate(kept > 0, "no test of {} is in this program", path);
+  auto filter = GTEST_FLAG_GET(filter);
+  if (others.empty()) return;
+  if (filter.find('-') == std::string::npos) others.front() = '-';
+  GTEST_FLAG_SET(filter, filter + others);
+}
+
+}  // namespace
 }  // namespace llamesh::test
 
-/// Runs the tests on all ranks; rank 0 prints, the others only when something fails there. The
-/// process fails when any rank saw a failure.
+/// Runs the tests on all ranks, those of one source if one is named (comm/launch_test.cpp); rank 0
+/// prints, the others only when something fails there. The process fails when any rank saw a
+/// failure.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (argc > 1) llamesh::test::keep_those_of(argv[1]);
   const llamesh::comm::MpiSession session;
   llamesh::test::world_of_tests = &session.world();
   llamesh::setup_logging();

@@ -10,11 +10,15 @@
 namespace llamesh::train {
 namespace {
 
-/// The lower one of the middle two, so that one of two ranks can be slow.
-double lower_median(std::vector<double> values) {
-  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
+double mean_of_middle_two(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto count = values.size();
+  return 0.5 * (values[(count - 1) / 2] + values[count / 2]);
+}
+
+/// Their median, but of two ranks the faster one: else neither could exceed it by much.
+double typical_of_all(const std::vector<double>& by_rank) {
+  return by_rank.size() == 2 ? std::min(by_rank[0], by_rank[1]) : mean_of_middle_two(by_rank);
 }
 
 }  // namespace
@@ -27,10 +31,13 @@ std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds
           own_seconds.size(), seconds_.size());
   for (std::size_t rank = 0; rank < seconds_.size(); ++rank)
     seconds_[rank].push_back(own_seconds[rank]);
-  if (std::ssize(seconds_.front()) < steps) return {};
+  elapsed_ += std::ranges::max(own_seconds);
+  const auto observed = std::ssize(seconds_.front());
+  if (observed < steps || elapsed_ < window) return {};
+  elapsed_ = 0;
   std::vector<double> typical;
-  for (auto& of_rank : seconds_) typical.push_back(lower_median(std::exchange(of_rank, {})));
-  const double of_all = lower_median(typical);
+  for (auto& of_rank : seconds_) typical.push_back(mean_of_middle_two(std::exchange(of_rank, {})));
+  const double of_all = typical_of_all(typical);
   std::vector<std::string> lines;
   for (std::size_t rank = 0; rank < typical.size(); ++rank) {
     const bool slow = typical[rank] > factor * of_all && typical[rank] > of_all + least;
@@ -38,7 +45,8 @@ std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds
       lines.push_back(fmt::format(
           "rank {} on {} is slow: its own work took {:.3f} s in the median of {} steps, {:.0f} % "
           "more than the median of all ranks, {:.3f} s",
-          rank, host_of_[rank], typical[rank], steps, 100 * (typical[rank] / of_all - 1), of_all));
+          rank, host_of_[rank], typical[rank], observed, 100 * (typical[rank] / of_all - 1),
+          of_all));
     slow_[rank] = slow;
   }
   return lines;

@@ -13,13 +13,13 @@ namespace {
 
 using Dims = std::vector<std::vector<std::string>>;
 
-const std::string data = "data: {train: a.txt}\n";
+const std::string some_data = "data: {train: a.txt}\n";
 
 sharding::Spec read(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  return parse_inputs(data + text, "f.yaml", overrides).sharding.spec.value();
+  return parse_inputs(some_data + text, "f.yaml", overrides).sharding.spec.value();
 }
-std::string error(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  return test::error_of([&] { parse_inputs(data + text, "f.yaml", overrides); });
+std::string error_of_spec(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  return test::error_of([&] { parse_inputs(some_data + text, "f.yaml", overrides); });
 }
 /// "NAME: [DIMS] (WHERE)", a line for each entry.
 std::string text_of(const sharding::Spec& spec) {
@@ -30,8 +30,8 @@ std::string text_of(const sharding::Spec& spec) {
 }
 
 TEST(SpecInput, IsAbsentUnlessItIsGiven) {
-  EXPECT_FALSE(parse_inputs(data, "f.yaml").sharding.spec);
-  EXPECT_FALSE(parse_inputs(data + "sharding: {spec: null}\n", "f.yaml").sharding.spec);
+  EXPECT_FALSE(parse_inputs(some_data, "f.yaml").sharding.spec);
+  EXPECT_FALSE(parse_inputs(some_data + "sharding: {spec: null}\n", "f.yaml").sharding.spec);
   EXPECT_TRUE(read("sharding: {spec: {}}\n").entries.empty());
 }
 
@@ -53,14 +53,14 @@ TEST(SpecInput, AMapIsReadWithItsLines) {
 TEST(SpecInput, AFileLiesBesideTheInputsOrWhereTheProgramStarts) {
   const test::TemporaryFolder folder;
   folder.write("s.yaml", "# weights\nmodel.norm.weight: [fsdp]\n");
-  const auto inputs = folder.write("in.yaml", data + "sharding: {spec: s.yaml}\n");
+  const auto inputs = folder.write("in.yaml", some_data + "sharding: {spec: s.yaml}\n");
   EXPECT_EQ(text_of(*load_inputs(inputs).sharding.spec),
             "model.norm.weight: [fsdp] (" + folder.path("s.yaml") + ":2)\n");
   EXPECT_EQ(text_of(read("", {"sharding.spec=" + folder.path("s.yaml")})),
             "model.norm.weight: [fsdp] (" + folder.path("s.yaml") + ":2)\n");
-  EXPECT_EQ(error("", {"sharding.spec=no-such.yaml"}),
+  EXPECT_EQ(error_of_spec("", {"sharding.spec=no-such.yaml"}),
             "command line: sharding.spec: there is no file 'no-such.yaml'");
-  EXPECT_EQ(error("", {"sharding.spec=" + folder.path().string()}),
+  EXPECT_EQ(error_of_spec("", {"sharding.spec=" + folder.path().string()}),
             "command line: sharding.spec: there is no file '" + folder.path().string() + "'");
 }
 
@@ -75,7 +75,7 @@ TEST(SpecInput, OlderFilesHaveItInAGroup) {
             "model.norm.weight: [fsdp] (" + file + ":7)\n");
   const auto mixed = folder.write("m.yaml", "sharding: {}\nlm_head.weight: [fsdp, null]\n");
   EXPECT_EQ(
-      error("", {"sharding.spec=" + mixed}),
+      error_of_spec("", {"sharding.spec=" + mixed}),
       mixed + ":2: 'lm_head.weight' stands beside the group sharding; put it into that group");
 }
 
@@ -97,7 +97,7 @@ TEST(SpecInput, OverridesReplaceAddAndTakeAway) {
 
 TEST(SpecInput, SurvivesBeingWritten) {
   const auto inputs = parse_inputs(
-      data +
+      some_data +
           "sharding: {spec: {'model.layers.*[0]': [[fsdp, data], null, []], 'a b': ['null', x]}}\n",
       "f.yaml");
   const auto written = to_yaml(inputs);
@@ -134,26 +134,27 @@ TEST(SpecInput, TheFilesOfOursAreWhatTheySay) {
 }
 
 TEST(SpecInput, WhatIsNoSpec) {
-  EXPECT_EQ(error("sharding:\n  spec: [a]\n"),
+  EXPECT_EQ(error_of_spec("sharding:\n  spec: [a]\n"),
             "f.yaml:3: sharding.spec: expected a file or a map of names, got a list");
-  EXPECT_EQ(error("sharding:\n  spec:\n    lm_head: shard\n"),
+  EXPECT_EQ(error_of_spec("sharding:\n  spec:\n    lm_head: shard\n"),
             "f.yaml:4: lm_head: expected a list with an axis or null for each dim, got 'shard'");
-  EXPECT_EQ(error("sharding:\n  spec:\n    lm_head: [[[a]]]\n"),
+  EXPECT_EQ(error_of_spec("sharding:\n  spec:\n    lm_head: [[[a]]]\n"),
             "f.yaml:4: lm_head: expected an axis, null or a list of axes for a dim, got a list");
-  EXPECT_EQ(error("sharding:\n  spec:\n    lm_head: [{a: b}]\n"),
+  EXPECT_EQ(error_of_spec("sharding:\n  spec:\n    lm_head: [{a: b}]\n"),
             "f.yaml:4: lm_head: expected an axis, null or a list of axes for a dim, got a group of "
             "keys");
-  EXPECT_EQ(error("sharding:\n  spec:\n    lm_head: {weight: [a]}\n    lm_head.weight: [b]\n"),
-            "f.yaml:5: duplicate name 'lm_head.weight'; it is already at f.yaml:4");
-  EXPECT_EQ(error("sharding:\n  spec:\n    lm_head: [a]\n    lm_head: [b]\n"),
+  EXPECT_EQ(
+      error_of_spec("sharding:\n  spec:\n    lm_head: {weight: [a]}\n    lm_head.weight: [b]\n"),
+      "f.yaml:5: duplicate name 'lm_head.weight'; it is already at f.yaml:4");
+  EXPECT_EQ(error_of_spec("sharding:\n  spec:\n    lm_head: [a]\n    lm_head: [b]\n"),
             "f.yaml:5: duplicate key 'lm_head'; it is already at f.yaml:4");
   EXPECT_EQ(
-      error("", {"sharding.spec.lm_head=[shard]"}),
+      error_of_spec("", {"sharding.spec.lm_head=[shard]"}),
       "command line: 'sharding.spec.lm_head=[shard]' changes an entry of a spec, but there is "
       "none; name one in sharding.spec");
-  EXPECT_EQ(error("sharding: {spec: {}}\n", {"sharding.spec.lm_head"}),
+  EXPECT_EQ(error_of_spec("sharding: {spec: {}}\n", {"sharding.spec.lm_head"}),
             "command line: 'sharding.spec.lm_head' is not of the form sharding.spec.NAME=[...]");
-  EXPECT_EQ(error("", {"sharding.spek=x"}),
+  EXPECT_EQ(error_of_spec("", {"sharding.spek=x"}),
             "command line: unknown key 'sharding.spek'; did you mean 'sharding.spec'?");
 }
 

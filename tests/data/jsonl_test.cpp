@@ -216,8 +216,8 @@ TEST(Encoding, ChatsMaskAllButTheAssistant) {
   using namespace std::string_literals;
   const std::string text = one + "a\0"s + two + "A\0"s;
   EXPECT_EQ(document.ids, Ids(text.begin(), text.end()));
-  const auto length = static_cast<std::int64_t>(one.size());
-  EXPECT_EQ(document.masked_ranges, (Edges{0, length, length + 2, 2 * length + 2}));
+  const auto end = static_cast<std::int64_t>(one.size());
+  EXPECT_EQ(document.masked_ranges, (Edges{0, end, end + 2, 2 * end + 2}));
   EXPECT_TRUE(encoded(gpt2, R"({"text": "all"})").masked_ranges.empty());
 }
 

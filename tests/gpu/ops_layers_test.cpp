@@ -10,13 +10,13 @@ constexpr Accumulate both[] = {Accumulate::no, Accumulate::yes};
 
 /// Rows that lie at multiples of 16 bytes and some that do not; numbers of columns below, at and
 /// beyond what a block takes in one turn.
-struct Sizes {
+struct LayerSizes {
   std::int64_t rows, cols;
   Place place;
 };
-const Sizes all_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257, {}},
-                           {70, 64, {8, 0}},   {5, 1032, {}},    {3, 64, {0, 1}},
-                           {600, 24, {16, 0}}, {2, 18432, {}},   {3, 4096, {8, 8}}};
+const LayerSizes layer_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257, {}},
+                                  {70, 64, {8, 0}},   {5, 1032, {}},    {3, 64, {0, 1}},
+                                  {600, 24, {16, 0}}, {2, 18432, {}},   {3, 4096, {8, 8}}};
 
 // --- RMSNorm ---
 
@@ -52,7 +52,7 @@ void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x,
 }
 
 TEST_P(CudaLayers, RmsNorm) {
-  for (const auto& [rows, cols, place] : all_sizes) {
+  for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, cols, place), w(dtype(), 1, cols), y(dtype(), rows, cols, place);
     Twin inverse(DType::f32, 1, rows);
@@ -64,7 +64,7 @@ TEST_P(CudaLayers, RmsNorm) {
 }
 
 TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
-  for (const auto& [rows, cols, place] : all_sizes) {
+  for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
     Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows);
@@ -78,7 +78,7 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
 // Sums over rows that the other ranks have a part of: here two ranks, of which this one is the
 // first.
 TEST_P(CudaLayers, RmsNormOfColumns) {
-  for (const auto& [rows, cols, place] : all_sizes) {
+  for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
     Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows),
@@ -135,7 +135,7 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
 }
 
 TEST_P(CudaLayers, RmsNormBackward) {
-  for (const auto& [rows, cols, place] : all_sizes)
+  for (const auto& [rows, cols, place] : layer_sizes)
     for (const auto accumulate : both)
       for (const auto result : {DType::f32, DType::bf16}) {
         SCOPED_TRACE(cols);
@@ -188,7 +188,7 @@ TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
 // --- SwiGLU ---
 
 TEST_P(CudaLayers, SwigluAndItsGradientInPlace) {
-  for (const auto& [rows, cols, place] : all_sizes) {
+  for (const auto& [rows, cols, place] : layer_sizes) {
     if (cols > 5000) continue;
     SCOPED_TRACE(cols);
     Twin x(dtype(), rows, 2 * cols, place, 3.0), y(dtype(), rows, cols, place);

@@ -6,15 +6,15 @@ namespace {
 class CudaTokens : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaTokens, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
-struct Sizes {
+struct TokenSizes {
   std::int64_t rows, cols;
   Place place;
 };
-const Sizes all_sizes[] = {
+const TokenSizes token_sizes[] = {
     {1, 3, {}}, {8, 33, {7, 0}}, {3, 5003, {}}, {4, 8200, {8, 8}}, {5, 1024, {0, 1}}};
 
 TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
-  for (const auto& [rows, cols, place] : all_sizes)
+  for (const auto& [rows, cols, place] : token_sizes)
     for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes}) {
       SCOPED_TRACE(cols);
       auto tokens = random_tokens(rows, cols);
@@ -63,7 +63,7 @@ TEST_P(CudaTokens, CrossEntropyIsNotANumberWhereALogitIsNot) {
 // Parts of a vocabulary: columns of one matrix of logits, at multiples of 16 bytes or not. The
 // gather of all parts stands between.
 TEST_P(CudaTokens, CrossEntropyOfParts) {
-  for (const auto& [rows, cols, place] : all_sizes)
+  for (const auto& [rows, cols, place] : token_sizes)
     for (const std::int64_t t : {1, 2, 3})
       for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes}) {
         SCOPED_TRACE(cols);
@@ -97,7 +97,7 @@ TEST_P(CudaTokens, CrossEntropyOfParts) {
 
 // One part is all of the vocabulary: the same bits.
 TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
-  for (const auto& [rows, cols, place] : all_sizes) {
+  for (const auto& [rows, cols, place] : token_sizes) {
     SCOPED_TRACE(cols);
     TwinIntegers targets(random_tokens(rows, cols));
     Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);

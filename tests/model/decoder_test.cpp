@@ -12,7 +12,7 @@
 namespace llamesh::model {
 namespace {
 
-LlamaConfig small(bool tied) {
+LlamaConfig decoder_config(bool tied) {
   LlamaConfig config;
   config.hidden_size = 48;
   config.intermediate_size = 72;
@@ -28,7 +28,10 @@ LlamaConfig small(bool tied) {
 /// A model with random weights, a random text, and what Llama says of each of its positions.
 struct Case {
   Case(bool tied, DType type, std::int64_t length)
-      : config(small(tied)), table(parameter_table(config)), weights(table, type), dtype(type) {
+      : config(decoder_config(tied)),
+        table(parameter_table(config)),
+        weights(table, type),
+        dtype(type) {
     auto stream = device::Stream::calling_thread();
     for (std::size_t i = 0; i < table.parameters.size(); ++i) {
       const auto& parameter = table.parameters[i];

@@ -12,7 +12,7 @@
 namespace llamesh::model {
 namespace {
 
-constexpr unsigned seed = 20241121;
+constexpr unsigned documents_seed = 20241121;
 
 struct Shape {
   std::int64_t heads, kv_heads, head_dim, batch, sequence, longest;  ///< longest document
@@ -38,7 +38,7 @@ struct Document {
 /// Random tokens and targets, some of them left out of the loss, cut into documents at random.
 struct Packed {
   explicit Packed(const Shape& s) : batch(s.batch), sequence(s.sequence) {
-    std::mt19937 random(seed);
+    std::mt19937 random(documents_seed);
     const auto below = [&](std::int64_t n) {
       return std::uniform_int_distribution<std::int32_t>(0,
                                                          static_cast<std::int32_t>(n - 1))(random);
@@ -137,7 +137,7 @@ class Documents : public testing::TestWithParam<DType> {
 TEST_P(Documents, ArePackedWhatTheyAreAlone) {
   for (const auto& shape : shapes) {
     SCOPED_TRACE(testing::Message() << shape.heads << "/" << shape.kv_heads << " heads, "
-                                    << shape.sequence << " tokens, seed " << seed);
+                                    << shape.sequence << " tokens, seed " << documents_seed);
     Packed packed(shape);
     Answers together(shape, GetParam()), alone(shape, GetParam());
     together.add(packed.rows());

@@ -52,8 +52,8 @@ TEST(LlamaConfig, WhatIsFarTooLargeIsRefused) {
   c.num_attention_heads = 8;
   c.num_hidden_layers = 10'000;
   c.vocab_size = 2'147'483'647;
-  const auto layers = 10'000 * (4 * widest * widest + 3 * widest * widest + 2 * widest);
-  EXPECT_EQ(parameter_table(c.resolved()).numel(), layers + (2 * c.vocab_size + 1) * widest);
+  const auto in_layers = 10'000 * (4 * widest * widest + 3 * widest * widest + 2 * widest);
+  EXPECT_EQ(parameter_table(c.resolved()).numel(), in_layers + (2 * c.vocab_size + 1) * widest);
   for (auto* number : {&c.hidden_size, &c.intermediate_size, &c.num_hidden_layers, &c.vocab_size,
                        &c.num_attention_heads, &c.head_dim}) {
     const auto before = *number;

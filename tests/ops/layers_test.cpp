@@ -6,10 +6,10 @@ namespace {
 class Layers : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Layers, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
-struct Sizes {
+struct LayerSizes {
   std::int64_t rows, cols;
 };
-const Sizes all_sizes[] = {{1, 6}, {37, 50}, {130, 257}, {70, 64}};
+const LayerSizes layer_sizes[] = {{1, 6}, {37, 50}, {130, 257}, {70, 64}};
 const Accumulate both[] = {Accumulate::no, Accumulate::yes};
 const Tensor none;
 
@@ -41,7 +41,7 @@ void norm_backward(device::Stream& stream, const Matrix& dx, const Matrix& dw,
 }
 
 TEST_P(Layers, RmsNormEqualsTheReference) {
-  for (const auto& [rows, cols] : all_sizes) {
+  for (const auto& [rows, cols] : layer_sizes) {
     const Matrix x(dtype(), rows, cols, 3), w(dtype(), 1, cols), y(dtype(), rows, cols, 2);
     const Matrix inverse(DType::f32, 1, rows);
     norm(stream, y, inverse, x, w);
@@ -51,7 +51,7 @@ TEST_P(Layers, RmsNormEqualsTheReference) {
 }
 
 TEST_P(Layers, RmsNormAddsTheResidualFirst) {
-  for (const auto& [rows, cols] : all_sizes) {
+  for (const auto& [rows, cols] : layer_sizes) {
     const Matrix x(dtype(), rows, cols), delta(dtype(), rows, cols), w(dtype(), 1, cols);
     const Matrix y(dtype(), rows, cols), inverse(DType::f32, 1, rows);
     const auto expected = sum(x.numbers(), delta.numbers());
@@ -62,7 +62,7 @@ TEST_P(Layers, RmsNormAddsTheResidualFirst) {
 }
 
 TEST_P(Layers, RmsNormBackwardIsFiniteDifferences) {
-  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{37, 18}})
+  for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{37, 18}})
     for (const auto accumulate : both) {
       const Matrix x(dtype(), rows, cols), w(dtype(), 1, cols), c(dtype(), rows, cols);
       const Matrix y(dtype(), rows, cols), inverse(DType::f32, 1, rows);
@@ -90,7 +90,7 @@ Tensor part_of(const Tensor& x, std::int64_t part, std::int64_t parts) {
 
 // Each rank has some columns of every row: the sums of all ranks go into each rank's norm.
 TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
-  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{37, 54}, Sizes{130, 192}}) {
+  for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{37, 54}, LayerSizes{130, 192}}) {
     const Matrix x(dtype(), rows, cols, 3), delta(dtype(), rows, cols), w(dtype(), 1, cols);
     const Matrix y(dtype(), rows, cols, 2), inverse(DType::f32, 1, rows), c(dtype(), rows, cols);
     const Matrix dx(dtype(), rows, cols), dw(DType::f32, 1, cols);
@@ -199,7 +199,7 @@ TEST(RopeReference, BackwardIsFiniteDifferences) {
 // --- SwiGLU ---
 
 TEST_P(Layers, SwigluEqualsTheReferenceAndItsFiniteDifferences) {
-  for (const auto& [rows, cols] : {Sizes{1, 6}, Sizes{9, 21}}) {
+  for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{9, 21}}) {
     const Matrix x(dtype(), rows, 2 * cols, 4, 3.0), y(dtype(), rows, cols, 1);
     const Matrix c(dtype(), rows, cols), again(dtype(), rows, cols, 1);
     const auto f = [n = cols](const auto& v) {
@@ -230,7 +230,7 @@ TEST_P(Layers, SwigluOfHugeGatesIsFinite) {
 // --- Cross-entropy ---
 
 TEST_P(Layers, CrossEntropyEqualsTheReferenceAndItsFiniteDifferences) {
-  for (const auto& [rows, cols] : {Sizes{1, 3}, Sizes{8, 33}, Sizes{3, 257}}) {
+  for (const auto& [rows, cols] : {LayerSizes{1, 3}, LayerSizes{8, 33}, LayerSizes{3, 257}}) {
     auto tokens = random_tokens(rows, cols);
     if (rows > 2) tokens[1] = -1;
     const Integers targets(tokens);

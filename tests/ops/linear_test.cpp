@@ -8,10 +8,10 @@ namespace {
 using reference::Index;
 using reference::product;
 
-struct Sizes {
+struct GemmSizes {
   std::int64_t m, in, out, gap;
 };
-const Sizes all_sizes[] = {
+const GemmSizes gemm_sizes[] = {
     {1, 6, 3, 0}, {1, 18, 33, 7}, {37, 64, 257, 5}, {64, 96, 48, 32}, {130, 18, 33, 1}};
 
 class Linear : public EachDType {};
@@ -31,7 +31,7 @@ void check(const Matrix& result, const reference::Numbers& before, const referen
 }
 
 TEST_P(Linear, ForwardIsXTimesWTransposed) {
-  for (const auto& s : all_sizes)
+  for (const auto& s : gemm_sizes)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const auto result : {DType::f32, DType::bf16}) {
         const Matrix x(dtype(), s.m, s.in, s.gap), w(dtype(), s.out, s.in, s.gap);
@@ -46,7 +46,7 @@ TEST_P(Linear, ForwardIsXTimesWTransposed) {
 }
 
 TEST_P(Linear, InputGradientIsDyTimesW) {
-  for (const auto& s : all_sizes)
+  for (const auto& s : gemm_sizes)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
       const Matrix dy(dtype(), s.m, s.out, s.gap), w(dtype(), s.out, s.in, s.gap);
       const Matrix dx(dtype(), s.m, s.in, s.gap);
@@ -60,7 +60,7 @@ TEST_P(Linear, InputGradientIsDyTimesW) {
 }
 
 TEST_P(Linear, WeightGradientIsDyTransposedTimesX) {
-  for (const auto& s : all_sizes)
+  for (const auto& s : gemm_sizes)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const auto result : {DType::f32, DType::bf16}) {
         const Matrix dy(dtype(), s.m, s.out, s.gap), x(dtype(), s.m, s.in, s.gap);

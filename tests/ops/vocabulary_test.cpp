@@ -63,13 +63,13 @@ struct Losses {
   Matrix of_whole, of_parts;
 };
 
-struct Sizes {
+struct VocabularySizes {
   std::int64_t rows, classes;
 };
-const Sizes all_sizes[] = {{1, 3}, {8, 33}, {37, 257}, {3, 5003}};
+const VocabularySizes vocabulary_sizes[] = {{1, 3}, {8, 33}, {37, 257}, {3, 5003}};
 
 TEST_P(VocabularyParts, GiveTheCrossEntropyOfTheWhole) {
-  for (const auto& [rows, classes] : all_sizes)
+  for (const auto& [rows, classes] : vocabulary_sizes)
     for (const std::int64_t t : {1, 2, 3})
       for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes}) {
         SCOPED_TRACE(::testing::Message() << classes << " classes in " << t << " parts");

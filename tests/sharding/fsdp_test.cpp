@@ -19,7 +19,7 @@ namespace {
 
 using model::Pass;
 
-constexpr std::uint64_t seed = 3;
+constexpr std::uint64_t weights_seed = 3;
 constexpr float stddev = 0.5F;
 
 using PlacementsOf = Placements (*)(const model::ParameterTable&, const comm::ParallelDims&);
@@ -34,7 +34,7 @@ struct Sharded {
         mesh(test::world(), comm::discover_topology(test::world(), ranks_per_node), dims),
         state(layout, mesh, precision, {"exp_avg"}, options),
         fsdp(state, mesh, options, precision) {
-    state.initialize(seed, stddev);
+    state.initialize(weights_seed, stddev);
     fsdp.on_master_weights_loaded();
   }
   void enter(std::size_t unit, Pass pass) { fsdp.enter(layout.units()[unit].modules[0], pass); }
@@ -134,7 +134,7 @@ std::vector<float> initial_part(const Sharded& s, ParameterId id) {
   std::vector<float> values(static_cast<std::size_t>(box.numel()), 1.0F);
   if (parameter.initial == model::Initial::ones) return values;
   std::vector<float> whole(static_cast<std::size_t>(parameter.numel()));
-  fill_normal(whole.data(), 0, parameter.numel(), seed, parameter.name, stddev);
+  fill_normal(whole.data(), 0, parameter.numel(), weights_seed, parameter.name, stddev);
   for_each_run(parameter.shape, {box, 0, box.numel()},
                [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
                  std::copy_n(whole.begin() + begin, count, values.begin() + at);

@@ -28,8 +28,8 @@ std::string shape(Strategy strategy, const std::vector<int>& per_node, int repli
       strategy, {.replicate = replicate, .shard = shard, .tensor = tensor}, machines(per_node)));
 }
 
-std::string error(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard,
-                  int tensor = 1) {
+std::string refusal(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard,
+                    int tensor = 1) {
   try {
     shape(strategy, per_node, replicate, shard, tensor);
   } catch (const Error& e) {
@@ -61,12 +61,12 @@ TEST(Strategy, ATensorAxisIsInnermost) {
   EXPECT_EQ(shape(full_shard, {4, 4}, 0, 0, 2), "replicate=1 x shard=4 x tensor=2");
   EXPECT_EQ(shape(no_shard, {4, 4}, 0, 0, 4), "replicate=2 x shard=1 x tensor=4");
   EXPECT_EQ(shape(hybrid_shard, {8}, 1, 4, 2), "replicate=1 x shard=4 x tensor=2");
-  EXPECT_NE(error(full_shard, {3, 3}, 0, 0, 4).find("mesh.axes.tensor is 4"), std::string::npos);
-  EXPECT_NE(error(full_shard, {2, 2}, 0, 0, 4).find("tensor axis of 4 ranks would cross nodes"),
+  EXPECT_NE(refusal(full_shard, {3, 3}, 0, 0, 4).find("mesh.axes.tensor is 4"), std::string::npos);
+  EXPECT_NE(refusal(full_shard, {2, 2}, 0, 0, 4).find("tensor axis of 4 ranks would cross nodes"),
             std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {4, 4}, 1, 4, 2).find("shard axis of 4 ranks would cross nodes"),
+  EXPECT_NE(refusal(hybrid_shard, {4, 4}, 1, 4, 2).find("shard axis of 4 ranks would cross nodes"),
             std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {4}, 2, 2, 2).find("x tensor=2 needs 8 ranks, but there are 4"),
+  EXPECT_NE(refusal(hybrid_shard, {4}, 2, 2, 2).find("x tensor=2 needs 8 ranks, but there are 4"),
             std::string::npos);
   const comm::MeshOptions across{.tensor = 4, .allow_tensor_across_nodes = true};
   EXPECT_EQ(comm::to_string(parallel_dims(full_shard, across, machines({2, 2}))),
@@ -74,16 +74,16 @@ TEST(Strategy, ATensorAxisIsInnermost) {
 }
 
 TEST(Strategy, MisfitsNameTheNumbers) {
-  EXPECT_NE(error(hybrid_shard, {4}, 3, 2).find("needs 6 ranks, but there are 4"),
+  EXPECT_NE(refusal(hybrid_shard, {4}, 3, 2).find("needs 6 ranks, but there are 4"),
             std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {4}, 1'073'741'825, 4).find("needs 4294967300 ranks"),
+  EXPECT_NE(refusal(hybrid_shard, {4}, 1'073'741'825, 4).find("needs 4294967300 ranks"),
             std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {2, 1}, 0, 0).find("3 ranks are on 2 nodes"), std::string::npos);
-  EXPECT_NE(error(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),
+  EXPECT_NE(refusal(hybrid_shard, {2, 1}, 0, 0).find("3 ranks are on 2 nodes"), std::string::npos);
+  EXPECT_NE(refusal(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),
             std::string::npos);
-  EXPECT_NE(error(full_shard, {4}, 2, 2).find("use hybrid_shard"), std::string::npos);
-  EXPECT_NE(error(no_shard, {4}, 0, 2).find("use hybrid_shard"), std::string::npos);
-  EXPECT_NE(error(full_shard, {4}, 0, 3).find("there are 4"), std::string::npos);
+  EXPECT_NE(refusal(full_shard, {4}, 2, 2).find("use hybrid_shard"), std::string::npos);
+  EXPECT_NE(refusal(no_shard, {4}, 0, 2).find("use hybrid_shard"), std::string::npos);
+  EXPECT_NE(refusal(full_shard, {4}, 0, 3).find("there are 4"), std::string::npos);
 }
 
 TEST(Strategy, Resharding) {
@@ -129,7 +129,7 @@ TEST(Strategy, ReshardAfterForwardThatDoesNotFitNamesTheNumbers) {
 TEST(Strategy, AHybridsShardAxisMayBeAPartOfANode) {
   EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
   EXPECT_EQ(shape(hybrid_shard_zero2, {8}, 4), "replicate=4 x shard=2");
-  EXPECT_NE(error(hybrid_shard, {3, 3}, 0, 2).find("shard axis of 2 ranks would cross nodes"),
+  EXPECT_NE(refusal(hybrid_shard, {3, 3}, 0, 2).find("shard axis of 2 ranks would cross nodes"),
             std::string::npos);
 }
 

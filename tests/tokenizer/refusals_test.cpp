@@ -14,12 +14,12 @@ namespace {
 using nlohmann::json;
 using test::TemporaryFolder;
 
-std::string golden(const std::string& file) {
+std::string golden_file(const std::string& file) {
   return std::string(LLAMESH_GOLDEN "/") + file;
 }
 
 json read(const std::string& file) {
-  std::ifstream in(golden(file));
+  std::ifstream in(golden_file(file));
   return json::parse(in);
 }
 

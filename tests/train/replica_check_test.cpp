@@ -70,8 +70,8 @@ class CheckedTrainer {
   std::vector<double> losses_;
 };
 
-Inputs inputs_in(const test::TemporaryFolder& folder, std::int64_t every = 1,
-                 OnMismatch on_mismatch = OnMismatch::stop) {
+Inputs replicas_in(const test::TemporaryFolder& folder, std::int64_t every = 1,
+                   OnMismatch on_mismatch = OnMismatch::stop) {
   auto in = test::small_inputs(folder.path());
   in.model.num_hidden_layers = 1;
   in.train.global_batch = world().size();
@@ -110,7 +110,7 @@ TEST(FindMismatches, NothingIsFoundWhereThereAreNoReplicas) {
 
 /// How check() leaves on this rank: its own error's text, "follows", or "".
 template <class Action>
-std::string left_by(Action action) {
+std::string stopped_by(Action action) {
   try {
     action();
   } catch (const comm::PeerFailure& failed) {
@@ -140,35 +140,35 @@ void expect_stop_that_names(int rank, const std::string& left) {
 
 TEST(ReplicaCheck, ABitOfTheWeightsIsFoundAfterTheStep) {
   const test::TemporaryFolder folder;
-  CheckedTrainer trainer(inputs_in(folder));
+  CheckedTrainer trainer(replicas_in(folder));
   EXPECT_TRUE(trainer.step().empty());
-  expect_stop_that_names(1, left_by([&] { trainer.step([&] { trainer.flip(1, 0); }); }));
+  expect_stop_that_names(1, stopped_by([&] { trainer.step([&] { trainer.flip(1, 0); }); }));
 }
 
 TEST(ReplicaCheck, ABitOfAMomentIsFoundAtTheNextComparison) {
   const test::TemporaryFolder folder;
-  CheckedTrainer trainer(inputs_in(folder, 3));
+  CheckedTrainer trainer(replicas_in(folder, 3));
   const int rank = world().size() - 1;
-  EXPECT_EQ(left_by([&] { trainer.step([&] { trainer.flip(rank, 2); }); }), "");
-  EXPECT_EQ(left_by([&] { trainer.step(); }), "");
-  expect_stop_that_names(rank, left_by([&] { trainer.step(); }));
+  EXPECT_EQ(stopped_by([&] { trainer.step([&] { trainer.flip(rank, 2); }); }), "");
+  EXPECT_EQ(stopped_by([&] { trainer.step(); }), "");
+  expect_stop_that_names(rank, stopped_by([&] { trainer.step(); }));
 }
 
 TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {
   const test::TemporaryFolder folder;
-  CheckedTrainer trainer(inputs_in(folder, 3));
+  CheckedTrainer trainer(replicas_in(folder, 3));
   EXPECT_TRUE(trainer.step([&] { trainer.flip(1, 1); }).empty());
-  EXPECT_NE(left_by([&] { trainer.check().check(); }), "");
+  EXPECT_NE(stopped_by([&] { trainer.check().check(); }), "");
 }
 
 TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {
   if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder, 1, OnMismatch::heal);  // which needs a majority, and stops too
+  auto in = replicas_in(folder, 1, OnMismatch::heal);  // which needs a majority, and stops too
   in.sharding.strategy = Strategy::hybrid_shard;
   in.mesh = {.replicate = 2, .shard = 2};
   CheckedTrainer trainer(in);
-  const auto left = left_by([&] { trainer.step([&] { trainer.flip(3, 0); }); });
+  const auto left = stopped_by([&] { trainer.step([&] { trainer.flip(3, 0); }); });
   if (world().rank() != 1) {
     EXPECT_EQ(left, "follows");
     return;
@@ -206,7 +206,7 @@ void expect_healed_run_continues_as_undisturbed(Inputs in) {
 TEST(ReplicaCheck, AHealedRunContinuesAsIfNothingHadHappened) {
   if (world().size() < 3) GTEST_SKIP() << "needs a majority";
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder, 2, OnMismatch::heal);
+  auto in = replicas_in(folder, 2, OnMismatch::heal);
   in.precision.parameters = DType::bf16;
   if (world().size() == 3) in.sharding.offload = sharding::Offload::optimizer;
   expect_healed_run_continues_as_undisturbed(in);
@@ -217,12 +217,12 @@ void expect_no_alarm(const Inputs& in, const std::string& compared) {
   EXPECT_TRUE(
       trainer.check().describe().starts_with("replicas are compared every 1 steps: " + compared))
       << trainer.check().describe();
-  for (int step = 0; step < 20; ++step) EXPECT_EQ(left_by([&] { trainer.step(); }), "");
+  for (int step = 0; step < 20; ++step) EXPECT_EQ(stopped_by([&] { trainer.step(); }), "");
 }
 
 TEST(ReplicaCheck, UndisturbedReplicasAgree) {
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder);
+  auto in = replicas_in(folder);
   if (world().size() == 3) in.sharding.offload = sharding::Offload::all;
   expect_no_alarm(in, "3 of 3");
 }
@@ -230,7 +230,7 @@ TEST(ReplicaCheck, UndisturbedReplicasAgree) {
 TEST(ReplicaCheck, UndisturbedReplicasOfShardsAgree) {
   if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder);
+  auto in = replicas_in(folder);
   in.sharding.strategy = Strategy::hybrid_shard;
   in.mesh = {.replicate = 2, .shard = 2, .ranks_per_node = 2};
   expect_no_alarm(in, "3 of 3");
@@ -242,7 +242,7 @@ TEST(ReplicaCheck, UndisturbedReplicasOfShardsAgree) {
 TEST(ReplicaCheck, UndisturbedReplicasWithATensorAxisAgree) {
   if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder);
+  auto in = replicas_in(folder);
   in.model.num_key_value_heads = 1;
   in.model.vocab_size = 258;
   in.mesh = {.replicate = 2, .shard = 1, .tensor = 2};
@@ -251,11 +251,11 @@ TEST(ReplicaCheck, UndisturbedReplicasWithATensorAxisAgree) {
 
 TEST(ReplicaCheck, FullShardHasNoReplicasToCompare) {
   const test::TemporaryFolder folder;
-  auto in = inputs_in(folder);
+  auto in = replicas_in(folder);
   in.sharding.strategy = Strategy::full_shard;
   CheckedTrainer trainer(in);
   EXPECT_NE(trainer.check().describe().find(": 0 of"), std::string::npos);
-  EXPECT_EQ(left_by([&] { trainer.step([&] { trainer.flip(0, 0); }); }), "");
+  EXPECT_EQ(stopped_by([&] { trainer.step([&] { trainer.flip(0, 0); }); }), "");
 }
 
 TEST(ReplicaCheck, PrintsHowFastItHashes) {

@@ -149,13 +149,14 @@ TEST(Trainer, ASlowRankIsNamedThoughAllWaitForIt) {
   auto inputs = inputs_in(folder);
   inputs.train.steps = Stragglers::steps;
   SmallTrainer trainer(inputs);
+  constexpr std::chrono::duration<double> window(Stragglers::window);
   std::vector<std::string> said;
   for (std::int64_t step = 0; step < Stragglers::steps; ++step) {
     bool first = true;
     said = trainer
                ->train_step([&] {
                  if (world().rank() == 1 && std::exchange(first, false))
-                   std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                   std::this_thread::sleep_for(1.05 * window / Stragglers::steps);
                })
                .stragglers;
   }

@@ -16,7 +16,7 @@ using sharding::KeepBf16Weights;
 using sharding::Strategy;
 
 /// Accumulates; where ranks are even, of two nodes.
-train::Inputs inputs_of(Strategy strategy, const TemporaryFolder& folder) {
+train::Inputs bf16_inputs(Strategy strategy, const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
   in.precision.parameters = DType::bf16;
@@ -35,12 +35,13 @@ void expect_same_bits(train::Inputs in) {
   EXPECT_EQ(kept.masters, cast.masters);
 }
 
-class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, optim::OptimizerName>> {};
+class EveryStrategyWithBf16Weights
+    : public testing::TestWithParam<std::tuple<Strategy, optim::OptimizerName>> {};
 
-TEST_P(EveryStrategy, GivesTheSameBits) {
+TEST_P(EveryStrategyWithBf16Weights, GivesTheSameBits) {
   const auto [strategy, optimizer] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(strategy, folder);
+  auto in = bf16_inputs(strategy, folder);
   in.optimizer.name = optimizer;
   if (optimizer == optim::OptimizerName::sgd) {
     in.sharding.wrap = {sharding::Wrap::size, 2500};
@@ -51,7 +52,7 @@ TEST_P(EveryStrategy, GivesTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Bf16Weights, EveryStrategy,
+    Bf16Weights, EveryStrategyWithBf16Weights,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
                                      Strategy::no_shard, Strategy::hybrid_shard),
                      testing::Values(optim::OptimizerName::adamw, optim::OptimizerName::sgd)));
@@ -59,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Bf16Weights, GiveTheSameBitsUnderASpecATensorAxisAndSecondaryShards) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
-  const auto in = inputs_of(Strategy::full_shard, folder);
+  const auto in = bf16_inputs(Strategy::full_shard, folder);
   {
     auto spec = in;
     spec.sharding.spec.emplace();
@@ -95,7 +96,7 @@ std::int64_t differences(const sharding::ShardedState& state) {
 TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
   for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard}) {
     const TemporaryFolder folder;
-    auto in = inputs_of(strategy, folder);
+    auto in = bf16_inputs(strategy, folder);
     in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
     const auto setup = train::make_setup(world(), in);
     comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
@@ -138,7 +139,7 @@ std::pair<std::int64_t, std::int64_t> weights_of(const train::Inputs& in) {
 // docs/strategies.md: 2 P / S more, and no gathered units within a node.
 TEST(Bf16Weights, TakeTwoBytesAParameterAndSpareGatheredUnits) {
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::full_shard, folder);
+  auto in = bf16_inputs(Strategy::full_shard, folder);
   for (const int ranks_per_node : {0, 1}) {
     in.mesh.ranks_per_node = ranks_per_node;
     in.sharding.keep_bf16_weights = KeepBf16Weights::no;
@@ -165,7 +166,7 @@ KeepBf16Weights chosen(train::Inputs in, std::int64_t limit) {
 
 TEST(Bf16Weights, AreKeptWhereTheyLeaveATenthOfTheDevice) {
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::full_shard, folder);
+  auto in = bf16_inputs(Strategy::full_shard, folder);
   in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
   const auto setup = train::make_setup(world(), in);
   const auto peak = world().max(train::plan_on_this_device(setup, world().rank(), 1).peak, "peak");

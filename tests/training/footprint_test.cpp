@@ -10,7 +10,7 @@ namespace {
 
 using sharding::Strategy;
 
-train::Inputs inputs_of(Strategy strategy, const TemporaryFolder& folder) {
+train::Inputs measured_inputs(Strategy strategy, const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
   in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
@@ -32,12 +32,12 @@ std::int64_t kept_by(const sharding::ShardLayout& layout, int prefetch) {
   return kept;
 }
 
-class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, DType, DType>> {};
+class EveryStrategyMeasured : public testing::TestWithParam<std::tuple<Strategy, DType, DType>> {};
 
-TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
+TEST_P(EveryStrategyMeasured, TrafficIsExactlyThatOfTheFormulas) {
   const auto [strategy, parameters, reduce] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(strategy, folder);
+  auto in = measured_inputs(strategy, folder);
   in.precision = {parameters, reduce};
   const auto setup = train::make_setup(world(), in);
   const auto outcome = run(world(), in);
@@ -74,7 +74,7 @@ TEST_P(EveryStrategy, TrafficIsExactlyThatOfTheFormulas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Traffic, EveryStrategy,
+    Traffic, EveryStrategyMeasured,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
                                      Strategy::no_shard, Strategy::hybrid_shard,
                                      Strategy::hybrid_shard_zero2),
@@ -106,7 +106,7 @@ TEST_P(EveryResharding, TrafficIsExactlyThatOfTheFormulas) {
   const auto [strategy, n, dtype, prefetch] = GetParam();
   if (world().size() != 4) return;
   const TemporaryFolder folder;
-  auto in = inputs_of(strategy, folder);
+  auto in = measured_inputs(strategy, folder);
   in.sharding.reshard_after_forward = sharding::ReshardAfterForward{n};
   in.sharding.prefetch = prefetch;
   in.precision.parameters = dtype;
@@ -152,7 +152,7 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
   if (world().size() != 4) return;
   for (const auto dtype : {DType::f32, DType::bf16}) {
     const TemporaryFolder folder;
-    auto in = inputs_of(Strategy::full_shard, folder);
+    auto in = measured_inputs(Strategy::full_shard, folder);
     in.precision.parameters = dtype;
     footprint_of(in);  // what threads keep from one run to the next is there after it
     const auto without = footprint_of(in);
@@ -167,7 +167,7 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
 TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::full_shard, folder);
+  auto in = measured_inputs(Strategy::full_shard, folder);
   in.mesh.ranks_per_node = 1;
   in.model.num_hidden_layers = 8;
   in.model.vocab_size = 256;
@@ -191,7 +191,7 @@ TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
 TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::hybrid_shard, folder);
+  auto in = measured_inputs(Strategy::hybrid_shard, folder);
   in.precision.reduce = DType::bf16;
   in.sharding.spec.emplace();
   for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.mlp.gate_proj"})
@@ -222,17 +222,18 @@ std::int64_t partial_bytes(const sharding::ShardLayout& layout) {
   return bytes;
 }
 
-using TensorCase = std::tuple<sharding::ResidualLayout, model::ActivationCheckpointing, DType>;
-class TensorAxis : public testing::TestWithParam<TensorCase> {};
+using MeasuredTensorCase =
+    std::tuple<sharding::ResidualLayout, model::ActivationCheckpointing, DType>;
+class TensorAxisMeasured : public testing::TestWithParam<MeasuredTensorCase> {};
 
 // docs/strategies.md: a gather or a reduce-scatter of the residual stream (M, D) is M D b (t-1)/t.
-TEST_P(TensorAxis, TrafficIsExactlyThatOfTheFormulas) {
+TEST_P(TensorAxisMeasured, TrafficIsExactlyThatOfTheFormulas) {
   if (world().size() != 4) return;
   using enum model::ActivationCheckpointing;
   const auto [residual, checkpointing, dtype] = GetParam();
   using enum sharding::ResidualLayout;
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::full_shard, folder);
+  auto in = measured_inputs(Strategy::full_shard, folder);
   in.mesh = {.tensor = 2};
   in.model.num_key_value_heads = 2;
   in.model.vocab_size = 258;
@@ -260,7 +261,7 @@ TEST_P(TensorAxis, TrafficIsExactlyThatOfTheFormulas) {
             setup.micro_batches * (moves * stream * (t - 1) / t + losses + sums) + norms);
 }
 
-INSTANTIATE_TEST_SUITE_P(Traffic, TensorAxis,
+INSTANTIATE_TEST_SUITE_P(Traffic, TensorAxisMeasured,
                          testing::Combine(testing::Values(sharding::ResidualLayout::sequence,
                                                           sharding::ResidualLayout::whole,
                                                           sharding::ResidualLayout::hidden),
@@ -272,12 +273,13 @@ INSTANTIATE_TEST_SUITE_P(Traffic, TensorAxis,
 TEST(TensorParallel, ARankHolds16BytesOfItsPartOfAParameter) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
-  auto in = inputs_of(Strategy::full_shard, folder);
+  auto in = measured_inputs(Strategy::full_shard, folder);
   in.mesh = {.tensor = 2};
   in.model.num_key_value_heads = 2;
   in.model.vocab_size = 258;
   in.model.hidden_size = 96;
   in.model.intermediate_size = 1024;
+  footprint_of(in);  // what threads keep from one run to the next is there after it
   const auto before = device::MemoryMeter::instance().in_use();
   const auto setup = train::make_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
@@ -295,7 +297,7 @@ class AtRest : public testing::TestWithParam<std::tuple<Strategy, DType>> {};
 TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   const auto [strategy, parameters] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(strategy, folder);
+  auto in = measured_inputs(strategy, folder);
   in.precision.parameters = parameters;
   in.model.hidden_size = 96;  // large enough that the rotary table and the padding do not count
   in.model.intermediate_size = 512;

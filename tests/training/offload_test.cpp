@@ -12,7 +12,7 @@ using sharding::Offload;
 using sharding::Strategy;
 
 /// Every bit is that of the run without offload.
-void expect_same_bits(train::Inputs in) {
+void expect_bits_of_none(train::Inputs in) {
   in.train.steps = 3;
   const auto plain = run(world(), in);
   for (const auto offload : {Offload::optimizer, Offload::all}) {
@@ -26,10 +26,10 @@ void expect_same_bits(train::Inputs in) {
   }
 }
 
-using Case = std::tuple<Strategy, DType, sharding::Wrap>;
-class EveryStrategy : public testing::TestWithParam<Case> {};
+using OffloadCase = std::tuple<Strategy, DType, sharding::Wrap>;
+class EveryStrategyOffloaded : public testing::TestWithParam<OffloadCase> {};
 
-TEST_P(EveryStrategy, GivesTheSameBits) {
+TEST_P(EveryStrategyOffloaded, GivesTheSameBits) {
   const auto [strategy, dtype, wrap] = GetParam();
   if (world().size() == 1 && strategy != Strategy::no_shard) return;  // the same
   const TemporaryFolder folder;
@@ -41,11 +41,11 @@ TEST_P(EveryStrategy, GivesTheSameBits) {
   in.precision = {.parameters = dtype, .reduce = dtype};
   if (wrap == sharding::Wrap::size)
     in.memory.activation_checkpointing = ActivationCheckpointing::full;
-  expect_same_bits(in);
+  expect_bits_of_none(in);
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Offload, EveryStrategy,
+    Offload, EveryStrategyOffloaded,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
                                      Strategy::no_shard, Strategy::hybrid_shard),
                      testing::Values(DType::f32, DType::bf16),
@@ -56,7 +56,7 @@ TEST(Offload, GivesTheSameBitsWithOneMicroBatch) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
   in.train.global_batch = world().size();
-  expect_same_bits(in);
+  expect_bits_of_none(in);
 }
 
 TEST(ActivationOffload, GivesTheSameBits) {
@@ -89,7 +89,7 @@ TEST(Offload, GivesTheSameBitsWithSecondaryShards) {
   in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
   in.mesh.ranks_per_node = 2;
   in.precision.parameters = DType::bf16;
-  expect_same_bits(in);
+  expect_bits_of_none(in);
 }
 
 // Two ranks share the kv head: gradients of k, v and the norms are sums of parts.
@@ -101,7 +101,7 @@ TEST(Offload, GivesTheSameBitsBesideATensorAxis) {
   in.mesh = {.tensor = 2};
   in.model.num_key_value_heads = 1;
   in.model.vocab_size = 258;
-  expect_same_bits(in);
+  expect_bits_of_none(in);
 }
 
 TEST(Offload, GivesTheSameBitsWhereASpecLeavesMatricesUnsharded) {
@@ -111,7 +111,7 @@ TEST(Offload, GivesTheSameBitsWhereASpecLeavesMatricesUnsharded) {
   in.optimizer.name = optim::OptimizerName::sgd;
   in.sharding.spec.emplace();
   in.sharding.spec->entries.push_back({"model.embed_tokens.weight", {{"shard"}, {}}, "test"});
-  expect_same_bits(in);
+  expect_bits_of_none(in);
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ class Poisoned {
 };
 
 /// Each rank a node of its own where `by_messages`, so that no memory is shared.
-train::Inputs inputs_of(Strategy strategy, DType dtype, bool by_messages,
-                        const TemporaryFolder& folder) {
+train::Inputs poisoned_inputs(Strategy strategy, DType dtype, bool by_messages,
+                              const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
   in.precision.parameters = in.precision.reduce = dtype;
@@ -32,12 +32,12 @@ train::Inputs inputs_of(Strategy strategy, DType dtype, bool by_messages,
   return in;
 }
 
-class EveryStrategy : public testing::TestWithParam<std::tuple<Strategy, DType, bool>> {};
+class EveryStrategyPoisoned : public testing::TestWithParam<std::tuple<Strategy, DType, bool>> {};
 
-TEST_P(EveryStrategy, TrainsAsWithoutPoison) {
+TEST_P(EveryStrategyPoisoned, TrainsAsWithoutPoison) {
   const auto [strategy, dtype, by_messages] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(strategy, dtype, by_messages, folder);
+  auto in = poisoned_inputs(strategy, dtype, by_messages, folder);
   const auto clean = run(world(), in);
   const Poisoned poisoned;
   if (!by_messages) in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::no;
@@ -47,7 +47,7 @@ TEST_P(EveryStrategy, TrainsAsWithoutPoison) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Poison, EveryStrategy,
+    Poison, EveryStrategyPoisoned,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
                                      Strategy::no_shard, Strategy::hybrid_shard,
                                      Strategy::hybrid_shard_zero2),
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
   for (const bool by_messages : {false, true}) {
     const TemporaryFolder folder;
-    auto in = inputs_of(Strategy::full_shard, DType::bf16, by_messages, folder);
+    auto in = poisoned_inputs(Strategy::full_shard, DType::bf16, by_messages, folder);
     const auto clean = run(world(), in);
     const Poisoned poisoned;
     in.sharding.prefetch = 3;
@@ -75,7 +75,7 @@ TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
 TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
   const TemporaryFolder folder;
   const auto setup = train::make_setup(
-      world(), inputs_of(Strategy::full_shard, DType::bf16, /*by_messages=*/true, folder));
+      world(), poisoned_inputs(Strategy::full_shard, DType::bf16, /*by_messages=*/true, folder));
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   const Poisoned poisoned;
   sharding::ShardedState state(*setup.layout, mesh, setup.inputs.precision, {});

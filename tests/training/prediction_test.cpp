@@ -29,7 +29,7 @@ device::Hardware this_machine() {
   return hardware;
 }
 
-train::Inputs inputs_of(const TemporaryFolder& folder) {
+train::Inputs predicted_inputs(const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
   in.model.hidden_size = 96;
   in.model.intermediate_size = 512;
@@ -95,13 +95,13 @@ void expect_as_planned(const train::Inputs& in) {
   EXPECT_EQ(planned.traffic_between_nodes, record.traffic_between_nodes);
 }
 
-using Case = std::tuple<Strategy, Wrap, ActivationCheckpointing, DType>;
-class EveryStrategy : public testing::TestWithParam<Case> {};
+using PredictedCase = std::tuple<Strategy, Wrap, ActivationCheckpointing, DType>;
+class EveryStrategyPredicted : public testing::TestWithParam<PredictedCase> {};
 
-TEST_P(EveryStrategy, TakesWhatIsPlanned) {
+TEST_P(EveryStrategyPredicted, TakesWhatIsPlanned) {
   const auto [strategy, wrap, checkpointing, dtype] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(folder);
+  auto in = predicted_inputs(folder);
   in.sharding.strategy = strategy;
   in.sharding.wrap = {.wrap = wrap, .min_numel = 50'000};
   in.memory.activation_checkpointing = checkpointing;
@@ -112,7 +112,7 @@ TEST_P(EveryStrategy, TakesWhatIsPlanned) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Prediction, EveryStrategy,
+    Prediction, EveryStrategyPredicted,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
                                      Strategy::no_shard, Strategy::hybrid_shard,
                                      Strategy::hybrid_shard_zero2),
@@ -122,14 +122,14 @@ INSTANTIATE_TEST_SUITE_P(
                                      ActivationCheckpointing::full),
                      testing::Values(DType::f32, DType::bf16)));
 
-using TensorCase = std::tuple<ResidualLayout, ActivationCheckpointing, DType>;
-class TensorAxis : public testing::TestWithParam<TensorCase> {};
+using PredictedTensorCase = std::tuple<ResidualLayout, ActivationCheckpointing, DType>;
+class TensorAxisPredicted : public testing::TestWithParam<PredictedTensorCase> {};
 
-TEST_P(TensorAxis, TakesWhatIsPlanned) {
+TEST_P(TensorAxisPredicted, TakesWhatIsPlanned) {
   if (world().size() % 2 != 0) return;
   const auto [residual, checkpointing, dtype] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(folder);
+  auto in = predicted_inputs(folder);
   in.sharding.strategy = Strategy::full_shard;
   in.mesh = {.tensor = 2};
   in.tensor.residual = residual;
@@ -138,7 +138,7 @@ TEST_P(TensorAxis, TakesWhatIsPlanned) {
   expect_as_planned(in);
 }
 
-INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxis,
+INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxisPredicted,
                          testing::Combine(testing::Values(ResidualLayout::sequence,
                                                           ResidualLayout::whole,
                                                           ResidualLayout::hidden),
@@ -153,7 +153,7 @@ class Gathers : public testing::TestWithParam<std::tuple<Reshard, int, DType>> {
 TEST_P(Gathers, TakeWhatIsPlanned) {
   const auto [reshard, prefetch, dtype] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(folder);
+  auto in = predicted_inputs(folder);
   in.sharding.strategy = Strategy::full_shard;
   in.sharding.reshard_after_forward = reshard;
   in.sharding.prefetch = prefetch;
@@ -174,7 +174,7 @@ class Offloading : public testing::TestWithParam<OffloadCase> {};
 TEST_P(Offloading, TakesWhatIsPlanned) {
   const auto [strategy, offload, wrap, dtype] = GetParam();
   const TemporaryFolder folder;
-  auto in = inputs_of(folder);
+  auto in = predicted_inputs(folder);
   in.sharding.strategy = strategy;
   in.sharding.offload = offload;
   in.sharding.wrap = {.wrap = wrap, .min_numel = 50'000};
@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;
-  auto in = inputs_of(folder);
+  auto in = predicted_inputs(folder);
   in.sharding.strategy = Strategy::hybrid_shard;
   in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
   in.precision.reduce = DType::bf16;

@@ -26,13 +26,13 @@ std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
   return losses;
 }
 
-struct Case {
+struct ResumeCase {
   Strategy strategy;
   std::int64_t global_batch;  ///< 12: accumulation; an epoch of the text has 343 sequences
   DType dtype = DType::f32;
 };
 
-class Resume : public testing::TestWithParam<Case> {};
+class Resume : public testing::TestWithParam<ResumeCase> {};
 
 TEST_P(Resume, OnTheSameMeshIsExact) {
   const SharedFolder folder;
@@ -52,11 +52,11 @@ TEST_P(Resume, OnTheSameMeshIsExact) {
   EXPECT_EQ(losses_of(in.run.folder), unbroken);
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, Resume,
-                         testing::Values(Case{Strategy::hybrid_shard, 12},
-                                         Case{Strategy::full_shard, 60},
-                                         Case{Strategy::no_shard, 12},
-                                         Case{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
+INSTANTIATE_TEST_SUITE_P(
+    Runs, Resume,
+    testing::Values(ResumeCase{Strategy::hybrid_shard, 12}, ResumeCase{Strategy::full_shard, 60},
+                    ResumeCase{Strategy::no_shard, 12},
+                    ResumeCase{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
 
 // When units are gathered, and from what, is no part of the state.
 TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
