@@ -28,6 +28,13 @@ if(LLAMESH_SANITIZE)
   endif()
 endif()
 
+# Of a layer that takes long to compile and computes little.
+function(llamesh_quick_to_compile_if_sanitized name)
+  if(LLAMESH_SANITIZE)
+    target_compile_options(llamesh_${name} PRIVATE -O0)
+  endif()
+endfunction()
+
 # llamesh_layer(NAME [USES layer-or-library...] [PRIVATE library...] [CUDA library...])
 # One target a layer: all .cpp below src/NAME. USES names the layers below it and nothing else;
 # scripts/check_layers.sh holds includes and symbols to it. Its folders cuda/ and nccl/ are compiled with the GPU
@@ -45,4 +52,7 @@ function(llamesh_layer name)
   add_library(llamesh_${name} STATIC ${sources})
   list(TRANSFORM LAYER_USES PREPEND llamesh_)
   target_link_libraries(llamesh_${name} PUBLIC llamesh_flags ${LAYER_USES} PRIVATE ${LAYER_PRIVATE})
+  if(name MATCHES "^(checkpoint|train|config)$")
+    llamesh_quick_to_compile_if_sanitized(${name})
+  endif()
 endfunction()
