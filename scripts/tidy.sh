@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have changed since BASE
-# (what this branch left origin/main at; on that itself its last commit), committed or not; needs no build but build/ci
-# configured. A file takes some ten seconds, so of more than --files N (20) the first ones are taken, and the number of the
-# others is told; --all takes every file there is.
+# (what this branch left origin/main at; on that itself its last commit), committed or not; needs no build. A
+# file takes some ten seconds, so of more than --files N (20) the first ones are taken, and the number of the others is
+# told; --all takes every file there is.
 #   scripts/tidy.sh [--files N] [BASE | --all]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,13 +27,14 @@ mapfile -t files < <("${list[@]}" -- 'src/*.cpp' 'tests/*.cpp' |
   grep -v -E '^src/.*/(cuda|nccl)/|^tests/(fake_cuda|fuzz)/' | xargs -r grep -L -e '<omp.h>' -e 'random_tensor.hpp' -e 'attention_tile.hpp' || true)
 if [[ ${#files[@]} == 0 ]]; then echo "clang-tidy: no file has changed"; exit 0; fi
 
-if [[ ! -e build/ci/compile_commands.json ]]; then cmake --preset ci --log-level=WARNING >/dev/null; fi
+# Each source by itself, so that one which lives on the headers of its neighbours in a unity does not compile here.
+cmake --preset ci -B build/tidy -DCMAKE_UNITY_BUILD=OFF --log-level=WARNING >/dev/null
 left_out=$((${#files[@]} > most ? ${#files[@]} - most : 0))
 files=("${files[@]:0:most}")
 
 # OpenMP off: clang 16 refuses structured bindings in what it thinks runs in another thread.
 tidy() {
-  clang-tidy-16 -p build/ci --quiet --extra-arg=-fno-openmp --extra-arg=-Wno-everything "$1" 2>/dev/null || {
+  clang-tidy-16 -p build/tidy --quiet --extra-arg=-fno-openmp --extra-arg=-Wno-everything "$1" 2>/dev/null || {
     echo "clang-tidy: findings in $1" >&2
     return 1
   }
