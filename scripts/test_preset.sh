@@ -23,10 +23,10 @@ rm -f "$runs/$name".*
 targets=() selection=()
 case $preset in
   # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads of our own
-  # (the kernels' are libgomp's, which it does not know). The long comparison of strategies is left out: poison trains
-  # with each of them. Where two processes run what one runs, and more, they do.
+  # (the kernels' are libgomp's, which it does not know). Left out are the long comparison of strategies (poison trains
+  # with each of them), long plans, and kernels a second time. Where two processes run what one runs, and more, they do.
   asan) targets=(tests_unit)
-        selection=(-L unit -R '@[12]$' -E '^training/(strategies|(bf16_weights|changed_data|footprint|poison)@1)') ;;
+        selection=(-L unit -R '@[12]$' -E '^training/(strategies|(bf16_weights|changed_data|footprint|poison)@1)|^app/plan@1|_by_mma@1') ;;
   tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
         selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/(strategies|bf16_weights|footprint)') ;;
 esac

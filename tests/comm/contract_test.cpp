@@ -73,7 +73,7 @@ class CheckContracts : public testing::Test {
   DeviceMesh mesh_{world(), discover_topology(world(), 0),
                    ParallelDims({{"shard", world().size()}})};
   device::Buffer data_{std::int64_t{4} * 32 * world().size()};
-  device::Buffer sum_{4 * 32};
+  device::Buffer sum_{128};
 };
 
 TEST_F(CheckContracts, PassesWhereAllCallTheSame) {
@@ -151,7 +151,7 @@ TEST_P(AnotherCollective, IsFoundBeforeItRuns) {
                   ParallelDims({{"shard", world().size()}}));
   mesh.keep_contracts();
   auto& axis = *mesh.axis("shard").collectives;
-  const device::Buffer data(4 * 32);
+  const device::Buffer data(128);
   const auto tensor = data.tensor(DType::f32, {32});
   const int other = world().size() - 1;
   axis.set_subject("layers.1");

@@ -71,7 +71,7 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"text": "a"} {"text": "b"})", "not valid JSON");
   refused("{\"text\": \"\xff\"}", "not valid JSON");
   refused("nonsense", "not valid JSON");
-  refused(std::string("{\"text\": \"a\"}\0 more", 20), "not valid JSON at byte 14");
+  refused(std::string("{\"text\": \"a\"}\0 more", 19), "not valid JSON at byte 14");
   for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
     refused(line, "expected one JSON object");
   refused("{}", "has neither 'text', nor 'instruction' and 'output', nor 'messages'");
@@ -95,8 +95,9 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
           "'content' must be a string");
   refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");
   refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "of the assistant, is empty");
-  refused(std::string(10'000'000, '['), "expected one JSON object");
-  refused(R"({"a": )" + std::string(10'000'000, '['), "not valid JSON");  // kept, it were a GiB
+  const std::string deep(std::size_t{10'000'000}, '[');  // NOLINT(bugprone-string-constructor)
+  refused(deep, "expected one JSON object");
+  refused(R"({"a": )" + deep, "not valid JSON");  // kept, it were a GiB
 }
 
 /// The records of a text with their places, or the error.

@@ -110,7 +110,7 @@ TEST(Event, StandsForTheWorkBeforeItOnly) {
   auto stream = Stream::worker();
   stream.run([&] { before = true; });
   const Event middle = stream.record();
-  const Event copy = middle;
+  const Event copy = middle;  // NOLINT(performance-unnecessary-copy-initialization)
   stream.run(gate.work());
   const Event end = stream.record();
   middle.wait();

@@ -33,7 +33,7 @@
 namespace llamesh::emulator {
 
 /// Shared memory that a block can have: a Hopper's, unless a test plays another GPU.
-inline std::int64_t max_shared_bytes = 227 * 1024;
+inline std::int64_t max_shared_bytes = std::int64_t{227} * 1024;
 
 /// Whether launches look for races, which makes them slower.
 inline bool looks_for_races = true;

@@ -16,7 +16,7 @@ seen_by_rank=() # what starts the program, for each rank in its own way
 ran() {
   local run=$1 ranks=$2
   shift 2
-  timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 \
+  timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
     schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
 # verdict NAME RESULT [LOG]

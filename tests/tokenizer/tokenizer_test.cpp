@@ -123,8 +123,10 @@ TEST(Tokenizer, LongTextWithoutASpaceHasNearlyTheIdsOfTheWholeText) {
     EXPECT_GT(c - ids.rbegin(), 1000) << file;
     EXPECT_LE(std::abs(std::ssize(ids) - std::ssize(whole)), 3 * 3) << file;
     EXPECT_EQ(tokenizer->decode(ids), tokenizer->decode(whole)) << file << ": no space is added";
-    EXPECT_EQ(encode_in_parallel(*tokenizer, {text + " " + text}, 3),
-              encode_in_parallel(*tokenizer, {text + " " + text}, 1))
+    std::string twice = text;
+    twice.append(" ").append(text);
+    EXPECT_EQ(encode_in_parallel(*tokenizer, {twice}, 3),
+              encode_in_parallel(*tokenizer, {twice}, 1))
         << file;
     const std::string part = text.substr(0, text.rfind("heaven", 65'530));
     ASSERT_TRUE(library.Encode(part, &whole).ok());

@@ -182,10 +182,11 @@ TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {
 /// Flips a bit of the weights after step 2, and bits of the moments after 3 and 5: the updates of 4
 /// and 6 make wrong weights of these, and copies of them where the weights are gathered from
 /// copies.
-void expect_healed_run_continues_as_undisturbed(Inputs in) {
+void expect_healed_run_continues_as_undisturbed(const Inputs& in) {
   CheckedTrainer trainer(in);
-  in.debug.replica_hash_every = 0;
-  CheckedTrainer undisturbed(in);
+  auto unchecked = in;
+  unchecked.debug.replica_hash_every = 0;
+  CheckedTrainer undisturbed(unchecked);
   const std::map<int, std::size_t> flips = {{2, 0}, {3, 1}, {5, 2}};
   for (int step = 1; step <= 7; ++step) {
     undisturbed.step();

@@ -120,7 +120,8 @@ TEST(TrainingTrace, EventsOfALaneNest) {
 TEST(TrainingTrace, HasAllCollectivesThatArePlanned) {
   const SharedFolder folder;
   auto in = traced(folder.path(), "3");
-  in.train.global_batch = 3 * world().size();  // the plan goes through as many micro-batches
+  in.train.global_batch =
+      std::int64_t{3} * world().size();  // the plan goes through as many micro-batches
   run_to_the_end(in);
   const auto setup = train::make_setup(world(), in);
   const auto plan = train::plan_on_this_device(setup, world().rank(), 1);
