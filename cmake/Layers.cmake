@@ -28,8 +28,8 @@ if(LLAMESH_SANITIZE)
   endif()
 endif()
 
-# Of a layer that takes long to compile and computes little.
-function(llamesh_quick_to_compile_if_sanitized name)
+# For a layer that takes long to compile and computes little: -O0.
+function(llamesh_unoptimised_if_sanitized name)
   if(LLAMESH_SANITIZE)
     target_compile_options(llamesh_${name} PRIVATE -O0)
   endif()
@@ -53,6 +53,6 @@ function(llamesh_layer name)
   list(TRANSFORM LAYER_USES PREPEND llamesh_)
   target_link_libraries(llamesh_${name} PUBLIC llamesh_flags ${LAYER_USES} PRIVATE ${LAYER_PRIVATE})
   if(name MATCHES "^(checkpoint|train|config)$")
-    llamesh_quick_to_compile_if_sanitized(${name})
+    llamesh_unoptimised_if_sanitized(${name})
   endif()
 endfunction()

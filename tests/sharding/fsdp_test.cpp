@@ -223,6 +223,15 @@ TEST(Fsdp, ABackwardPassGathersTheSecondaryShardsOfItsForwardPass) {
     }
 }
 
+/// Of each unit as it is gathered in bf16.
+std::vector<std::int64_t> bytes_of_units(const comm::ParallelDims& dims, int layers) {
+  const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
+  std::vector<std::int64_t> bytes;
+  for (const auto& unit : s.layout.units())
+    bytes.push_back(unit.padded_numel * size_of(DType::bf16));
+  return bytes;
+}
+
 // In bf16 a unit is gathered into a copy, which the ranks of a node share.
 TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
   constexpr int layers = 6;
@@ -230,12 +239,7 @@ TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
   const int ranks = test::world().size();
   const comm::ParallelDims dims({{"shard", ranks}});
   const auto in_use = [] { return device::MemoryMeter::instance().in_use(); };
-  std::vector<std::int64_t> bytes;  // of each unit
-  {
-    const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
-    for (const auto& unit : s.layout.units())
-      bytes.push_back(unit.padded_numel * size_of(DType::bf16));
-  }
+  const auto bytes = bytes_of_units(dims, layers);
   const std::int64_t layer = bytes[1];
   for (const auto& [prefetch, limit] :
        {std::pair<int, std::int64_t>{0, 0}, {1, 0}, {4, 0}, {2, layer - 1}, {3, 5 * layer / 2}}) {
@@ -270,12 +274,7 @@ TEST(Fsdp, TheFirstUnitsStayGatheredFromOneMicroBatchToTheNext) {
   const int ranks = test::world().size();
   const comm::ParallelDims dims({{"shard", ranks}});
   const auto in_use = [] { return device::MemoryMeter::instance().in_use(); };
-  std::vector<std::int64_t> bytes;  // of each unit
-  {
-    const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
-    for (const auto& unit : s.layout.units())
-      bytes.push_back(unit.padded_numel * size_of(DType::bf16));
-  }
+  const auto bytes = bytes_of_units(dims, layers);
   const auto units = bytes.size();
   const std::int64_t layer = bytes[1];
   ASSERT_LT(bytes[0], layer);

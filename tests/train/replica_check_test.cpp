@@ -13,6 +13,7 @@
 #include "comm/session.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
+#include "train/left_by.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {
@@ -108,19 +109,10 @@ TEST(FindMismatches, NothingIsFoundWhereThereAreNoReplicas) {
   EXPECT_TRUE(find_mismatches(std::vector<std::uint64_t>{1, 2, 3}, none, dims).empty());
 }
 
-/// How check() leaves on this rank: its own error's text, "follows", or "".
+/// How check() leaves on this rank.
 template <class Action>
-std::string stopped_by(Action action) {
-  try {
-    action();
-  } catch (const comm::PeerFailure& failed) {
-    EXPECT_EQ(failed.code(), ExitCode::stopped_early);
-    return "follows";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::stopped_early);
-    return error.what();
-  }
-  return "";
+std::string stopped_by(const Action& action) {
+  return test::left_by(action, ExitCode::stopped_early);
 }
 
 void expect_stop_that_names(int rank, const std::string& left) {

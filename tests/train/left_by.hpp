@@ -1,0 +1,28 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "comm/session.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::test {
+
+/// What a rank says that leaves the action with an error of this code; "follows" where another rank
+/// tells, and "" where there is no error.
+template <class Action>
+std::string left_by(const Action& action, ExitCode code) {
+  try {
+    action();
+  } catch (const comm::PeerFailure& failed) {
+    EXPECT_EQ(failed.code(), code);
+    return "follows";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace llamesh::test
