@@ -25,11 +25,12 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
   }
 }
 
-void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
-    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder)) return;
+    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder))
+      return false;
     state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
     state.exit_code = code;
     state.reason = verdict.line;
@@ -39,8 +40,9 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
     write_run_state(run_folder, state);
     if (!verdict.kind.empty()) write_failure(run_folder, failure_of(verdict));
   } catch (const std::exception&) {
-    return;
+    return true;
   }
+  return true;
 }
 
 }  // namespace llamesh::train

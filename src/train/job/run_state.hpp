@@ -62,8 +62,9 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// worse error is being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
-/// The same for ranks that hang or are lost; where several ranks report, the first verdict is kept.
-void record_failure(const std::filesystem::path& run_folder, ExitCode code,
+/// The same for ranks that hang or are lost. Where several ranks report, the first verdict is kept:
+/// false for the others.
+bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Verdict& verdict) noexcept;
 
 /// The state of a start that continues after `step`. Throws exit 93 under a scheduler when each of

@@ -68,12 +68,14 @@ comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
       std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
     } else {
       print_error(verdict.line + "; the job is ended");
+      bool first = true;
       if (!run_folder.empty()) {
         write_to_log(run_folder, verdict.line + "; the job is ended");
-        record_failure(run_folder, code, verdict);
+        first = record_failure(run_folder, code, verdict);
         FlightFiles::dump();
       }
-      comment_job(verdict.line);
+      // A rank that the launcher has not ended yet may find others silent, which it has ended.
+      if (first) comment_job(verdict.line);
     }
     comm::abort_job(code);
   };
