@@ -1,23 +1,30 @@
 # Flags common to everything of ours.
 add_library(llamesh_flags INTERFACE)
 set(cxx $<COMPILE_LANGUAGE:CXX>)  # nvcc has flags of its own
-target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wall -Wextra -Wconversion -Wshadow -Wnon-virtual-dtor>
-                                               $<$<AND:${cxx},$<BOOL:${LLAMESH_WERROR}>>:-Werror>)
+set(warnings -Wall -Wextra -Wconversion -Wnon-virtual-dtor)
+if(NOT CMAKE_UNITY_BUILD)
+  list(APPEND warnings -Wshadow)
+elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # A source may name its locals as another one its unnamed namespace's, and to g++ all but the unity itself is a header.
+  list(APPEND warnings -Wshadow=local -Wno-subobject-linkage)
+endif()
+if(LLAMESH_WERROR)
+  list(APPEND warnings -Werror)
+endif()
+target_compile_options(llamesh_flags INTERFACE "$<${cxx}:${warnings}>")
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Its own AVX-512 headers raise this one (GCC bug 105593).
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wno-maybe-uninitialized>)
 endif()
 target_include_directories(llamesh_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
-if(CMAKE_UNITY_BUILD)
-  # Of the sanitizers: several sources of a layer in one compilation, which takes a third of the time. Warnings are
-  # the business of the other builds.
-  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-w>)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
-endif()
 if(LLAMESH_ARCH)
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-march=${LLAMESH_ARCH}>)
 endif()
 if(LLAMESH_SANITIZE)
+  if(NOT LLAMESH_FUZZ)
+    target_compile_options(llamesh_flags INTERFACE $<${cxx}:-w>)  # warnings are the business of the other builds
+  endif()
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-fsanitize=${LLAMESH_SANITIZE}\;-fno-omit-frame-pointer>)
   target_link_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND LLAMESH_SANITIZE MATCHES "undefined")

@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 
 #include "app/bench/bench.hpp"
 #include "app/commands/commands.hpp"
+#include "app/program.hpp"
 #include "app/report/report.hpp"
 #include "core/did_you_mean.hpp"
+#include "core/log.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -35,7 +38,7 @@ void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
 
 std::string CommandLine::problem(const CLI::ParseError& error,
                                  const std::vector<std::string>& arguments) {
-  const CLI::App* at = &cli_;
+  const CLI::App* at = cli_.get();
   for (const auto& word : arguments) {
     const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
     if (commands.empty() || word.starts_with('-')) break;
@@ -49,9 +52,13 @@ std::string CommandLine::problem(const CLI::ParseError& error,
   return error.what();
 }
 
-CommandLine::CommandLine() {
-  cli_.set_version_flag("--version", version_text());
-  cli_.require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
+CommandLine::~CommandLine() = default;
+
+CommandLine::CommandLine()
+    : cli_(std::make_unique<CLI::App>("llamesh trains Llama models over an MPI device mesh.",
+                                      "llamesh")) {
+  cli_->set_version_flag("--version", version_text());
+  cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   add_train();
   add_plan();
   add_inspection();
@@ -66,7 +73,7 @@ void CommandLine::runs(CLI::App* subcommand, std::function<int()> run) {
 
 void CommandLine::add_train() {
   auto& to = train_;
-  auto* command = cli_.add_subcommand("train", "Train a model (under mpirun or srun)");
+  auto* command = cli_->add_subcommand("train", "Train a model (under mpirun or srun)");
   command->add_option("INPUTS", to.inputs, "YAML file")->required();
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
   add_device(command, to.device);
@@ -94,7 +101,7 @@ void CommandLine::add_train() {
 
 void CommandLine::add_plan() {
   auto& to = plan_;
-  auto* command = cli_.add_subcommand(
+  auto* command = cli_->add_subcommand(
       "plan", "Memory, traffic and time of a step before it is run; exit 1 if it does not fit");
   command->add_option("INPUTS", to.inputs, "YAML file, as of train")->required();
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
@@ -130,13 +137,13 @@ void CommandLine::add_plan() {
 /// Commands that inspect files: one path each, or two.
 void CommandLine::add_inspection() {
   constexpr auto what = "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
-  auto* command = cli_.add_subcommand("inspect", "Describe what is at a path, in a table");
+  auto* command = cli_->add_subcommand("inspect", "Describe what is at a path, in a table");
   command->add_option("PATH", path_, std::string(what) + ", or a token file")->required();
   add_json(command, output_);
   add_examples(command, {"llamesh inspect runs/tiny", "llamesh inspect --json model.safetensors"});
   runs(command, [this] { return inspect(path_, output_); });
 
-  command = cli_.add_subcommand(
+  command = cli_->add_subcommand(
       "verify", "Check every byte of a checkpoint, or every tensor; exit 0 only if all is good");
   command->add_option("PATH", path_, std::string(what) + "; of a run the newest checkpoint")
       ->required();
@@ -145,7 +152,7 @@ void CommandLine::add_inspection() {
                          "llamesh verify --json runs/tiny/checkpoints/step_00000020"});
   runs(command, [this] { return verify(path_, output_); });
 
-  command = cli_.add_subcommand("diff", "Compare two models or checkpoints tensor by tensor");
+  command = cli_->add_subcommand("diff", "Compare two models or checkpoints tensor by tensor");
   command->add_option("A", path_, what)->required();
   command->add_option("B", other_path_, what)->required();
   add_json(command, output_);
@@ -153,9 +160,9 @@ void CommandLine::add_inspection() {
                {"llamesh diff runs/first runs/second", "llamesh diff runs/tiny hf:FOLDER"});
   runs(command, [this] { return diff(path_, other_path_, output_); });
 
-  command = cli_.add_subcommand("status",
-                                "How a run stands: its step, speed, newest checkpoint "
-                                "and last failure (from any machine that sees it)");
+  command = cli_->add_subcommand("status",
+                                 "How a run stands: its step, speed, newest checkpoint "
+                                 "and last failure (from any machine that sees it)");
   command->add_option("RUN", path_, "A run folder")->required();
   add_json(command, output_);
   command->add_flag_callback(
@@ -163,7 +170,7 @@ void CommandLine::add_inspection() {
   add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
   runs(command, [this] { return status(path_, output_, watch_); });
 
-  command = cli_.add_subcommand("report", "Draw a run's metrics into a page, or compare several");
+  command = cli_->add_subcommand("report", "Draw a run's metrics into a page, or compare several");
   command->add_option("RUN", rest_, "Run folders")->required();
   command->add_option("--output", path_,
                       "Default: RUN/report.html; of several runs comparison.html here");
@@ -177,7 +184,7 @@ void CommandLine::add_inspection() {
 
 /// Commands that use a trained model.
 void CommandLine::add_models() {
-  auto* command = cli_.add_subcommand(
+  auto* command = cli_->add_subcommand(
       "convert", "A checkpoint into a Hugging Face folder, or the other way (also under mpirun)");
   command
       ->add_option("--from", convert_.from, "A checkpoint or run folder, or a Hugging Face folder")
@@ -202,8 +209,8 @@ void CommandLine::add_models() {
         ->check(CLI::Range(1, 1 << 20));
     add_device(to, arguments.device);
   };
-  command =
-      cli_.add_subcommand("generate", "Continue a prompt with a trained model (also under mpirun)");
+  command = cli_->add_subcommand("generate",
+                                 "Continue a prompt with a trained model (also under mpirun)");
   add_model(command, generate_,
             "Ranks among which each matrix is cut: all that are started (the default)");
   command->add_option("--prompt", generate_.prompt, "Text to continue");
@@ -220,7 +227,7 @@ void CommandLine::add_models() {
                 "mpirun -n 4 llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7"});
   runs(command, [this] { return generate(generate_); });
 
-  command = cli_.add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
+  command = cli_->add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
   add_model(command, evaluate_,
             "Ranks among which each matrix is cut (default 1); such groups share the sequences");
   command
@@ -241,7 +248,7 @@ void CommandLine::add_models() {
 
 void CommandLine::add_tokenize() {
   auto& to = tokenize_;
-  auto* command = cli_.add_subcommand("tokenize", "Make a token file out of text files");
+  auto* command = cli_->add_subcommand("tokenize", "Make a token file out of text files");
   command
       ->add_option("--tokenizer", to.tokenizer,
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
@@ -263,7 +270,7 @@ void CommandLine::add_tokenize() {
 }
 
 void CommandLine::add_bench() {
-  auto* bench = cli_.add_subcommand("bench", "Measure this machine and llamesh on it");
+  auto* bench = cli_->add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
   // Rows are flushed as they are measured, in case the benchmark is interrupted.
   bench->preparse_callback([](std::size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
@@ -304,6 +311,20 @@ void CommandLine::add_bench_step(CLI::App* bench) {
   add_examples(command, {"llamesh bench step",
                          "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});
   runs(command, [this] { return bench_step(rest_, device_, gemm_table_); });
+}
+
+int run_command_line(const comm::Launch& launch, int argc, char** argv) {
+  setup_logging();
+  CommandLine line;
+  try {
+    line.parser().parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return line.parser().exit(request);
+  } catch (const CLI::ParseError& error) {
+    refuse(launch, line.problem(error, {argv + 1, argv + argc}) + "; see llamesh --help");
+  }
+  if (!line.command()) refuse(launch, "No command is given; see llamesh --help");
+  return line.command()();
 }
 
 }  // namespace llamesh::app

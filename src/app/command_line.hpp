@@ -1,12 +1,18 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "app/commands/commands.hpp"
+#include "comm/launch.hpp"
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace llamesh::app {
 
@@ -14,10 +20,11 @@ namespace llamesh::app {
 class CommandLine {
  public:
   CommandLine();
+  ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  CLI::App& parser() { return cli_; }
+  CLI::App& parser() { return *cli_; }
   /// What the parsed command line asks for; empty when it names no command.
   const std::function<int()>& command() const { return command_; }
   /// What is wrong with these arguments, which the parser has refused, with a hint where a command
@@ -34,7 +41,7 @@ class CommandLine {
   void add_bench_step(CLI::App* bench);
   void runs(CLI::App* subcommand, std::function<int()> run);
 
-  CLI::App cli_{"llamesh trains Llama models over an MPI device mesh.", "llamesh"};
+  std::unique_ptr<CLI::App> cli_;
   TrainArguments train_;
   PlanArguments plan_;
   ConvertArguments convert_;
@@ -50,5 +57,9 @@ class CommandLine {
   std::string device_ = "auto";
   std::function<int()> command_;
 };
+
+/// Runs the command that the arguments name and returns its exit code. Throws a user error for
+/// arguments that make no sense.
+int run_command_line(const comm::Launch& launch, int argc, char** argv);
 
 }  // namespace llamesh::app

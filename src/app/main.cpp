@@ -29,20 +29,6 @@ void check_output() {
        errno == 0 ? "parts of it are lost" : std::strerror(errno));
 }
 
-int run(const comm::Launch& launch, int argc, char** argv) {
-  setup_logging();
-  CommandLine line;
-  try {
-    line.parser().parse(argc, argv);
-  } catch (const CLI::Success& request) {  // --help, --version
-    return line.parser().exit(request);
-  } catch (const CLI::ParseError& error) {
-    refuse(launch, line.problem(error, {argv + 1, argv + argc}) + "; see llamesh --help");
-  }
-  if (!line.command()) refuse(launch, "No command is given; see llamesh --help");
-  return line.command()();
-}
-
 }  // namespace
 }  // namespace llamesh::app
 
@@ -52,7 +38,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::catch_stop_signals();
   const auto launch = llamesh::app::launch();
   try {
-    const int code = llamesh::app::run(launch, argc, argv);
+    const int code = llamesh::app::run_command_line(launch, argc, argv);
     llamesh::app::check_output();
     return code;
   } catch (const llamesh::comm::PeerFailure& error) {
