@@ -42,14 +42,17 @@ void share_out(double flops, double begin, double end, std::vector<double>& done
 
 /// Large enough to fill the device, and small enough that a product ends soon where ranks share
 /// cores.
-std::int64_t measured_gemm_size(device::Kind kind) {
-  if (kind == device::Kind::cuda) return 8192;
-  return omp_get_max_threads() < 8 ? 512 : 1024;
+std::int64_t measured_gemm_size(device::Kind kind, double memory_bytes) {
+  if (kind == device::Kind::cpu) return omp_get_max_threads() < 8 ? 512 : 1024;
+  std::int64_t n = 8192;
+  while (n > 64 && static_cast<double>(4 * n * n * 4) > memory_bytes / 16) n /= 2;
+  return n;
 }
 
 std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin) {
   auto& stream = device::compute_stream();
-  const std::int64_t n = measured_gemm_size(stream.kind());
+  const std::int64_t n =
+      measured_gemm_size(stream.kind(), static_cast<double>(device::memory_bytes()));
   const device::Buffer numbers(n * n * 4);
   const auto random = numbers.tensor(DType::f32, {n, n});
   const auto values = random_numbers(n * n);

@@ -95,8 +95,8 @@ class SimulatedRank {
 /// A product of the Trainer's measurement of this device before its first step, whose scratch
 /// stays.
 void multiply_as_measured(DType dtype) {
-  const auto kind = device::Simulation::current().hardware().kind;
-  const auto n = ops::measured_gemm_size(kind);
+  const auto& hardware = device::Simulation::current().hardware();
+  const auto n = ops::measured_gemm_size(hardware.kind, hardware.memory_bytes);
   const device::Buffer buffer(3 * n * n * size_of(dtype), device::Counted::no);
   const auto matrix = [&](std::int64_t i) {
     return buffer.tensor(dtype, {n, n}, i * n * n * size_of(dtype));

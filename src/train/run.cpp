@@ -63,6 +63,7 @@ class Run {
         report_(world, setup, deadline_),
         checkpoints_(world, setup, config, trainer_, watchdog, report_),
         profile_(world, setup) {
+    trainer_.measure_gemm_peak();
     startup_.end_phase("communicators and model");
   }
 

@@ -73,16 +73,22 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
     validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
                                                          batch_partition(), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
-  peak_.emplace([&world, dtype = in.precision.parameters, before = false]() mutable {
-    // Before the memory of a GPU is full.
-    if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
-      return std::vector<double>();
-    return measured_gemm_rates(world, dtype);
-  });
-  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);  // the peak is that of all SMs
+  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   plan_memory();
   if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
   resume_from(0, 0);
+}
+
+void Trainer::measure_gemm_peak() {
+  const Inputs& in = setup_.inputs;
+  ops::use_gemm_sm_count_target(0);  // the peak is that of all SMs
+  peak_.emplace([this, before = false]() mutable {
+    // Before the memory of a GPU is full.
+    if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
+      return std::vector<double>();
+    return measured_gemm_rates(world_, setup_.inputs.precision.parameters);
+  });
+  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
 }
 
 /// Once it is known how bf16 matmuls are computed.
@@ -106,7 +112,7 @@ std::string Trainer::bf16_products() const {
 
 void Trainer::keep_bf16_products(const std::string& recorded) {
   if (!train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded)) return;
-  peak_->measure_again();
+  if (peak_) peak_->measure_again();
   plan_memory();
 }
 
@@ -120,10 +126,11 @@ void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   const auto products = bf16_products();
-  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank, {}{}",
+  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank{}{}",
                      setup_.table->numel(), name_of(in.precision.parameters),
                      comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
-                     device::description(), threads_, threads_ == 1 ? "" : "s", peak_->describe(),
+                     device::description(), threads_, threads_ == 1 ? "" : "s",
+                     peak_ ? ", " + peak_->describe() : "",
                      products.empty() ? "" : ", bf16 matmuls: " + products);
 }
 

@@ -62,8 +62,11 @@ class Trainer {
   std::string describe() const;
   /// A line for each source of the training data.
   std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
-  /// FLOP/s of all ranks' GEMMs together: the denominator of MFU.
-  double gemm_rate() const { return peak_->rate(); }
+  /// Measures the peak of all ranks' GEMMs together, the denominator of MFU: before the first step,
+  /// else MFU is 0. Takes a fifth of a second. Collective.
+  void measure_gemm_peak();
+  /// The peak as it is known, FLOP/s; must have been measured.
+  double gemm_rate() const { return peak_.value().rate(); }
   /// What a checkpoint holds of the run's tensors.
   const sharding::ShardedState& state() const { return state_; }
   /// Must be called after the master weights were written from outside, by work in the compute
@@ -115,6 +118,7 @@ class Trainer {
     return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
   }
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
+  void measure_utilization(StepRecord& record);
   void measure_exposed(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
   std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);

@@ -24,6 +24,18 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   record.predicted_valley = planned_.valley;
   record.predicted_peak = planned_.peak;
   record.predicted_on_host = planned_.on_host;
+  if (peak_) measure_utilization(record);
+  for (const auto* axis : mesh_.all()) {
+    if (axis->name.empty()) continue;  // a rank by itself
+    const std::int64_t sent = axis->collectives->bytes_sent() - before_[axis].sent;
+    record.traffic[axis->name] += sent;  // an axis and its factors have one name
+    record.traffic_between_nodes[axis->name] +=
+        std::llround(axis->share_between_nodes * static_cast<double>(sent));
+  }
+  if (device::kind() == device::Kind::cpu) measure_exposed(record, parts);
+}
+
+void Trainer::measure_utilization(StepRecord& record) {
   const double peak = peak_->rate();
   if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(
@@ -33,14 +45,6 @@ void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   record.mfu = peak_->utilization(
       record.tokens_per_second *
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
-  for (const auto* axis : mesh_.all()) {
-    if (axis->name.empty()) continue;  // a rank by itself
-    const std::int64_t sent = axis->collectives->bytes_sent() - before_[axis].sent;
-    record.traffic[axis->name] += sent;  // an axis and its factors have one name
-    record.traffic_between_nodes[axis->name] +=
-        std::llround(axis->share_between_nodes * static_cast<double>(sent));
-  }
-  if (device::kind() == device::Kind::cpu) measure_exposed(record, parts);
 }
 
 Trainer::SecondsByAxis Trainer::seconds_by_axis() {

@@ -5,7 +5,7 @@
 set -uo pipefail
 program=$(readlink -f "$1")
 cd "$(dirname "$0")/../.." || exit 1
-export FAKE_GPUS=4
+export FAKE_GPUS=4 FAKE_GPU_MIB=1024
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM

@@ -88,6 +88,16 @@ TEST(Trainer, AStepsRecordIsTheSameOnEveryRank) {
   }
 }
 
+TEST(Trainer, MfuIsKnownOnceThePeakIs) {
+  const test::TemporaryFolder folder;
+  SmallTrainer trainer(inputs_in(folder));
+  EXPECT_EQ(trainer->train_step().mfu, 0);
+  trainer->measure_gemm_peak();
+  const auto mfu = trainer->train_step().mfu;
+  EXPECT_GT(mfu, 0);
+  EXPECT_LE(mfu, 1);
+}
+
 /// How many collectives of host values a step takes.
 std::int64_t collectives_of_a_step(bool contract) {
   const test::TemporaryFolder folder;

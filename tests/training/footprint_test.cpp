@@ -318,8 +318,6 @@ TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);
   EXPECT_EQ(held, after_one) << "the second step left something behind";
   EXPECT_GT(record.peak, record.valley);
-  EXPECT_GT(record.mfu, 0);
-  EXPECT_LE(record.mfu, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -70,6 +70,7 @@ void expect_as_planned(const train::Inputs& in) {
       std::exchange(before[static_cast<std::size_t>(MemoryUse::scratch)], 0);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
+  if (earlier_scratch == 0) trainer.measure_gemm_peak();
   const auto planned = train::plan_step(setup, this_machine(), world().rank());
   trainer.train_step();
   MemoryByUse valley{}, at_peak{};

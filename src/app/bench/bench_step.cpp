@@ -97,6 +97,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   run_or_abort([&] {
     comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
     train::Trainer trainer(world, setup, mesh);
+    trainer.measure_gemm_peak();
     const auto records = measure(trainer, steps);
     std::vector<Row> rows{{"best", records.front()}, {"median", median(records)}};
     if (!tune_gemms.empty()) {
