@@ -21,7 +21,7 @@ struct cublasLtContext {};
 
 namespace {
 
-constexpr std::int64_t most_multiplications = std::int64_t{1} << 36U;
+constexpr std::int64_t most_multiplications = std::int64_t{1} << 28U;
 
 struct Layout {
   cudaDataType_t type;

@@ -205,7 +205,7 @@ FAKE_NCCL_BREAKS=9 fails "a reduction that breaks" 75 "reduce-scatter of .* on a
 FAKE_GPUS=1 fails "two ranks on one GPU" 78 "on one GPU .*: start one rank a GPU" 2
 FAKE_GPUS=1 FAKE_GPU_NAME="fake GPU MIG 1g.10gb" fails "two ranks on parts of one GPU" 78 \
   "on parts of one GPU .*MIG 1g.10gb.*, which NCCL cannot connect" 2
-FAKE_GPU_MIB=900 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2
+FAKE_GPU_MIB=4 fails "too little memory" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 memory.device_limit=1000000000
 FAKE_GPU_MIB=1 fails "too little memory for NCCL" 78 "cannot allocate [0-9]* bytes on the GPU .*; use more ranks" 2 \
   sharding.strategy=no_shard memory.device_limit=1000000000
 FAKE_GPU_MIB=1 fails "a plan that does not fit" 78 "a step takes [0-9]* bytes .*, but there are 1048576; use more ranks" 2
