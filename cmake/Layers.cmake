@@ -22,16 +22,18 @@ if(LLAMESH_ARCH)
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-march=${LLAMESH_ARCH}>)
 endif()
 if(LLAMESH_SANITIZE)
+  # A target with the property LLAMESH_NOT_SANITIZED is compiled as without sanitizers.
+  set(sanitized $<AND:${cxx},$<NOT:$<BOOL:$<TARGET_PROPERTY:LLAMESH_NOT_SANITIZED>>>>)
   if(NOT LLAMESH_FUZZ)
-    target_compile_options(llamesh_flags INTERFACE $<${cxx}:-w>)  # warnings are the business of the other builds
+    target_compile_options(llamesh_flags INTERFACE $<${sanitized}:-w>)  # warnings are the business of the other builds
   endif()
-  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-fsanitize=${LLAMESH_SANITIZE}\;-fno-omit-frame-pointer>)
+  target_compile_options(llamesh_flags INTERFACE $<${sanitized}:-fsanitize=${LLAMESH_SANITIZE}\;-fno-omit-frame-pointer>)
   target_link_options(llamesh_flags INTERFACE -fsanitize=${LLAMESH_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND LLAMESH_SANITIZE MATCHES "undefined")
     # g++ checks the pointer of every member access and call for these, which takes half of the time of the build.
     # A null pointer that is used ends the process under AddressSanitizer too; the preset fuzz, with clang, has all of
     # them for the parsers.
-    target_compile_options(llamesh_flags INTERFACE $<${cxx}:-fno-sanitize=null,alignment,vptr>)
+    target_compile_options(llamesh_flags INTERFACE $<${sanitized}:-fno-sanitize=null,alignment,vptr>)
   endif()
 endif()
 

@@ -13,11 +13,17 @@
 namespace llamesh::comm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
 constexpr int yields_before_sleep = 256;
-constexpr std::chrono::microseconds first_sleep{5};
-constexpr std::chrono::microseconds longest_sleep{100};
 
 std::atomic<bool> stopped{false};
+
+/// A wait that has gone on for so long sleeps until it looks again: 1/64 of it, and 1 ms at most.
+nanoseconds sleep_after(Clock::duration waited) {
+  return std::clamp(nanoseconds(waited) / 64, nanoseconds(20'000), nanoseconds(1'000'000));
+}
 
 }  // namespace
 
@@ -32,16 +38,15 @@ void throw_if_stopped() {
 void Backoff::pause() {
   throw_if_stopped();
   if (++pauses_ <= yields_before_sleep) {
+    if (pauses_ == 1) since_ = Clock::now();
     sched_yield();
     return;
   }
-  sleep_ = std::clamp(2 * sleep_, first_sleep, longest_sleep);
-  std::this_thread::sleep_for(sleep_);
+  std::this_thread::sleep_for(sleep_after(Clock::now() - since_));
 }
 
 void Backoff::reset() {
   pauses_ = 0;
-  sleep_ = std::chrono::microseconds{0};
 }
 
 }  // namespace llamesh::comm

@@ -240,7 +240,7 @@ killed_rank_2() { kill_rank 2; }
 
 # --- runs that are asked to stop, and go on
 
-long="$tiny train.steps=300 mesh.ranks_per_node=2"
+long="$tiny train.steps=200 mesh.ranks_per_node=2"
 
 # trains N: waits until the run of this folder has done N steps.
 trains() {
@@ -277,14 +277,14 @@ stopped_and_resumed() {
   expect_end 75
   expect_state stopped 75 "$reason"
   last=$(basename "$(echo runs/tiny/checkpoints/step_*)")
-  [[ $(cat runs/tiny/checkpoints/LATEST) == "$last" && $last < step_00000300 ]] || bad "stopped at $last"
+  [[ $(cat runs/tiny/checkpoints/LATEST) == "$last" && $last < step_00000200 ]] || bad "stopped at $last"
   rm -f runs/tiny/halt
   # shellcheck disable=SC2086
   launch 4 train $long
   [[ $code == 0 ]] || bad "the run does not go on"
   grep -q "resumed after step $((10#${last#step_}))," err || bad "it did not go on from $last"
   expect_state "done" 0 ""
-  "$program" diff unbroken/checkpoints/step_00000300 runs/tiny/checkpoints/step_00000300 >out 2>err ||
+  "$program" diff unbroken/checkpoints/step_00000200 runs/tiny/checkpoints/step_00000200 >out 2>err ||
     bad "other weights than those of the unbroken run"
 }
 stopped_by_usr2() { stopped_and_resumed SIGUSR2 eval 'kill -USR2 "$(a_rank 3)"'; }

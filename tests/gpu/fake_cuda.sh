@@ -17,7 +17,7 @@ ran() {
   local run=$1 ranks=$2
   shift 2
   timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
-    schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
+    data.sequence_length=16 schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
 # verdict NAME RESULT [LOG]
 verdict() {
@@ -123,7 +123,7 @@ fi
 # The fake cuBLASLt's second algorithm sums in another order, so which one a product took shows in the losses.
 last_loss() { sed -n 's/.*"step":4,"loss":\([^,}]*\),"grad_norm.*/\1/p' "$work/$1/metrics.jsonl"; }
 tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 120 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
-  train.steps=2 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
+  train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
 if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
   ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then
   verdict "the faster algorithm of each product" ok
