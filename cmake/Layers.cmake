@@ -12,7 +12,6 @@ if(LLAMESH_WERROR)
   list(APPEND warnings -Werror)
 endif()
 target_compile_options(llamesh_flags INTERFACE "$<${cxx}:${warnings}>")
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Its own AVX-512 headers raise this one (GCC bug 105593).
   target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wno-maybe-uninitialized>)
@@ -37,10 +36,13 @@ if(LLAMESH_SANITIZE)
   endif()
 endif()
 
-# For a layer that takes long to compile and computes little: -O0.
-function(llamesh_unoptimised_if_sanitized name)
+# llamesh_optimise_less(NAME): for a layer that steers and reports and has no loop over numbers. -O1 takes two thirds of the
+# time of -O3 to build it.
+function(llamesh_optimise_less name)
   if(LLAMESH_SANITIZE)
     target_compile_options(llamesh_${name} PRIVATE -O0)
+  else()
+    target_compile_options(llamesh_${name} PRIVATE $<${cxx}:-O1>)
   endif()
 endfunction()
 
@@ -61,7 +63,7 @@ function(llamesh_layer name)
   add_library(llamesh_${name} STATIC ${sources})
   list(TRANSFORM LAYER_USES PREPEND llamesh_)
   target_link_libraries(llamesh_${name} PUBLIC llamesh_flags ${LAYER_USES} PRIVATE ${LAYER_PRIVATE})
-  if(name MATCHES "^(checkpoint|train|config)$")
-    llamesh_unoptimised_if_sanitized(${name})
+  if(name MATCHES "^(train|config)$" OR (LLAMESH_SANITIZE AND name STREQUAL checkpoint))
+    llamesh_optimise_less(${name})
   endif()
 endfunction()

@@ -17,10 +17,6 @@ namespace {
 /// A segment takes some 50 bytes of it and is one of 4 MiB, so this is that of some 80 TiB.
 constexpr std::int64_t longest_manifest = std::int64_t{1} << 30U;
 
-std::string text_of(const std::vector<std::int64_t>& shape) {
-  return fmt::format("({})", fmt::join(shape, ", "));
-}
-
 /// Opens a dataset and checks that it is where and what the manifest says.
 h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   auto dataset = file.dataset(entry.path);
@@ -123,9 +119,10 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
     const auto found = left.find(wanted.path);
     validate(found != left.end(), "the checkpoint has no {}; was it written by another model?",
              wanted.path);
-    validate(found->second->shape == wanted.shape,
-             "{} has shape {} in the checkpoint and {} in the model; use the model that wrote it",
-             wanted.path, text_of(found->second->shape), text_of(wanted.shape));
+    validate(
+        found->second->shape == wanted.shape,
+        "{} has shape ({}) in the checkpoint and ({}) in the model; use the model that wrote it",
+        wanted.path, fmt::join(found->second->shape, ", "), fmt::join(wanted.shape, ", "));
     left.erase(found);
   }
   for (const auto& [path, entry] : left) {

@@ -13,7 +13,7 @@
 namespace llamesh::comm {
 namespace {
 
-constexpr int yields_before_sleep = 64;
+constexpr int yields_before_futex = 64;
 constexpr timespec longest_sleep{0, 50'000'000};
 
 // Not FUTEX_PRIVATE: the waiters are other processes.
@@ -35,7 +35,7 @@ void NodeBarrier::arrive_and_wait(int ranks) {
     if (sleepers_.load() > 0) futex(generation_, FUTEX_WAKE, INT_MAX, nullptr);
     return;
   }
-  for (int i = 0; i < yields_before_sleep; ++i) {
+  for (int i = 0; i < yields_before_futex; ++i) {
     if (generation_.load(std::memory_order_acquire) != generation) return;
     sched_yield();
   }

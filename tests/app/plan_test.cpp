@@ -28,12 +28,12 @@ PlanArguments cluster(const std::string& name, int ranks) {
   return arguments;
 }
 
-struct Printed {
+struct PrintedPlan {
   int code;
   Json json;
 };
 
-Printed printed(const PlanArguments& arguments) {
+PrintedPlan printed(const PlanArguments& arguments) {
   testing::internal::CaptureStdout();
   const int code = plan(arguments);
   return {code, Json::parse(testing::internal::GetCapturedStdout())};

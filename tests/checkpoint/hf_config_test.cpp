@@ -29,7 +29,7 @@ std::string config(const std::string& more = "", const std::string& without = ""
   return text + "}";
 }
 
-std::string error_of(const std::string& text) {
+std::string error_of_config(const std::string& text) {
   try {
     parse_config_json(text, "config.json");
   } catch (const Error& error) {
@@ -86,11 +86,11 @@ TEST(HfConfig, RopeScalingInEverySpelling) {
   }
   EXPECT_FALSE(
       parse_config_json(config(R"("rope_scaling": {"rope_type": "default"})"), "").rope_scaling);
-  EXPECT_NE(error_of(config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
+  EXPECT_NE(error_of_config(config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
                 .find("low_freq_factor is missing"),
             std::string::npos);
   for (const std::string type : {"linear", "dynamic", "yarn", "longrope"})
-    EXPECT_NE(error_of(config(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
+    EXPECT_NE(error_of_config(config(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
                   .find("rope_type is '" + type + "'"),
               std::string::npos);
 }
@@ -109,8 +109,8 @@ TEST(HfConfig, WhatIsNotComputedIsNamed) {
       {R"("num_key_value_heads": 3)", "", "not a multiple"},
   };
   for (const auto& [more, without, message] : table)
-    EXPECT_NE(error_of(config(more, without)).find(message), std::string::npos)
-        << more << ": " << error_of(config(more, without));
+    EXPECT_NE(error_of_config(config(more, without)).find(message), std::string::npos)
+        << more << ": " << error_of_config(config(more, without));
 }
 
 /// Which took minutes to parse before there was a limit.
@@ -145,8 +145,8 @@ TEST(HfConfig, BadFilesAreRefused) {
        "high_freq_factor 4 is not above low_freq_factor 4"},
   };
   for (const auto& [text, message] : table)
-    EXPECT_NE(error_of(text).find(message), std::string::npos)
-        << text.substr(0, 200) << ": " << error_of(text);
+    EXPECT_NE(error_of_config(text).find(message), std::string::npos)
+        << text.substr(0, 200) << ": " << error_of_config(text);
 }
 
 /// Whatever bytes are changed: an error of one line, or a model that fits together.
@@ -158,7 +158,7 @@ TEST(HfConfig, Mutations) {
       config(R"("head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "default"})");
   const std::string likely = "{}[]\",:0123456789-.eE\\ \n\xff";
   int accepted = 0;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 5000; ++i) {
     auto text = good;
     const auto at = random() % text.size();
     switch (random() % 3) {
@@ -171,12 +171,12 @@ TEST(HfConfig, Mutations) {
       default:
         text.insert(at, good, random() % good.size(), random() % 40);
     }
-    if (error_of(text) != "no error") continue;
+    if (error_of_config(text) != "no error") continue;
     ++accepted;
     EXPECT_GT(model::parameter_table(parse_config_json(text, "config.json")).numel(), 0);
   }
   EXPECT_GT(accepted, 0);
-  EXPECT_LT(accepted, 15000);
+  EXPECT_LT(accepted, 3750);
 }
 
 TEST(HfConfig, AnotherConfigKeepsWhatIsNotTheShape) {

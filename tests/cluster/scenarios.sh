@@ -345,9 +345,13 @@ job_chain() {
   tell "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
 }
 
-# Of two minutes the last one is kept in hand. The template's signal, which would come first, is left out.
+# Of two minutes the last one is kept in hand. Most of the first one the start waits, which it need not train through. The
+# template's signal, which would come first, is left out.
 walltime() {
-  submit single-node walltime --no-requeue --time=2 --signal=CONT@1 --ntasks-per-node=1 -- train.steps=1000000
+  mkdir -p slow-start
+  printf '#!/bin/bash\nsleep 40\nexec %q "$@"\n' "$work/bin/llamesh" >slow-start/llamesh
+  chmod +x slow-start/llamesh
+  PATH=$work/slow-start:$PATH submit single-node walltime --no-requeue --time=2 --signal=CONT@1 --ntasks-per-node=1 -- train.steps=1000000
   ended 100 FAILED 75
   [[ $(state_of walltime state) == stopped ]] || bad "state.json says $(state_of walltime state), not stopped"
   llamesh verify "walltime/checkpoints/step_$(printf %08d "$(state_of walltime step)")" || bad "no checkpoint of its last step"

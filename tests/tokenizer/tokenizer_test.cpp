@@ -86,11 +86,11 @@ TEST(Tokenizer, ThreadsChangeNothing) {
        {"gpt2.json", "llama2.json", "bpe.model", "unigram.model", "unusual.json"}) {
     const auto tokenizer = open_tokenizer(golden(file));
     const std::string a = random_text(1, 550'000, true), b = random_text(2, 10, true);
-    const std::vector<std::string_view> documents = {a, "", b, a};
+    const std::vector<std::string_view> documents = {b, "", a, b};
     const Ids one = encode_in_parallel(*tokenizer, documents, 1);
     EXPECT_EQ(encode_in_parallel(*tokenizer, documents, 3), one) << file;
     Ids expected;
-    for (const auto& text : {a, b, a})
+    for (const auto& text : {b, a, b})
       for (const auto& part :
            {tokenizer->prefix_ids(), tokenizer->encode(text), tokenizer->suffix_ids()})
         expected.insert(expected.end(), part.begin(), part.end());

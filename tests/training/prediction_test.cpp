@@ -169,8 +169,8 @@ INSTANTIATE_TEST_SUITE_P(Prediction, Gathers,
                                           testing::Values(DType::f32, DType::bf16)));
 
 using sharding::Offload;
-using OffloadCase = std::tuple<Strategy, Offload, Wrap, DType>;
-class Offloading : public testing::TestWithParam<OffloadCase> {};
+using PlannedOffload = std::tuple<Strategy, Offload, Wrap, DType>;
+class Offloading : public testing::TestWithParam<PlannedOffload> {};
 
 TEST_P(Offloading, TakesWhatIsPlanned) {
   const auto [strategy, offload, wrap, dtype] = GetParam();

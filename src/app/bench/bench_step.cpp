@@ -43,9 +43,9 @@ void print_axes(const train::StepRecord& r) {
   }
 }
 
-using Row = std::pair<const char*, train::StepRecord>;
+using NamedStep = std::pair<const char*, train::StepRecord>;
 
-void print_table(const train::Setup& setup, double gemm_rate, const std::vector<Row>& rows) {
+void print_table(const train::Setup& setup, double gemm_rate, const std::vector<NamedStep>& rows) {
   const auto& in = setup.inputs;
   const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
   const double flops = 6.0 * static_cast<double>(setup.table->matmul_numel()) * tokens;
@@ -99,7 +99,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     train::Trainer trainer(world, setup, mesh);
     trainer.measure_gemm_peak();
     const auto records = measure(trainer, steps);
-    std::vector<Row> rows{{"best", records.front()}, {"median", median(records)}};
+    std::vector<NamedStep> rows{{"best", records.front()}, {"median", median(records)}};
     if (!tune_gemms.empty()) {
       ops::tune_gemms();
       rows.emplace_back("tuned", median(measure(trainer, steps)));

@@ -29,8 +29,6 @@
 namespace llamesh::app {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 void print_now(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
@@ -145,7 +143,7 @@ void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::D
   tokenizer::TextStream text(tokenizer);
   // The prompt is printed as given, not as decoded, but decoding of what follows starts within it.
   for (const auto id : from.encoded) text.push(id);
-  const auto start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   // Ids beyond the tokenizer's are padding of the vocabulary.
   const auto known = static_cast<std::size_t>(tokenizer.vocab_size());
   auto logits = decoder.feed(from.tokens);

@@ -31,7 +31,7 @@ std::string head(const std::string& title, const std::string& facts) {
       escaped(title), report_style, facts);
 }
 
-std::string to_json(const std::vector<double>& numbers) {
+std::string json_array(const std::vector<double>& numbers) {
   std::string text;
   for (const double number : numbers)
     text += fmt::format("{}{:.6g}", text.empty() ? "" : ",", number);
@@ -52,8 +52,8 @@ std::string charts(const std::vector<Chart>& all, const Clocks& clocks) {
 std::string tail(const Clocks& clocks) {
   std::string runs;
   for (const Clock& clock : clocks.of_runs)
-    runs += fmt::format("{}[{},{}]", runs.empty() ? "" : ",", to_json(clock.steps),
-                        to_json(clock.times));
+    runs += fmt::format("{}[{},{}]", runs.empty() ? "" : ",", json_array(clock.steps),
+                        json_array(clock.times));
   return fmt::format(
       "</main>\n<script type=\"application/json\" id=\"clocks\">{{\"unit\":\"{}\",\"runs\":[{}]}}"
       "</script>\n<script>{}</script>\n</body></html>\n",

@@ -16,10 +16,6 @@ bool is_buffer(const std::string& name) {
   return name.ends_with(".rotary_emb.inv_freq");
 }
 
-std::string text_of(const std::vector<std::int64_t>& shape) {
-  return fmt::format("({})", fmt::join(shape, ", "));
-}
-
 }  // namespace
 
 HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) {
@@ -99,8 +95,8 @@ void HfWeights::check_fits(const model::ParameterTable& table) const {
     if (!is_buffer(name)) extra.insert(name);
   const auto check = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
     const auto& stored = tensor(name);
-    validate(stored.shape == shape, "{}: '{}' has shape {} where the model has {}",
-             folder_.string(), name, text_of(stored.shape), text_of(shape));
+    validate(stored.shape == shape, "{}: '{}' has shape ({}) where the model has ({})",
+             folder_.string(), name, fmt::join(stored.shape, ", "), fmt::join(shape, ", "));
     validate(stored_type(stored.dtype).has_value(), "{}: '{}' is {}; F32, BF16 and F16 are read",
              folder_.string(), name, shown(stored.dtype));
     extra.erase(name);
