@@ -35,9 +35,9 @@ if [[ $build_only == yes ]]; then exit 0; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other; those that wait more
-# than they compute take one, and there is a slot more than there are processors.
+# than they compute take one, and there are two slots more than there are processors.
 code=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 300 \
-  --test-output-size-passed 10000000 -j "$(($(nproc) + 1))" "${selection[@]}" "$@" | tee "$runs/$name.summary" || code=1
+  --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$runs/$name.summary" || code=1
 cp "build/$preset/Testing/Temporary/LastTest.log" "$runs/$name.log"
 exit $code

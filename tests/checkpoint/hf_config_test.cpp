@@ -24,7 +24,7 @@ std::string config(const std::string& more = "", const std::string& without = ""
   for (const auto& [key, value] : keys) {
     if (key == without) continue;
     if (text.size() > 1) text += ", ";
-    text += '"' + key + "\": " + value;
+    text.append(1, '"').append(key).append("\": ").append(value);
   }
   return text + "}";
 }

@@ -16,7 +16,7 @@ seen_by_rank=() # what starts the program, for each rank in its own way
 ran() {
   local run=$1 ranks=$2
   shift 2
-  timeout -k 5 120 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
+  timeout -k 5 300 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
     data.sequence_length=16 schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
 # verdict NAME RESULT [LOG]
@@ -107,9 +107,9 @@ close "a checkpoint of 2 CPU ranks on 2 GPU ranks" 6 hybrid_shard cpu 1e-5
 
 # on DEVICE: what a model says and how well it foretells, with what only tells of the time left out
 on() {
-  timeout -k 5 60 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
+  timeout -k 5 300 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
     2>"$work/$1.log" || echo "generate: exit $?"
-  timeout -k 5 60 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
+  timeout -k 5 300 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
     --device "$1" 2>>"$work/$1.log" | awk '/perplexity/ { next } /^loss|^bits/ { printf "%s %.4f\n", $1, $2; next } { print }'
 }
 head -c 6000 inputs/text/tiny.txt >"$work/some.txt"
@@ -122,7 +122,7 @@ fi
 
 # The fake cuBLASLt's second algorithm sums in another order, so which one a product took shows in the losses.
 last_loss() { sed -n 's/.*"step":4,"loss":\([^,}]*\),"grad_norm.*/\1/p' "$work/$1/metrics.jsonl"; }
-tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 120 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
+tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 300 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
   train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
 if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
   ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then
