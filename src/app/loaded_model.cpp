@@ -14,19 +14,23 @@
 #include "core/error.hpp"
 #include "device/staging.hpp"
 #include "ops/ops.hpp"
-#include "sharding/mesh_tensor_parallel.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// The table of a rank's part of a model whose matrices are cut among `ranks`.
-model::ParameterTable divided_table(const model::LlamaConfig& config, int ranks) {
-  const auto part = config.divided_among(ranks);
-  validate(config.hidden_size % ranks == 0, "model.hidden_size {} cannot be divided among {} ranks",
-           config.hidden_size, ranks);
-  return model::parameter_table(part);
+/// Returns the table of a rank's part of a model on a mesh with the axis `tensor`.
+model::ParameterTable divided_table(const model::ParameterTable& table, std::int64_t hidden,
+                                    const comm::ParallelDims& dims) {
+  const auto mesh = sharding::tensor_axis_for(table, dims);
+  auto part =
+      sharding::local_table(table, mesh, sharding::tensor_parallel_placements(table, mesh, {}));
+  const int ranks = dims.group_size(dims.tensor());
+  validate(hidden % ranks == 0, "model.hidden_size {} cannot be divided among {} ranks", hidden,
+           ranks);
+  return part;
 }
 
 }  // namespace
@@ -71,14 +75,14 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
                          const comm::ParallelDims& dims, int rank)
     : config(shape.config),
       table(model::parameter_table(config)),
-      table_of_part(divided_table(config, dims.group_size(dims.tensor()))),
+      table_of_part(divided_table(table, config.hidden_size, dims)),
       weights(table_of_part, dtype),
       data(std::move(shape.data)) {
   load(path, dims, rank);
 }
 
 void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, int rank) {
-  const auto mesh = sharding::tensor_axis_for(config.num_key_value_heads, dims);
+  const auto mesh = sharding::tensor_axis_for(table, dims);
   const auto placements = sharding::tensor_parallel_placements(table, mesh, {});
   const auto source = open_tensors(checkpoint::locate(path));
   std::map<std::string, const TensorSource::Entry*> entries;

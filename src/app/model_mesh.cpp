@@ -28,7 +28,7 @@ ModelMesh::ModelMesh(const comm::Communicator& world, std::int64_t tensor_size)
 
 const comm::Communicator& ModelMesh::data_group() {
   expects(world_ != nullptr, "no MPI, no groups of ranks");
-  return mesh_ ? mesh_->group(dims_.data()) : *world_;
+  return mesh_ ? mesh_->group(dims_.batch_axes()) : *world_;
 }
 
 std::unique_ptr<model::TensorParallel> ModelMesh::tensor_parallel(const model::LlamaConfig& config,

@@ -25,8 +25,8 @@ class ModelMesh {
   const comm::ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }  ///< in the world
   int tensor_size() const { return dims_.group_size(dims_.tensor()); }
-  int groups() const { return dims_.group_size(dims_.data()); }
-  int group() const { return dims_.rank_in_group(dims_.data(), rank_); }  ///< this rank's
+  int groups() const { return dims_.group_size(dims_.batch_axes()); }
+  int group() const { return dims_.rank_in_group(dims_.batch_axes(), rank_); }  ///< this rank's
   /// One rank of each group. Collective at the first call.
   const comm::Communicator& data_group();
   /// What the model asks of its group, for passes of up to `rows` tokens. Collective.

@@ -186,9 +186,9 @@ std::string describe(const ParallelDims& dims, const Topology& topology) {
   std::string text = fmt::format("mesh {}: {} {} on {} {}\n", to_string(dims), ranks,
                                  ranks == 1 ? "rank" : "ranks", topology.nodes,
                                  topology.nodes == 1 ? "node" : "nodes");
-  for (const auto& [name, size] : dims.axes())
-    text += fmt::format("  axis {}: {}\n", name,
-                        within_node(dims, dims.named({name}), topology)
+  for (const auto& axis : dims.axes())
+    text += fmt::format("  axis {}: {}\n", axis.name,
+                        within_node(dims, dims.named({axis.name}), topology)
                             ? "within nodes, through shared memory"
                             : "between nodes, by MPI point-to-point");
   std::vector<std::vector<std::size_t>> ranks_of(static_cast<std::size_t>(topology.nodes));

@@ -9,6 +9,17 @@
 #include "core/error.hpp"
 
 namespace llamesh::comm {
+namespace {
+
+Divides meaning_of(std::string_view axis) {
+  if (axis == "replicate" || axis == "shard" || axis == "expert") return Divides::batch;
+  return axis == "context" ? Divides::sequence : Divides::nothing;
+}
+
+}  // namespace
+
+MeshAxis::MeshAxis(std::string axis, int ranks)
+    : name(std::move(axis)), size(ranks), divides(meaning_of(name)) {}
 
 ParallelDims::ParallelDims(std::vector<MeshAxis> axes)
     : axes_(std::move(axes)), factors_(axes_.size()) {
@@ -16,7 +27,7 @@ ParallelDims::ParallelDims(std::vector<MeshAxis> axes)
            AxisSet().size());
   std::int64_t ranks = 1;
   for (std::size_t i = axes_.size(); i-- > 0;) {
-    const auto& [name, size] = axes_[i];
+    const auto& [name, size, divides] = axes_[i];
     validate(size >= 1, "mesh axis {} has size {}; give 1 or more", name, size);
     validate(std::ranges::count(axes_, name, &MeshAxis::name) == 1,
              "mesh axis {} is named twice; rename one", name);
@@ -29,8 +40,8 @@ ParallelDims::ParallelDims(std::vector<MeshAxis> axes)
 
 ParallelDims ParallelDims::split(std::string_view name, int inner) const {
   const auto set = named({name});
-  expects(set.count() == 1 && factors_.size() < set.size(), "axis {} of {} is split again", name,
-          to_string(*this));
+  expects(set.any() && factors_.size() < set.size(), "the mesh {} has no axis {} left to split",
+          to_string(*this), name);
   ParallelDims result = *this;
   std::size_t i = 0;
   while (!set[i]) ++i;
@@ -55,6 +66,13 @@ AxisSet ParallelDims::named(std::initializer_list<std::string_view> names) const
   AxisSet set;
   for (std::size_t i = 0; i < factors_.size(); ++i)
     set.set(i, std::ranges::find(names, axes_[factors_[i].axis].name) != names.end());
+  return set;
+}
+
+AxisSet ParallelDims::dividing(std::initializer_list<Divides> kinds) const {
+  AxisSet set;
+  for (std::size_t i = 0; i < factors_.size(); ++i)
+    set.set(i, std::ranges::find(kinds, axes_[factors_[i].axis].divides) != kinds.end());
   return set;
 }
 

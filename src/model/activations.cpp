@@ -22,7 +22,7 @@ std::int64_t loss_chunk(const MemoryOptions& memory) {
 
 Activations::Activations(const LlamaConfig& config, const ParameterTable& table,
                          const PassShape& pass, const MemoryOptions& memory)
-    : config_(config), memory_(memory) {
+    : hidden_(config.hidden_size), vocab_(table[table.lm_head.weight].shape[0]), memory_(memory) {
   for (std::size_t i = 0; i < table.layers.size(); ++i)
     blocks.push_back(make_block(config, table, i));
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
@@ -81,13 +81,13 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   delta = stream();
   last = stream();
   last_rms = plan.take(DType::f32, {pass.residual.rows});
-  if (pass.residual.cols < config_.hidden_size)
+  if (pass.residual.cols < hidden_)
     row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
   normed_last = stream();
   if (pass.has_backward) {
     d_residual = stream();
     const auto chunk = std::min(loss_chunk(memory_), pass.tokens());
-    logits = plan.take(pass.dtype, {chunk, config_.vocab_size});
+    logits = plan.take(pass.dtype, {chunk, vocab_});
     loss_parts = plan.take(DType::f32, {pass.tensor_ranks * chunk * 3});
     losses = plan.take(DType::f32, {pass.tokens()});
   }

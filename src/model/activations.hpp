@@ -21,8 +21,8 @@ namespace llamesh::model {
 /// backward pass, so computing it again would save no memory.
 class Activations {
  public:
-  /// Takes memory for passes of `pass`; `config` is this rank's part of the model. Both and the
-  /// table are borrowed.
+  /// Takes memory for passes of `pass`. `table` has the shapes that this rank holds; it is
+  /// borrowed.
   Activations(const LlamaConfig& config, const ParameterTable& table, const PassShape& pass,
               const MemoryOptions& memory);
 
@@ -53,7 +53,7 @@ class Activations {
   }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;
 
-  const LlamaConfig& config_;
+  std::int64_t hidden_, vocab_;  ///< D and V
   MemoryOptions memory_;
   std::vector<Tensor> in_turns_;  ///< by layer: all that it keeps, where layers take turns
 };

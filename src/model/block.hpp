@@ -34,23 +34,18 @@ struct BlockContext {
   device::Stream& stream;
   Weights& weights;
   TensorParallel& tensor;
-  const LlamaConfig& config;  ///< of this rank's part of each layer
-  Pass pass;                  ///< of the forward functions: evaluate, forward or recompute
-  std::int64_t batch;         ///< B
-  std::int64_t sequence;      ///< T
-  Tensor cos_sin;             ///< (T, E) fp32
-  Tensor document_starts;     ///< (B, T) int32, or empty
+  const LlamaConfig& config;
+  Pass pass;               ///< of the forward functions: evaluate, forward or recompute
+  std::int64_t batch;      ///< B
+  std::int64_t sequence;   ///< T
+  Tensor cos_sin;          ///< (T, E) fp32
+  Tensor document_starts;  ///< (B, T) int32, or empty
   /// (M', D') what attention or MLP adds to the residual stream; gradients of norms' outputs.
   Tensor delta;
   Tensor d_residual;  ///< (M', D') gradient of the residual stream, handed from layer to layer
   Tensor row_sums;    ///< fp32 scratch of norms where ranks have columns, an element a row and rank
   KvCache* cache = nullptr;  ///< with it, the pass is of one text that follows what is in there
 };
-
-/// The first of the classes of the vocabulary that this rank has.
-inline std::int64_t first_class(const BlockContext& x) {
-  return x.tensor.rank() * x.config.vocab_size;
-}
 
 /// What the tensors of a pass are sized by.
 struct PassShape {
@@ -75,14 +70,17 @@ class Block {
                     const Block* last) = 0;
   /// (M', D') the residual stream as it comes in.
   virtual Tensor input() const = 0;
-  /// Returns the layer's output; its delta is x.delta.
-  virtual Residual forward(const BlockContext& x, const Residual& in) = 0;
-  /// Turns x.d_residual from the gradient of the layer's output into that of its input, and writes
-  /// the gradients of its weights. Comes once after a forward pass.
-  virtual void backward(const BlockContext& x) = 0;
+  /// Columns of the keys, and of the values, that this rank caches per token.
+  virtual std::int64_t kv_columns() const = 0;
+  /// Returns the layer's output; its delta is ctx.delta.
+  virtual Residual forward(const BlockContext& ctx, const Residual& in) = 0;
+  /// Turns ctx.d_residual from the gradient of the layer's output into that of its input, and
+  /// writes the gradients of its weights. Comes once after a forward pass.
+  virtual void backward(const BlockContext& ctx) = 0;
 };
 
-/// Layer `index` of a model whose part on this rank is `config`.
+/// Makes layer `index`. `table` has the shapes that this rank holds (sharding::local_table()); both
+/// are borrowed.
 std::unique_ptr<Block> make_block(const LlamaConfig& config, const ParameterTable& table,
                                   std::size_t index);
 

@@ -15,7 +15,7 @@ namespace llamesh::model {
 Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
                  std::int64_t positions, DType dtype, TensorParallel& tensor)
     : tensor_(tensor),
-      config_(config.divided_among(tensor.size())),
+      config_(config),
       table_(table),
       weights_(weights),
       positions_(positions),
@@ -42,14 +42,14 @@ void Decoder::allocate_cache() {
     cache_.values.clear();
     for (std::size_t i = 0; i < table_.layers.size(); ++i)
       for (auto* side : {&cache_.keys, &cache_.values})
-        side->push_back(
-            plan.take(dtype_, {positions_, config_.num_key_value_heads * config_.head_dim}));
+        side->push_back(plan.take(dtype_, {positions_, activations_.blocks[i]->kv_columns()}));
     return plan.bytes();
   };
   const auto plan_outputs = [&](Planner plan) {
     last_ = plan.take(dtype_, {1, config_.hidden_size});
-    all_logits_ = plan.take(DType::f32, {1, config_.vocab_size * tensor_.size()});
-    logits_ = all_logits_.slice_cols(tensor_.rank() * config_.vocab_size, config_.vocab_size);
+    all_logits_ = plan.take(DType::f32, {1, config_.vocab_size});
+    const auto vocab = table_[table_.lm_head.weight].shape[0];
+    logits_ = all_logits_.slice_cols(tensor_.rank() * vocab, vocab);
     return plan.bytes();
   };
   cache_buffer_ = device::Buffer(plan_cache(Planner(nullptr)));
@@ -65,13 +65,13 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
            positions_);
   const device::ScopedAllocation allocation(activations_.buffer.bytes(),
                                             device::MemoryUse::activations);
-  const Entered root(weights_, table_.root, Pass::evaluate);
+  const UnshardGuard root(weights_, table_.root, Pass::evaluate);
   while (!tokens.empty()) {
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(chunk_));
     pass(tokens.first(count));
     tokens = tokens.subspan(count);
   }
-  const Entered head(weights_, table_.lm_head.module, Pass::evaluate);
+  const UnshardGuard head(weights_, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   stream_.wait(tensor_.all_gather(all_logits_, logits_));
   device::download(stream_, logits_on_host_.data(), all_logits_);
@@ -86,22 +86,22 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   const Tensor ids = ids_.reachable(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});
-  const BlockContext x{.stream = stream_,
-                       .weights = weights_,
-                       .tensor = tensor_,
-                       .config = config_,
-                       .pass = Pass::evaluate,
-                       .batch = 1,
-                       .sequence = count,
-                       .cos_sin = cos_sin.slice_rows(position(), count),
-                       .document_starts = {},
-                       .delta = activations_.delta,
-                       .d_residual = {},
-                       .row_sums = activations_.row_sums,
-                       .cache = &cache_};
-  const Residual hidden = forward(x, table_, activations_, ids);
-  const Entered entered(weights_, table_.norm.module, Pass::evaluate);
-  const auto normed = gathered(stream_, tensor_, final_norm(x, table_, activations_, hidden));
+  const BlockContext ctx{.stream = stream_,
+                         .weights = weights_,
+                         .tensor = tensor_,
+                         .config = config_,
+                         .pass = Pass::evaluate,
+                         .batch = 1,
+                         .sequence = count,
+                         .cos_sin = cos_sin.slice_rows(position(), count),
+                         .document_starts = {},
+                         .delta = activations_.delta,
+                         .d_residual = {},
+                         .row_sums = activations_.row_sums,
+                         .cache = &cache_};
+  const Residual hidden = forward(ctx, table_, activations_, ids);
+  const UnshardGuard guard(weights_, table_.norm.module, Pass::evaluate);
+  const auto normed = gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
   std::int64_t column = 0;
   for (const auto& block : normed.slice_rows(count - 1, 1).blocks) {
     ops::copy(stream_, last_.slice_cols(column, block.cols()), block);

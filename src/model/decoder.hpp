@@ -19,8 +19,9 @@ class Decoder {
  public:
   static constexpr std::int64_t largest_chunk = 512;  ///< of a prompt's tokens go through together
 
-  /// `config` is resolved; up to `positions` tokens can be fed. `table`, `weights` and `tensor` are
-  /// borrowed; activations and the cache are of `dtype`, that of the weights.
+  /// `config` is resolved; up to `positions` tokens can be fed. `table` has the shapes that this
+  /// rank holds. `table`, `weights` and `tensor` are borrowed; activations and the cache are of
+  /// `dtype`, that of the weights.
   Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
           std::int64_t positions, DType dtype, TensorParallel& tensor = one_rank());
   Decoder(const Decoder&) = delete;
@@ -40,7 +41,7 @@ class Decoder {
   void pass(std::span<const std::int32_t> tokens);
 
   TensorParallel& tensor_;
-  const LlamaConfig config_;  ///< of this rank's part
+  const LlamaConfig config_;
   const ParameterTable& table_;
   Weights& weights_;
   std::int64_t positions_;

@@ -6,8 +6,13 @@ namespace llamesh::model {
 namespace {
 
 /// Whether each rank has the columns of the table that it has of the residual stream.
-bool has_its_columns(const BlockContext& x, const Tensor& table, const Tensor& residual) {
-  return x.tensor.divides_columns() && table.cols() == residual.cols();
+bool has_its_columns(const BlockContext& ctx, const Tensor& table, const Tensor& residual) {
+  return ctx.tensor.divides_columns() && table.cols() == residual.cols();
+}
+
+/// First row of the whole table that this rank has, of a table that divides by rows.
+std::int64_t vocab_start(const BlockContext& ctx, const Tensor& table) {
+  return ctx.tensor.rank() * table.rows();
 }
 
 template <class PerBlock>
@@ -19,27 +24,28 @@ void for_each_block(const ColumnBlocks& matrix, const Tensor& table, PerBlock pe
 
 }  // namespace
 
-void embed(const BlockContext& x, const Leaf& leaf, const Tensor& out, const Tensor& tokens) {
-  const Tensor table = x.weights.parameter(leaf.weight);
-  if (has_its_columns(x, table, out)) return ops::embedding(x.stream, out, tokens, table, 0);
+void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
+           const Tensor& tokens) {
+  const Tensor table = ctx.weights.parameter(leaf.weight);
+  if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0);
   // Each rank looks up the tokens that are in its part of the vocabulary.
-  for_each_block(x.tensor.summand(out), table, [&](const Tensor& rows, const Tensor& columns) {
-    ops::embedding(x.stream, rows, tokens, columns, first_class(x));
+  for_each_block(ctx.tensor.partial(out), table, [&](const Tensor& rows, const Tensor& columns) {
+    ops::embedding(ctx.stream, rows, tokens, columns, vocab_start(ctx, table));
   });
-  x.stream.wait(x.tensor.reduce(out));
+  ctx.stream.wait(ctx.tensor.reduce(out));
 }
 
-void embed_backward(const BlockContext& x, const Leaf& leaf, const Tensor& tokens) {
-  auto [d_table, how] = x.weights.gradient(leaf.weight);
-  if (has_its_columns(x, d_table, x.d_residual))
-    return ops::embedding_backward(x.stream, d_table, x.d_residual, tokens, 0, how);
-  const ColumnBlocks d_rows = gathered(x.stream, x.tensor, x.d_residual);
+void embed_backward(const BlockContext& ctx, const WeightModule& leaf, const Tensor& tokens) {
+  auto [d_table, how] = ctx.weights.gradient(leaf.weight);
+  if (has_its_columns(ctx, d_table, ctx.d_residual))
+    return ops::embedding_backward(ctx.stream, d_table, ctx.d_residual, tokens, 0, how);
+  const ColumnBlocks d_rows = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
   if (d_rows.count() > 1 && how == Accumulate::no) {
-    ops::fill(x.stream, d_table, 0.0F);  // all of it: GPUs fill dense tensors only
+    ops::fill(ctx.stream, d_table, 0.0F);  // all of it: GPUs fill dense tensors only
     how = Accumulate::yes;
   }
   for_each_block(d_rows, d_table, [&, how = how](const Tensor& rows, const Tensor& columns) {
-    ops::embedding_backward(x.stream, columns, rows, tokens, first_class(x), how);
+    ops::embedding_backward(ctx.stream, columns, rows, tokens, vocab_start(ctx, d_table), how);
   });
 }
 

@@ -8,9 +8,10 @@
 namespace llamesh::model {
 
 /// out = the rows of the table for the tokens.
-void embed(const BlockContext& x, const Leaf& table, const Tensor& out, const Tensor& tokens);
+void embed(const BlockContext& ctx, const WeightModule& table, const Tensor& out,
+           const Tensor& tokens);
 
-/// The table's gradient from that of `out`, x.d_residual.
-void embed_backward(const BlockContext& x, const Leaf& table, const Tensor& tokens);
+/// The table's gradient from that of `out`, ctx.d_residual.
+void embed_backward(const BlockContext& ctx, const WeightModule& table, const Tensor& tokens);
 
 }  // namespace llamesh::model

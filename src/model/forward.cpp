@@ -5,30 +5,30 @@
 
 namespace llamesh::model {
 
-Residual forward(const BlockContext& x, const ParameterTable& table, const Activations& a,
+Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                  Tensor tokens) {
   Residual hidden{a.blocks.front()->input(), {}};
   {
-    const Entered entered(x.weights, table.embed_tokens.module, x.pass);
-    embed(x, table.embed_tokens, hidden.x, tokens);
+    const UnshardGuard guard(ctx.weights, table.embed_tokens.module, ctx.pass);
+    embed(ctx, table.embed_tokens, hidden.x, tokens);
   }
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
-    if (a.offload) a.offload->before_forward(x.stream, i);
-    hidden = a.blocks[i]->forward(x, hidden);
-    if (a.offload && x.pass == Pass::forward) a.offload->after_forward(x.stream, i);
+    if (a.offload) a.offload->before_forward(ctx.stream, i);
+    hidden = a.blocks[i]->forward(ctx, hidden);
+    if (a.offload && ctx.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
   }
   return hidden;
 }
 
-Tensor final_norm(const BlockContext& x, const ParameterTable& table, const Activations& a,
+Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                   const Residual& hidden) {
-  rms_norm(x, {.x = hidden.x,
-               .delta = hidden.delta,
-               .sum = a.last,
-               .w = x.weights.parameter(table.norm.weight),
-               .eps = static_cast<float>(x.config.rms_norm_eps),
-               .y = a.normed_last,
-               .inverse_rms = a.last_rms});
+  rms_norm(ctx, {.x = hidden.x,
+                 .delta = hidden.delta,
+                 .sum = a.last,
+                 .w = ctx.weights.parameter(table.norm.weight),
+                 .eps = static_cast<float>(ctx.config.rms_norm_eps),
+                 .y = a.normed_last,
+                 .inverse_rms = a.last_rms});
   return a.normed_last;
 }
 

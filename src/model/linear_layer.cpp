@@ -17,7 +17,7 @@ Tensor joined(const Tensor& a, const Tensor& b) {
 }
 
 /// The layers' weights, neighbours joined.
-std::vector<Tensor> parameters_of(Weights& weights, std::span<const Leaf> layers) {
+std::vector<Tensor> parameters_of(Weights& weights, std::span<const WeightModule> layers) {
   std::vector<Tensor> parts;
   for (const auto& layer : layers) {
     const Tensor w = weights.parameter(layer.weight);
@@ -30,7 +30,7 @@ std::vector<Tensor> parameters_of(Weights& weights, std::span<const Leaf> layers
 }
 
 /// The same for where their gradients go.
-std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const Leaf> layers) {
+std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const WeightModule> layers) {
   std::vector<GradientSlot> parts;
   for (const auto& layer : layers) {
     const GradientSlot slot = weights.gradient(layer.weight);
@@ -50,18 +50,20 @@ ColumnBlocks outputs_of(const Tensor& w, const ColumnBlocks& all, std::int64_t c
   return all;
 }
 
-/// The leaf modules of one call, entered for as long as the result lives.
-std::deque<Entered> enter_all(Weights& weights, std::span<const Leaf> layers, Pass pass) {
-  std::deque<Entered> entered;  // which moves nothing when it grows
+/// Enters the modules of one call for as long as the result lives.
+std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModule> layers,
+                                   Pass pass) {
+  std::deque<UnshardGuard> entered;  // which moves nothing when it grows
   for (const auto& layer : layers) entered.emplace_back(weights, layer.module, pass);
   return entered;
 }
 
 }  // namespace
 
-void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
-            const ColumnBlocks& y, const ColumnBlocks& x) {
-  const std::span<const Leaf> all(layers.begin(), layers.size());
+void linear(device::Stream& stream, Weights& weights, Pass pass,
+            std::initializer_list<WeightModule> layers, const ColumnBlocks& y,
+            const ColumnBlocks& x) {
+  const std::span<const WeightModule> all(layers.begin(), layers.size());
   const auto entered = enter_all(weights, all, pass);
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights, all)) {
@@ -71,7 +73,7 @@ void linear(device::Stream& stream, Weights& weights, Pass pass, std::initialize
 }
 
 LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
-                               std::initializer_list<Leaf> layers)
+                               std::initializer_list<WeightModule> layers)
     : stream_(stream),
       weights_(weights),
       layers_(layers),

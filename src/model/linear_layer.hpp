@@ -17,14 +17,16 @@
 namespace llamesh::model {
 
 /// y (M, O) rows = x (M, I) rows times the weights; the first layer fills the first columns of y.
-void linear(device::Stream& stream, Weights& weights, Pass pass, std::initializer_list<Leaf> layers,
-            const ColumnBlocks& y, const ColumnBlocks& x);
+void linear(device::Stream& stream, Weights& weights, Pass pass,
+            std::initializer_list<WeightModule> layers, const ColumnBlocks& y,
+            const ColumnBlocks& x);
 
 /// Their backward pass, in two parts, so that other work can overlap with the second. The layers
 /// are entered for as long as this lives.
 class LinearBackward {
  public:
-  LinearBackward(device::Stream& stream, Weights& weights, std::initializer_list<Leaf> layers);
+  LinearBackward(device::Stream& stream, Weights& weights,
+                 std::initializer_list<WeightModule> layers);
   /// dx (M, I) = dy (M, O) times the weights.
   void input(const ColumnBlocks& dx, const ColumnBlocks& dy);
   /// The weights' gradients by dy and the forward's x.
@@ -33,8 +35,8 @@ class LinearBackward {
  private:
   device::Stream& stream_;
   Weights& weights_;
-  std::vector<Leaf> layers_;
-  std::deque<Entered> entered_;
+  std::vector<WeightModule> layers_;
+  std::deque<UnshardGuard> entered_;
 };
 
 }  // namespace llamesh::model

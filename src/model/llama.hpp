@@ -28,7 +28,8 @@ class Llama {
  public:
   /// `config` is resolved; batches have `batch` sequences of `sequence` tokens. Parameters and
   /// activations are of `dtype`. Plans all activations now: calls allocate no memory for tensors.
-  /// `table` and `tensor` are borrowed.
+  /// `table` has the shapes that this rank holds (sharding::local_table()). It and `tensor` are
+  /// borrowed.
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
         std::int64_t sequence, const MemoryOptions& memory, DType dtype,
         TensorParallel& tensor = one_rank());
@@ -57,18 +58,18 @@ class Llama {
 
  private:
   BlockContext context(Weights& weights, const Batch& batch, Pass pass);
-  void head(const BlockContext& context, const Residual& hidden, const Tensor& targets);
-  void head_backward(const BlockContext& context, const Residual& hidden, const Tensor& targets,
+  void head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets);
+  void head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
                      float scale);
-  void backward(const BlockContext& context, const Tensor& tokens);
-  void cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
-                     const Tensor& targets, float scale, ops::WithGradient gradient);
+  void backward(const BlockContext& ctx, const Tensor& tokens);
+  void cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets, float scale,
+                     ops::WithGradient gradient);
   template <class PerChunk>
-  void chunked_losses(const BlockContext& x, const ColumnBlocks& normed, const Tensor& targets,
+  void chunked_losses(const BlockContext& ctx, const ColumnBlocks& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;
-  LlamaConfig config_;  ///< of this rank's part
+  LlamaConfig config_;
   const ParameterTable& table_;
   std::int64_t batch_;
   std::int64_t sequence_;

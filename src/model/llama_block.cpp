@@ -9,96 +9,121 @@ namespace {
 
 using enum ActivationCheckpointing;
 
-ops::AttentionShape attention_shape(const BlockContext& x) {
-  return {x.batch, x.sequence, x.config.num_attention_heads, x.config.num_key_value_heads,
-          x.config.head_dim};
+ops::AttentionShape attention_shape(const BlockContext& ctx, const Heads& heads) {
+  return {ctx.batch, ctx.sequence, heads.q, heads.kv, heads.dim};
 }
 
 /// q, k and v as column slices of (M, (H + 2 K) E).
 struct QkvSlices {
-  QkvSlices(const BlockContext& x, const Tensor& qkv)
-      : q(qkv.slice_cols(0, x.config.num_attention_heads * x.config.head_dim)),
-        k(qkv.slice_cols(q.cols(), x.config.num_key_value_heads * x.config.head_dim)),
+  QkvSlices(const Tensor& qkv, const Heads& heads)
+      : q(qkv.slice_cols(0, heads.q * heads.dim)),
+        k(qkv.slice_cols(q.cols(), heads.kv * heads.dim)),
         v(qkv.slice_cols(q.cols() + k.cols(), k.cols())) {}
   Tensor q, k, v;
 };
 
-ops::AttentionCall attention_call(const BlockContext& x, const LlamaBlock::Tensors& t) {
-  const QkvSlices s(x, t.qkv);
-  return {.shape = attention_shape(x),
+ops::AttentionCall attention_call(const BlockContext& ctx, const LlamaBlock::Tensors& t,
+                                  const Heads& heads) {
+  const QkvSlices s(t.qkv, heads);
+  return {.shape = attention_shape(ctx, heads),
           .q = s.q,
           .k = s.k,
           .v = s.v,
-          .document_starts = x.document_starts,
+          .document_starts = ctx.document_starts,
           .out = t.attention,
           .log_sum_exp = t.log_sum_exp};
 }
 
-void rope(const BlockContext& x, const Tensor& qkv) {
-  // q and k are neighbours: one call turns the heads of both.
-  const QkvSlices s(x, qkv);
-  ops::rope(x.stream, qkv.slice_cols(0, s.q.cols() + s.k.cols()), x.cos_sin, x.document_starts,
-            x.config.head_dim, ops::Rotation::forward);
+/// Rotates q and k. They are neighbours, so that one call does both.
+void rope(const BlockContext& ctx, const Tensor& qkv, const Heads& heads) {
+  ops::rope(ctx.stream, qkv.slice_cols(0, (heads.q + heads.kv) * heads.dim), ctx.cos_sin,
+            ctx.document_starts, heads.dim, ops::Rotation::forward);
 }
 
-/// normed = norm(sum), sum = in.x + in.delta; without a delta `sum` is in.x already.
-void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Tensor sum,
+/// normed = norm(sum), sum = in.x + in.delta. Without a delta, `sum` holds in.x already.
+void norm(const BlockContext& ctx, const WeightModule& leaf, Tensor normed, Tensor rms, Tensor sum,
           const Residual& in) {
-  const Entered entered(x.weights, leaf.module, x.pass);
-  rms_norm(x, {.x = in.x,
-               .delta = in.delta,
-               .sum = in.delta ? sum : Tensor(),
-               .w = x.weights.parameter(leaf.weight),
-               .eps = static_cast<float>(x.config.rms_norm_eps),
-               .y = normed,
-               .inverse_rms = rms});
+  const UnshardGuard guard(ctx.weights, leaf.module, ctx.pass);
+  rms_norm(ctx, {.x = in.x,
+                 .delta = in.delta,
+                 .sum = in.delta ? sum : Tensor(),
+                 .w = ctx.weights.parameter(leaf.weight),
+                 .eps = static_cast<float>(ctx.config.rms_norm_eps),
+                 .y = normed,
+                 .inverse_rms = rms});
 }
 
 /// Adds to d_residual what comes back through a norm.
-void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Tensor input,
+void norm_backward(const BlockContext& ctx, const WeightModule& leaf, Tensor d_normed, Tensor input,
                    Tensor rms) {
-  const Entered entered(x.weights, leaf.module, Pass::backward);
-  const auto [dw, how] = x.weights.gradient(leaf.weight);
-  rms_norm_backward(x, {.x = input,
-                        .w = x.weights.parameter(leaf.weight),
-                        .inverse_rms = rms,
-                        .dy = d_normed,
-                        .dx = x.d_residual,
-                        .accumulate_dx = Accumulate::yes,
-                        .dw = dw,
-                        .accumulate_dw = how});
+  const UnshardGuard guard(ctx.weights, leaf.module, Pass::backward);
+  const auto [dw, how] = ctx.weights.gradient(leaf.weight);
+  rms_norm_backward(ctx, {.x = input,
+                          .w = ctx.weights.parameter(leaf.weight),
+                          .inverse_rms = rms,
+                          .dy = d_normed,
+                          .dx = ctx.d_residual,
+                          .accumulate_dx = Accumulate::yes,
+                          .dw = dw,
+                          .accumulate_dw = how});
 }
 
-/// x.delta = the layer's output. Of a matrix that is cut by its inputs each rank has a summand.
-void linear_and_reduce(const BlockContext& x, const Leaf& layer, Tensor input) {
-  linear(x.stream, x.weights, x.pass, {layer}, x.tensor.summand(x.delta), input);
-  x.stream.wait(x.tensor.reduce(x.delta));
+/// ctx.delta = the layer's output. Tensor ranks each have a part of its inputs, so their partial
+/// outputs are summed.
+void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tensor input) {
+  linear(ctx.stream, ctx.weights, ctx.pass, {layer}, ctx.tensor.partial(ctx.delta), input);
+  ctx.stream.wait(ctx.tensor.reduce(ctx.delta));
 }
 
-void linear_backward(const BlockContext& x, const Leaf& layer, Tensor dx, const ColumnBlocks& dy,
-                     Tensor input) {
-  LinearBackward backward(x.stream, x.weights, {layer});
+void linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor dx,
+                     const ColumnBlocks& dy, Tensor input) {
+  LinearBackward backward(ctx.stream, ctx.weights, {layer});
   backward.input(dx, dy);
   backward.weights(dy, input);
 }
 
-/// The backward pass of layers whose input was gathered: x.delta = the gradient of `normed`. Its
+/// The backward pass of layers whose input was gathered: ctx.delta = the gradient of `normed`. Its
 /// reduction overlaps with the GEMMs of the weights' gradients; they wait for the gather.
-void gathered_linear_backward(const BlockContext& x, std::initializer_list<Leaf> layers, Tensor dy,
-                              const TensorParallel::Gathered& normed) {
-  LinearBackward backward(x.stream, x.weights, layers);
-  backward.input(x.tensor.summand(x.delta), dy);
-  const auto reduced = x.tensor.reduce(x.delta);
-  x.stream.wait(normed.ready);
+void gathered_linear_backward(const BlockContext& ctx, std::initializer_list<WeightModule> layers,
+                              Tensor dy, const TensorParallel::Gathered& normed) {
+  LinearBackward backward(ctx.stream, ctx.weights, layers);
+  backward.input(ctx.tensor.partial(ctx.delta), dy);
+  const auto reduced = ctx.tensor.reduce(ctx.delta);
+  ctx.stream.wait(normed.ready);
   backward.weights(dy, normed.tensor);
-  x.stream.wait(reduced);
+  ctx.stream.wait(reduced);
 }
 
 }  // namespace
 
 std::unique_ptr<Block> make_block(const LlamaConfig& config, const ParameterTable& table,
                                   std::size_t index) {
-  return std::make_unique<LlamaBlock>(config, table.layers[index], index);
+  return std::make_unique<LlamaBlock>(table, config.head_dim, index);
+}
+
+LlamaBlock::LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index)
+    : ids_(find_modules(table, table.layers[index])),
+      heads_{.q = table[ids_.q_proj.weight].shape[0] / head_dim,
+             .kv = table[ids_.k_proj.weight].shape[0] / head_dim,
+             .dim = head_dim},
+      intermediate_(table[ids_.down_proj.weight].shape[1]),
+      index_(index) {}
+
+LlamaBlock::Modules LlamaBlock::find_modules(const ParameterTable& table, ModuleId layer) {
+  const auto self_attn = table.child(layer, "self_attn");
+  const auto mlp = table.child(layer, "mlp");
+  return {.layer = layer,
+          .self_attn = self_attn,
+          .mlp = mlp,
+          .q_proj = table.weight_module(self_attn, "q_proj"),
+          .k_proj = table.weight_module(self_attn, "k_proj"),
+          .v_proj = table.weight_module(self_attn, "v_proj"),
+          .o_proj = table.weight_module(self_attn, "o_proj"),
+          .gate_proj = table.weight_module(mlp, "gate_proj"),
+          .up_proj = table.weight_module(mlp, "up_proj"),
+          .down_proj = table.weight_module(mlp, "down_proj"),
+          .input_norm = table.weight_module(layer, "input_layernorm"),
+          .post_attention_norm = table.weight_module(layer, "post_attention_layernorm")};
 }
 
 void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
@@ -115,121 +140,119 @@ void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
     return plan.take(pass.dtype, {rows, cols});
   };
   const auto M = pass.tokens();
-  const auto heads = config_.num_attention_heads;
-  const auto qkv = (heads + 2 * config_.num_key_value_heads) * config_.head_dim;
   Tensors& t = tensors_;
   const auto [rows, hidden] = pass.residual;
   t.input = take(rows, hidden);
   if (checkpointing_ != full) {
     t.input_rms = plan.take(DType::f32, {rows});
-    t.qkv = take(M, qkv);
-    t.attention = take(M, heads * config_.head_dim);
-    t.log_sum_exp = plan.take(DType::f32, {pass.batch, heads, pass.sequence});
+    t.qkv = take(M, (heads_.q + 2 * heads_.kv) * heads_.dim);
+    t.attention = take(M, heads_.q * heads_.dim);
+    t.log_sum_exp = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
     t.middle = take(rows, hidden);
     t.middle_rms = plan.take(DType::f32, {rows});
-    t.gate_up = take(M, 2 * config_.intermediate_size);
+    t.gate_up = take(M, 2 * intermediate_);
   }
   if (checkpointing_ == none) {
     t.normed_input = take(rows, hidden);
     t.normed_middle = take(rows, hidden);
-    t.swiglu = take(M, config_.intermediate_size);
+    t.swiglu = take(M, intermediate_);
   }
 }
 
 void LlamaBlock::plan_backward(Planner& plan, const PassShape& pass) {
-  const auto heads = config_.num_attention_heads;
   Tensors& t = tensors_;
   t.d_swiglu = plan.take(pass.dtype, {pass.tokens(), t.swiglu.cols()});
   t.d_attention = plan.take(pass.dtype, {pass.tokens(), t.attention.cols()});
   t.d_qkv = plan.take(pass.dtype, {pass.tokens(), t.qkv.cols()});
-  t.d_softmax = plan.take(DType::f32, {pass.batch, heads, pass.sequence});
+  t.d_softmax = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
 }
 
-Residual LlamaBlock::forward(const BlockContext& x, const Residual& in) {
+Residual LlamaBlock::forward(const BlockContext& ctx, const Residual& in) {
   const Tensors& t = tensors_;
-  const Entered entered(x.weights, ids_.layer, x.pass);
-  norm(x, ids_.input_norm, t.normed_input, t.input_rms, t.input, in);
-  attention_forward(x);
-  norm(x, ids_.post_attention_norm, t.normed_middle, t.middle_rms, t.middle, {t.input, x.delta});
-  mlp_forward(x);
-  return {t.middle, x.delta};
+  const UnshardGuard guard(ctx.weights, ids_.layer, ctx.pass);
+  norm(ctx, ids_.input_norm, t.normed_input, t.input_rms, t.input, in);
+  attention_forward(ctx);
+  norm(ctx, ids_.post_attention_norm, t.normed_middle, t.middle_rms, t.middle,
+       {t.input, ctx.delta});
+  mlp_forward(ctx);
+  return {t.middle, ctx.delta};
 }
 
-void LlamaBlock::attention_forward(const BlockContext& x) {
-  const Entered entered(x.weights, ids_.self_attn, x.pass);
-  linear(x.stream, x.weights, x.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.qkv,
-         gathered(x.stream, x.tensor, tensors_.normed_input));
-  rope(x, tensors_.qkv);
-  attend(x);
-  linear_and_reduce(x, ids_.o_proj, tensors_.attention);
+void LlamaBlock::attention_forward(const BlockContext& ctx) {
+  const UnshardGuard guard(ctx.weights, ids_.self_attn, ctx.pass);
+  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.qkv,
+         gathered(ctx.stream, ctx.tensor, tensors_.normed_input));
+  rope(ctx, tensors_.qkv, heads_);
+  attend(ctx);
+  linear_and_reduce(ctx, ids_.o_proj, tensors_.attention);
 }
 
-void LlamaBlock::attend(const BlockContext& x) {
+void LlamaBlock::attend(const BlockContext& ctx) {
   const Tensors& t = tensors_;
-  const QkvSlices s(x, t.qkv);
-  if (x.cache) {
-    const Tensor& keys = x.cache->keys[index_];
-    const Tensor& values = x.cache->values[index_];
-    const auto past = x.cache->past;
-    for (std::int64_t i = 0; i < x.sequence; ++i) {
-      ops::copy(x.stream, keys.slice_rows(past + i, 1), s.k.slice_rows(i, 1));
-      ops::copy(x.stream, values.slice_rows(past + i, 1), s.v.slice_rows(i, 1));
+  const QkvSlices s(t.qkv, heads_);
+  if (ctx.cache) {
+    const Tensor& keys = ctx.cache->keys[index_];
+    const Tensor& values = ctx.cache->values[index_];
+    const auto past = ctx.cache->past;
+    for (std::int64_t i = 0; i < ctx.sequence; ++i) {
+      ops::copy(ctx.stream, keys.slice_rows(past + i, 1), s.k.slice_rows(i, 1));
+      ops::copy(ctx.stream, values.slice_rows(past + i, 1), s.v.slice_rows(i, 1));
     }
     if (past > 0)
-      return ops::cached_attention(x.stream, t.attention, s.q, keys, values, attention_shape(x),
-                                   past);
+      return ops::cached_attention(ctx.stream, t.attention, s.q, keys, values,
+                                   attention_shape(ctx, heads_), past);
   }
-  ops::attention(x.stream, attention_call(x, t));
+  ops::attention(ctx.stream, attention_call(ctx, t, heads_));
 }
 
-void LlamaBlock::mlp_forward(const BlockContext& x) {
-  const Entered entered(x.weights, ids_.mlp, x.pass);
-  linear(x.stream, x.weights, x.pass, {ids_.gate_proj, ids_.up_proj}, tensors_.gate_up,
-         gathered(x.stream, x.tensor, tensors_.normed_middle));
-  ops::swiglu(x.stream, tensors_.swiglu, tensors_.gate_up);
-  linear_and_reduce(x, ids_.down_proj, tensors_.swiglu);
+void LlamaBlock::mlp_forward(const BlockContext& ctx) {
+  const UnshardGuard guard(ctx.weights, ids_.mlp, ctx.pass);
+  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.gate_proj, ids_.up_proj}, tensors_.gate_up,
+         gathered(ctx.stream, ctx.tensor, tensors_.normed_middle));
+  ops::swiglu(ctx.stream, tensors_.swiglu, tensors_.gate_up);
+  linear_and_reduce(ctx, ids_.down_proj, tensors_.swiglu);
 }
 
-void LlamaBlock::backward(const BlockContext& x) {
+void LlamaBlock::backward(const BlockContext& ctx) {
   const Tensors& t = tensors_;
-  const Entered entered(x.weights, ids_.layer, Pass::backward);
-  recompute(x);
-  mlp_backward(x);
-  norm_backward(x, ids_.post_attention_norm, x.delta, t.middle, t.middle_rms);
-  attention_backward(x);
-  norm_backward(x, ids_.input_norm, x.delta, t.input, t.input_rms);
+  const UnshardGuard guard(ctx.weights, ids_.layer, Pass::backward);
+  recompute(ctx);
+  mlp_backward(ctx);
+  norm_backward(ctx, ids_.post_attention_norm, ctx.delta, t.middle, t.middle_rms);
+  attention_backward(ctx);
+  norm_backward(ctx, ids_.input_norm, ctx.delta, t.input, t.input_rms);
 }
 
-void LlamaBlock::mlp_backward(const BlockContext& x) {
-  const Entered entered(x.weights, ids_.mlp, Pass::backward);
+void LlamaBlock::mlp_backward(const BlockContext& ctx) {
+  const UnshardGuard guard(ctx.weights, ids_.mlp, Pass::backward);
   const Tensors& t = tensors_;
-  const ColumnBlocks dy = gathered(x.stream, x.tensor, x.d_residual);
-  const auto normed = x.tensor.gather(t.normed_middle);
+  const ColumnBlocks dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
+  const auto normed = ctx.tensor.gather(t.normed_middle);
   {
-    LinearBackward down(x.stream, x.weights, {ids_.down_proj});
+    LinearBackward down(ctx.stream, ctx.weights, {ids_.down_proj});
     down.input(t.d_swiglu, dy);
     const Tensor again = checkpointing_ == none ? Tensor() : t.swiglu;
-    ops::swiglu_backward(x.stream, t.gate_up, again, t.d_swiglu, t.gate_up);
+    ops::swiglu_backward(ctx.stream, t.gate_up, again, t.d_swiglu, t.gate_up);
     down.weights(dy, t.swiglu);
   }
-  gathered_linear_backward(x, {ids_.gate_proj, ids_.up_proj}, t.gate_up, normed);
+  gathered_linear_backward(ctx, {ids_.gate_proj, ids_.up_proj}, t.gate_up, normed);
 }
 
-void LlamaBlock::attention_backward(const BlockContext& x) {
-  const Entered entered(x.weights, ids_.self_attn, Pass::backward);
+void LlamaBlock::attention_backward(const BlockContext& ctx) {
+  const UnshardGuard guard(ctx.weights, ids_.self_attn, Pass::backward);
   const Tensors& t = tensors_;
-  const ColumnBlocks dy = gathered(x.stream, x.tensor, x.d_residual);
-  const auto normed = x.tensor.gather(t.normed_input);
-  linear_backward(x, ids_.o_proj, t.d_attention, dy, t.attention);
-  const QkvSlices d(x, t.d_qkv);
-  ops::attention_backward(x.stream, attention_call(x, t),
+  const ColumnBlocks dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
+  const auto normed = ctx.tensor.gather(t.normed_input);
+  linear_backward(ctx, ids_.o_proj, t.d_attention, dy, t.attention);
+  const QkvSlices d(t.d_qkv, heads_);
+  ops::attention_backward(ctx.stream, attention_call(ctx, t, heads_),
                           {.dout = t.d_attention,
                            .dq = d.q,
                            .dk = d.k,
                            .dv = d.v,
                            .delta = t.d_softmax,
-                           .cos_sin = x.cos_sin});
-  gathered_linear_backward(x, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
+                           .cos_sin = ctx.cos_sin});
+  gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
 }
 
 /// Computes again what was not kept, but for the input of `down`, which the backward pass of
@@ -237,19 +260,19 @@ void LlamaBlock::attention_backward(const BlockContext& x) {
 void LlamaBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   const Tensors& t = tensors_;
-  BlockContext x = backward;
-  x.pass = Pass::recompute;
-  norm(x, ids_.input_norm, t.normed_input, t.input_rms, t.input, {t.input, {}});
+  BlockContext ctx = backward;
+  ctx.pass = Pass::recompute;
+  norm(ctx, ids_.input_norm, t.normed_input, t.input_rms, t.input, {t.input, {}});
   Residual middle{t.middle, {}};
   if (checkpointing_ == full) {
-    attention_forward(x);
-    middle = {t.input, x.delta};
+    attention_forward(ctx);
+    middle = {t.input, ctx.delta};
   }
-  norm(x, ids_.post_attention_norm, t.normed_middle, t.middle_rms, t.middle, middle);
+  norm(ctx, ids_.post_attention_norm, t.normed_middle, t.middle_rms, t.middle, middle);
   if (checkpointing_ != full) return;
-  const Entered entered(x.weights, ids_.mlp, x.pass);
-  linear(x.stream, x.weights, x.pass, {ids_.gate_proj, ids_.up_proj}, t.gate_up,
-         gathered(x.stream, x.tensor, t.normed_middle));
+  const UnshardGuard guard(ctx.weights, ids_.mlp, ctx.pass);
+  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.gate_proj, ids_.up_proj}, t.gate_up,
+         gathered(ctx.stream, ctx.tensor, t.normed_middle));
 }
 
 }  // namespace llamesh::model

@@ -6,19 +6,24 @@
 /// head dim, F intermediate; H, K and F of this rank.
 namespace llamesh::model {
 
+/// Attention heads of one rank: H, K, and the elements E of each.
+struct Heads {
+  std::int64_t q, kv, dim;
+};
+
 /// Llama's decoder layer:  middle = x + o(attention(rope(qkv(norm(x)))));  y = middle +
 /// down(swiglu(gate_up(norm(middle)))).
 class LlamaBlock final : public Block {
  public:
-  /// `ids` and `config` are borrowed.
-  LlamaBlock(const LlamaConfig& config, const LayerIds& ids, std::size_t index)
-      : config_(config), ids_(ids), index_(index) {}
+  /// `table` has the shapes that this rank holds; heads are of `head_dim` elements.
+  LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index);
 
   void plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
             const Block* last) override;
   Tensor input() const override { return tensors_.input; }
-  Residual forward(const BlockContext& x, const Residual& in) override;
-  void backward(const BlockContext& x) override;
+  std::int64_t kv_columns() const override { return heads_.kv * heads_.dim; }
+  Residual forward(const BlockContext& ctx, const Residual& in) override;
+  void backward(const BlockContext& ctx) override;
 
   struct Tensors {
     // From the forward to the backward pass.
@@ -43,17 +48,25 @@ class LlamaBlock final : public Block {
   ActivationCheckpointing checkpointing() const { return checkpointing_; }
 
  private:
+  struct Modules {
+    ModuleId layer, self_attn, mlp;
+    WeightModule q_proj, k_proj, v_proj, o_proj;
+    WeightModule gate_proj, up_proj, down_proj;
+    WeightModule input_norm, post_attention_norm;
+  };
+  static Modules find_modules(const ParameterTable& table, ModuleId layer);
   void plan_kept(Planner& plan, const PassShape& pass);
   void plan_backward(Planner& plan, const PassShape& pass);
-  void attention_forward(const BlockContext& x);
-  void attend(const BlockContext& x);
-  void mlp_forward(const BlockContext& x);
-  void attention_backward(const BlockContext& x);
-  void mlp_backward(const BlockContext& x);
+  void attention_forward(const BlockContext& ctx);
+  void attend(const BlockContext& ctx);
+  void mlp_forward(const BlockContext& ctx);
+  void attention_backward(const BlockContext& ctx);
+  void mlp_backward(const BlockContext& ctx);
   void recompute(const BlockContext& backward);
 
-  const LlamaConfig& config_;
-  const LayerIds& ids_;
+  Modules ids_;
+  Heads heads_;
+  std::int64_t intermediate_;  ///< F
   std::size_t index_;
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
   Tensors tensors_;

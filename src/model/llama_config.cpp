@@ -1,8 +1,5 @@
 #include "model/llama_config.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <limits>
 #include <string>
 
@@ -14,34 +11,18 @@ namespace {
 // Far above every model, and so far below what overflows that nobody who multiplies sizes, layers
 // and bytes of a number has to look.
 constexpr std::int64_t widest = std::int64_t{1} << 20U;
-constexpr std::int64_t most_layers = 10'000;
-
-/// "4 or 8": the divisors of `number` next to `ranks`.
-std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
-  std::int64_t below = std::min(number, ranks), above = ranks;
-  while (number % below != 0) --below;
-  while (above < number && number % above != 0) ++above;
-  return above > number ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
-}
-
-std::int64_t divided(const char* key, std::int64_t number, std::int64_t ranks) {
-  validate(number % ranks == 0,
-           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
-           "--tensor-parallel-size); {} would do",
-           key, number, ranks, nearest_divisors(number, ranks));
-  return number / ranks;
-}
+constexpr std::int64_t max_layers = 10'000;
 
 }  // namespace
 
 LlamaConfig LlamaConfig::resolved() const {
   LlamaConfig c = *this;
-  const auto in_range = [](const char* key, std::int64_t value, std::int64_t most) {
-    validate(value >= 1 && value <= most, "model.{} is {}; allowed: 1 to {}", key, value, most);
+  const auto in_range = [](const char* key, std::int64_t value, std::int64_t max) {
+    validate(value >= 1 && value <= max, "model.{} is {}; allowed: 1 to {}", key, value, max);
   };
   in_range("hidden_size", hidden_size, widest);
   in_range("intermediate_size", intermediate_size, widest);
-  in_range("num_hidden_layers", num_hidden_layers, most_layers);
+  in_range("num_hidden_layers", num_hidden_layers, max_layers);
   in_range("num_attention_heads", num_attention_heads, widest);
   in_range("vocab_size", vocab_size, std::numeric_limits<std::int32_t>::max());
   if (c.num_key_value_heads == 0) c.num_key_value_heads = num_attention_heads;
@@ -66,18 +47,6 @@ LlamaConfig LlamaConfig::resolved() const {
              rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
   validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
            initializer_range);
-  return c;
-}
-
-LlamaConfig LlamaConfig::divided_among(int ranks) const {
-  LlamaConfig c = *this;
-  c.num_attention_heads = divided("num_attention_heads", num_attention_heads, ranks);
-  // More ranks than kv heads share them: each has one, and the heads that go with it.
-  c.num_key_value_heads = ranks % num_key_value_heads == 0
-                              ? 1
-                              : divided("num_key_value_heads", num_key_value_heads, ranks);
-  c.intermediate_size = divided("intermediate_size", intermediate_size, ranks);
-  c.vocab_size = divided("vocab_size", vocab_size, ranks);
   return c;
 }
 

@@ -31,11 +31,6 @@ struct LlamaConfig {
   /// The same with the zeros above replaced by what they mean. Throws a user error, naming
   /// the key, when the numbers do not fit together.
   LlamaConfig resolved() const;
-
-  /// The part of each of `ranks` ranks among which the layers' matrices are cut: as many heads,
-  /// as much of intermediate_size and vocab_size. Throws a user error that names the key and the
-  /// nearest sizes that divide.
-  LlamaConfig divided_among(int ranks) const;
 };
 
 }  // namespace llamesh::model

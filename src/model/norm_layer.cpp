@@ -7,34 +7,34 @@ namespace {
 
 /// Gathers what `sum_up` writes into this rank's part of (t, rows).
 template <class SumUp>
-Tensor gathered_row_sums(const BlockContext& x, std::int64_t rows, SumUp sum_up) {
-  const std::int64_t ranks = x.tensor.size();
-  const Tensor all = x.row_sums.slice(0, ranks * rows).reshape({ranks, rows});
-  const Tensor mine = all.slice_rows(x.tensor.rank(), 1).reshape({rows});
+Tensor gathered_row_sums(const BlockContext& ctx, std::int64_t rows, SumUp sum_up) {
+  const std::int64_t ranks = ctx.tensor.size();
+  const Tensor all = ctx.row_sums.slice(0, ranks * rows).reshape({ranks, rows});
+  const Tensor mine = all.slice_rows(ctx.tensor.rank(), 1).reshape({rows});
   sum_up(mine);
-  x.stream.wait(x.tensor.all_gather(all, mine));
+  ctx.stream.wait(ctx.tensor.all_gather(all, mine));
   return all;
 }
 
 }  // namespace
 
-void rms_norm(const BlockContext& x, ops::RmsNormCall call) {
-  if (x.tensor.divides_columns()) {
-    call.row_sums = gathered_row_sums(x, call.x.rows(), [&](const Tensor& mine) {
-      ops::rms_norm_row_sums(x.stream, call, mine);
+void rms_norm(const BlockContext& ctx, ops::RmsNormCall call) {
+  if (ctx.tensor.divides_columns()) {
+    call.row_sums = gathered_row_sums(ctx, call.x.rows(), [&](const Tensor& mine) {
+      ops::rms_norm_row_sums(ctx.stream, call, mine);
     });
     if (call.delta) call.x = call.sum;
     call.delta = call.sum = {};
   }
-  ops::rms_norm(x.stream, call);
+  ops::rms_norm(ctx.stream, call);
 }
 
-void rms_norm_backward(const BlockContext& x, ops::RmsNormBackwardCall call) {
-  if (x.tensor.divides_columns())
-    call.row_sums = gathered_row_sums(x, call.x.rows(), [&](const Tensor& mine) {
-      ops::rms_norm_backward_row_sums(x.stream, call, mine);
+void rms_norm_backward(const BlockContext& ctx, ops::RmsNormBackwardCall call) {
+  if (ctx.tensor.divides_columns())
+    call.row_sums = gathered_row_sums(ctx, call.x.rows(), [&](const Tensor& mine) {
+      ops::rms_norm_backward_row_sums(ctx.stream, call, mine);
     });
-  ops::rms_norm_backward(x.stream, call);
+  ops::rms_norm_backward(ctx.stream, call);
 }
 
 }  // namespace llamesh::model

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "core/error.hpp"
+
 namespace llamesh::model {
 namespace {
 
@@ -19,54 +21,63 @@ class Builder {
   ModuleId child(ModuleId parent, const char* name) {
     return module(fmt::format("{}.{}", table_[parent].name, name), parent);
   }
-  /// A leaf module with a matrix (out, in).
-  Leaf linear(ModuleId parent, const char* name, std::int64_t out, std::int64_t in) {
-    return matrix(child(parent, name), out, in);
+  /// Adds a child module with a matrix (out, in).
+  WeightModule linear(ModuleId parent, const char* name, Shape shape, Role role, Blocks blocks) {
+    const auto m = child(parent, name);
+    return {m, weight(m, std::move(shape), Initial::normal, role, blocks)};
   }
-  Leaf norm(ModuleId parent, const char* name, std::int64_t size) {
-    return {child(parent, name), parameter({size}, Initial::ones)};
+  WeightModule norm(ModuleId parent, const char* name, std::int64_t size) {
+    const auto m = child(parent, name);
+    return {m, weight(m, {size}, Initial::ones, Role::norm, {})};
   }
-  Leaf matrix(ModuleId m, std::int64_t out, std::int64_t in) {
-    return {m, parameter({out, in}, Initial::normal)};
+  ParameterId weight(ModuleId m, Shape shape, Initial initial, Role role, Blocks blocks) {
+    const auto id = static_cast<ParameterId>(table_.parameters.size());
+    auto& module = table_.modules[index(m)];
+    table_.parameters.push_back(
+        {module.name + ".weight", std::move(shape), m, initial, role, blocks});
+    module.parameters.push_back(id);
+    return id;
   }
 
  private:
-  /// The weight of the newest module.
-  ParameterId parameter(std::vector<std::int64_t> shape, Initial initial) {
-    const auto m = static_cast<ModuleId>(table_.modules.size() - 1);
-    table_.parameters.push_back({table_[m].name + ".weight", std::move(shape), m, initial});
-    return static_cast<ParameterId>(table_.parameters.size() - 1);
-  }
   ParameterTable& table_;
 };
 
-LayerIds add_layer(Builder& add, ModuleId layers, const std::string& name, const LlamaConfig& c) {
+ModuleId add_layer(Builder& add, ModuleId layers, const std::string& name, const LlamaConfig& c) {
+  const Blocks heads{"num_attention_heads", c.num_attention_heads};
+  const Blocks kv_heads{"num_key_value_heads", c.num_key_value_heads, /*may_be_shared=*/true};
+  const Blocks features{"intermediate_size", c.intermediate_size};
   const std::int64_t q = c.num_attention_heads * c.head_dim;
   const std::int64_t kv = c.num_key_value_heads * c.head_dim;
   const std::int64_t d = c.hidden_size;
   const std::int64_t f = c.intermediate_size;
-  LayerIds l{};
-  l.layer = add.module(name, layers);
-  l.self_attn = add.child(l.layer, "self_attn");
-  l.q_proj = add.linear(l.self_attn, "q_proj", q, d);
-  l.k_proj = add.linear(l.self_attn, "k_proj", kv, d);
-  l.v_proj = add.linear(l.self_attn, "v_proj", kv, d);
-  l.o_proj = add.linear(l.self_attn, "o_proj", d, q);
-  l.mlp = add.child(l.layer, "mlp");
-  l.gate_proj = add.linear(l.mlp, "gate_proj", f, d);
-  l.up_proj = add.linear(l.mlp, "up_proj", f, d);
-  l.down_proj = add.linear(l.mlp, "down_proj", d, f);
-  l.input_norm = add.norm(l.layer, "input_layernorm", d);
-  l.post_attention_norm = add.norm(l.layer, "post_attention_layernorm", d);
-  return l;
+  const auto layer = add.module(name, layers);
+  const auto self_attn = add.child(layer, "self_attn");
+  add.linear(self_attn, "q_proj", {q, d}, Role::column, heads);
+  add.linear(self_attn, "k_proj", {kv, d}, Role::column, kv_heads);
+  add.linear(self_attn, "v_proj", {kv, d}, Role::column, kv_heads);
+  add.linear(self_attn, "o_proj", {d, q}, Role::row, heads);
+  const auto mlp = add.child(layer, "mlp");
+  add.linear(mlp, "gate_proj", {f, d}, Role::column, features);
+  add.linear(mlp, "up_proj", {f, d}, Role::column, features);
+  add.linear(mlp, "down_proj", {d, f}, Role::row, features);
+  add.norm(layer, "input_layernorm", d);
+  add.norm(layer, "post_attention_layernorm", d);
+  return layer;
 }
 
 }  // namespace
 
-std::int64_t Parameter::numel() const {
-  std::int64_t n = 1;
-  for (const auto size : shape) n *= size;
-  return n;
+std::optional<std::size_t> divided_dim(const Parameter& parameter) {
+  if (parameter.blocks.count == 0) return {};
+  if (parameter.role != Role::row) return 0;
+  return parameter.shape.size() > 1 ? std::optional<std::size_t>(1) : std::nullopt;
+}
+
+std::optional<std::size_t> residual_dim(const Parameter& parameter) {
+  const bool is_vector = parameter.shape.size() == 1;
+  if (parameter.role == Role::norm || (parameter.role == Role::row && is_vector)) return 0;
+  return {};
 }
 
 std::int64_t ParameterTable::numel() const {
@@ -79,19 +90,41 @@ std::int64_t ParameterTable::matmul_numel() const {
   return tied() ? numel() : numel() - (*this)[embed_tokens.weight].numel();
 }
 
+ModuleId ParameterTable::child(ModuleId parent, std::string_view name) const {
+  const auto& prefix = (*this)[parent].name;
+  for (auto m = index(parent) + 1; m < modules.size(); ++m) {
+    const std::string_view full = modules[m].name;
+    if (modules[m].parent == parent && full.ends_with(name) &&
+        full.size() == prefix.size() + (prefix.empty() ? 0 : 1) + name.size())
+      return static_cast<ModuleId>(m);
+  }
+  expects(false, "{} has no module {}", prefix, name);
+  return {};
+}
+
+WeightModule ParameterTable::weight_module(ModuleId parent, std::string_view name) const {
+  const auto module = child(parent, name);
+  return {module, (*this)[module].parameters.front()};
+}
+
 ParameterTable parameter_table(const LlamaConfig& c) {
+  const Blocks vocabulary{"vocab_size", c.vocab_size};
   ParameterTable t;
   Builder add(t);
   t.root = add.module("", ModuleId{0});
   const auto model = add.module("model", t.root);
-  t.embed_tokens = add.linear(model, "embed_tokens", c.vocab_size, c.hidden_size);
+  t.embed_tokens =
+      add.linear(model, "embed_tokens", {c.vocab_size, c.hidden_size}, Role::vocab, vocabulary);
   const auto layers = add.child(model, "layers");
+  t.layer_prefix = t[layers].name + '.';
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
-    t.layers.push_back(add_layer(add, layers, fmt::format("model.layers.{}", i), c));
+    t.layers.push_back(add_layer(add, layers, fmt::format("{}{}", t.layer_prefix, i), c));
   t.norm = add.norm(model, "norm", c.hidden_size);
   const auto head = add.module("lm_head", t.root);
-  t.lm_head = c.tie_word_embeddings ? Leaf{head, t.embed_tokens.weight}
-                                    : add.matrix(head, c.vocab_size, c.hidden_size);
+  t.lm_head = {head, t.embed_tokens.weight};
+  if (!c.tie_word_embeddings)
+    t.lm_head.weight =
+        add.weight(head, {c.vocab_size, c.hidden_size}, Initial::normal, Role::vocab, vocabulary);
   return t;
 }
 

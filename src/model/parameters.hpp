@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/box.hpp"
 #include "model/llama_config.hpp"
 
 namespace llamesh::model {
@@ -21,35 +24,53 @@ constexpr std::size_t index(ModuleId id) {
 /// How a parameter starts.
 enum class Initial { ones, normal };
 
+/// What a parameter is for. Tensor parallelism, partition specs and their checks follow from it.
+enum class Role : std::uint8_t {
+  column,      ///< of a linear layer whose outputs divide among tensor ranks: dim 0, bias included
+  row,         ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum
+  vocab,       ///< embedding or head: dim 0 is the vocabulary
+  norm,        ///< (D), scales the residual stream
+  replicated,  ///< whole on every tensor rank, which all compute its whole gradient
+};
+
+/// Equal blocks of a parameter's divided dim that stay whole: heads, or single features.
+struct Blocks {
+  std::string_view key;        ///< the config's key that gives `count`, for messages
+  std::int64_t count = 0;      ///< 0: the parameter does not divide
+  bool may_be_shared = false;  ///< several ranks may hold the same block, as for kv heads
+};
+
 struct Parameter {
   std::string name;                 ///< Hugging Face's, e.g. model.layers.0.self_attn.q_proj.weight
   std::vector<std::int64_t> shape;  ///< (out, in), or (D); any number of dims
   ModuleId module;                  ///< the module that it belongs to
   Initial initial;
+  Role role = Role::replicated;
+  Blocks blocks = {};
 
-  std::int64_t numel() const;
+  std::int64_t numel() const { return llamesh::numel(shape); }
   /// Weight decay applies to matrices, and stacks of them, only.
   bool decays() const { return shape.size() >= 2; }
 };
 
+/// The dim that divides among tensor ranks. Pure.
+std::optional<std::size_t> divided_dim(const Parameter& parameter);
+
+/// The dim that runs along the residual stream's hidden dim, of a parameter that is applied to the
+/// residual stream itself: each tensor rank applies it to its part of the stream. Pure.
+std::optional<std::size_t> residual_dim(const Parameter& parameter);
+
 /// A node of the module tree, by Hugging Face's names; the root is "".
 struct Module {
   std::string name;
-  ModuleId parent;  ///< the root is its own parent
+  ModuleId parent;                           ///< the root is its own parent
+  std::vector<ParameterId> parameters = {};  ///< its own
 };
 
-/// A module that holds nothing but one weight: a linear layer, a norm, the embedding.
-struct Leaf {
+/// A module with a weight: a linear layer, a norm, the embedding.
+struct WeightModule {
   ModuleId module;
   ParameterId weight;
-};
-
-/// The modules of one decoder layer.
-struct LayerIds {
-  ModuleId layer, self_attn, mlp;
-  Leaf q_proj, k_proj, v_proj, o_proj;
-  Leaf gate_proj, up_proj, down_proj;
-  Leaf input_norm, post_attention_norm;
 };
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
@@ -59,21 +80,27 @@ struct ParameterTable {
   std::vector<Parameter> parameters;
   std::vector<Module> modules;
   ModuleId root;
-  Leaf embed_tokens;
-  Leaf norm;
-  Leaf lm_head;  ///< its weight is embed_tokens.weight where tied
-  std::vector<LayerIds> layers;
+  WeightModule embed_tokens;
+  WeightModule norm;
+  WeightModule lm_head;          ///< its weight is embed_tokens.weight if they are tied
+  std::string layer_prefix;      ///< of the layers' names, which a number follows: "model.layers."
+  std::vector<ModuleId> layers;  ///< equal subtrees, whose modules and parameters are contiguous
 
   std::int64_t numel() const;
-  /// Those that take part in matrix products, the N of the 6 N FLOPs rule: all but the embedding,
-  /// whose rows are only looked up. A tied embedding counts, since the head multiplies by it.
+  /// Number of elements that take part in matrix products, the N of the 6 N FLOPs rule: all but the
+  /// embedding, whose rows are only looked up. A tied embedding counts, since the head multiplies
+  /// by it.
   std::int64_t matmul_numel() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
+  /// Returns the child of a module, by its last name. The table has it.
+  ModuleId child(ModuleId parent, std::string_view name) const;
+  /// Returns a module and its weight, its first parameter.
+  WeightModule weight_module(ModuleId parent, std::string_view name) const;
   const Parameter& operator[](ParameterId id) const { return parameters[index(id)]; }
   const Module& operator[](ModuleId id) const { return modules[index(id)]; }
 };
 
-/// The table of a resolved config. Pure.
+/// Returns the table of a resolved config. Pure.
 ParameterTable parameter_table(const LlamaConfig& config);
 
 }  // namespace llamesh::model

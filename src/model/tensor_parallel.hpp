@@ -37,7 +37,7 @@ class TensorParallel {
   /// The whole matrix, of which each rank has `mine` (M', D').
   virtual Gathered gather(Tensor mine) = 0;
   /// Where this rank writes its summand (M, D) of what reduce(mine) sums up.
-  virtual ColumnBlocks summand(Tensor mine) = 0;
+  virtual ColumnBlocks partial(Tensor mine) = 0;
   /// mine (M', D') = this rank's part of the sum of all ranks' summands.
   virtual device::Event reduce(Tensor mine) = 0;
   /// all (size(), n) = each rank's `mine` (n), in rank order.
@@ -52,7 +52,7 @@ class OneRank final : public TensorParallel {
   MatrixSize residual(MatrixSize whole) const override { return whole; }
   bool divides_columns() const override { return false; }
   Gathered gather(Tensor mine) override { return {mine, {}}; }
-  ColumnBlocks summand(Tensor mine) override { return mine; }
+  ColumnBlocks partial(Tensor mine) override { return mine; }
   device::Event reduce(Tensor /*mine*/) override { return {}; }
   device::Event all_gather(Tensor /*all*/, Tensor /*mine*/) override { return {}; }
 };

@@ -41,19 +41,19 @@ class Weights {
   virtual void no_gradient(ParameterId id) = 0;
 };
 
-/// A module entered for as long as this lives. When an exception unwinds it the module is not left:
-/// the pass is lost, and its gradients must not be taken for complete.
-class Entered {
+/// Enters a module, and leaves it on destruction. When an exception unwinds it, the module is not
+/// left: the pass is lost, and its gradients must not count as complete.
+class UnshardGuard {
  public:
-  Entered(Weights& weights, ModuleId module, Pass pass)
+  UnshardGuard(Weights& weights, ModuleId module, Pass pass)
       : weights_(weights), module_(module), pass_(pass) {
     weights_.enter(module_, pass_);
   }
-  ~Entered() {
+  ~UnshardGuard() {
     if (std::uncaught_exceptions() == exceptions_) weights_.leave(module_, pass_);
   }
-  Entered(const Entered&) = delete;
-  Entered& operator=(const Entered&) = delete;
+  UnshardGuard(const UnshardGuard&) = delete;
+  UnshardGuard& operator=(const UnshardGuard&) = delete;
 
  private:
   Weights& weights_;

@@ -10,8 +10,8 @@
 
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
-#include "sharding/mesh_tensor_parallel.hpp"
 #include "sharding/spec_names.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -46,34 +46,45 @@ std::vector<const SpecEntry*> choose_entries(const Spec& spec, const SpecNames& 
   return chosen;
 }
 
+/// "q_proj, k_proj and v_proj".
+std::string listed(const std::vector<std::string>& names) {
+  const auto but_last = std::span(names).first(names.size() - 1);
+  return but_last.empty() ? names.back()
+                          : fmt::format("{} and {}", fmt::join(but_last, ", "), names.back());
+}
+
 class Compiler {
  public:
   Compiler(const Spec& spec, const model::ParameterTable& table, const comm::ParallelDims& dims)
       : table_(table),
         dims_(dims),
-        data_(dims.data()),
+        data_(dims.gradient_axes()),
         tensor_(dims.tensor()),
         names_(table),
         chosen_(choose_entries(spec, names_)),
-        entry_of_(table.parameters.size(), nullptr) {}
+        entry_of_(table.parameters.size(), nullptr) {
+    for (std::size_t i = 0; i < table.parameters.size(); ++i)
+      if (const auto& parameter = table.parameters[i];
+          parameter.role == model::Role::row && model::divided_dim(parameter))
+        rows_.push_back(static_cast<ParameterId>(i));
+  }
 
   CompiledSpec compile(ResidualLayout residual) {
     for (const auto& parameter : table_.parameters)
       placements_.push_back({std::vector<AxisSet>(parameter.shape.size()), {}});
     for (std::size_t t = 0; t < chosen_.size(); ++t)
       if (chosen_[t] && names_.targets()[t].is_weight) place(names_.targets()[t], *chosen_[t]);
-    for (const auto& layer : table_.layers) check_layer(layer);
+    check_products();
     for (std::size_t t = 0; t < chosen_.size(); ++t)
       if (chosen_[t] && !names_.targets()[t].is_weight)
         check_output(names_.targets()[t], *chosen_[t]);
     const auto layout = residual_of(residual);
-    if (layout != ResidualLayout::whole)
-      for (const auto& target : names_.targets())
-        if (target.role == SpecRole::norm)
-          divide_norm(placements_[index(target.parameter)], layout);
-    for (const auto& layer : table_.layers)
-      for (const auto id : {layer.k_proj.weight, layer.v_proj.weight})
-        if (is_cut(id)) share_kv_heads(placements_[index(id)], dims_);
+    for (std::size_t i = 0; i < placements_.size(); ++i) {
+      const auto& parameter = table_.parameters[i];
+      place_along_residual(placements_[i], parameter, dims_, layout);
+      if (parameter.blocks.may_be_shared && is_cut(static_cast<ParameterId>(i)))
+        divide(placements_[i], parameter, dims_);
+    }
     return {placements_, layout};
   }
 
@@ -82,24 +93,17 @@ class Compiler {
   AxisSet axes(const SpecEntry& entry, std::size_t dim) const;
   void place(const SpecTarget& target, const SpecEntry& entry);
   void check_cut(const SpecTarget& target, const SpecEntry& entry, std::size_t dim) const;
-  void check_layer(const model::LayerIds& layer) const;
-  void check_together(std::span<const ParameterId> weights, const char* what) const;
+  void check_products() const;
+  void check_together(std::span<const ParameterId> weights) const;
   void check_output(const SpecTarget& target, const SpecEntry& entry);
   void check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others) const;
   void check_residual(const SpecEntry& entry, bool by_rows, bool by_columns);
   void check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                      bool by_columns) const;
   ResidualLayout residual_of(ResidualLayout otherwise) const;
-  /// A rank has the norm's output, and so its gradient, of its rows; of its columns it has all.
-  void divide_norm(Placement& norm, ResidualLayout layout) const {
-    (layout == ResidualLayout::hidden ? norm.cut[0] : norm.partial) = tensor_;
-  }
-
-  bool is_cut(ParameterId id) const { return placements_[index(id)].cut_axes().any(); }
+  bool is_cut(ParameterId id) const { return placements_[index(id)].split_axes().any(); }
   bool every_layer_is_cut() const {
-    return std::ranges::all_of(table_.layers, [&](const auto& l) {
-      return is_cut(l.o_proj.weight) && is_cut(l.down_proj.weight);
-    });
+    return std::ranges::all_of(rows_, [&](auto id) { return is_cut(id); });
   }
   /// "model.norm.weight (x.yaml:4)", or that the spec does not name it.
   std::string with_line(ParameterId id) const {
@@ -110,6 +114,7 @@ class Compiler {
   const model::ParameterTable& table_;
   const comm::ParallelDims& dims_;
   AxisSet data_, tensor_;
+  std::vector<ParameterId> rows_;  ///< weights whose products go into the residual stream
   SpecNames names_;
   std::vector<const SpecEntry*> chosen_;    ///< by target
   std::vector<const SpecEntry*> entry_of_;  ///< by parameter
@@ -144,7 +149,7 @@ AxisSet Compiler::axes(const SpecEntry& entry, std::size_t dim) const {
 }
 
 void Compiler::place(const SpecTarget& target, const SpecEntry& entry) {
-  const auto& parameter = table_[target.parameter];
+  const auto& parameter = table_[*target.parameter];
   const auto& shape = parameter.shape;
   validate(entry.dims.size() == shape.size(), "{}: {} has {} dims, but {} of {}; the weight is {}",
            line_of(entry), to_string(entry.dims), entry.dims.size(),
@@ -153,55 +158,70 @@ void Compiler::place(const SpecTarget& target, const SpecEntry& entry) {
   Placement placement{std::vector<AxisSet>(shape.size()), {}};
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const auto here = axes(entry, d);
-    const auto before = placement.sharded | placement.cut_axes();
+    const auto before = placement.sharded | placement.split_axes();
     validate((here & before).none(), "{}: {} names an axis on two dims; it can divide only one",
              line_of(entry), to_string(entry.dims));
     if ((here & tensor_).any()) check_cut(target, entry, d);
     placement.sharded |= here & data_;
-    placement.cut[d] = here & ~data_;
+    placement.split[d] = here & ~data_;
   }
-  auto*& earlier = entry_of_[index(target.parameter)];
-  validate(earlier == nullptr || placements_[index(target.parameter)] == placement,
+  auto*& earlier = entry_of_[index(*target.parameter)];
+  validate(earlier == nullptr || placements_[index(*target.parameter)] == placement,
            "{}: {} is {}, but {} at {}, which is the same tied weight, is {}", entry.where,
            entry.name, to_string(entry.dims), earlier ? earlier->name : "",
            earlier ? earlier->where : "", to_string(earlier ? earlier->dims : entry.dims));
   earlier = &entry;
-  placements_[index(target.parameter)] = std::move(placement);
+  placements_[index(*target.parameter)] = std::move(placement);
 }
 
-/// Whether Megatron's cut has this dim of the weight along `tensor`.
+/// Checks that the weight's role divides this dim along `tensor`.
 void Compiler::check_cut(const SpecTarget& target, const SpecEntry& entry, std::size_t dim) const {
-  using enum SpecRole;
-  const bool by_rows = dim == 0;
-  const bool fits = target.role == embedding ? by_rows || !table_.tied()
-                    : target.role == columns || target.role == head
-                        ? by_rows
-                        : target.role == rows && !by_rows;
-  if (fits) return;
-  const char* instead = target.role == norm        ? "a norm's weight is whole along it: [shard]"
-                        : target.role == rows      ? "this one goes as [shard, tensor]"
-                        : target.role == embedding ? "a tied embedding goes as [tensor, shard]"
-                                                   : "this one goes as [tensor, shard]";
+  const auto& parameter = table_[*target.parameter];
+  const auto by_role = model::divided_dim(parameter);
+  const bool is_embedding = *target.parameter == table_.embed_tokens.weight;
+  if (by_role == dim || (is_embedding && !table_.tied())) return;
+  const char* instead = !by_role       ? "a norm's weight is whole along it: [shard]"
+                        : *by_role > 0 ? "this one goes as [shard, tensor]"
+                        : is_embedding ? "a tied embedding goes as [tensor, shard]"
+                                       : "this one goes as [tensor, shard]";
   fail(ExitCode::bad_input, "{}: dim {} cannot be cut along 'tensor'; {}", line_of(entry), dim,
        instead);
 }
 
-void Compiler::check_layer(const model::LayerIds& l) const {
-  const std::array attention{l.q_proj.weight, l.k_proj.weight, l.v_proj.weight, l.o_proj.weight};
-  check_together(attention, "q_proj, k_proj and v_proj as [tensor, shard] and o_proj");
-  const std::array mlp{l.gate_proj.weight, l.up_proj.weight, l.down_proj.weight};
-  check_together(mlp, "gate_proj and up_proj as [tensor, shard] and down_proj");
+/// Checks the weights of each attention and each MLP: its linear layers are siblings.
+void Compiler::check_products() const {
+  std::vector<ParameterId> siblings;
+  auto parent = table_.root;
+  const auto parent_of = [&](const model::Parameter& p) { return table_[p.module].parent; };
+  for (std::size_t i = 0; i < table_.parameters.size(); ++i) {
+    const auto& parameter = table_.parameters[i];
+    if (parameter.role != model::Role::column && parameter.role != model::Role::row) continue;
+    if (parent_of(parameter) != parent) {
+      check_together(siblings);
+      siblings.clear();
+      parent = parent_of(parameter);
+    }
+    if (model::divided_dim(parameter)) siblings.push_back(static_cast<ParameterId>(i));
+  }
+  check_together(siblings);
 }
 
-/// What is cut along `tensor` must be put together again by the last of the weights.
-void Compiler::check_together(std::span<const ParameterId> weights, const char* what) const {
+/// Checks that a row weight follows wherever column weights divide along `tensor`, and the other
+/// way round.
+void Compiler::check_together(std::span<const ParameterId> weights) const {
   const auto cut = std::ranges::find_if(weights, [&](auto id) { return is_cut(id); });
   const auto whole = std::ranges::find_if_not(weights, [&](auto id) { return is_cut(id); });
   if (cut == weights.end() || whole == weights.end()) return;
-  const auto& entry = *entry_of_[index(*cut)];
+  std::vector<std::string> columns, rows;
+  for (const auto id : weights) {
+    const auto& module = table_[table_[id].module].name;
+    auto& names = table_[id].role == model::Role::column ? columns : rows;
+    names.push_back(module.substr(module.rfind('.') + 1));
+  }
   fail(ExitCode::bad_input,
-       "{}: it is cut along 'tensor', but {} is not; cut {} as [shard, tensor], or none of them",
-       line_of(entry), with_line(*whole), what);
+       "{}: it is cut along 'tensor', but {} is not; cut {} as [tensor, shard] and {} as "
+       "[shard, tensor], or none of them",
+       line_of(*entry_of_[index(*cut)]), with_line(*whole), listed(columns), listed(rows));
 }
 
 void Compiler::check_output(const SpecTarget& target, const SpecEntry& entry) {
@@ -213,18 +233,19 @@ void Compiler::check_output(const SpecTarget& target, const SpecEntry& entry) {
   const bool by_rows = sequence.any(), by_columns = hidden.any();
   validate(!by_rows || !by_columns, "{}: {} names 'tensor' on two dims; it can divide only one",
            line_of(entry), to_string(entry.dims));
-  if (target.role == SpecRole::residual)
-    check_residual(entry, by_rows, by_columns);
-  else
+  if (target.parameter)
     check_columns(target, entry, by_rows, by_columns);
+  else
+    check_residual(entry, by_rows, by_columns);
 }
 
 void Compiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others) const {
   std::vector<std::string> needed;
   AxisSet all;
-  for (const auto& [name, size] : dims_.axes())
-    if (const auto axis = dims_.named({name}) & data_; axis.any() && size > 1) {
-      needed.push_back(name);
+  for (const auto& axis_of_mesh : dims_.axes())
+    if (const auto axis = dims_.named({axis_of_mesh.name}) & data_;
+        axis.any() && axis_of_mesh.size > 1) {
+      needed.push_back(axis_of_mesh.name);
       all |= axis;
     }
   if ((batch & ~data_).none() && (all & ~batch).none() && (others & data_).none()) return;
@@ -244,12 +265,11 @@ void Compiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_colu
   if (!residual_) {
     residual_entry_ = &entry;
     residual_ = here;
-    for (const auto& l : table_.layers)
-      for (const auto id : {l.o_proj.weight, l.down_proj.weight})
-        validate(here == ResidualLayout::whole || is_cut(id),
-                 "{}: {} divides the residual stream along 'tensor', but {} is not cut along it; "
-                 "cut the layers' weights, or write null",
-                 line_of(entry), to_string(entry.dims), with_line(id));
+    for (const auto id : rows_)
+      validate(here == ResidualLayout::whole || is_cut(id),
+               "{}: {} divides the residual stream along 'tensor', but {} is not cut along it; "
+               "cut the layers' weights, or write null",
+               line_of(entry), to_string(entry.dims), with_line(id));
   }
   validate(
       *residual_ == here,
@@ -266,10 +286,10 @@ void Compiler::check_columns(const SpecTarget& target, const SpecEntry& entry, b
            "{}: {}: this module computes on whole sequences; only its last dim can be cut along "
            "'tensor'",
            line_of(entry), to_string(entry.dims));
-  const bool cut = placements_[index(target.parameter)].cut[0].any();
+  const bool cut = placements_[index(*target.parameter)].split[0].any();
   validate(cut == by_columns, "{}: {} {} along 'tensor', but {} {}; write {} here, or {} there",
            line_of(entry), to_string(entry.dims), by_columns ? "is cut" : "is not cut",
-           with_line(target.parameter), cut ? "is" : "is not",
+           with_line(*target.parameter), cut ? "is" : "is not",
            to_string({entry.dims[0],
                       {},
                       cut ? std::vector<std::string>{"tensor"} : std::vector<std::string>{}}),
@@ -278,7 +298,7 @@ void Compiler::check_columns(const SpecTarget& target, const SpecEntry& entry, b
 
 ResidualLayout Compiler::residual_of(ResidualLayout otherwise) const {
   const auto embedding = index(table_.embed_tokens.weight);
-  if (placements_[embedding].cut[1].none())
+  if (placements_[embedding].split[1].none())
     return residual_ ? *residual_ : every_layer_is_cut() ? otherwise : ResidualLayout::whole;
   const auto at = line_of(*entry_of_[embedding]);
   validate(every_layer_is_cut(),
@@ -306,40 +326,43 @@ void check_implemented(const ShardLayout& layout, ResidualLayout residual) {
   const auto& table = layout.table();
   const auto megatron = tensor_parallel_placements(table, dims, {residual});
   for (std::size_t i = 0; i < megatron.size(); ++i) {
-    const auto& cut = layout.placement(static_cast<ParameterId>(i)).cut;
+    const auto& cut = layout.placement(static_cast<ParameterId>(i)).split;
     // A residual stream that is divided by columns may be looked up by columns.
     const bool is_embedding = i == index(table.embed_tokens.weight);
     if (is_embedding && residual == ResidualLayout::hidden && cut[0].none()) continue;
-    validate(cut == megatron[i].cut,
+    validate(cut == megatron[i].split,
              "sharding.spec: {} is not cut as Megatron does; on a mesh with an axis tensor that is "
              "not implemented: write {} for it",
              table.parameters[i].name,
-             megatron[i].cut[0].any() ? "[tensor, shard]" : "[shard, tensor]");
+             megatron[i].split[0].any() ? "[tensor, shard]" : "[shard, tensor]");
   }
 }
 
-Spec builtin_spec(const comm::ParallelDims& dims, ResidualLayout residual) {
+Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                  ResidualLayout residual) {
   using Axes = std::vector<std::string>;
-  const bool cut = dims.group_size(dims.tensor()) > 1;
-  const Axes whole, shard{"shard"}, tensor = cut ? Axes{"tensor"} : whole;
+  const bool divides = dims.group_size(dims.tensor()) > 1;
+  const Axes whole, shard{"shard"}, tensor{"tensor"};
   Spec spec;
   const auto add = [&](std::string name, std::vector<Axes> axes) {
     spec.entries.push_back({std::move(name), std::move(axes), "built in"});
   };
-  const auto layer = [&](const std::string& name, const std::vector<Axes>& axes) {
-    add("model.layers.*." + name + ".weight", axes);
+  const auto any_layer = table.layer_prefix + '*';
+  for (const auto& parameter : table.parameters) {
+    std::vector<Axes> axes(parameter.shape.size());
+    const auto dim = divides ? model::divided_dim(parameter) : std::nullopt;
+    if (dim) axes[*dim] = tensor;
+    axes[dim == std::size_t{0} ? 1 : 0] = shard;
+    const auto first_layer = table.layer_prefix + "0.";
+    if (parameter.name.starts_with(first_layer))
+      add(any_layer + parameter.name.substr(first_layer.size() - 1), axes);
+    else if (!parameter.name.starts_with(table.layer_prefix))
+      add(parameter.name, axes);
+  }
+  const auto along = [&](ResidualLayout where) {
+    return divides && residual == where ? tensor : whole;
   };
-  const std::vector<Axes> columns = cut ? std::vector{tensor, shard} : std::vector{shard, whole};
-  add("model.embed_tokens.weight", columns);
-  for (const char* name :
-       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"})
-    layer(name, columns);
-  for (const char* name : {"self_attn.o_proj", "mlp.down_proj"}) layer(name, {shard, tensor});
-  for (const char* name : {"input_layernorm", "post_attention_layernorm"}) layer(name, {shard});
-  add("model.norm.weight", {shard});
-  add("lm_head.weight", columns);
-  const auto along = [&](ResidualLayout where) { return residual == where ? tensor : whole; };
-  add("model.layers.*",
+  add(any_layer,
       {{"replicate", "shard"}, along(ResidualLayout::sequence), along(ResidualLayout::hidden)});
   return spec;
 }

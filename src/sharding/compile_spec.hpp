@@ -28,8 +28,9 @@ CompiledSpec compile(const Spec& spec, const model::ParameterTable& table,
 /// takes tensor_parallel_placements() only. Pure.
 void check_implemented(const ShardLayout& layout, ResidualLayout residual);
 
-/// The spec that every strategy is: all weights are sharded along `shard`; on a mesh with an axis
-/// `tensor` they are cut along it as Megatron does, with this residual stream.
-Spec builtin_spec(const comm::ParallelDims& dims, ResidualLayout residual);
+/// Returns the spec that every strategy is: all weights are sharded along `shard`, and divided
+/// along `tensor` by their roles, with this residual stream. Pure.
+Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                  ResidualLayout residual);
 
 }  // namespace llamesh::sharding

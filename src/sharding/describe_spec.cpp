@@ -13,11 +13,11 @@ namespace {
 /// "[tensor, null], flat over shard".
 std::string axes_of(const Placement& placement, const comm::ParallelDims& dims) {
   std::vector<std::string> parts, dim_names;
-  for (const auto& axes : placement.cut) {
+  for (const auto& axes : placement.split) {
     const auto names = comm::to_string(dims.without_ones(axes), dims);
     dim_names.push_back(names.empty() ? "null" : names);
   }
-  if (dims.group_size(placement.cut_axes()) > 1)
+  if (dims.group_size(placement.split_axes()) > 1)
     parts.push_back(fmt::format("[{}]", fmt::join(dim_names, ", ")));
   if (dims.group_size(placement.sharded) > 1)
     parts.push_back("flat over " + comm::to_string(dims.without_ones(placement.sharded), dims));
@@ -60,7 +60,7 @@ std::vector<Block> blocks_of(const ShardLayout& layout, Layers folded) {
   for (std::size_t p = 0; p < table.parameters.size(); ++p) {
     const auto& name = table.parameters[p].name;
     const auto prefix = [&](std::size_t l) {
-      return l < table.layers.size() ? table[table.layers[l].layer].name + '.' : std::string("/");
+      return l < table.layers.size() ? table[table.layers[l]].name + '.' : std::string("/");
     };
     if (name.starts_with(prefix(layer))) blocks.push_back({true, layer++, 1, {}});
     const bool inside = layer > 0 && name.starts_with(prefix(layer - 1));
@@ -86,10 +86,10 @@ std::string text_of(ResidualLayout residual) {
                               : "whole";
 }
 
-std::string name_of(const Block& block, const Row& row) {
+std::string name_of(const std::string& layer_prefix, const Block& block, const Row& row) {
   if (!block.is_layer) return row.name;
   const auto last = block.layers == 1 ? "" : fmt::format("..{}", block.first + block.layers - 1);
-  return fmt::format("model.layers.{}{}.{}", block.first, last, row.name);
+  return fmt::format("{}{}{}.{}", layer_prefix, block.first, last, row.name);
 }
 
 }  // namespace
@@ -103,7 +103,8 @@ std::string describe_spec(const ShardLayout& layout, std::string_view name, Resi
                                  "weight", "shape", "on a rank", "divided", "bytes on a rank");
   for (const auto& block : blocks_of(layout, layers))
     for (const auto& row : block.rows)
-      text += fmt::format("{:<52} {} {:>16}\n", name_of(block, row), row.rest,
+      text += fmt::format("{:<52} {} {:>16}\n", name_of(layout.table().layer_prefix, block, row),
+                          row.rest,
                           block.layers == 1 ? fmt::format("{}", row.bytes)
                                             : fmt::format("{} x {}", block.layers, row.bytes));
   text += fmt::format("{:<52} {:>16} {:>16}  {:<34} {:>16}\n",
@@ -120,7 +121,7 @@ std::string describe_whole(const ShardLayout& layout) {
   std::int64_t elements = 0;
   for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
     const auto& placement = layout.placement(static_cast<ParameterId>(p));
-    if ((placement.sharded | placement.cut_axes()).any()) continue;
+    if ((placement.sharded | placement.split_axes()).any()) continue;
     names.push_back(layout.table().parameters[p].name);
     elements += layout.table().parameters[p].numel();
   }

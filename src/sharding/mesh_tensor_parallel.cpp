@@ -14,67 +14,6 @@ std::int64_t round_up(std::int64_t bytes) {
 
 }  // namespace
 
-void share_kv_heads(Placement& placement, const comm::ParallelDims& dims) {
-  placement.cut[0] = dims.tensor() & ~dims.inner("tensor");
-  placement.partial = dims.inner("tensor");  // each rank has the gradient by its own heads' queries
-}
-
-Placements tensor_parallel_placements(const model::ParameterTable& table,
-                                      const comm::ParallelDims& dims,
-                                      const TensorOptions& options) {
-  auto placements = whole_and_sharded(table, dims);
-  const auto tensor = dims.tensor();
-  if (dims.group_size(tensor) == 1) return placements;
-  const auto of = [&](const model::Leaf& leaf) -> Placement& {
-    return placements[model::index(leaf.weight)];
-  };
-  const auto norm = [&](const model::Leaf& leaf) {
-    // Each rank has the norm's output, and so its part of the gradient, for its own rows; of its
-    // own columns it has all.
-    if (options.residual == ResidualLayout::sequence) of(leaf).partial = tensor;
-    if (options.residual == ResidualLayout::hidden) of(leaf).cut[0] = tensor;
-  };
-  of(table.embed_tokens).cut[0] = tensor;
-  of(table.lm_head).cut[0] = tensor;
-  norm(table.norm);
-  for (const auto& layer : table.layers) {
-    for (const auto& leaf : {layer.q_proj, layer.gate_proj, layer.up_proj})
-      of(leaf).cut[0] = tensor;
-    for (const auto& leaf : {layer.k_proj, layer.v_proj}) share_kv_heads(of(leaf), dims);
-    for (const auto& leaf : {layer.o_proj, layer.down_proj}) of(leaf).cut[1] = tensor;
-    norm(layer.input_norm);
-    norm(layer.post_attention_norm);
-  }
-  return placements;
-}
-
-comm::ParallelDims tensor_axis_for(std::int64_t kv_heads, const comm::ParallelDims& dims) {
-  const int ranks = dims.group_size(dims.tensor());
-  if (ranks <= kv_heads || ranks % kv_heads != 0) return dims;
-  return dims.split("tensor", ranks / static_cast<int>(kv_heads));
-}
-
-void check_tensor_parallel(const model::LlamaConfig& config, const comm::ParallelDims& dims,
-                           const TensorOptions& options, std::int64_t rows) {
-  const int ranks = dims.group_size(dims.tensor());
-  config.divided_among(ranks);
-  if (options.residual == ResidualLayout::sequence)
-    validate(rows % ranks == 0,
-             "the {} tokens of a micro-batch cannot be divided among {} ranks (mesh.axes.tensor); "
-             "change train.micro_batch or data.sequence_length, or set tensor.residual=whole",
-             rows, ranks);
-  else if (options.residual == ResidualLayout::hidden)
-    validate(config.hidden_size % ranks == 0,
-             "model.hidden_size {} cannot be divided among {} ranks (mesh.axes.tensor), as "
-             "tensor.residual=hidden does; use sequence or whole",
-             config.hidden_size, ranks);
-  else
-    validate(rows * config.hidden_size % ranks == 0,
-             "the {} tokens x hidden_size {} of a micro-batch cannot be divided among {} ranks "
-             "(mesh.axes.tensor); change train.micro_batch",
-             rows, config.hidden_size, ranks);
-}
-
 MeshTensorParallel::MeshTensorParallel(comm::DeviceMesh::Axis& axis, const TensorOptions& options,
                                        std::int64_t rows, std::int64_t hidden, DType dtype)
     : axis_(axis), residual_(options.residual), dtype_(dtype) {
@@ -82,7 +21,7 @@ MeshTensorParallel::MeshTensorParallel(comm::DeviceMesh::Axis& axis, const Tenso
   const auto bytes = rows * hidden * size_of(dtype);
   for (auto& buffer : gathered_)
     buffer = axis.collectives->allocate_gathered(round_up((bytes + axis.size - 1) / axis.size));
-  summand_ = axis.collectives->allocate_symmetric(bytes);
+  partial_ = axis.collectives->allocate_symmetric(bytes);
 }
 
 model::TensorParallel::MatrixSize MeshTensorParallel::residual(MatrixSize whole) const {
@@ -99,9 +38,9 @@ Tensor MeshTensorParallel::next_gathered(const Tensor& mine) {
   return gathered_[next_].tensor(dtype_, {parts * mine.rows(), mine.cols()});
 }
 
-Tensor MeshTensorParallel::dense_summand(const Tensor& mine) const {
+Tensor MeshTensorParallel::dense_partial(const Tensor& mine) const {
   const auto parts = residual_ == ResidualLayout::whole ? 1 : size();
-  return summand_.tensor(dtype_, {parts * mine.rows(), mine.cols()});
+  return partial_.tensor(dtype_, {parts * mine.rows(), mine.cols()});
 }
 
 /// Of columns, each rank's block is a dense matrix.
@@ -119,14 +58,14 @@ model::TensorParallel::Gathered MeshTensorParallel::gather(Tensor mine) {
   return {as_blocks(all), all_gather(all, mine)};
 }
 
-model::ColumnBlocks MeshTensorParallel::summand(Tensor mine) {
-  return as_blocks(dense_summand(mine));
+model::ColumnBlocks MeshTensorParallel::partial(Tensor mine) {
+  return as_blocks(dense_partial(mine));
 }
 
 device::Event MeshTensorParallel::reduce(Tensor mine) {
   auto& collectives = *axis_.collectives;
   collectives.set_subject("activations");
-  const Tensor summands = dense_summand(mine);
+  const Tensor summands = dense_partial(mine);
   if (residual_ != ResidualLayout::whole)
     return collectives.reduce_scatter(mine, summands, Accumulate::no, compute_.record());
   // An all-reduce in two parts, which is what it is, for every dtype.

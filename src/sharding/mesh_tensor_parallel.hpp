@@ -6,32 +6,10 @@
 
 #include "comm/device_mesh.hpp"
 #include "device/buffer.hpp"
-#include "model/llama_config.hpp"
 #include "model/tensor_parallel.hpp"
-#include "sharding/placement.hpp"
 #include "sharding/sharding_options.hpp"
 
 namespace llamesh::sharding {
-
-/// Megatron-LM's cut of every layer along the mesh's axis `tensor`: q, k, v, gate and up by their
-/// outputs, o and down by their inputs, embedding and head by the vocabulary; norms are whole. All
-/// sharded along the axis `shard`. Without a tensor axis everything is whole. Pure.
-/// It is the mesh of tensor_axis_for().
-Placements tensor_parallel_placements(const model::ParameterTable& table,
-                                      const comm::ParallelDims& dims, const TensorOptions& options);
-
-/// Gives the weight of k or v the axes along which its heads are cut, and those of the ranks that
-/// share a head. Pure.
-void share_kv_heads(Placement& placement, const comm::ParallelDims& dims);
-
-/// Throws a user error with the numbers where the model, or micro-batches of `rows` tokens, cannot
-/// be divided among the ranks of the tensor axis. Pure.
-void check_tensor_parallel(const model::LlamaConfig& config, const comm::ParallelDims& dims,
-                           const TensorOptions& options, std::int64_t rows);
-
-/// The mesh for a model of so many kv heads: where the tensor axis has more ranks than these, it is
-/// split (ParallelDims::split), and the ranks of an inner group share a head. Pure.
-comm::ParallelDims tensor_axis_for(std::int64_t kv_heads, const comm::ParallelDims& dims);
 
 /// What the model asks of the ranks along a mesh axis, by that axis' collectives.
 class MeshTensorParallel final : public model::TensorParallel {
@@ -46,7 +24,7 @@ class MeshTensorParallel final : public model::TensorParallel {
   MatrixSize residual(MatrixSize whole) const override;
   bool divides_columns() const override { return residual_ == ResidualLayout::hidden; }
   Gathered gather(Tensor mine) override;
-  model::ColumnBlocks summand(Tensor mine) override;
+  model::ColumnBlocks partial(Tensor mine) override;
   device::Event reduce(Tensor mine) override;
   device::Event all_gather(Tensor all, Tensor mine) override;
 
@@ -55,7 +33,7 @@ class MeshTensorParallel final : public model::TensorParallel {
   Tensor next_gathered(const Tensor& mine);
   /// Of a matrix of this rank's columns: the number of ranks; else 1.
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
-  Tensor dense_summand(const Tensor& mine) const;
+  Tensor dense_partial(const Tensor& mine) const;
   /// A dense matrix as the model sees it.
   model::ColumnBlocks as_blocks(const Tensor& dense) const;
 
@@ -65,7 +43,7 @@ class MeshTensorParallel final : public model::TensorParallel {
   DType dtype_;
   std::array<device::Buffer, 2> gathered_;
   std::size_t next_ = 0;
-  device::Buffer summand_;
+  device::Buffer partial_;
 };
 
 /// MeshTensorParallel over the mesh's tensor axis, or model::OneRank where there is none.

@@ -1,12 +1,35 @@
 #include "sharding/placement.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
 #include "core/error.hpp"
 
 namespace llamesh::sharding {
+namespace {
 
-comm::AxisSet Placement::cut_axes() const {
+/// Returns the divisors of `number` next to `ranks`: "4 or 8".
+std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
+  std::int64_t below = std::min(number, ranks), above = ranks;
+  while (number % below != 0) --below;
+  while (above < number && number % above != 0) ++above;
+  return above > number ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+}
+
+void check_blocks(const model::Blocks& blocks, std::int64_t parts) {
+  validate(blocks.count % parts == 0,
+           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
+           "--tensor-parallel-size); {} would do",
+           blocks.key, blocks.count, parts, nearest_divisors(blocks.count, parts));
+}
+
+}  // namespace
+
+comm::AxisSet Placement::split_axes() const {
   comm::AxisSet all;
-  for (const auto& axes : cut) all |= axes;
+  for (const auto& axes : split) all |= axes;
   return all;
 }
 
@@ -20,13 +43,13 @@ Placements whole_and_sharded(const model::ParameterTable& table, const comm::Par
 
 int parts(const Placement& placement, const comm::ParallelDims& dims) {
   int count = 1;
-  for (const auto& axes : placement.cut) count *= dims.group_size(axes);
+  for (const auto& axes : placement.split) count *= dims.group_size(axes);
   return count;
 }
 
 int part_of(const Placement& placement, const comm::ParallelDims& dims, int rank) {
   int number = 0;
-  for (const auto& axes : placement.cut)
+  for (const auto& axes : placement.split)
     number = number * dims.group_size(axes) + dims.rank_in_group(axes, rank);
   return number;
 }
@@ -34,11 +57,11 @@ int part_of(const Placement& placement, const comm::ParallelDims& dims, int rank
 Box part(const Placement& placement, const comm::ParallelDims& dims,
          const model::Parameter& parameter, int number) {
   const auto& shape = parameter.shape;
-  expects(placement.cut.size() == shape.size(), "{}: a placement of {} dims for {}", parameter.name,
-          placement.cut.size(), shape.size());
+  expects(placement.split.size() == shape.size(), "{}: a placement of {} dims for {}",
+          parameter.name, placement.split.size(), shape.size());
   Box box = Box::whole(shape);
   for (std::size_t d = shape.size(); d-- > 0;) {
-    const int count = dims.group_size(placement.cut[d]);
+    const int count = dims.group_size(placement.split[d]);
     validate(shape[d] % count == 0, "{}: dim {} of {} elements cannot be cut into {} equal parts",
              parameter.name, d, shape[d], count);
     box.shape[d] = shape[d] / count;
@@ -46,6 +69,20 @@ Box part(const Placement& placement, const comm::ParallelDims& dims,
     number /= count;
   }
   return box;
+}
+
+model::ParameterTable local_table(const model::ParameterTable& table,
+                                  const comm::ParallelDims& dims, const Placements& placements) {
+  expects(placements.size() == table.parameters.size(), "{} placements for {} parameters",
+          placements.size(), table.parameters.size());
+  model::ParameterTable local = table;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    auto& parameter = local.parameters[i];
+    if (const auto dim = model::divided_dim(parameter))
+      check_blocks(parameter.blocks, dims.group_size(placements[i].split[*dim]));
+    parameter.shape = part(placements[i], dims, parameter, 0).shape;
+  }
+  return local;
 }
 
 }  // namespace llamesh::sharding

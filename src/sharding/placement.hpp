@@ -8,40 +8,59 @@
 
 namespace llamesh::sharding {
 
-/// Where a parameter is stored on a mesh. Each of its dims is whole or cut into equal parts along
-/// some axes; a rank's part of it is flat-sharded, with the other parameters of its unit, along
-/// `sharded`; along all other axes of the mesh the ranks hold the same (replicas).
+/// Where a parameter is stored on a mesh. Each dim is whole or split into equal parts along some
+/// axes. A rank's part is flat-sharded along `sharded`, together with the other parameters of its
+/// unit. Along all other axes the ranks hold copies.
 struct Placement {
-  std::vector<comm::AxisSet> cut;  ///< by dim; no axes: whole
+  std::vector<comm::AxisSet> split;  ///< by dim; no axes: whole
   comm::AxisSet sharded;
-  /// The axes, of those along which the ranks hold the same, along which each rank computes a part
-  /// of the gradient only, from the same data; the gradient is the sum.
+  /// Axes that do not divide the data, over which the gradient is partial (DTensor's `Partial`):
+  /// the ranks hold copies of the parameter, and their gradients must be summed.
   comm::AxisSet partial = {};
 
-  /// All axes along which it is cut.
-  comm::AxisSet cut_axes() const;
-  /// The axes along which the ranks hold the same.
+  /// All axes that split a dim.
+  comm::AxisSet split_axes() const;
+  /// Axes along which the ranks hold copies.
   comm::AxisSet replicated(const comm::ParallelDims& dims) const {
-    return dims.all() & ~sharded & ~cut_axes();
+    return dims.all() & ~sharded & ~split_axes();
   }
   bool operator==(const Placement&) const = default;
 };
 
+/// Axes that the parameters of a unit must have in common.
+struct UnitAxes {
+  comm::AxisSet sharded;
+  comm::AxisSet replicas;  ///< ranks along them hold copies, and each has a part of the gradient
+  bool operator==(const UnitAxes&) const = default;
+};
+/// Gradients add up over the axes that divide the data, except those along which the ranks hold
+/// different parts of the parameter. Pure.
+inline UnitAxes unit_axes(const Placement& placement, const comm::ParallelDims& dims) {
+  const auto divided = placement.sharded | placement.split_axes();
+  return {placement.sharded, dims.gradient_axes() & ~divided};
+}
+
 /// By ParameterId.
 using Placements = std::vector<Placement>;
 
-/// Those of every strategy: each parameter is whole, and sharded along the axis `shard`. Pure.
+/// Keeps every parameter whole, and shards it along the axis `shard`. Pure.
 Placements whole_and_sharded(const model::ParameterTable& table, const comm::ParallelDims& dims);
 
-/// How many parts a placement cuts its parameter into. Pure.
+/// Returns the number of parts that a placement splits its parameter into. Pure.
 int parts(const Placement& placement, const comm::ParallelDims& dims);
 
-/// The number of the part that `rank` holds, 0 to parts() - 1. Pure.
+/// Returns which part `rank` holds, 0 to parts() - 1. Pure.
 int part_of(const Placement& placement, const comm::ParallelDims& dims, int rank);
 
-/// A part of a parameter; parts are numbered row-major over the cut dims. Throws a user error,
-/// which names the parameter, where they are not equal. Pure.
+/// Returns a part of a parameter; parts are numbered row-major over the split dims. Throws a user
+/// error that names the parameter if its parts would not be equal. Pure.
 Box part(const Placement& placement, const comm::ParallelDims& dims,
          const model::Parameter& parameter, int number);
+
+/// Returns the table with the shapes of one rank's parts; names and ids stay. Throws a user error
+/// that names the config's key and the nearest sizes if the blocks of a parameter do not divide
+/// among the ranks. Pure.
+model::ParameterTable local_table(const model::ParameterTable& table,
+                                  const comm::ParallelDims& dims, const Placements& placements);
 
 }  // namespace llamesh::sharding

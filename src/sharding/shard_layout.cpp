@@ -10,13 +10,14 @@ namespace {
 
 constexpr std::int64_t shard_multiple = 32;
 
-/// The axes over which the parameters of a unit are sharded, all of them over the same.
-comm::AxisSet sharded_axes(const Unit& unit, const Placements& placements) {
+/// Returns the axes that all parameters of a unit have in common.
+UnitAxes axes_of(const Unit& unit, const Placements& placements, const comm::ParallelDims& dims) {
   expects(!unit.parameters.empty(), "{} has no parameters", unit.name);
-  const auto axes = placements[model::index(unit.parameters.front())].sharded;
+  const auto axes = unit_axes(placements[model::index(unit.parameters.front())], dims);
   for (const auto id : unit.parameters)
-    expects(placements[model::index(id)].sharded == axes,
-            "{} has parameters that are sharded along other axes than its first", unit.name);
+    expects(unit_axes(placements[model::index(id)], dims) == axes,
+            "{} has parameters that are sharded or replicated along other axes than its first",
+            unit.name);
   return axes;
 }
 
@@ -31,11 +32,8 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     : table_(&table),
       dims_(std::move(dims)),
       placements_(std::move(placements)),
+      local_table_(sharding::local_table(table, dims_, placements_)),
       places_(table.parameters.size()) {
-  expects(placements_.size() == table.parameters.size(), "{} placements for {} parameters",
-          placements_.size(), table.parameters.size());
-  for (std::size_t i = 0; i < placements_.size(); ++i)
-    local_shapes_.push_back(part(placements_[i], dims_, table.parameters[i], 0).shape);
   std::size_t placed = 0;
   for (auto& unit : units) {
     std::int64_t numel = 0;
@@ -44,11 +42,11 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
       numel += llamesh::numel(local_shape(id));
       ++placed;
     }
-    const auto axes = sharded_axes(unit, placements_);
-    const std::int64_t shards = dims_.group_size(axes);
+    const auto [sharded, replicas] = axes_of(unit, placements_, dims_);
+    const std::int64_t shards = dims_.group_size(sharded);
     const std::int64_t per_rank = (numel + shards - 1) / shards;
     const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
-    units_.push_back({std::move(unit), axes, dims_.data() & ~axes, static_cast<int>(shards), numel,
+    units_.push_back({std::move(unit), sharded, replicas, static_cast<int>(shards), numel,
                       shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,

@@ -39,8 +39,9 @@ struct Piece {
 /// the unit is sharded. Pure arithmetic, the same on every rank.
 class ShardLayout {
  public:
-  /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded
-  /// along the same axes. Throws a user error that names the parameter which cannot be cut so.
+  /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
+  /// have copies, along the same axes. Throws a user error that names a parameter that does not
+  /// divide as its placement says.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// All parameters whole, and sharded along the axis `shard`.
@@ -48,7 +49,7 @@ class ShardLayout {
 
   struct PlacedUnit : Unit {
     comm::AxisSet sharded;      ///< the axes over which it is sharded
-    comm::AxisSet replicas;     ///< the other axes along which the ranks read other data
+    comm::AxisSet replicas;     ///< axes along which ranks with copies have other gradients
     int shards;                 ///< ranks along `sharded`
     std::int64_t numel;         ///< of one rank's parts, without padding
     std::int64_t padded_numel;  ///< shards * shard_numel
@@ -67,8 +68,10 @@ class ShardLayout {
   std::int64_t shard_numel() const;
 
   Place place(ParameterId id) const { return places_[model::index(id)]; }
+  /// The table with the shapes of each rank's parts.
+  const model::ParameterTable& local_table() const { return local_table_; }
   /// The shape of each rank's part of a parameter.
-  const Shape& local_shape(ParameterId id) const { return local_shapes_[model::index(id)]; }
+  const Shape& local_shape(ParameterId id) const { return local_table_[id].shape; }
   /// All parts that a parameter is cut into; one, if it is whole.
   std::vector<Box> parts(ParameterId id) const;
   /// The number among parts() of the one that `rank` holds.
@@ -83,7 +86,7 @@ class ShardLayout {
   const model::ParameterTable* table_;
   comm::ParallelDims dims_;
   Placements placements_;
-  std::vector<Shape> local_shapes_;
+  model::ParameterTable local_table_;
   std::vector<PlacedUnit> units_;
   std::vector<Place> places_;
 };

@@ -15,8 +15,6 @@
 namespace llamesh::sharding {
 namespace {
 
-constexpr std::string_view layers = "model.layers.";
-
 /// The number of digits alone.
 std::optional<int> number(std::string_view text) {
   int value = 0;
@@ -31,12 +29,23 @@ struct Pattern {
   std::string name;
   std::optional<int> layer;
 };
-Pattern pattern_of(const std::string& name) {
-  if (!name.starts_with(layers)) return {name, std::nullopt};
-  const auto end = std::min(name.find('.', layers.size()), name.size());
-  const auto layer = number(std::string_view(name).substr(layers.size(), end - layers.size()));
+Pattern pattern_of(const std::string& name, std::string_view layer_prefix) {
+  const auto begin = layer_prefix.size();
+  if (!name.starts_with(layer_prefix)) return {name, std::nullopt};
+  const auto end = std::min(name.find('.', begin), name.size());
+  const auto layer = number(std::string_view(name).substr(begin, end - begin));
   if (!layer) return {name, std::nullopt};
-  return {fmt::format("{}*{}", layers, name.substr(end)), layer};
+  return {fmt::format("{}*{}", layer_prefix, name.substr(end)), layer};
+}
+
+/// Whether a module's children project to heads, of which some have keys and values.
+bool is_attention(const model::ParameterTable& table, std::size_t m) {
+  return std::ranges::any_of(table.modules.begin() + static_cast<std::ptrdiff_t>(m) + 1,
+                             table.modules.end(), [&](const model::Module& child) {
+                               return model::index(child.parent) == m &&
+                                      !child.parameters.empty() &&
+                                      table[child.parameters.front()].blocks.may_be_shared;
+                             });
 }
 
 /// Puts Hugging Face's name in the place of one that only torchprime's module tree has.
@@ -81,50 +90,46 @@ SpecName without_element(const SpecEntry& entry) {
   return {entry.name.substr(0, open), *element};
 }
 
-SpecNames::SpecNames(const model::ParameterTable& table) : layers_(table.layers.size()) {
-  using enum SpecRole;
-  const auto leaf = [&](const model::Leaf& l, SpecRole weight, SpecRole output) {
-    const auto& name = table[l.module].name;
-    add(name + ".weight", weight, &l);
-    add(name, output, &l);
-  };
-  leaf(table.embed_tokens, embedding, residual);
-  for (const auto& layer : table.layers) add_layer(table, layer);
-  leaf(table.norm, norm, residual);
-  add("model", residual, nullptr);
-  leaf(table.lm_head, head, head);
+SpecNames::SpecNames(const model::ParameterTable& table)
+    : layer_prefix_(table.layer_prefix), layers_(table.layers.size()) {
+  for (std::size_t m = 0; m < table.modules.size(); ++m) add_module(table, m);
 }
 
-void SpecNames::add_layer(const model::ParameterTable& table, const model::LayerIds& l) {
-  using enum SpecRole;
-  for (const auto& into : {l.q_proj, l.k_proj, l.v_proj, l.gate_proj, l.up_proj}) {
-    add(table[into.module].name + ".weight", columns, &into);
-    add(table[into.module].name, columns, &into);
+/// Adds a module's own weights and its output. The root and the list of layers have no output that
+/// a spec could name.
+void SpecNames::add_module(const model::ParameterTable& table, std::size_t m) {
+  const auto& module = table.modules[m];
+  if (m == model::index(table.root) || module.name + '.' == layer_prefix_) return;
+  if (m == model::index(table.lm_head.module)) {  // which has no weight of its own if it is tied
+    add_weight(module.name + ".weight", table.lm_head.weight);
+    return add_output(module.name, table.lm_head.weight);
   }
-  for (const auto& out : {l.o_proj, l.down_proj}) {
-    add(table[out.module].name + ".weight", rows, &out);
-    add(table[out.module].name, residual, nullptr);
-  }
-  for (const auto& of_layer : {l.input_norm, l.post_attention_norm}) {
-    add(table[of_layer.module].name + ".weight", norm, &of_layer);
-    add(table[of_layer.module].name, residual, nullptr);
-  }
-  add(table[l.self_attn].name + ".core_attention", columns, &l.q_proj);
-  for (const auto module : {l.self_attn, l.mlp, l.layer})
-    add(table[module].name, residual, nullptr);
+  for (const auto id : module.parameters) add_weight(table[id].name, id);
+  const bool divides =
+      !module.parameters.empty() && table[module.parameters.front()].role == model::Role::column;
+  add_output(module.name, divides ? std::optional(module.parameters.front()) : std::nullopt);
+  // torchprime's name for the heads' output, which is divided like the queries.
+  if (m + 1 < table.modules.size() && is_attention(table, m))
+    add_output(module.name + ".core_attention", table.modules[m + 1].parameters.front());
 }
 
-void SpecNames::add(std::string name, SpecRole role, const model::Leaf* leaf) {
-  by_pattern_[pattern_of(name).name].push_back(targets_.size());
-  const bool is_weight = name.ends_with(".weight");
-  targets_.push_back(
-      {std::move(name), is_weight, role, leaf ? leaf->weight : model::ParameterId{}});
+void SpecNames::add_weight(std::string name, model::ParameterId weight) {
+  add({std::move(name), true, weight});
+}
+
+void SpecNames::add_output(std::string name, std::optional<model::ParameterId> weight) {
+  add({std::move(name), false, weight});
+}
+
+void SpecNames::add(SpecTarget target) {
+  by_pattern_[pattern_of(target.name, layer_prefix_).name].push_back(targets_.size());
+  targets_.push_back(std::move(target));
 }
 
 std::vector<std::size_t> SpecNames::find(const SpecEntry& entry) const {
   const auto [written, element] = without_element(entry);
   const auto name = as_hugging_face(written);
-  const auto [pattern, layer] = pattern_of(name);
+  const auto [pattern, layer] = pattern_of(name, layer_prefix_);
   const auto found = by_pattern_.find(pattern);
   if (found == by_pattern_.end()) refuse(entry, written);
   if (element >= 0) {
@@ -135,11 +140,14 @@ std::vector<std::size_t> SpecNames::find(const SpecEntry& entry) const {
   if (!layer) return found->second;
   validate(*layer < static_cast<int>(layers_), "{}: {}: the model has layers 0 to {}", entry.where,
            entry.name, layers_ - 1);
-  return {found->second[static_cast<std::size_t>(*layer)]};
+  const auto target =
+      std::ranges::find(found->second, name, [&](std::size_t t) { return targets_[t].name; });
+  if (target == found->second.end()) refuse(entry, written);
+  return {*target};
 }
 
 void SpecNames::refuse(const SpecEntry& entry, const std::string& name) const {
-  const auto word = pattern_of(name).name.substr(0, 200);
+  const auto word = pattern_of(name, layer_prefix_).name.substr(0, 200);
   std::string best;
   std::size_t least = std::max<std::size_t>(2, word.size() / 3) + 1;
   const auto consider = [&](const std::string& candidate) {
@@ -148,7 +156,7 @@ void SpecNames::refuse(const SpecEntry& entry, const std::string& name) const {
   };
   for (const auto& [pattern, targets] : by_pattern_) consider(pattern);
   for (const char* of_o : {"o_proj_weight", "shard_o_proj_weight"})
-    consider(fmt::format("{}*.self_attn.{}", layers, of_o));
+    consider(fmt::format("{}*.self_attn.{}", layer_prefix_, of_o));
   fail(ExitCode::bad_input, "{}: the model has no weight or module '{}'{}", entry.where, name,
        best.empty() ? "" : fmt::format("; did you mean '{}'?", best));
 }

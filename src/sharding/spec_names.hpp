@@ -1,7 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,23 +10,13 @@
 
 namespace llamesh::sharding {
 
-/// What a name of a spec means, as far as the axis `tensor` is concerned.
-enum class SpecRole : std::uint8_t {
-  embedding,  ///< weight of the embedding: by rows (vocabulary) or columns (hidden)
-  columns,    ///< weight or output of q, k, v, gate, up: cut by what comes out of the product
-  rows,       ///< weight of o, down: cut by what goes into the product
-  norm,       ///< weight of a norm
-  head,       ///< weight or output of the head: cut by the vocabulary
-  residual,   ///< an output that is, or goes into or comes out of, the residual stream
-};
-
 /// A weight or a module's output that a spec can name.
 struct SpecTarget {
   std::string name;  ///< "model.layers.3.mlp.up_proj.weight"
   bool is_weight;
-  SpecRole role;
-  /// The weight itself; of an output with the role columns or head the weight that cuts it.
-  model::ParameterId parameter;
+  /// The weight itself. For an output, the weight whose dim 0 divides it along `tensor`; none if
+  /// the output goes into the residual stream.
+  std::optional<model::ParameterId> parameter;
 };
 
 /// The names that a spec can use for a model: Hugging Face's, and those that torchprime's module
@@ -41,11 +31,14 @@ class SpecNames {
   std::vector<std::size_t> find(const SpecEntry& entry) const;
 
  private:
-  void add(std::string name, SpecRole role, const model::Leaf* leaf);
-  void add_layer(const model::ParameterTable& table, const model::LayerIds& layer);
+  void add_module(const model::ParameterTable& table, std::size_t module);
+  void add_weight(std::string name, model::ParameterId weight);
+  void add_output(std::string name, std::optional<model::ParameterId> weight);
+  void add(SpecTarget target);
   [[noreturn]] void refuse(const SpecEntry& entry, const std::string& name) const;
 
   std::vector<SpecTarget> targets_;
+  std::string layer_prefix_;  ///< "model.layers."
   std::size_t layers_;
   /// By name with `*` for the layer: the targets of all layers in order, or the one.
   std::map<std::string, std::vector<std::size_t>> by_pattern_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -30,12 +31,12 @@ struct Tree {
   std::vector<std::vector<std::size_t>> parameters;
 };
 
-/// "model" and "model.layers" only hold others and are never entered, so they cannot be units. A
-/// tied embedding is used at both ends of the model and stays in the root unit throughout.
+/// Whether a module may start a unit. The list of layers and the modules around it are never
+/// entered. A tied embedding is used at both ends of the model and stays in the root unit.
 bool can_be_unit(const ParameterTable& table, std::size_t module) {
   const auto& name = table.modules[module].name;
-  const bool container = name == "model" || name == "model.layers";
-  return !container && !(table.tied() && module == index(table.embed_tokens.module));
+  const bool holds_layers = table.layer_prefix.starts_with(name + '.');
+  return !holds_layers && !(table.tied() && module == index(table.embed_tokens.module));
 }
 
 /// Recurses into modules of at least `min_numel` elements, children first, and wraps a module when
@@ -65,10 +66,10 @@ Wrapped wrapped_modules(const ParameterTable& table, const WrapOptions& options)
   if (options.wrap == Wrap::size)
     wrap_by_size(table, Tree(table), index(table.root), options.min_numel, wrapped);
   if (options.wrap == Wrap::layer) {
-    for (const auto& layer : table.layers) wrapped[index(layer.layer)] = true;
+    for (const auto layer : table.layers) wrapped[index(layer)] = true;
     wrapped[index(table.norm.module)] = true;
-    for (const auto& leaf : {table.embed_tokens, table.lm_head})
-      wrapped[index(leaf.module)] = can_be_unit(table, index(leaf.module));
+    for (const auto& at_end : {table.embed_tokens, table.lm_head})
+      wrapped[index(at_end.module)] = can_be_unit(table, index(at_end.module));
   }
   wrapped[index(table.root)] = true;
   return wrapped;
@@ -105,10 +106,10 @@ struct Line {
   }
 };
 
-/// `hidden` characters of the name's begin are not shown: those that it has in common with its
-/// unit.
-Line make_line(const std::string& indent, const std::string& name, std::size_t hidden) {
-  constexpr std::string_view layers = "model.layers.";
+/// Leaves out the first `hidden` characters of the name, which it has in common with its unit.
+/// Names of layers begin with `layers`.
+Line make_line(std::string_view layers, const std::string& indent, const std::string& name,
+               std::size_t hidden) {
   Line line{indent + name.substr(hidden), "", false, -1, 0, 0};
   if (!name.starts_with(layers)) return line;
   const auto end = std::min(name.find_first_of(". ", layers.size()), name.size());
@@ -123,13 +124,14 @@ Line make_line(const std::string& indent, const std::string& name, std::size_t h
 std::vector<Line> lines_of(const ShardLayout& layout) {
   std::vector<Line> lines;
   for (const auto& unit : layout.units()) {
-    lines.push_back(make_line("", unit.name, 0));
+    lines.push_back(make_line(layout.table().layer_prefix, "", unit.name, 0));
     lines.back().numel = unit.numel;
     lines.back().shard_numel = unit.shard_numel;
     for (const auto id : unit.parameters) {
       const auto& name = layout.table()[id].name;
       const bool below = name.starts_with(unit.name + ".");
-      lines.push_back(make_line("  ", name, below ? unit.name.size() + 1 : 0));
+      lines.push_back(
+          make_line(layout.table().layer_prefix, "  ", name, below ? unit.name.size() + 1 : 0));
       lines.back().numel = layout.table()[id].numel();
     }
   }
@@ -165,6 +167,12 @@ std::string to_text(const Line& line, std::int64_t layers) {
                      fmt::format("{}{}", times, line.numel), shard);
 }
 
+/// What tells the units of one module apart: " (shard)", " (not sharded)".
+std::string name_of(const UnitAxes& axes, const comm::ParallelDims& dims) {
+  const auto names = comm::to_string(axes.sharded, dims);
+  return fmt::format(" ({})", names.empty() ? "not sharded" : names);
+}
+
 }  // namespace
 
 std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options) {
@@ -191,24 +199,21 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
 std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options,
                              const comm::ParallelDims& dims, const Placements& placements) {
   std::vector<Unit> split;
+  const auto axes_of = [&](ParameterId id) { return unit_axes(placements[index(id)], dims); };
   for (const auto& unit : make_units(table, options)) {
-    const auto first = split.size();
+    const auto first = static_cast<std::ptrdiff_t>(split.size());
     for (const auto id : unit.parameters) {
-      const auto axes = placements[index(id)].sharded;
-      const auto alike = std::find_if(
-          split.begin() + static_cast<std::ptrdiff_t>(first), split.end(),
-          [&](const Unit& u) { return placements[index(u.parameters.front())].sharded == axes; });
+      const auto alike = std::find_if(split.begin() + first, split.end(), [&](const Unit& u) {
+        return axes_of(u.parameters.front()) == axes_of(id);
+      });
       if (alike != split.end())
         alike->parameters.push_back(id);
       else
         split.push_back({unit.name, unit.modules, {id}});
     }
-    if (split.size() == first + 1) continue;
-    for (auto u = first; u < split.size(); ++u) {
-      const auto names =
-          comm::to_string(placements[index(split[u].parameters.front())].sharded, dims);
-      split[u].name += fmt::format(" ({})", names.empty() ? "not sharded" : names);
-    }
+    const auto parts = std::span(split).subspan(static_cast<std::size_t>(first));
+    if (parts.size() > 1)
+      for (auto& part : parts) part.name += name_of(axes_of(part.parameters.front()), dims);
   }
   return split;
 }

@@ -38,8 +38,8 @@ class SimulatedRank {
                                                in_.train.micro_batch * in_.data.sequence_length,
                                                in_.model.hidden_size, in_.precision.parameters)),
         optimizer_(in_.optimizer, state_),
-        llama_(in_.model, *setup.table, in_.train.micro_batch, in_.data.sequence_length, in_.memory,
-               in_.precision.parameters, *tensor_),
+        llama_(in_.model, setup.layout->local_table(), in_.train.micro_batch,
+               in_.data.sequence_length, in_.memory, in_.precision.parameters, *tensor_),
         batch_{.tokens = token_ids(), .targets = token_ids()} {
     if (in_.data.document_mask) batch_.document_starts = token_ids();
     fsdp_.on_master_weights_loaded();

@@ -14,7 +14,7 @@
 #include "device/buffer.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "sharding/compile_spec.hpp"
-#include "sharding/mesh_tensor_parallel.hpp"
+#include "sharding/tensor_placements.hpp"
 #include "train/bf16_weight_choice.hpp"
 #include "train/job/profile.hpp"
 #include "train/shared_tokens.hpp"
@@ -122,13 +122,14 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 
 /// The mesh of the inputs; its shard axis in two factors where units are resharded to groups, its
 /// tensor axis where ranks share kv heads.
-comm::ParallelDims mesh_of(const Inputs& in, const comm::Topology& topology) {
+comm::ParallelDims mesh_of(const Inputs& in, const model::ParameterTable& table,
+                           const comm::Topology& topology) {
   auto mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, topology);
   const auto wanted = in.sharding.reshard_after_forward;
   const auto rule =
       sharding::reshard_of(in.sharding.strategy, wanted, mesh.group_size(mesh.named({"shard"})));
   if (rule == sharding::Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(wanted));
-  return sharding::tensor_axis_for(in.model.num_key_value_heads, mesh);
+  return sharding::tensor_axis_for(table, mesh);
 }
 
 }  // namespace
@@ -141,16 +142,16 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   in.model = in.model.resolved();
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.mesh = mesh_of(in, setup.topology);
-  setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.data()));
+  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  setup.mesh = mesh_of(in, *setup.table, setup.topology);
+  setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
-  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
   auto placements = place(in, *setup.table, setup.mesh);
-  sharding::check_tensor_parallel(in.model, setup.mesh, in.tensor,
-                                  in.train.micro_batch * in.data.sequence_length);
+  sharding::check_residual(setup.mesh, in.tensor, in.train.micro_batch * in.data.sequence_length,
+                           in.model.hidden_size);
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));

@@ -48,8 +48,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
-      data_group_(mesh.group(setup.mesh.data())),
-      data_ranks_(setup.mesh.group(setup.mesh.data(), world.rank())),
+      data_group_(mesh.group(setup.mesh.gradient_axes())),
+      data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
       state_(*setup.layout, mesh_, setup.inputs.precision,
              optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
       fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
@@ -58,7 +58,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
           setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       optimizer_(setup.inputs.optimizer, state_),
-      llama_(setup.inputs.model, *setup.table, setup.inputs.train.micro_batch,
+      llama_(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
              setup.inputs.precision.parameters, *tensor_),
       micro_batches_(
@@ -283,12 +283,12 @@ double Trainer::evaluate(const OnProgress& on_progress) {
 }
 
 data::BatchPartition Trainer::batch_partition() const {
-  const auto data = setup_.mesh.data();
+  const auto batch = setup_.mesh.batch_axes();
   return {.sequence_length = setup_.inputs.data.sequence_length,
           .micro_batch = setup_.inputs.train.micro_batch,
           .global_batch = setup_.inputs.train.global_batch,
-          .rank = setup_.mesh.rank_in_group(data, world_.rank()),
-          .ranks = setup_.mesh.group_size(data)};
+          .rank = setup_.mesh.rank_in_group(batch, world_.rank()),
+          .ranks = setup_.mesh.group_size(batch)};
 }
 
 /// The batches on the model's device. On a GPU the next call's are copied over these, in the

@@ -127,7 +127,7 @@ class Trainer {
   const Setup& setup_;
   int threads_;
   comm::DeviceMesh& mesh_;
-  const comm::Communicator& data_group_;  ///< the ranks that read different data
+  const comm::Communicator& data_group_;  ///< ranks whose losses add up
   std::vector<int> data_ranks_;           ///< the same as ranks of the world
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;

@@ -23,7 +23,8 @@ sharding::Placements cut_in_another_turn(const model::ParameterTable& table,
                                          const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);
   for (std::size_t i = 0; i < placements.size(); ++i)
-    (i % 2 == 0 ? placements[i].cut.back() : placements[i].cut.front()) = dims.named({"tensor"});
+    (i % 2 == 0 ? placements[i].split.back() : placements[i].split.front()) =
+        dims.named({"tensor"});
   return placements;
 }
 
@@ -33,7 +34,7 @@ sharding::Placements cut_twice(const model::ParameterTable& table, const comm::P
   for (const auto& parameter : table.parameters) {
     placements.push_back({std::vector<comm::AxisSet>(parameter.shape.size()), {}});
     if (parameter.shape.size() == 1) continue;
-    placements.back().cut = {dims.named({"shard"}), dims.named({"tensor"})};
+    placements.back().split = {dims.named({"shard"}), dims.named({"tensor"})};
   }
   return placements;
 }

@@ -45,12 +45,34 @@ TEST(ParallelDims, GroupsArePartitions) {
 }
 
 TEST(ParallelDims, RanksAlongTensorReadTheSameData) {
-  EXPECT_EQ(dims.group_size(dims.data()), 6);
-  EXPECT_EQ(dims.rank_in_group(dims.data(), 16), 4);
-  EXPECT_EQ(dims.rank_in_group(dims.data(), 19), 4);
+  EXPECT_EQ(dims.group_size(dims.batch_axes()), 6);
+  EXPECT_EQ(dims.rank_in_group(dims.batch_axes(), 16), 4);
+  EXPECT_EQ(dims.rank_in_group(dims.batch_axes(), 19), 4);
   const ParallelDims without({{"shard", 3}});
-  EXPECT_EQ(without.group_size(without.data()), 3);
-  EXPECT_EQ(ParallelDims().group_size(ParallelDims().data()), 1);
+  EXPECT_EQ(without.group_size(without.batch_axes()), 3);
+  EXPECT_EQ(ParallelDims().group_size(ParallelDims().batch_axes()), 1);
+}
+
+TEST(ParallelDims, AnAxisSaysWhatItDivides) {
+  const ParallelDims mesh({{"replicate", 2},
+                           {"shard", 2},
+                           {"expert", 2},
+                           {"context", 2},
+                           {"made-up", 2, Divides::sequence},
+                           {"tensor", 2}});
+  EXPECT_EQ(mesh.batch_axes(), mesh.named({"replicate", "shard", "expert"}));
+  EXPECT_EQ(mesh.gradient_axes(), mesh.all() & ~mesh.tensor());
+}
+
+TEST(ParallelDims, AnAxisSplitsAgain) {
+  const ParallelDims mesh = ParallelDims({{"shard", 8}, {"tensor", 2}}).split("shard", 2);
+  const ParallelDims twice = mesh.split("shard", 2);
+  const auto shard = twice.named({"shard"}), inner = twice.inner("shard");
+  EXPECT_EQ(twice.group(shard, 5), (std::vector<int>{1, 3, 5, 7, 9, 11, 13, 15}));
+  EXPECT_EQ(twice.group(shard & ~inner, 5), (std::vector<int>{5, 13}));
+  EXPECT_EQ(twice.group(inner, 5), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(twice.group_size(inner), 4);
+  EXPECT_EQ(to_string(twice), "shard=8 x tensor=2");
 }
 
 TEST(ParallelDims, AnAxisInTwoFactorsIsStillOneAxis) {

@@ -118,7 +118,7 @@ TEST(SpecInput, TheFilesOfOursAreWhatTheySay) {
     return sharding::compile(read("", {"sharding.spec=" + path}), table, dims, whole);
   };
   const auto builtin = [&](sharding::ResidualLayout residual, const comm::ParallelDims& dims) {
-    return sharding::compile(sharding::builtin_spec(dims, residual), table, dims);
+    return sharding::compile(sharding::builtin_spec(table, dims, residual), table, dims);
   };
   EXPECT_EQ(compiled("fsdp", data_only).placements, builtin(whole, data_only).placements);
   EXPECT_EQ(compiled("fsdp-tensor-sequence", three_axes).placements,

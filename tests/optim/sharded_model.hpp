@@ -7,6 +7,7 @@
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::test {
 
@@ -39,7 +40,7 @@ class ShardedModel {
   sharding::Fsdp& fsdp() { return fsdp_; }
   comm::DeviceMesh& mesh() { return mesh_; }
   int data_rank() const {
-    return layout_.dims().rank_in_group(layout_.dims().data(), state_.rank());
+    return layout_.dims().rank_in_group(layout_.dims().batch_axes(), state_.rank());
   }
 
   /// Calls visit(unit, piece) for everything that this rank owns.
@@ -66,7 +67,7 @@ class ShardedModel {
   static comm::ParallelDims dims_of(const model::LlamaConfig& config, MeshSizes mesh) {
     const comm::ParallelDims dims(
         {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}});
-    return sharding::tensor_axis_for(config.num_key_value_heads, dims);
+    return sharding::tensor_axis_for(model::parameter_table(config), dims);
   }
 
   model::ParameterTable table_;

@@ -121,6 +121,17 @@ std::vector<Case> cases() {
   if (ranks == 8)
     all.push_back(
         {comm::ParallelDims({{"replicate", 2}, {"shard", 2}, {"tensor", 2}}), test::cut_in_turn});
+  if (ranks % 2 == 0) {
+    all.push_back(
+        {comm::ParallelDims({{"shard", ranks / 2}, {"expert", 2}}), test::divided_along_expert});
+    // A made-up axis: its name says nothing, so that what it divides is given.
+    all.push_back(
+        {comm::ParallelDims({{"replicate", ranks / 2}, {"made-up", 2, comm::Divides::sequence}}),
+         test::divided_along_expert});
+  }
+  if (ranks == 8)
+    all.push_back({comm::ParallelDims({{"replicate", 2}, {"shard", 2}, {"expert", 2}}),
+                   test::divided_along_expert});
   for (const auto& split : split_cases()) all.push_back(split);
   return all;
 }
@@ -141,6 +152,12 @@ std::vector<float> initial_part(const Sharded& s, ParameterId id) {
                });
   EXPECT_EQ(dims.ranks(), test::world().size());
   return values;
+}
+
+/// Axes over which the gradient of a parameter must add up: those that divide the data, without
+/// those along which the ranks hold different parts of the parameter.
+comm::AxisSet gradient_axes_of(const Sharded& s, ParameterId id) {
+  return s.layout.dims().gradient_axes() & ~s.layout.placement(id).split_axes();
 }
 
 /// Adds this rank's number, counted from 1, to a gradient.
@@ -381,13 +398,15 @@ TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
         }
       }
       s.fsdp.finish_gradients();
-      const auto group = dims.group(dims.data(), test::world().rank());
-      const int sum = std::accumulate(group.begin(), group.end(), static_cast<int>(group.size()));
       for (std::size_t u = 0; u < units; ++u)
-        for (const auto& piece : s.layout.pieces(u, test::world().rank()))
+        for (const auto& piece : s.layout.pieces(u, test::world().rank())) {
+          const auto group = dims.group(gradient_axes_of(s, piece.parameter), test::world().rank());
+          const int sum =
+              std::accumulate(group.begin(), group.end(), static_cast<int>(group.size()));
           for (const float value :
                s.state.gradients().shards[u].slice(piece.offset, piece.count).span<float>())
             ASSERT_EQ(value, static_cast<float>(2 * sum)) << comm::to_string(dims);
+        }
     }
   }
 }
@@ -432,9 +451,10 @@ TEST(Fsdp, AnAbsentGradientIsZero) {
         }
       }
       s.fsdp.finish_gradients();
-      const auto ranks = static_cast<float>(dims.group_size(dims.data()));
       for (std::size_t u = 0; u < units; ++u)
         for (const auto& piece : s.layout.pieces(u, test::world().rank())) {
+          const auto ranks =
+              static_cast<float>(dims.group_size(gradient_axes_of(s, piece.parameter)));
           const float passes = piece.parameter == absent ? 1 - static_cast<float>(step) : 2;
           for (const float value :
                s.state.gradients().shards[u].slice(piece.offset, piece.count).span<float>())

@@ -22,9 +22,22 @@ inline sharding::Placements cut_in_turn(const model::ParameterTable& table,
                                         const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    auto& cut = placements[i].cut;
+    auto& cut = placements[i].split;
     if (i % 3 == 0) cut.front() = dims.named({"tensor"});
     if (i % 3 == 1) cut.back() = dims.named({"tensor"});
+  }
+  return placements;
+}
+
+/// Placements of a mixture of experts, whose ranks along the innermost axis read other data: one
+/// parameter after another is divided along it (experts), flat-sharded along it too, or copied.
+inline sharding::Placements divided_along_expert(const model::ParameterTable& table,
+                                                 const comm::ParallelDims& dims) {
+  auto placements = sharding::whole_and_sharded(table, dims);
+  const auto innermost = dims.named({dims.axes().back().name});
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    if (i % 3 == 0) placements[i].split.front() = innermost;
+    if (i % 3 == 1) placements[i].sharded |= innermost;
   }
   return placements;
 }
@@ -35,7 +48,7 @@ inline sharding::Placements sharded_in_part(const model::ParameterTable& table,
                                             const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);
   for (std::size_t i = 1; i < placements.size(); i += 2) placements[i].sharded.reset();
-  placements[2].sharded = dims.data();
+  placements[2].sharded = dims.gradient_axes();
   return placements;
 }
 

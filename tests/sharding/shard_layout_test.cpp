@@ -69,13 +69,17 @@ TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
 TEST(ShardLayout, MatricesUsedTogetherAreNeighbours) {
   const auto table = model::parameter_table(odd_config(false));
   const ShardLayout layout(table, make_units(table, {}), shards(4));
-  for (const auto& layer : table.layers) {
-    const auto end = [&](const model::Leaf& l) {
-      return layout.place(l.weight).offset + table[l.weight].numel();
+  for (const auto layer : table.layers) {
+    const auto self_attn = table.child(layer, "self_attn"), mlp = table.child(layer, "mlp");
+    const auto expect_neighbours = [&](model::ModuleId parent, const char* first,
+                                       const char* second) {
+      const auto id = table.weight_module(parent, first).weight;
+      EXPECT_EQ(layout.place(table.weight_module(parent, second).weight).offset,
+                layout.place(id).offset + table[id].numel());
     };
-    EXPECT_EQ(layout.place(layer.k_proj.weight).offset, end(layer.q_proj));
-    EXPECT_EQ(layout.place(layer.v_proj.weight).offset, end(layer.k_proj));
-    EXPECT_EQ(layout.place(layer.up_proj.weight).offset, end(layer.gate_proj));
+    expect_neighbours(self_attn, "q_proj", "k_proj");
+    expect_neighbours(self_attn, "k_proj", "v_proj");
+    expect_neighbours(mlp, "gate_proj", "up_proj");
   }
 }
 

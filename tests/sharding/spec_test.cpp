@@ -6,7 +6,7 @@
 #include "placements.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/describe_spec.hpp"
-#include "sharding/mesh_tensor_parallel.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -63,7 +63,8 @@ TEST(Spec, OfAStrategyShardsEveryWeightAlongShard) {
   for (const bool tied : {false, true})
     for (const auto& dims : {data_only, shards_only}) {
       const auto table = table_of(tied);
-      const auto compiled = compile(builtin_spec(dims, ResidualLayout::sequence), table, dims);
+      const auto compiled =
+          compile(builtin_spec(table, dims, ResidualLayout::sequence), table, dims);
       EXPECT_EQ(compiled.placements, whole_and_sharded(table, dims));
       EXPECT_EQ(compiled.residual, ResidualLayout::whole);
     }
@@ -74,7 +75,7 @@ TEST(Spec, OfAStrategyCutsAsMegatronDoes) {
   for (const bool tied : {false, true})
     for (const auto residual : {sequence, whole, hidden}) {
       const auto table = table_of(tied);
-      const auto compiled = compile(builtin_spec(three_axes, residual), table, three_axes);
+      const auto compiled = compile(builtin_spec(table, three_axes, residual), table, three_axes);
       EXPECT_EQ(compiled.residual, residual);
       EXPECT_EQ(compiled.placements, tensor_parallel_placements(table, three_axes, {residual}));
     }
@@ -87,9 +88,9 @@ TEST(Spec, IsTrainedWhereItsCutsAreMegatrons) {
     auto units = make_units(table, {}, shard_and_tensor, placements);
     check_implemented(ShardLayout(table, std::move(units), shard_and_tensor, placements), residual);
   };
-  EXPECT_NO_THROW(check(builtin_spec(shard_and_tensor, ResidualLayout::sequence)));
-  EXPECT_NO_THROW(check(builtin_spec(shard_and_tensor, ResidualLayout::whole)));
-  EXPECT_NO_THROW(check(builtin_spec(shard_and_tensor, ResidualLayout::hidden)));
+  EXPECT_NO_THROW(check(builtin_spec(table, shard_and_tensor, ResidualLayout::sequence)));
+  EXPECT_NO_THROW(check(builtin_spec(table, shard_and_tensor, ResidualLayout::whole)));
+  EXPECT_NO_THROW(check(builtin_spec(table, shard_and_tensor, ResidualLayout::hidden)));
   EXPECT_NO_THROW(
       check(lines(megatron({{"model.embed_tokens.weight", rows}, {"lm_head.weight", columns}}))));
   EXPECT_EQ(test::error_of([&] {
@@ -143,7 +144,7 @@ TEST(Spec, TakesTheNamesOfTorchprimesModuleTree) {
   const auto tensor = shard_and_tensor.named({"tensor"});
   for (const char* name : {"model.layers.1.self_attn.o_proj.weight",
                            "model.layers.0.mlp.down_proj.weight", "model.embed_tokens.weight"})
-    EXPECT_EQ(of(compiled, table, name).cut, (std::vector<comm::AxisSet>{{}, tensor})) << name;
+    EXPECT_EQ(of(compiled, table, name).split, (std::vector<comm::AxisSet>{{}, tensor})) << name;
 }
 
 TEST(Spec, TheResidualStreamIsAsOutputsSayOrTheEmbeddingOrElseTheOption) {

@@ -257,6 +257,7 @@ TEST(EverySpec, TakesATensorAxis) {
     const TemporaryFolder folder;
     auto in = inputs_of(TensorCase{1, 2, 2}, folder);
     in.sharding.spec = sharding::builtin_spec(
+        model::parameter_table(in.model.resolved()),
         comm::ParallelDims({{"replicate", 1}, {"shard", 2}, {"tensor", 2}}), residual);
     std::erase_if(in.sharding.spec->entries, [](const sharding::SpecEntry& entry) {
       return entry.name.ends_with("norm.weight");

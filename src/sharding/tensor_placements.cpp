@@ -1,0 +1,68 @@
+#include "sharding/tensor_placements.hpp"
+
+#include "core/error.hpp"
+
+namespace llamesh::sharding {
+comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
+                                   const comm::ParallelDims& dims) {
+  const int ranks = dims.group_size(dims.tensor());
+  for (const auto& parameter : table.parameters) {
+    const auto& blocks = parameter.blocks;
+    if (!blocks.may_be_shared || ranks <= blocks.count || ranks % blocks.count != 0) continue;
+    return dims.split("tensor", ranks / static_cast<int>(blocks.count));
+  }
+  return dims;
+}
+
+void divide(Placement& placement, const model::Parameter& parameter,
+            const comm::ParallelDims& dims) {
+  const auto dim = model::divided_dim(parameter);
+  if (!dim) return;
+  placement.split[*dim] = dims.tensor();
+  if (!parameter.blocks.may_be_shared) return;
+  // Each of the ranks that share a block has the gradient by its own heads' queries.
+  placement.split[*dim] &= ~dims.inner("tensor");
+  placement.partial = dims.inner("tensor");
+}
+
+void place_along_residual(Placement& placement, const model::Parameter& parameter,
+                          const comm::ParallelDims& dims, ResidualLayout residual) {
+  const auto dim = model::residual_dim(parameter);
+  if (!dim) return;
+  if (residual == ResidualLayout::sequence) placement.partial = dims.tensor();
+  if (residual == ResidualLayout::hidden) placement.split[*dim] = dims.tensor();
+}
+
+Placements tensor_parallel_placements(const model::ParameterTable& table,
+                                      const comm::ParallelDims& dims,
+                                      const TensorOptions& options) {
+  auto placements = whole_and_sharded(table, dims);
+  if (dims.group_size(dims.tensor()) == 1) return placements;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    divide(placements[i], table.parameters[i], dims);
+    place_along_residual(placements[i], table.parameters[i], dims, options.residual);
+  }
+  return placements;
+}
+
+void check_residual(const comm::ParallelDims& dims, const TensorOptions& options, std::int64_t rows,
+                    std::int64_t hidden) {
+  const int ranks = dims.group_size(dims.tensor());
+  if (options.residual == ResidualLayout::sequence)
+    validate(rows % ranks == 0,
+             "the {} tokens of a micro-batch cannot be divided among {} ranks (mesh.axes.tensor); "
+             "change train.micro_batch or data.sequence_length, or set tensor.residual=whole",
+             rows, ranks);
+  else if (options.residual == ResidualLayout::hidden)
+    validate(hidden % ranks == 0,
+             "model.hidden_size {} cannot be divided among {} ranks (mesh.axes.tensor), as "
+             "tensor.residual=hidden does; use sequence or whole",
+             hidden, ranks);
+  else
+    validate(rows * hidden % ranks == 0,
+             "the {} tokens x hidden_size {} of a micro-batch cannot be divided among {} ranks "
+             "(mesh.axes.tensor); change train.micro_batch",
+             rows, hidden, ranks);
+}
+
+}  // namespace llamesh::sharding

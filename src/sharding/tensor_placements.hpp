@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/parameters.hpp"
+#include "sharding/placement.hpp"
+#include "sharding/sharding_options.hpp"
+
+/// What a parameter's role means on a mesh with the axis `tensor`: Megatron-LM's division of every
+/// layer. All functions are pure.
+namespace llamesh::sharding {
+
+/// Splits the tensor axis if it has more ranks than the parameters that ranks may share have blocks
+/// (kv heads): the ranks of an inner group then hold the same block. All functions below take the
+/// mesh that this returns.
+comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
+                                   const comm::ParallelDims& dims);
+
+/// Divides a parameter along `tensor`, as its role says (model::divided_dim()).
+void divide(Placement& placement, const model::Parameter& parameter,
+            const comm::ParallelDims& dims);
+
+/// Places a parameter that is applied to the residual stream (model::residual_dim()), which the
+/// tensor ranks hold in this layout. A rank that holds rows of the stream has a partial gradient;
+/// one that holds columns has the elements that belong to these.
+void place_along_residual(Placement& placement, const model::Parameter& parameter,
+                          const comm::ParallelDims& dims, ResidualLayout residual);
+
+/// Divides every parameter by its role, and shards it along the axis `shard`. Without a tensor
+/// axis every parameter is whole.
+Placements tensor_parallel_placements(const model::ParameterTable& table,
+                                      const comm::ParallelDims& dims, const TensorOptions& options);
+
+/// Throws a user error with the numbers if the residual stream of micro-batches, `rows` tokens of
+/// `hidden` elements, does not divide among the ranks of the tensor axis.
+void check_residual(const comm::ParallelDims& dims, const TensorOptions& options, std::int64_t rows,
+                    std::int64_t hidden);
+
+}  // namespace llamesh::sharding
