@@ -10,7 +10,7 @@
 namespace llamesh::ops {
 namespace {
 
-/// A kernel on the CPU, as an event of a trace.
+/// Runs a CPU kernel inside a trace event.
 template <class Function>
 struct Traced;
 
