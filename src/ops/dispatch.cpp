@@ -10,7 +10,7 @@
 namespace llamesh::ops {
 namespace {
 
-/// Runs a CPU kernel inside a trace event.
+/// Wrapper that records a CPU kernel as a trace event.
 template <class Function>
 struct Traced;
 

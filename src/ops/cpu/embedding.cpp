@@ -17,7 +17,7 @@ void check_tokens(const Tensor& tokens, std::int64_t first_row) {
     expects(token >= 0, "token {} is in no vocabulary", token);
 }
 
-/// Maps tokens to rows in a vocabulary part.
+/// Mapping from tokens to rows in a vocabulary part.
 struct VocabularyPart {
   std::int64_t first, count;
 

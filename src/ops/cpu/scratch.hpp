@@ -31,7 +31,7 @@ class Scratch {
   device::Buffer buffer_;
 };
 
-/// Hands out consecutive pieces from a scratch array, each 64-byte aligned.
+/// Allocator for consecutive pieces from a scratch array, each 64-byte aligned.
 class Pieces {
  public:
   explicit Pieces(float* next) : next_(next) {}

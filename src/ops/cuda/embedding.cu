@@ -12,7 +12,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
-/// Maps tokens to rows in a vocabulary part.
+/// Mapping from tokens to rows in a vocabulary part.
 struct VocabularyPart {
   std::int64_t first, count;
 

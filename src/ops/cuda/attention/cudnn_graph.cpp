@@ -28,7 +28,8 @@ void check(fe::error_t status, const char* what) {
     fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, status.get_message());
 }
 
-/// Makes graph tensors for one problem: (B, heads, T, E), with a token's heads adjacent in its row.
+/// Factory for graph tensors in one problem: (B, heads, T, E), with a token's heads adjacent in its
+/// row.
 class Tensors {
  public:
   explicit Tensors(const CudnnProblem& problem) : p_(problem) {}
