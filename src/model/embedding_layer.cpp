@@ -5,7 +5,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Whether each rank has the columns of the table that it has of the residual stream.
+/// Returns true if each rank has the same columns in the table and the residual stream.
 bool has_its_columns(const BlockContext& ctx, const Tensor& table, const Tensor& residual) {
   return ctx.tensor.divides_columns() && table.cols() == residual.cols();
 }
@@ -28,7 +28,7 @@ void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
            const Tensor& tokens) {
   const Tensor table = ctx.weights.parameter(leaf.weight);
   if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0);
-  // Each rank looks up the tokens that are in its part of the vocabulary.
+  // Each rank looks up the tokens in its vocabulary part.
   for_each_block(ctx.tensor.partial(out), table, [&](const Tensor& rows, const Tensor& columns) {
     ops::embedding(ctx.stream, rows, tokens, columns, vocab_start(ctx, table));
   });

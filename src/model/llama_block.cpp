@@ -53,7 +53,7 @@ void norm(const BlockContext& ctx, const WeightModule& leaf, Tensor normed, Tens
                  .inverse_rms = rms});
 }
 
-/// Adds to d_residual what comes back through a norm.
+/// Adds the gradient through a norm to d_residual.
 void norm_backward(const BlockContext& ctx, const WeightModule& leaf, Tensor d_normed, Tensor input,
                    Tensor rms) {
   const UnshardGuard guard(ctx.weights, leaf.module, Pass::backward);
@@ -82,8 +82,8 @@ void linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor 
   backward.weights(dy, input);
 }
 
-/// The backward pass of layers whose input was gathered: ctx.delta = the gradient of `normed`. Its
-/// reduction overlaps with the GEMMs of the weights' gradients; they wait for the gather.
+/// Backward pass for layers with a gathered input: ctx.delta = gradient of `normed`. Its reduction
+/// overlaps with the weight-gradient GEMMs, which wait for the gather.
 void gathered_linear_backward(const BlockContext& ctx, std::initializer_list<WeightModule> layers,
                               Tensor dy, const TensorParallel::Gathered& normed) {
   LinearBackward backward(ctx.stream, ctx.weights, layers);
@@ -134,7 +134,7 @@ void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpoint
   if (!last && pass.has_backward) plan_backward(plan, pass);
 }
 
-/// Tensors of its own for what the layer keeps; the others stay as they are.
+/// Takes separate tensors for what the layer keeps; the others remain shared.
 void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
   const auto take = [&](std::int64_t rows, std::int64_t cols) {
     return plan.take(pass.dtype, {rows, cols});
@@ -255,8 +255,8 @@ void LlamaBlock::attention_backward(const BlockContext& ctx) {
   gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
 }
 
-/// Computes again what was not kept, but for the input of `down`, which the backward pass of
-/// swiglu gives. The weights stay gathered from here to their backward use.
+/// Recomputes what was not kept, except the input to `down`, which the swiglu backward pass
+/// provides. The weights stay gathered from here to their use in the backward pass.
 void LlamaBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   const Tensors& t = tensors_;

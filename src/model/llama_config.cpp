@@ -8,8 +8,8 @@
 namespace llamesh::model {
 namespace {
 
-// Far above every model, and so far below what overflows that nobody who multiplies sizes, layers
-// and bytes of a number has to look.
+// Far above any model, yet small enough that products with layers and bytes per element cannot
+// overflow.
 constexpr std::int64_t widest = std::int64_t{1} << 20U;
 constexpr std::int64_t max_layers = 10'000;
 

@@ -20,13 +20,13 @@ using comm::AxisSet;
 using model::index;
 using model::ParameterId;
 
-/// "x.yaml:4: model.norm.weight".
+/// Formats an entry: "x.yaml:4: model.norm.weight".
 std::string line_of(const SpecEntry& entry) {
   return fmt::format("{}: {}", entry.where, entry.name);
 }
 
-/// The entry that each target is given by; none where the spec does not name it. Of two that name
-/// it, the one with the layer's number counts.
+/// Returns the entry for each target, or null if the spec does not name it. If two entries name it,
+/// the one with an explicit layer number wins.
 std::vector<const SpecEntry*> choose_entries(const Spec& spec, const SpecNames& names) {
   std::vector<const SpecEntry*> chosen(names.targets().size(), nullptr);
   const auto is_exact = [](const SpecEntry& e) { return e.name.find('*') == std::string::npos; };
@@ -105,7 +105,7 @@ class Compiler {
   bool every_layer_is_cut() const {
     return std::ranges::all_of(rows_, [&](auto id) { return is_cut(id); });
   }
-  /// "model.norm.weight (x.yaml:4)", or that the spec does not name it.
+  /// Returns "model.norm.weight (x.yaml:4)", or notes that the spec does not name it.
   std::string with_line(ParameterId id) const {
     const auto* entry = entry_of_[index(id)];
     return fmt::format("{} ({})", table_[id].name, entry ? entry->where : "the spec names it not");
@@ -116,14 +116,14 @@ class Compiler {
   AxisSet data_, tensor_;
   std::vector<ParameterId> rows_;  ///< weights whose products go into the residual stream
   SpecNames names_;
-  std::vector<const SpecEntry*> chosen_;    ///< by target
-  std::vector<const SpecEntry*> entry_of_;  ///< by parameter
+  std::vector<const SpecEntry*> chosen_;    ///< per target
+  std::vector<const SpecEntry*> entry_of_;  ///< per parameter
   Placements placements_;
-  std::optional<ResidualLayout> residual_;  ///< as an output says
+  std::optional<ResidualLayout> residual_;  ///< as stated by an output
   const SpecEntry* residual_entry_ = nullptr;
 };
 
-/// The axis that a word means.
+/// Returns the axis for a word.
 AxisSet Compiler::axis(const SpecEntry& entry, const std::string& word) const {
   const std::string name = word == "fsdp" ? "shard" : word == "data" ? "replicate" : word;
   const auto set = dims_.named({name});
@@ -257,7 +257,7 @@ void Compiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others
        to_string({needed, {}, {}}));
 }
 
-/// An output in the residual stream: all of them are laid out alike.
+/// Checks an output in the residual stream: all such outputs have the same layout.
 void Compiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_columns) {
   const auto here = by_rows      ? ResidualLayout::sequence
                     : by_columns ? ResidualLayout::hidden
@@ -279,7 +279,7 @@ void Compiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_colu
       residual_entry_->name, residual_entry_->where);
 }
 
-/// The output of a product by columns: cut as its weight is, of whole sequences.
+/// Checks the output of a column-parallel product: split like its weight, over whole sequences.
 void Compiler::check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                              bool by_columns) const {
   validate(!by_rows,
@@ -327,7 +327,7 @@ void check_implemented(const ShardLayout& layout, ResidualLayout residual) {
   const auto megatron = tensor_parallel_placements(table, dims, {residual});
   for (std::size_t i = 0; i < megatron.size(); ++i) {
     const auto& cut = layout.placement(static_cast<ParameterId>(i)).split;
-    // A residual stream that is divided by columns may be looked up by columns.
+    // If the residual stream is split by columns, the embedding may be looked up by columns.
     const bool is_embedding = i == index(table.embed_tokens.weight);
     if (is_embedding && residual == ResidualLayout::hidden && cut[0].none()) continue;
     validate(cut == megatron[i].split,

@@ -6,7 +6,7 @@
 namespace llamesh::sharding {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // of a rank's part of a gathered buffer
+constexpr std::int64_t alignment = 64;  // for a rank's part in a gathered buffer
 
 std::int64_t round_up(std::int64_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -43,7 +43,7 @@ Tensor MeshTensorParallel::dense_partial(const Tensor& mine) const {
   return partial_.tensor(dtype_, {parts * mine.rows(), mine.cols()});
 }
 
-/// Of columns, each rank's block is a dense matrix.
+/// If split by columns, each rank's block is a dense matrix.
 model::ColumnBlocks MeshTensorParallel::as_blocks(const Tensor& dense) const {
   const auto count = parts_by(ResidualLayout::hidden);
   const auto rows = dense.rows() / count;
@@ -65,14 +65,14 @@ model::ColumnBlocks MeshTensorParallel::partial(Tensor mine) {
 device::Event MeshTensorParallel::reduce(Tensor mine) {
   auto& collectives = *axis_.collectives;
   collectives.set_subject("activations");
-  const Tensor summands = dense_partial(mine);
+  const Tensor partials = dense_partial(mine);
   if (residual_ != ResidualLayout::whole)
-    return collectives.reduce_scatter(mine, summands, Accumulate::no, compute_.record());
-  // An all-reduce in two parts, which is what it is, for every dtype.
+    return collectives.reduce_scatter(mine, partials, Accumulate::no, compute_.record());
+  // An all-reduce in its two halves, which works for every dtype.
   const Tensor all = next_gathered(mine);
   const auto part = all.numel() / size();
   const Tensor own = all.slice(rank() * part, part);
-  const auto summed = collectives.reduce_scatter(own, summands, Accumulate::no, compute_.record());
+  const auto summed = collectives.reduce_scatter(own, partials, Accumulate::no, compute_.record());
   compute_.wait(collectives.all_gather(all, own, summed));
   ops::copy(compute_, mine, all);
   return {};

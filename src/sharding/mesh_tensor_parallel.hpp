@@ -11,11 +11,11 @@
 
 namespace llamesh::sharding {
 
-/// What the model asks of the ranks along a mesh axis, by that axis' collectives.
+/// model::TensorParallel over a mesh axis, using that axis' collectives.
 class MeshTensorParallel final : public model::TensorParallel {
  public:
-  /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows of
-  /// `hidden` elements of `dtype`.
+  /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows with
+  /// `hidden` elements in `dtype`.
   MeshTensorParallel(comm::DeviceMesh::Axis& axis, const TensorOptions& options, std::int64_t rows,
                      std::int64_t hidden, DType dtype);
 
@@ -29,12 +29,12 @@ class MeshTensorParallel final : public model::TensorParallel {
   device::Event all_gather(Tensor all, Tensor mine) override;
 
  private:
-  /// The whole matrix, of which this rank has `mine`, in the next of the two places for such.
+  /// Returns the next of two buffers for the matrix gathered from each rank's `mine`.
   Tensor next_gathered(const Tensor& mine);
-  /// Of a matrix of this rank's columns: the number of ranks; else 1.
+  /// Returns the number of ranks if they split the residual stream by `layout`, otherwise 1.
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
   Tensor dense_partial(const Tensor& mine) const;
-  /// A dense matrix as the model sees it.
+  /// Returns a dense matrix as the model sees it.
   model::ColumnBlocks as_blocks(const Tensor& dense) const;
 
   comm::DeviceMesh::Axis& axis_;
@@ -46,7 +46,7 @@ class MeshTensorParallel final : public model::TensorParallel {
   device::Buffer partial_;
 };
 
-/// MeshTensorParallel over the mesh's tensor axis, or model::OneRank where there is none.
+/// Returns MeshTensorParallel over the mesh's tensor axis, or model::OneRank without one.
 /// Collective.
 std::unique_ptr<model::TensorParallel> make_tensor_parallel(comm::DeviceMesh& mesh,
                                                             const TensorOptions& options,

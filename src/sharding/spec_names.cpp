@@ -15,7 +15,7 @@
 namespace llamesh::sharding {
 namespace {
 
-/// The number of digits alone.
+/// Parses text that consists only of digits.
 std::optional<int> number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -24,7 +24,7 @@ std::optional<int> number(std::string_view text) {
   return value;
 }
 
-/// A name of a layer with `*` in place of its number or `*`, and that number.
+/// A name with its layer number replaced by `*`, and that number.
 struct Pattern {
   std::string name;
   std::optional<int> layer;
@@ -48,9 +48,9 @@ bool is_attention(const model::ParameterTable& table, std::size_t m) {
                              });
 }
 
-/// Puts Hugging Face's name in the place of one that only torchprime's module tree has.
+/// Replaces a name that only torchprime's module tree has with Hugging Face's.
 std::string as_hugging_face(std::string name) {
-  constexpr std::string_view scanned = ".decoder_layer";  // around each layer in its first versions
+  constexpr std::string_view scanned = ".decoder_layer";  // wraps each layer in its first versions
   if (const auto at = name.find(scanned); at != std::string::npos) {
     const auto after = at + scanned.size();
     if (after == name.size() || name[after] == '.') name.erase(at, scanned.size());

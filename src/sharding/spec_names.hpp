@@ -10,7 +10,7 @@
 
 namespace llamesh::sharding {
 
-/// A weight or a module's output that a spec can name.
+/// A weight or a module output that a spec can name.
 struct SpecTarget {
   std::string name;  ///< "model.layers.3.mlp.up_proj.weight"
   bool is_weight;
@@ -19,15 +19,15 @@ struct SpecTarget {
   std::optional<model::ParameterId> parameter;
 };
 
-/// The names that a spec can use for a model: Hugging Face's, and those that torchprime's module
-/// tree has in addition (docs/sharding-specs.md).
+/// Names that a spec can use for a model: Hugging Face's, plus those in torchprime's module tree
+/// (docs/sharding-specs.md).
 class SpecNames {
  public:
   explicit SpecNames(const model::ParameterTable& table);
 
   const std::vector<SpecTarget>& targets() const { return targets_; }
-  /// The targets that an entry names, by index. Throws a user error that begins with its line for
-  /// a name without a target, with the nearest valid one.
+  /// Returns the indices of the targets that an entry names. Throws a user error that begins with
+  /// its line for a name without a target, with the nearest valid one.
   std::vector<std::size_t> find(const SpecEntry& entry) const;
 
  private:
@@ -40,16 +40,16 @@ class SpecNames {
   std::vector<SpecTarget> targets_;
   std::string layer_prefix_;  ///< "model.layers."
   std::size_t layers_;
-  /// By name with `*` for the layer: the targets of all layers in order, or the one.
+  /// By name with `*` for the layer: the targets in all layers in order, or the single one.
   std::map<std::string, std::vector<std::size_t>> by_pattern_;
 };
 
-/// A name of a spec without its [i], which is -1 where there is none.
+/// A spec name without its [i]; `element` is i, or -1 without one.
 struct SpecName {
   std::string name;
   int element;
 };
-/// Throws a user error for brackets that hold no number.
+/// Throws a user error if the brackets do not hold a number.
 SpecName without_element(const SpecEntry& entry);
 
 }  // namespace llamesh::sharding
