@@ -40,7 +40,7 @@ double squared_norm_share(const sharding::ShardedState& state) {
 }
 
 void Optimizer::step(double lr, double norm, std::int64_t step,
-                     const std::function<void(std::size_t unit)>& on_updated) const {
+                     const std::function<void(std::size_t unit)>& on_updated) {
   const double clip =
       options_.clip_norm > 0 ? std::min(1.0, options_.clip_norm / (norm + 1e-6)) : 1;
   const auto t = static_cast<double>(step);

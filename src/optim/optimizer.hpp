@@ -29,7 +29,7 @@ double squared_norm_share(const sharding::ShardedState& state);
 class Optimizer {
  public:
   /// `state` is borrowed and must have the moments from moments_of(options.name).
-  Optimizer(const OptimizerOptions& options, const sharding::ShardedState& state)
+  Optimizer(const OptimizerOptions& options, sharding::ShardedState& state)
       : options_(options), state_(state) {}
 
   /// Performs one step. `norm` is the gradient norm, for clipping: gradients are scaled by
@@ -38,11 +38,11 @@ class Optimizer {
   /// state's stream.
   void step(
       double lr, double norm, std::int64_t step,
-      const std::function<void(std::size_t unit)>& on_updated = [](std::size_t) {}) const;
+      const std::function<void(std::size_t unit)>& on_updated = [](std::size_t) {});
 
  private:
   OptimizerOptions options_;
-  const sharding::ShardedState& state_;
+  sharding::ShardedState& state_;
 };
 
 }  // namespace llamesh::optim

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -68,6 +69,25 @@ void check_nodes(Strategy strategy, const comm::MeshOptions& options,
            topology.ranks_on(0));
 }
 
+/// Returns the mesh before any axis is split.
+comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& options,
+                                const comm::Topology& topology) {
+  const int world = static_cast<int>(topology.node_of.size());
+  validate(world % options.tensor == 0,
+           "mesh.axes.tensor is {}, which does not divide the {} ranks; change one of them",
+           options.tensor, world);
+  const int groups = world / options.tensor;
+  const int shard =
+      options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology, groups);
+  const int replicate = options.replicate != 0 ? options.replicate : std::max(1, groups / shard);
+  check_sizes(strategy, replicate, shard, options.tensor, world);
+  std::vector<comm::MeshAxis> axes{{"replicate", replicate}, {"shard", shard}};
+  if (options.tensor > 1) axes.push_back({"tensor", options.tensor});
+  comm::ParallelDims dims(std::move(axes));
+  check_nodes(strategy, options, dims, topology);
+  return dims;
+}
+
 }  // namespace
 
 Reshard reshard_of(Strategy strategy) {
@@ -94,22 +114,13 @@ Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard) {
   return ranks == shard ? Reshard::after_forward : Reshard::to_group;
 }
 
-comm::ParallelDims parallel_dims(Strategy strategy, const comm::MeshOptions& options,
-                                 const comm::Topology& topology) {
-  const int world = static_cast<int>(topology.node_of.size());
-  validate(world % options.tensor == 0,
-           "mesh.axes.tensor is {}, which does not divide the {} ranks; change one of them",
-           options.tensor, world);
-  const int groups = world / options.tensor;
-  const int shard =
-      options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology, groups);
-  const int replicate = options.replicate != 0 ? options.replicate : std::max(1, groups / shard);
-  check_sizes(strategy, replicate, shard, options.tensor, world);
-  std::vector<comm::MeshAxis> axes{{"replicate", replicate}, {"shard", shard}};
-  if (options.tensor > 1) axes.push_back({"tensor", options.tensor});
-  comm::ParallelDims dims(std::move(axes));
-  check_nodes(strategy, options, dims, topology);
-  return dims;
+comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard,
+                             const comm::MeshOptions& options, const comm::Topology& topology,
+                             const model::ParameterTable& table) {
+  auto mesh = unsplit_mesh(strategy, options, topology);
+  const auto rule = reshard_of(strategy, reshard, mesh.group_size(mesh.named({"shard"})));
+  if (rule == Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(reshard));
+  return tensor_axis_for(table, mesh);
 }
 
 }  // namespace llamesh::sharding

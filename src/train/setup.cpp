@@ -120,18 +120,6 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
   return std::move(compiled.placements);
 }
 
-/// The mesh of the inputs; its shard axis in two factors where units are resharded to groups, its
-/// tensor axis where ranks share kv heads.
-comm::ParallelDims mesh_of(const Inputs& in, const model::ParameterTable& table,
-                           const comm::Topology& topology) {
-  auto mesh = sharding::parallel_dims(in.sharding.strategy, in.mesh, topology);
-  const auto wanted = in.sharding.reshard_after_forward;
-  const auto rule =
-      sharding::reshard_of(in.sharding.strategy, wanted, mesh.group_size(mesh.named({"shard"})));
-  if (rule == sharding::Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(wanted));
-  return sharding::tensor_axis_for(table, mesh);
-}
-
 }  // namespace
 
 Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
@@ -143,7 +131,8 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
-  setup.mesh = mesh_of(in, *setup.table, setup.topology);
+  setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
+                                   setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
   validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "

@@ -157,7 +157,7 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
   static void compare(const OptimizerOptions& options) {
     ShardedModel sharded(tiny(), GetParam(), options.name);
     sharded.state().initialize(seed, initial_deviation);
-    const Optimizer optimizer(options, sharded.state());
+    Optimizer optimizer(options, sharded.state());
     Reference reference(sharded.table(), options);
     expect_same(sharded, reference);
     for (std::int64_t step = 1; step <= 5; ++step) {

@@ -109,9 +109,10 @@ TEST(Spec, AxesHaveAliasesAndListsAndAnyDim) {
                                        {"model.layers.*[0]", {{"fsdp", "data"}, {}, {}}}}),
                                 table, data_only);
   EXPECT_EQ(of(compiled, table, "model.embed_tokens.weight").sharded, data_only.named({"shard"}));
-  EXPECT_EQ(of(compiled, table, "lm_head.weight").sharded, data_only.data());
+  EXPECT_EQ(of(compiled, table, "lm_head.weight").sharded, data_only.gradient_axes());
   EXPECT_EQ(of(compiled, table, "model.norm.weight").sharded, data_only.named({"replicate"}));
-  EXPECT_EQ(of(compiled, table, "model.layers.1.mlp.up_proj.weight").sharded, data_only.data());
+  EXPECT_EQ(of(compiled, table, "model.layers.1.mlp.up_proj.weight").sharded,
+            data_only.gradient_axes());
   EXPECT_TRUE(of(compiled, table, "model.layers.0.mlp.up_proj.weight").sharded.none())
       << "the spec does not name it";
 }

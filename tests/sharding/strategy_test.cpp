@@ -22,10 +22,19 @@ comm::Topology machines(const std::vector<int>& per_node) {
   return comm::make_topology(machine_of, host_of, 0);
 }
 
+comm::ParallelDims mesh_of(Strategy strategy, const comm::MeshOptions& options,
+                           const std::vector<int>& per_node,
+                           ReshardAfterForward reshard = ReshardAfterForward::by_strategy) {
+  model::LlamaConfig config;
+  config.num_key_value_heads = 2;
+  return make_mesh(strategy, reshard, options, machines(per_node),
+                   model::parameter_table(config.resolved()));
+}
+
 std::string shape(Strategy strategy, const std::vector<int>& per_node, int replicate = 0,
                   int shard = 0, int tensor = 1) {
-  return comm::to_string(parallel_dims(
-      strategy, {.replicate = replicate, .shard = shard, .tensor = tensor}, machines(per_node)));
+  return comm::to_string(
+      mesh_of(strategy, {.replicate = replicate, .shard = shard, .tensor = tensor}, per_node));
 }
 
 std::string refusal(Strategy strategy, const std::vector<int>& per_node, int replicate, int shard,
@@ -69,8 +78,15 @@ TEST(Strategy, ATensorAxisIsInnermost) {
   EXPECT_NE(refusal(hybrid_shard, {4}, 2, 2, 2).find("x tensor=2 needs 8 ranks, but there are 4"),
             std::string::npos);
   const comm::MeshOptions across{.tensor = 4, .allow_tensor_across_nodes = true};
-  EXPECT_EQ(comm::to_string(parallel_dims(full_shard, across, machines({2, 2}))),
+  EXPECT_EQ(comm::to_string(mesh_of(full_shard, across, {2, 2})),
             "replicate=1 x shard=1 x tensor=4");
+}
+
+TEST(Strategy, GroupsOfRanksSplitTheirAxes) {
+  const auto mesh = mesh_of(full_shard, {.tensor = 4}, {16}, ReshardAfterForward{2});
+  EXPECT_EQ(comm::to_string(mesh), "replicate=1 x shard=4 x tensor=4");
+  EXPECT_EQ(mesh.group(mesh.inner("shard"), 0), (std::vector<int>{0, 4}));
+  EXPECT_EQ(mesh.group(mesh.inner("tensor"), 0), (std::vector<int>{0, 1})) << "4 ranks, 2 kv heads";
 }
 
 TEST(Strategy, MisfitsNameTheNumbers) {
