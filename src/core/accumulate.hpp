@@ -2,7 +2,7 @@
 
 namespace llamesh {
 
-/// Whether a result overwrites what was there or is added to it.
+/// Write mode for a result: overwrite (`no`) or add (`yes`).
 enum class Accumulate : bool { no, yes };
 
 }  // namespace llamesh

@@ -7,7 +7,7 @@
 namespace llamesh {
 namespace {
 
-/// The index of element `element` of an array.
+/// Returns the multi-dim index of an element.
 Shape index_of(std::int64_t element, const Shape& array) {
   Shape index(array.size());
   for (std::size_t d = array.size(); d-- > 0;) {
@@ -41,7 +41,7 @@ Box intersection(const Box& a, const Box& b) {
   return both;
 }
 
-/// The rows along the first dim that a range touches, with all columns of its box.
+/// Returns the rows (first dim) that a range touches, with all columns in its box.
 Box rows_of(const BoxRange& range) {
   Box rows = range.box;
   if (rows.shape.empty() || range.count == 0) return rows;
@@ -78,9 +78,9 @@ void for_each_box(const BoxRange& range,
   const auto& shape = range.box.shape;
   for (std::int64_t at = 0; at < range.count;) {
     Box box{index_of(range.begin + at, shape), Shape(shape.size(), 1)};
-    // Outwards for as long as whole lines of dim d begin here and fit in what is left.
+    // Extend outwards while whole lines in dim d begin here and fit into the rest.
     std::size_t d = shape.size() - 1;
-    std::int64_t line = 1;  // elements of one index of dim d
+    std::int64_t line = 1;  // elements per index in dim d
     while (d > 0 && box.begin[d] == 0 && line * shape[d] <= range.count - at) {
       box.shape[d] = shape[d];
       line *= shape[d--];
@@ -94,7 +94,7 @@ void for_each_box(const BoxRange& range,
 
 void for_each_run(const Shape& array, const BoxRange& range, const VisitRun& visit) {
   const auto& shape = range.box.shape;
-  // From the last dim outwards lines follow one another until one is not whole.
+  // From the last dim outwards, lines are contiguous up to the first partial one.
   std::int64_t line = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
     line *= shape[d];
@@ -113,7 +113,7 @@ void for_each_run(const Shape& array, const BoxRange& range, const VisitRun& vis
 void for_each_shared(const BoxRange& first, const BoxRange& second, const VisitShared& visit) {
   const Box both = intersection(rows_of(first), rows_of(second));
   if (both.numel() == 0 || first.count == 0 || second.count == 0) return;
-  // Where both are cut alike their elements are in one order.
+  // Elements are in the same order up to the first dim that is cut differently.
   Shape lines = both.shape;
   std::int64_t line = 1;
   for (std::size_t d = lines.size(); d-- > 0;) {

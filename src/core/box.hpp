@@ -6,12 +6,12 @@
 
 namespace llamesh {
 
-/// Sizes of the dims of an array, outermost first; elements are counted in row-major order.
+/// Array sizes per dim, outermost first; elements are in row-major order.
 using Shape = std::vector<std::int64_t>;
 std::int64_t numel(const Shape& shape);
 
-/// A rectangular part of an array, HDF5's hyperslab: of each dim d the indices
-/// [begin[d], begin[d] + shape[d]).
+/// A rectangular part of an array (HDF5's hyperslab): in each dim d, indices [begin[d], begin[d] +
+/// shape[d]).
 struct Box {
   Shape begin;
   Shape shape;
@@ -21,33 +21,32 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-/// Whether two boxes of one array share an element.
+/// Returns true if two boxes in one array share an element.
 bool overlap(const Box& a, const Box& b);
 
-/// Elements [begin, begin + count) of a box, in the box's own order.
+/// Elements [begin, begin + count) in a box, in the box's own order.
 struct BoxRange {
   Box box;
   std::int64_t begin;
   std::int64_t count;
 };
 
-/// Whether two ranges of one array may share an element: they touch the same indices of the first
-/// dim.
+/// Returns true if two ranges in one array may share an element: they touch the same indices in the
+/// first dim.
 bool shares_rows(const BoxRange& a, const BoxRange& b);
 
-/// The largest boxes of the array that follow one another in the range: for a matrix the rest of a
-/// row, whole rows, the begin of a row. visit(box, at): the box's first element is the range's
-/// at-th. Pure.
+/// Splits a range into the largest consecutive boxes: for a matrix the rest of a row, whole rows,
+/// the start of a row. visit(box, at): the box begins at range element `at`. Pure.
 void for_each_box(const BoxRange& range,
                   const std::function<void(const Box& box, std::int64_t at)>& visit);
 
-/// The runs of the range that are contiguous in `array`. visit(begin, at, count): elements [begin,
-/// begin + count) of the array are [at, at + count) of the range. Pure.
+/// Splits a range into runs that are contiguous in `array`. visit(begin, at, count): array elements
+/// [begin, begin + count) are range elements [at, at + count). Pure.
 using VisitRun = std::function<void(std::int64_t begin, std::int64_t at, std::int64_t count)>;
 void for_each_run(const Shape& array, const BoxRange& range, const VisitRun& visit);
 
-/// The elements that two ranges of boxes of one array share, in runs that are contiguous in both.
-/// visit(a, b, count): elements [a, a + count) of the first range are [b, b + count) of the second.
+/// Visits the elements shared by two box ranges in one array, in runs that are contiguous in both.
+/// visit(a, b, count): elements [a, a + count) in the first range are [b, b + count) in the second.
 /// Pure.
 using VisitShared = std::function<void(std::int64_t a, std::int64_t b, std::int64_t count)>;
 void for_each_shared(const BoxRange& first, const BoxRange& second, const VisitShared& visit);

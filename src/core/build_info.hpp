@@ -2,7 +2,7 @@
 
 namespace llamesh {
 
-/// Version of llamesh, and the commit that it was built from as far as CMake knew it.
+/// llamesh version, and the commit it was built from, as far as CMake knew it.
 const char* version();
 const char* commit();
 

@@ -12,7 +12,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return to_seconds(std::chrono::steady_clock::now() - start);
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 inline double unix_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }

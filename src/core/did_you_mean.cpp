@@ -49,12 +49,13 @@ std::vector<std::string> nearest(std::string_view text,
   std::size_t least = std::string::npos;
   for (const std::string& candidate : candidates) {
     const auto key = last_part(candidate);
-    // What they share, or what the word lacks, does not count: so much of the rest may be wrong.
+    // Compare only the key if the group is shared or missing, so that more of the rest may be
+    // wrong.
     const bool same_group = group_of(word) == group_of(candidate);
     const bool no_group = last.size() == word.size() && key.size() > 4;
     const bool by_key = same_group || no_group;
     std::size_t distance = edit_distance(by_key ? last : word, by_key ? key : candidate);
-    // The right key in the wrong group, or in none, counts as one slip.
+    // The right key in the wrong group, or without one, counts as one slip.
     if (last == key) distance = std::min<std::size_t>(distance, 1);
     const auto length = by_key ? last.size() : word.size();
     if (distance > std::max<std::size_t>(2, length / 3) || distance > least) continue;
@@ -66,7 +67,7 @@ std::vector<std::string> nearest(std::string_view text,
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr std::size_t most = 3;  // more of them are no hint
+  constexpr std::size_t most = 3;  // a longer list does not help
   auto near = nearest(word, candidates);
   if (near.empty() || near.size() > most) return "";
   for (auto& one : near) one = fmt::format("'{}'", one);

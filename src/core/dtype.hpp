@@ -6,7 +6,7 @@
 
 namespace llamesh {
 
-/// bfloat16: the upper half of an IEEE binary32. Arithmetic happens in float.
+/// bfloat16: the upper half of an IEEE binary32. Arithmetic is done in float.
 struct bf16 {
   std::uint16_t bits = 0;
 

@@ -13,7 +13,7 @@ namespace llamesh {
 
 namespace {
 
-/// Whether it is an error of writing to a file.
+/// Returns true for errors from writing to a file.
 bool is_of_the_disk(const std::error_code& code) {
   for (const auto fault :
        {std::errc::no_space_on_device, std::errc::io_error, std::errc::file_too_large,
@@ -30,7 +30,7 @@ Error as_error(const std::exception& any) {
     return {exit_code_of(path->code()),
             fmt::format("{}: {}", path->path1().string(), path->code().message())};
   if (const auto* system = dynamic_cast<const std::system_error*>(&any)) {
-    if (is_of_the_disk(system->code()))  // as {fmt} throws it
+    if (is_of_the_disk(system->code()))  // thrown by {fmt}
       return {ExitCode::io_failure, system->what()};
     if (system->code() == std::errc::resource_unavailable_try_again)
       return {ExitCode::bad_input,
@@ -50,8 +50,8 @@ void print_error(const std::string& text) noexcept {
 namespace detail {
 
 void throw_user_error(ExitCode code, std::string text) {
-  // Messages quote files and the command line: line ends and terminal escape sequences are
-  // replaced, and long text is cut off.
+  // Messages quote files and the command line, so replace line ends and terminal escape sequences
+  // and shorten long text.
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');

@@ -9,19 +9,19 @@
 
 namespace llamesh {
 
-/// The program's exit code; a scheduler decides by it whether to run the job again
-/// (docs/exit-codes.md). Values follow sysexits.h where it has one.
+/// Exit code; a scheduler uses it to decide whether to rerun the job (docs/exit-codes.md). Follows
+/// sysexits.h where it has a matching value.
 enum class ExitCode : int {
   done = 0,
-  internal_error = 70,  ///< a bug, or a rank that died
-  io_failure = 74,      ///< the previous checkpoint remains
-  stopped_early = 75,   ///< stopped with a checkpoint: submit again
-  bad_input = 78,       ///< do not restart before the input is fixed
+  internal_error = 70,  ///< a bug, or a rank died
+  io_failure = 74,      ///< the previous checkpoint is intact
+  stopped_early = 75,   ///< stopped with a checkpoint: resubmit
+  bad_input = 78,       ///< fix the input before restarting
   no_progress = 93,     ///< diverged, or no progress over restarts: do not restart
 };
 
-/// An error with the exit code that it leads to. `what()` is one line: what is wrong, with the
-/// numbers, and what to do.
+/// An error with its exit code. `what()` is one line: what is wrong, with the numbers, and what to
+/// do.
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
@@ -31,16 +31,16 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-/// Converts any exception to an Error: an Error stays as it is; a system error about a path is bad
-/// input or, where the disk is at fault, an I/O failure, as is an error of writing; too little
-/// memory and too few threads are bad input; all else is a bug.
+/// Converts any exception to an Error. An Error is returned unchanged. A system error about a path
+/// is bad input, or an I/O failure if the disk is at fault; so is a write error. Running out of
+/// memory or threads is bad input. Anything else is a bug.
 Error as_error(const std::exception& any);
 
-/// Prints "llamesh: <text>" as a line to standard error, and ignores a failure to write it: the
-/// caller is about to end the process.
+/// Prints "llamesh: <text>" to standard error. Ignores write failures, because the caller is about
+/// to end the process.
 void print_error(const std::string& text) noexcept;
 
-/// A format string that remembers where it was written. Implicit, so that callers write a literal.
+/// A format string that records its source location. Implicit, so that callers can pass a literal.
 template <class... Args>
 struct Message {
   template <class Text>
@@ -59,7 +59,7 @@ namespace detail {
 }  // namespace detail
 
 /// Throws a user error (bad input, exit 78) unless `ok`. The text says what is wrong, with both
-/// numbers, and what to do; it never needs a source line to be understood.
+/// numbers, and what to do; it must make sense without the source.
 template <class... Args>
 void validate(bool ok, Message<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!ok)
@@ -74,7 +74,7 @@ template <class... Args>
   detail::throw_user_error(code, fmt::format(message.text, std::forward<Args>(args)...));
 }
 
-/// Throws an internal error (a bug of llamesh) unless `ok`; the text carries file and line.
+/// Throws an internal error (a bug in llamesh) unless `ok`; the text includes file and line.
 template <class... Args>
 void expects(bool ok, Message<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!ok) detail::throw_bug(message.where, fmt::format(message.text, std::forward<Args>(args)...));

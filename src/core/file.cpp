@@ -23,7 +23,7 @@ constexpr std::int64_t longest_line = 1 << 20;
   fail(ExitCode::io_failure, "cannot {} {}: {}", doing, path.string(), std::strerror(errno));
 }
 
-/// The result of the call, repeated when a signal interrupts it (network file systems).
+/// Repeats a call while a signal interrupts it (network file systems) and returns its result.
 template <class Call>
 auto uninterrupted(const Call& call) {
   auto result = call();
@@ -31,7 +31,7 @@ auto uninterrupted(const Call& call) {
   return result;
 }
 
-/// Opens without waiting for the other end of a FIFO. No terminal becomes the controlling one.
+/// Opens without waiting for a FIFO's other end. A terminal does not become the controlling one.
 int open_at_once(const fs::path& path, int flags) {
   flags |= O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   return uninterrupted([&] { return ::open(path.c_str(), flags, 0640); });
@@ -80,8 +80,7 @@ Descriptor Descriptor::to_write(const fs::path& path, int flags) {
   return file;
 }
 
-/// Also makes reads and writes blocking again, as is needed where a file is first fetched from
-/// tape.
+/// Also makes reads and writes blocking again, which files recalled from tape need.
 void Descriptor::require_regular(ExitCode wrong_file) const {
   struct stat status {};
   if (fstat(fd_, &status) != 0) give_up("examine", path_);
@@ -171,7 +170,7 @@ std::string read_file(const fs::path& path, std::int64_t most_bytes, ExitCode wr
 
 void for_each_line(const Descriptor& file,
                    const std::function<void(std::string_view line, bool ended)>& visit) {
-  std::string held;  // the beginning of a line whose end has not been read
+  std::string held;  // start of a line whose end has not been read
   std::string piece(static_cast<std::size_t>(longest_line), '\0');
   for (std::int64_t at = 0;;) {
     const auto got = file.read_some(at, piece.data(), std::ssize(piece));
@@ -212,8 +211,8 @@ void make_folder(const fs::path& folder) {
 void replace_durably(const fs::path& path, const std::function<void(Descriptor&)>& write) {
   auto temporary = path;
   temporary += fmt::format(".{}.tmp", this_process().rank);
-  // An existing file of this name is left over from a killed process, or planted: it is not written
-  // to.
+  // An existing file with this name is left over from a killed process, or planted. Do not write to
+  // it.
   if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) give_up("replace", temporary);
   try {
     auto file = Descriptor::to_write(temporary, O_WRONLY | O_CREAT | O_EXCL);

@@ -9,26 +9,27 @@
 
 #include "core/error.hpp"
 
-/// The one way to open, read and write files. A FIFO, device, socket or link where a file is
-/// expected neither blocks the program nor redirects its writes.
+/// The only way to open, read and write files. A FIFO, device, socket or link in place of a file
+/// neither blocks the program nor redirects its writes.
 ///
-/// Errors name the path and the system's reason: bad_input (exit 78) where the path leads to no
-/// file that could be used, io_failure (exit 74) where the disk is at fault.
+/// Errors name the path and the system's reason: bad_input (exit 78) if the path does not lead to a
+/// usable file, io_failure (exit 74) if the disk is at fault.
 namespace llamesh {
 
-/// bad_input where the system's error is about the path's name or permissions, else io_failure.
+/// Returns bad_input if the system error is about the path's name or permissions, otherwise
+/// io_failure.
 ExitCode exit_code_of(const std::error_code& reason);
 
-/// Owns the file descriptor of a regular file or a folder. Move-only.
+/// Owner of the file descriptor for a regular file or a folder. Move-only.
 class Descriptor {
  public:
-  /// Opens a regular file for reading; links are followed. `wrong_file` is the code of the error
-  /// when there is no such file, or it is not a regular one.
+  /// Opens a regular file for reading; follows links. `wrong_file` is the error code if it does not
+  /// exist or is not a regular file.
   static Descriptor to_read(const std::filesystem::path& path,
                             ExitCode wrong_file = ExitCode::bad_input);
-  /// Opens a regular file, and no link, for writing. `flags` of open(2): the access mode, O_CREAT,
-  /// O_EXCL, O_TRUNC, O_APPEND. New files are 0640 within the user's umask. Without write
-  /// permission: exit 74, as for a full disk.
+  /// Opens a regular file, but no link, for writing. `flags` as for open(2): the access mode,
+  /// O_CREAT, O_EXCL, O_TRUNC, O_APPEND. New files have mode 0640, less the user's umask. Without
+  /// write permission: exit 74, as for a full disk.
   static Descriptor to_write(const std::filesystem::path& path, int flags);
   ~Descriptor();
   Descriptor(Descriptor&& other) noexcept;
@@ -37,15 +38,15 @@ class Descriptor {
   int get() const { return fd_; }
   const std::filesystem::path& path() const { return path_; }
   std::int64_t bytes() const;
-  /// Up to `count` bytes at `offset`: fewer only where the file ends. Returns how many.
+  /// Reads up to `count` bytes at `offset`; fewer only at end-of-file. Returns the number read.
   std::int64_t read_some(std::int64_t offset, void* data, std::int64_t count) const;
-  /// Exactly `count` bytes at `offset`, or throws.
+  /// Reads exactly `count` bytes at `offset`, or throws.
   void read(std::int64_t offset, void* data, std::int64_t count) const;
   void write(std::int64_t offset, const void* data, std::int64_t count);
-  /// Writes at the file's position; with O_APPEND at its end.
+  /// Writes at the file position; with O_APPEND, at the end.
   void append(std::string_view text);
   void resize(std::int64_t bytes);
-  /// fsync: returns when the bytes are on the disk.
+  /// Calls fsync: on return the data is on disk.
   void sync();
 
  private:
@@ -57,34 +58,34 @@ class Descriptor {
   std::filesystem::path path_;
 };
 
-/// A whole regular file of at most `most_bytes`. A longer one is `wrong_file` too.
+/// Reads a whole regular file with at most `most_bytes`. A longer file also raises `wrong_file`.
 std::string read_file(const std::filesystem::path& path, std::int64_t most_bytes,
                       ExitCode wrong_file = ExitCode::bad_input);
 
-/// Calls visit(line, ended) for each line of the file, without its '\n'. `ended` is false for a
-/// last line that has none. Only one line at a time is in memory; one of more than 1 MiB is a user
-/// error.
+/// Calls visit(line, ended) for each line in the file, without its '\n'. `ended` is false for a
+/// last line without one. Holds one line in memory at a time; a line above 1 MiB is a user error.
 void for_each_line(const Descriptor& file,
                    const std::function<void(std::string_view line, bool ended)>& visit);
 
-/// fsync of a folder: the names in it are on the disk.
+/// Calls fsync on a folder: on return its names are on disk.
 void sync_folder(const std::filesystem::path& folder);
 
-/// A folder 0750 within the user's umask, with its parents. Those that are made are on the disk.
+/// Creates a folder and its parents with mode 0750, less the user's umask, and syncs the new ones
+/// to disk.
 void make_folder(const std::filesystem::path& folder);
 
-/// Replaces `path` by what `write` puts into a new file: temporary name, fsync, rename, fsync of
-/// the folder. A reader sees the old content or the new one.
+/// Replaces `path` with what `write` puts into a new file: temporary name, fsync, rename, fsync on
+/// the folder. A reader sees either the old or the new content.
 void replace_durably(const std::filesystem::path& path,
                      const std::function<void(Descriptor&)>& write);
 void write_durably(const std::filesystem::path& path, std::string_view text);
 
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 
-/// Swaps two names in one step; false where the file system cannot.
+/// Swaps two names atomically. Returns false if the file system cannot.
 bool exchange_paths(const std::filesystem::path& a, const std::filesystem::path& b);
 
-/// Renames `path` to the first free one of NAME.quarantined-1, -2, ...; returns the new name.
+/// Renames `path` to the first free name among NAME.quarantined-1, -2, ... Returns the new name.
 std::filesystem::path quarantine(const std::filesystem::path& path,
                                  const std::filesystem::path& name);
 

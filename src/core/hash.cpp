@@ -1,6 +1,6 @@
 #include "core/hash.hpp"
 
-// Header only: compiled for the vector width of the build. GCC 12 warns inside its own intrinsics.
+// Header-only, compiled for the build's vector width. GCC 12 warns inside its own intrinsics.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #define XXH_INLINE_ALL
 #include <xxhash.h>

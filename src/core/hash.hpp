@@ -8,10 +8,10 @@
 
 namespace llamesh {
 
-/// XXH3-64 (xxhash.com) of `bytes` bytes.
+/// Returns XXH3-64 (xxhash.com) over `bytes` bytes.
 std::uint64_t hash_of(const void* data, std::size_t bytes);
 
-/// The same of bytes that come in parts.
+/// XXH3-64 over data that arrives in parts.
 class RunningHash {
  public:
   RunningHash();
@@ -26,9 +26,9 @@ class RunningHash {
   std::unique_ptr<State> state_;
 };
 
-/// A hash as files hold it: 16 hexadecimal digits.
+/// Formats a hash for a file: 16 hexadecimal digits.
 std::string to_hex(std::uint64_t hash);
-/// Throws a user error where the text is no such hash.
+/// Throws a user error if the text is not such a hash.
 std::uint64_t from_hex(std::string_view text);
 
 }  // namespace llamesh

@@ -20,19 +20,19 @@
 namespace llamesh {
 namespace {
 
-/// The log's destinations: one more can be added while other threads log.
+/// Returns the log destinations. Others can be added while other threads log.
 const std::shared_ptr<spdlog::sinks::dist_sink_mt>& places() {
   static const auto sink = std::make_shared<spdlog::sinks::dist_sink_mt>();
   return sink;
 }
 
-/// Writes to the log file alone; empty without one.
+/// Returns the logger for the file only; empty without one.
 std::shared_ptr<spdlog::logger>& file_logger() {
   static std::shared_ptr<spdlog::logger> logger;
   return logger;
 }
 
-/// Writes each line at once, to a file that is opened as all others are (core/file.hpp).
+/// Sink that writes each line at once, to a file opened as in core/file.hpp.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(Descriptor file) : file_(std::move(file)) {}
@@ -48,8 +48,8 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   Descriptor file_;
 };
 
-/// Whether the file is empty or begins with a time as log_to_file() writes it; of a first line
-/// that was cut off, what there is of it counts.
+/// Returns true if the file is empty or starts with a timestamp as log_to_file() writes it. A
+/// truncated first line is compared as far as it goes.
 bool is_own_log(const Descriptor& file) {
   constexpr std::string_view pattern = "0000-00-00 00:00:00 ";
   std::array<char, pattern.size()> begin{};
@@ -59,7 +59,7 @@ bool is_own_log(const Descriptor& file) {
   });
 }
 
-/// Adds the file to the log's destinations.
+/// Adds the file to the log destinations.
 std::shared_ptr<FileSink> add_file(const std::filesystem::path& path) {
   const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
   auto file = open();

@@ -17,10 +17,10 @@
 
 namespace llamesh {
 
-/// Read by the handler at any time, so it is never freed but used again.
+/// Read by the handler at any time, so it is reused but never freed.
 struct MappedRange::Entry {
   std::atomic<std::uintptr_t> begin{0};
-  std::atomic<std::uintptr_t> end{0};  ///< 0: of no range
+  std::atomic<std::uintptr_t> end{0};  ///< 0: unused
   std::atomic<Kind> kind{};
   std::atomic<std::int64_t> lost_at{-1};
   Entry* next = nullptr;
@@ -79,7 +79,7 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
   }
   print_from_handler(
       "bus error: a mapped file was cut off, or a file system in memory (/dev/shm) is full");
-  std::signal(signal, SIG_DFL);  // the same access ends the process now
+  std::signal(signal, SIG_DFL);  // the same access now ends the process
 }
 
 void handle_bus_errors() {
@@ -87,7 +87,7 @@ void handle_bus_errors() {
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   expects(sigaction(SIGBUS, &action, nullptr) == 0, "SIGBUS cannot be handled");
-  this_process();  // made here, not in the handler
+  this_process();  // initialized here rather than in the handler
 }
 
 Entry& take_entry() {

@@ -6,12 +6,12 @@
 
 namespace llamesh {
 
-/// Mapped memory whose pages may be missing when they are accessed, which raises SIGBUS: the file
-/// was truncated, its disk cannot be read, or a file system in memory is full. While an object
-/// lives, the SIGBUS handler knows what the address belongs to:
-/// - file: zeros are read from there on, and lost_at() reports it to the reader, which throws;
-///   - shared memory: one line, and the process ends with exit 78;
-///   - anything else: one line, and the process dies by the signal.
+/// Mapped memory whose pages may be missing on access, which raises SIGBUS: the file was truncated,
+/// its disk cannot be read, or an in-memory file system is full. While this object lives, the
+/// SIGBUS handler knows what the address belongs to:
+/// - file: the rest reads as zeros, and lost_at() tells the reader, which throws;
+/// - shared memory: prints one line and exits with 78;
+/// - anything else: prints one line and dies by the signal.
 class MappedRange {
  public:
   enum class Kind { file, shared_memory };
@@ -20,7 +20,7 @@ class MappedRange {
   MappedRange(const MappedRange&) = delete;
   MappedRange& operator=(const MappedRange&) = delete;
 
-  /// Offset of the first page of a file that was not there when it was read; -1: all were.
+  /// Returns the file offset of the first page that was missing when read, or -1.
   std::int64_t lost_at() const noexcept;
 
   struct Entry;

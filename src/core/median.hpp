@@ -7,7 +7,7 @@
 
 namespace llamesh {
 
-/// The middle one of these values, the upper one of an even number of them.
+/// Returns the median; the upper one for an even number of values.
 inline double median(std::vector<double> values) {
   expects(!values.empty(), "a median of no values");
   const auto middle = values.begin() + std::ssize(values) / 2;

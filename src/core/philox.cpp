@@ -35,8 +35,8 @@ void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64
   const std::uint64_t stream = name_hash(name);
   const std::int64_t first_block = first / 4;
   const std::int64_t last_block = (first + count + 3) / 4;
-  // One Philox block gives the four elements 4b .. 4b+3. A model of billions of parameters is drawn
-  // by all cores.
+  // One Philox block gives the four elements 4b .. 4b+3. All cores draw a model with billions of
+  // parameters.
 #pragma omp parallel for schedule(static) if (count >= 65536)
   for (std::int64_t block = first_block; block < last_block; ++block) {
     const auto words = philox(seed, stream, static_cast<std::uint64_t>(block));

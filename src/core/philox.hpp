@@ -6,18 +6,19 @@
 
 namespace llamesh {
 
-/// Philox4x32-10, a counter-based generator: its output is a pure function of a (key, counter)
-/// pair, so any rank can draw any element's value without drawing those before it. Salmon et al.,
-/// "Parallel random numbers: as easy as 1, 2, 3", SC11.
+/// Philox4x32-10, a counter-based generator: its output is a pure function of (key, counter), so
+/// any rank can draw any element without drawing earlier ones. Salmon et al., "Parallel random
+/// numbers: as easy as 1, 2, 3", SC11.
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_high,
                                     std::uint64_t counter_low);
 
-/// A stable 64-bit hash of a name (FNV-1a), to give every parameter its own random stream.
+/// Returns a stable 64-bit hash of a name (FNV-1a), which gives every parameter its own random
+/// stream.
 std::uint64_t name_hash(std::string_view name);
 
-/// Writes standard normal values for elements [first, first + count) of the stream `(seed, name)`;
-/// element i has the same value on whichever rank it is drawn. Box-Muller on pairs of Philox words.
-/// Long ranges are drawn by OpenMP threads.
+/// Writes standard normal values for elements [first, first + count) in stream `(seed, name)`.
+/// Element i has the same value on every rank. Uses Box-Muller on pairs of Philox words, and OpenMP
+/// threads for long ranges.
 void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
                  std::string_view name, float stddev);
 

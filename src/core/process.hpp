@@ -4,14 +4,14 @@
 
 namespace llamesh {
 
-/// This process's rank, world size and host. Set once, by comm::MpiSession; rank 0 of 1 before.
+/// This process's rank, world size and host. Set once by comm::MpiSession; rank 0 of 1 before.
 struct Process {
   int rank = 0;
   int world_size = 1;
   std::string host;
 };
 
-/// Of this process; messages and logs name rank and host from it.
+/// This process; messages and logs take rank and host from it.
 Process& this_process();
 
 }  // namespace llamesh

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::array stop_signals{SIGTERM, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
 
-std::atomic<unsigned> received = 0;               // bit n: signal n; written by the handler
-std::atomic<std::uint32_t*> elsewhere = nullptr;  // the same bits
+std::atomic<unsigned> received = 0;               // bit n: signal n; set by the handler
+std::atomic<std::uint32_t*> elsewhere = nullptr;  // same bits
 static_assert(std::atomic<unsigned>::is_always_lock_free);
 static_assert(std::atomic<std::uint32_t*>::is_always_lock_free);
 

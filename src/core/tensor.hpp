@@ -11,15 +11,15 @@
 
 namespace llamesh {
 
-/// A non-owning view of elements in memory (device::Buffer owns it). Row-major; the rows (all dims
-/// but the last, flattened) may be further apart than they are long, so a column slice of a matrix
-/// is a Tensor too. Copying a Tensor copies the view.
+/// A non-owning view of elements in memory (device::Buffer owns it). Row-major. Rows (all dims
+/// except the last, flattened) may be strided, so a column slice of a matrix is a Tensor too.
+/// Copying a Tensor copies the view.
 class Tensor {
  public:
   static constexpr int max_dims = 4;
 
   Tensor() = default;
-  /// A dense view of `shape` at `data`.
+  /// Views `shape` at `data`, dense.
   Tensor(void* data, DType dtype, std::span<const std::int64_t> shape);
   Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape)
       : Tensor(data, dtype, std::span(shape.begin(), shape.size())) {}
@@ -32,33 +32,33 @@ class Tensor {
   std::int64_t numel() const;
   std::int64_t bytes() const { return numel() * size_of(dtype_); }
 
-  /// As a matrix: all dims but the last are its rows, the last its columns.
+  /// Matrix view: all dims except the last are rows, the last is columns.
   std::int64_t rows() const { return cols() == 0 ? 0 : numel() / cols(); }
   std::int64_t cols() const { return dims_ == 0 ? 0 : shape_[static_cast<std::size_t>(dims_ - 1)]; }
-  /// Elements from the start of one row to the start of the next; >= cols().
+  /// Returns the elements from one row's start to the next; >= cols().
   std::int64_t row_stride() const { return row_stride_; }
   bool dense() const { return row_stride_ == cols() || rows() <= 1; }
 
-  /// Rows [first, first + count) as a matrix.
+  /// Returns rows [first, first + count) as a matrix.
   Tensor slice_rows(std::int64_t first, std::int64_t count) const;
-  /// Columns [first, first + count) as a matrix with this view's row stride.
+  /// Returns columns [first, first + count) as a matrix with this row stride.
   Tensor slice_cols(std::int64_t first, std::int64_t count) const;
-  /// Elements [first, first + count) of a dense view, as one dim.
+  /// Returns elements [first, first + count) in a dense view, as one dim.
   Tensor slice(std::int64_t first, std::int64_t count) const;
-  /// The same dense elements under another shape of equal numel.
+  /// Returns the same dense elements with another shape and equal numel.
   Tensor reshape(std::span<const std::int64_t> shape) const;
   Tensor reshape(std::initializer_list<std::int64_t> shape) const {
     return reshape(std::span(shape.begin(), shape.size()));
   }
 
-  /// The elements as T; T must match the dtype.
+  /// Returns the elements as T, which must match the dtype.
   template <class T>
   T* as() const {
     expects(dtype_of<T> == dtype_, "tensor holds {}, not {}", name_of(dtype_),
             name_of(dtype_of<T>));
     return static_cast<T*>(data_);
   }
-  /// The elements of a dense tensor as a span.
+  /// Returns a dense tensor's elements as a span.
   template <class T>
   std::span<T> span() const {
     expects(dense(), "a span needs a dense tensor");

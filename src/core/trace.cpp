@@ -28,14 +28,14 @@ std::string title_of(const TraceEvent& event) {
 struct Trace::State {
   std::mutex mutex;
   Recording recording;
-  std::int64_t since = 0;        // events that began before are none of ours
-  std::vector<TraceEvent> open;  // of the thread that computes
+  std::int64_t since = 0;        // earlier events are ignored
+  std::vector<TraceEvent> open;  // on the compute thread
 };
 
 Trace::Trace() : state_(std::make_unique<State>()) {}
 
 Trace& Trace::instance() {
-  // Never destroyed: threads may add to it until the process ends.
+  // Never destroyed: threads may add events until the process ends.
   static auto* const of_this_process = new Trace();
   return *of_this_process;
 }

@@ -12,74 +12,74 @@
 
 namespace llamesh {
 
-/// Something that a thread of this process did while it was traced. Times are nanoseconds since
-/// 1970, by this host's clock.
+/// A traced action by a thread in this process. Times are nanoseconds since 1970 by this host's
+/// clock.
 struct TraceEvent {
   std::int64_t start = 0;
   std::int64_t end = 0;
-  std::int64_t asked = 0;   ///< a collective was asked for; 0: not one
-  std::int64_t bytes = 0;   ///< that a collective or a copy is of; 0: unknown
-  std::int64_t number = 0;  ///< of a collective, as in the flight record
-  int thread = 0;           ///< of this process, in the order in which they were first traced
-  /// The stream whose work it is: "shard". Empty: the thread's own, "compute" on that which traces.
+  std::int64_t asked = 0;   ///< time when a collective was requested; 0: not a collective
+  std::int64_t bytes = 0;   ///< size of a collective or copy; 0: unknown
+  std::int64_t number = 0;  ///< collective's number, as in the flight record
+  int thread = 0;           ///< thread in this process, in order of first trace
+  /// Stream that does the work: "shard". Empty: the thread's own, or "compute" on the tracing
+  /// thread.
   std::array<char, 24> lane{};
   std::array<char, 16> category{};  ///< "collective", "pass", "kernel", "wait", "copy", "step"
   std::array<char, 40> name{};      ///< "all-gather", "forward"
-  std::array<char, 80>
-      subject{};                ///< the unit, module or purpose: "layers.3", or what it waits for
-  std::array<char, 24> axis{};  ///< that is used or waited for
+  std::array<char, 80> subject{};   ///< unit, module or purpose: "layers.3", or what it waits for
+  std::array<char, 24> axis{};      ///< used or waited for
 };
 
-/// "forward layers.3.self_attn": its name and its subject.
+/// Returns name and subject: "forward layers.3.self_attn".
 std::string title_of(const TraceEvent& event);
 
-/// Cuts `text` to the field's room.
+/// Copies `text`, truncated to the field's size.
 template <std::size_t n>
 void set_text(std::array<char, n>& field, std::string_view text) {
   field.fill('\0');
   text.copy(field.data(), n - 1);
 }
 
-/// What this process does in the steps that are profiled. While it is off, a caller pays one
-/// branch. Any thread, but for start(), open() and close(), which are those of the thread that
-/// computes.
+/// Recorder for this process's actions during profiled steps. While it is off, a caller pays one
+/// branch. Any thread may use it, except that start(), open() and close() belong to the compute
+/// thread.
 class Trace {
  public:
-  static constexpr std::size_t most_events = 200'000;  ///< 46 MB; those that come later are lost
+  static constexpr std::size_t most_events = 200'000;  ///< 46 MB; later ones are lost
 
   static Trace& instance();
   static bool on() { return on_.load(std::memory_order_relaxed); }
-  /// Nanoseconds since 1970.
+  /// Returns nanoseconds since 1970.
   static std::int64_t now();
 
-  /// From here to stop() events are recorded, after those that there are. What has begun before is
-  /// left out. The calling thread is the one that computes.
+  /// Records events from here to stop(), after any earlier ones. Omits events already in progress.
+  /// The calling thread is the compute thread.
   void start();
   void stop();
-  /// Takes an event that has ended, of the calling thread.
+  /// Adds a finished event by the calling thread.
   void add(TraceEvent event);
-  /// An event of the calling thread that goes on until close(); they nest.
+  /// Opens an event on the calling thread that lasts until close(); they nest.
   void open(std::string_view category, std::string_view name, std::string_view subject);
   void close();
-  /// The newest event of the calling thread.
+  /// Returns the calling thread's newest event.
   static const TraceEvent& newest();
 
-  /// What shows ranges in the timeline of a profiler, as NVTX does: push() and pop() of a thread
-  /// nest.
+  /// Callbacks that show ranges in a profiler's timeline, such as NVTX. push() and pop() nest per
+  /// thread.
   struct Ranges {
     void (*push)(const char* title);
     void (*pop)();
   };
-  /// From the next start() on, what is opened and every TraceRange is a range there too.
+  /// From the next start() on, also shows every open() and every TraceRange as a range there.
   static void show_ranges_in(const Ranges& ranges) { ranges_ = &ranges; }
   static const Ranges* ranges() { return ranges_; }
 
   struct Recording {
-    std::vector<TraceEvent> events;  ///< by thread in the order in which they ended
-    std::int64_t lost = 0;           ///< for which there was no room
-    int compute_thread = 0;          ///< that which has called start()
+    std::vector<TraceEvent> events;  ///< per thread in order of completion
+    std::int64_t lost = 0;           ///< dropped for lack of space
+    int compute_thread = 0;          ///< the thread that called start()
   };
-  /// What has been recorded; nothing is kept.
+  /// Returns the recording and clears it.
   Recording take();
 
   Trace(const Trace&) = delete;
@@ -93,10 +93,10 @@ class Trace {
   std::unique_ptr<State> state_;
 };
 
-/// A range of Trace::ranges() for as long as it lives, and no event.
+/// Scope that shows a range in Trace::ranges(); records no event.
 class TraceRange {
  public:
-  /// "all-gather layers.3 along shard"; without what is empty.
+  /// Title: "all-gather layers.3 along shard"; empty parts are omitted.
   TraceRange(std::string_view name, std::string_view subject, std::string_view axis) {
     if (Trace::on() && Trace::ranges() != nullptr) push(name, subject, axis);
   }
@@ -111,7 +111,7 @@ class TraceRange {
   const Trace::Ranges* ranges_ = nullptr;
 };
 
-/// An event for as long as it lives. The texts outlive it.
+/// Scope that records an event. The texts must outlive it.
 class TraceScope {
  public:
   TraceScope(const char* category, const char* name) {
@@ -123,7 +123,7 @@ class TraceScope {
   TraceScope(const TraceScope&) = delete;
   TraceScope& operator=(const TraceScope&) = delete;
 
-  /// The event, to add to it; null while nothing is traced.
+  /// Returns the event, to fill in details; null if tracing is off.
   TraceEvent* event() { return event_ ? &*event_ : nullptr; }
 
  private:

@@ -10,7 +10,7 @@
 namespace llamesh::device {
 namespace {
 
-/// A copy on the CPU, in a worker's thread.
+/// Copies on the CPU, in a worker thread.
 void copy_traced(const char* direction, void* to, const void* from, std::size_t bytes) {
   TraceScope scope("copy", direction);
   if (auto* const event = scope.event()) {

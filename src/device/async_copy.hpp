@@ -3,15 +3,16 @@
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 
-// Copies between memory of Buffer::on_host() and dense tensors on the device of `stream`, after its
-// work so far. They return at once; the host memory is in use until the event is complete.
+// Copies between Buffer::on_host() memory and dense device tensors, in `stream` order. They return
+// at once; the host memory stays in use until the event completes.
 namespace llamesh::device {
 
-/// A stream for each direction, so that neither waits for the other.
+/// One stream per direction, so that neither waits for the other.
 struct CopyStreams {
   Stream to_device = Stream::communication();
   Stream to_host = Stream::communication();
-  /// Seconds so far in which a calling thread's stream has been blocked by waits for their events.
+  /// Returns the seconds for which waits on these streams' events have blocked a calling thread's
+  /// stream.
   double seconds_blocked() const { return to_device.seconds_blocked() + to_host.seconds_blocked(); }
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 const char* advice = nullptr;
 
-/// Anonymous pages: zero without being written, freed at once, and huge pages where the kernel can,
-/// which avoids most TLB misses of the GEMMs.
+/// Maps anonymous pages: zero without being written, freed at once, and huge if the kernel allows,
+/// which avoids most TLB misses in GEMMs.
 std::shared_ptr<void> map_pages(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -71,9 +71,9 @@ Buffer::Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes,
       allocation_(own_bytes) {}
 
 Buffer Buffer::on_host(std::int64_t bytes) {
-  // The host of a simulated device is the real one.
+  // A simulated device still has a real host.
   auto buffer = on_host(bytes, kind() == Kind::cuda ? cuda::allocate_pinned : map_pages);
-  // The host reads a CPU's results where they are: it has none of the copies that are simulated.
+  // On a CPU the host reads results in place, so the simulated copies do not exist.
   const auto* simulation = Simulation::active();
   if (simulation != nullptr && simulation->hardware().kind == Kind::cpu) buffer.stop_counting();
   return buffer;
@@ -83,7 +83,7 @@ Buffer Buffer::in(MemoryKind memory, std::int64_t bytes) {
   if (memory == MemoryKind::device) return Buffer(bytes);
   if (kind() == Kind::simulated) return on_host(bytes, reserve_addresses);
   auto buffer = on_host(bytes);
-  if (kind() == Kind::cuda && bytes > 0)  // pinned memory has former contents
+  if (kind() == Kind::cuda && bytes > 0)  // pinned memory is not zeroed
     std::memset(buffer.data(), 0, static_cast<std::size_t>(bytes));
   return buffer;
 }

@@ -12,51 +12,50 @@
 
 namespace llamesh::device {
 
-/// Whether the bytes of a buffer count as in use while it lives, or only those that a pool or an
-/// arena hands out of it (which then makes the ScopedAllocations).
+/// Accounting for a buffer: all its bytes count as in use while it lives (`yes`), or only those
+/// that a pool or arena hands out, which then creates the ScopedAllocations (`no`).
 enum class Counted : bool { no, yes };
 
-/// Sets advice on how to use less memory, which out-of-memory messages end with. `how` must outlive
-/// its use.
+/// Sets advice on saving memory, appended to out-of-memory messages. `how` must outlive its use.
 void advise_on_memory(const char* how);
-/// "; " and the advice, or nothing where none was given.
+/// Returns "; " and the advice, or an empty string if none was set.
 std::string memory_advice();
 
-/// Where a tensor is stored: in device memory, or in host memory (pinned, on a machine with GPUs).
-/// On the CPU backend the memory is the same, and only counted apart.
+/// Storage for a tensor: device memory or host memory (pinned on a machine with GPUs). On the
+/// CPU backend both are the same memory, counted separately.
 enum class MemoryKind : std::uint8_t { device, host };
-/// Whether the host can read and write a tensor in such memory.
+/// Returns true if the host can read and write such a tensor.
 bool host_accessible(MemoryKind kind);
-/// The stream whose kernels use tensors in such memory.
+/// Returns the stream whose kernels use such tensors.
 Stream& stream_of(MemoryKind kind);
 
-/// Owns a block of memory on this process's device, 64-byte aligned and zero at first. Move-only.
+/// Owner of a memory block on this process's device, 64-byte aligned and initially zero. Move-only.
 class Buffer {
  public:
   Buffer() = default;
-  /// Allocates `bytes`; throws a user error with the sizes when there is not enough.
+  /// Allocates `bytes`. Throws a user error with the sizes if memory runs out.
   explicit Buffer(std::int64_t bytes, Counted counted = Counted::yes);
-  /// Adopts memory that `owner` keeps alive (a slice of an MPI shared-memory window);
-  /// `own_bytes` of it count as this process's.
+  /// Adopts memory that `owner` keeps alive (a slice of an MPI shared-memory window). `own_bytes`
+  /// of it count as this process's.
   Buffer(std::shared_ptr<void> owner, std::byte* data, std::int64_t bytes, std::int64_t own_bytes);
 
-  /// Host memory that the host may touch on any device, also on a simulated one; pinned for a GPU,
-  /// so that copies run at full speed. Counted by MemoryMeter::host().
+  /// Allocates host memory that the host may access on any device, even a simulated one. It is
+  /// pinned for a GPU, so that copies run at full speed. MemoryMeter::host() counts it.
   static Buffer on_host(std::int64_t bytes);
-  /// What a device's or, like on_host(), the host's tensors are stored in, zero at first; without
-  /// memory behind it where the device is simulated.
+  /// Allocates zeroed memory for device tensors or, like on_host(), host tensors. On a simulated
+  /// device it has no memory behind it.
   static Buffer in(MemoryKind memory, std::int64_t bytes);
 
   explicit operator bool() const { return owner_ != nullptr; }
   std::byte* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
 
-  /// Bytes of it that count as this process's own: all, or its part of shared memory.
+  /// Returns the bytes that count as this process's own: all, or its part of shared memory.
   std::int64_t own_bytes() const { return own_bytes_; }
-  /// From now on a pool counts what it hands out of this buffer.
+  /// From now on, a pool counts what it hands out from this buffer.
   void stop_counting() { allocation_.reset(); }
 
-  /// A dense view of the buffer from byte `offset` on.
+  /// Returns a dense view that starts at byte `offset`.
   Tensor tensor(DType dtype, std::initializer_list<std::int64_t> shape,
                 std::int64_t offset = 0) const;
 

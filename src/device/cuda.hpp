@@ -7,8 +7,8 @@
 
 #include "device/queue.hpp"
 
-/// The GPU side of this layer: cuda/*.cpp, or cuda_absent.cpp in a build without CUDA. Its callers
-/// have found kind() == Kind::cuda, except for devices(), why_no_devices() and visible_bus_ids().
+/// GPU implementation for this layer: cuda/*.cpp, or cuda_absent.cpp in a build without CUDA. Call
+/// only if kind() == Kind::cuda, except devices(), why_no_devices() and visible_bus_ids().
 namespace llamesh::device::cuda {
 
 int devices();
@@ -17,16 +17,16 @@ std::string why_no_devices();
 void use(int index);
 std::string bus_id();
 std::string visible_bus_ids();
-/// "1g.10gb" where the device is that part of a GPU by MIG, else empty.
+/// Returns the MIG profile, e.g. "1g.10gb", or an empty string without MIG.
 std::string mig_profile();
 std::string description();
 std::int64_t memory_bytes();
 void start_profiler();
 void stop_profiler();
 
-/// Device memory, zero at first.
+/// Allocates device memory, initially zero.
 std::shared_ptr<void> allocate(std::int64_t bytes);
-/// Pinned host memory.
+/// Allocates pinned host memory.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes);
 
 enum class Priority : bool { normal, high };
@@ -34,7 +34,7 @@ std::unique_ptr<Stream::Queue> make_queue(Priority priority);
 
 void upload(Stream& stream, void* to, const void* from, std::size_t bytes);
 void download(Stream& stream, void* to, const void* from, std::size_t bytes);
-/// Without waiting; the host's memory is of allocate_pinned().
+/// Copy without waiting; the host memory must come from allocate_pinned().
 void upload_async(Stream& stream, void* to, const void* from, std::size_t bytes);
 void download_async(Stream& stream, void* to, const void* from, std::size_t bytes);
 void copy(Stream& stream, void* to, const void* from, std::size_t bytes);

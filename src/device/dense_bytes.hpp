@@ -7,7 +7,7 @@
 
 namespace llamesh::device {
 
-/// The bytes of a tensor that is copied as one range.
+/// Returns the bytes in a tensor that is copied as one range.
 inline std::size_t dense_bytes(const Tensor& tensor) {
   expects(tensor.dense(), "a copy of a tensor with rows apart");
   return static_cast<std::size_t>(tensor.bytes());

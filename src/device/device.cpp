@@ -63,7 +63,7 @@ std::int64_t host_memory_bytes() {
   for (std::string line; std::getline(cgroup, line);) {  // cgroup v2
     if (!line.starts_with("0::")) continue;
     std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
-    std::int64_t allowed = 0;  // the file holds "max" where nothing is limited
+    std::int64_t allowed = 0;  // the file holds "max" if there is no limit
     if (limit >> allowed) bytes = std::min(bytes, allowed);
   }
   return bytes;

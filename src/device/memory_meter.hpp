@@ -7,25 +7,25 @@
 
 namespace llamesh::device {
 
-/// What memory is used for.
+/// Purpose of an allocation.
 enum class MemoryUse : std::uint8_t {
   other,
   weights,
   gradients,            ///< this rank's shards
-  optimizer,            ///< its moments
-  gathered_weights,     ///< unsharded parameters of the units that are gathered
-  unsharded_gradients,  ///< of the units whose reduction is not done
+  optimizer,            ///< Adam moments or momentum
+  gathered_weights,     ///< unsharded parameters
+  unsharded_gradients,  ///< not yet reduced
   activations,
-  tensor_parallel,  ///< gathered rows and summands of the residual stream
-  scratch,          ///< of kernels and collectives
+  tensor_parallel,  ///< gathered rows and partial sums in the residual stream
+  scratch,          ///< for kernels and collectives
 };
 inline constexpr std::size_t memory_uses = 9;
-/// "gathered weights".
+/// Returns a display name such as "gathered weights".
 const char* name_of(MemoryUse use);
 /// Bytes by MemoryUse.
 using MemoryByUse = std::array<std::int64_t, memory_uses>;
 
-/// What the calling thread allocates is for `use`, as long as the object lives.
+/// Scope that tags the calling thread's allocations with `use`.
 class AllocatesFor {
  public:
   explicit AllocatesFor(MemoryUse use);
@@ -37,21 +37,21 @@ class AllocatesFor {
   MemoryUse before_;
 };
 
-/// Counts the bytes that this process has in use on its device: live buffers, and of pooled ones
-/// the part that is handed out. A second one counts host memory (MemoryKind::host). Both are there
-/// once per process, and once for each Simulation.
+/// Counter for the bytes that this process uses on its device: live buffers, and for pooled ones
+/// the part handed out. A second meter counts host memory (MemoryKind::host). Both exist once per
+/// process and once per Simulation.
 class MemoryMeter {
  public:
-  /// The process's, or that of the calling thread's Simulation.
+  /// Returns the device meter for the process, or for the calling thread's Simulation.
   static MemoryMeter& instance();
-  /// The same of memory of the host beside its device.
+  /// Returns the meter for host memory, if it is separate from the device's.
   static MemoryMeter& host();
 
   std::int64_t in_use() const;
-  /// The most bytes in use at any instant since the last call of start_interval().
+  /// Returns the peak bytes in use since the last start_interval().
   std::int64_t peak() const;
   MemoryByUse by_use() const;
-  /// What was in use when the peak was reached.
+  /// Returns the usage at the time of the peak.
   MemoryByUse by_use_at_peak() const;
   void start_interval();
 
@@ -66,14 +66,14 @@ class MemoryMeter {
   MemoryByUse at_peak_{};
 };
 
-/// Counts bytes as in use for as long as the object lives; it allocates nothing itself.
+/// Scope in which bytes count as in use. Allocates nothing itself.
 class ScopedAllocation {
  public:
   ScopedAllocation() = default;
-  /// For what the thread's AllocatesFor says.
+  /// Uses the thread's current AllocatesFor tag.
   explicit ScopedAllocation(std::int64_t bytes);
   ScopedAllocation(std::int64_t bytes, MemoryUse use);
-  /// By another meter than the device's.
+  /// Uses a meter other than the device's.
   ScopedAllocation(MemoryMeter& meter, std::int64_t bytes);
   ~ScopedAllocation() { reset(); }
   ScopedAllocation(ScopedAllocation&& other) noexcept

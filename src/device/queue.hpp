@@ -9,18 +9,18 @@
 
 namespace llamesh::device {
 
-/// What an event waits for; each device has its own.
+/// The condition behind an event; each device derives its own.
 struct Event::State {
   virtual ~State() = default;
   virtual bool ready() = 0;
   virtual void wait() = 0;
-  /// A calling thread's stream has been blocked for so long by its wait for this.
+  /// Called when a wait for this event has blocked a calling thread's stream for `time`.
   virtual void has_blocked(std::chrono::nanoseconds /*time*/) {}
-  /// What was done last before it, where that was traced; complete ones only.
+  /// Returns the last traced work before this event, or null. Only for complete events.
   virtual const TraceEvent* after() { return nullptr; }
 };
 
-/// A device's in-order execution of work; each device has its own.
+/// In-order execution of work; each device derives its own.
 class Stream::Queue {
  public:
   virtual ~Queue() = default;
@@ -28,15 +28,15 @@ class Stream::Queue {
   virtual void wait(const Event& event) = 0;
   virtual std::shared_ptr<Event::State> record() = 0;
   virtual Kind kind() const { return Kind::cpu; }
-  /// How long calling threads' streams have been blocked by waits for its events so far.
+  /// Returns how long waits on this queue's events have blocked calling threads' streams so far.
   virtual std::chrono::nanoseconds blocked() const { return {}; }
 
  protected:
-  /// For queues, which know the type of their own events.
+  /// Lets a queue reach its own event type.
   static Event::State* state_of(const Event& event) { return event.state_.get(); }
 };
 
-/// A queue of the CPU: a worker thread.
+/// Returns a CPU queue: a worker thread.
 std::unique_ptr<Stream::Queue> make_worker();
 
 }  // namespace llamesh::device

@@ -36,7 +36,7 @@ std::vector<Tensor> Staging::reachable_soon(Stream& stream, std::vector<Tensor> 
 
 void Staging::make_room(Stream& stream, std::int64_t bytes) {
   if (room_.bytes() >= bytes) return;
-  stream.record().wait();  // nothing reads the former buffer any more
+  stream.record().wait();  // the old buffer is no longer read
   room_ = Buffer(bytes);
 }
 

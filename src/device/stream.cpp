@@ -76,7 +76,7 @@ Event Stream::record() {
 
 Stream& compute_stream() {
   if (auto* simulation = Simulation::active()) return simulation->compute_stream();
-  // Created when the device has been chosen, and never destroyed: its events may outlive main().
+  // Created once the device is chosen and never destroyed: its events may outlive main().
   static auto& stream =
       *new Stream(kind() == Kind::cuda ? cuda::make_queue(cuda::Priority::normal) : nullptr);
   return stream;

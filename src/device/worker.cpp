@@ -18,11 +18,11 @@ using Nanoseconds = std::atomic<std::chrono::nanoseconds::rep>;
 struct Flag final : Event::State {
   explicit Flag(std::shared_ptr<Nanoseconds> blocked) : blocked_in_all(std::move(blocked)) {}
 
-  std::shared_ptr<Nanoseconds> blocked_in_all;  // of the worker, which may end before its events
+  std::shared_ptr<Nanoseconds> blocked_in_all;  // shared: events may outlive the worker
   std::mutex mutex;
   std::condition_variable changed;
   bool happened = false;
-  std::optional<TraceEvent> traced;  // the work before it
+  std::optional<TraceEvent> traced;  // the preceding work
   std::exception_ptr error;
 
   bool ready() override {
@@ -66,7 +66,7 @@ class Worker final : public Stream::Queue {
  private:
   struct Item {
     std::function<void()> work;
-    std::shared_ptr<Flag> event;  // set instead of work: this point is reached
+    std::shared_ptr<Flag> event;  // a marker without work: set when reached
   };
 
   void add(Item item) {
@@ -109,7 +109,7 @@ class Worker final : public Stream::Queue {
   std::deque<Item> items_;
   bool stopping_ = false;
   std::shared_ptr<Nanoseconds> blocked_ = std::make_shared<Nanoseconds>(0);
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;  // last, because it uses the other members
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ void ActivationOffload::before_backward(device::Stream& compute, std::size_t lay
   if (layer == 0 || layers_[layer - 1].on_host == nullptr) return;
   Layer& next = layers_[layer - 1];
   copies_.to_device.wait(next.stored);
-  copies_.to_device.wait(compute.record());  // of the layer that had the place before
+  copies_.to_device.wait(compute.record());  // the layer that had the slot before
   next.here = device::upload_async(copies_.to_device, next.kept, next.on_host);
 }
 

@@ -10,33 +10,33 @@
 
 namespace llamesh::model {
 
-/// Keeps in host memory what layers keep from their forward to their backward pass. All layers but
-/// the last take turns in two places on the device. A copy leaves after a layer's forward pass,
-/// while the next one computes, and returns while the layer after it computes its backward pass.
-/// What the last two of them have is in its place until then, and is not copied.
+/// Host-memory offload for what layers keep between forward and backward pass. All layers except
+/// the last take turns in two device slots. A layer's data is copied out after its forward pass,
+/// while the next layer computes, and copied back while the layer after it runs its backward pass.
+/// The last two of these layers stay in their slots and are not copied.
 class ActivationOffload {
  public:
   static constexpr std::size_t places = 2;
-  /// As many layers as these are worth it.
+  /// Returns true if offloading saves memory for this many layers.
   static bool helps(std::size_t layers) { return layers > places + 1; }
 
-  /// `kept`: by layer, without the last one, where it is on the device.
+  /// `kept`: device location per layer, without the last layer.
   explicit ActivationOffload(const std::vector<Tensor>& kept);
 
-  /// Each comes before or after the work of the layer is put into `compute`.
+  /// Call each one before or after the layer's work is queued on `compute`.
   void before_forward(device::Stream& compute, std::size_t layer);
   void after_forward(device::Stream& compute, std::size_t layer);
   void before_backward(device::Stream& compute, std::size_t layer);
 
-  /// On CPUs, seconds so far in which the compute stream was blocked by the copies.
+  /// On CPUs, returns the seconds for which copies have blocked the compute stream so far.
   double seconds_exposed() const { return copies_.seconds_blocked(); }
 
  private:
   struct Layer {
     Tensor kept;
-    std::byte* on_host = nullptr;  ///< null: it is not copied
-    device::Event stored;          ///< it has left
-    device::Event here;            ///< it is back
+    std::byte* on_host = nullptr;  ///< null if it is not copied
+    device::Event stored;          ///< copied out
+    device::Event here;            ///< copied back
   };
 
   std::vector<Layer> layers_;

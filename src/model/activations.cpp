@@ -10,9 +10,9 @@ namespace llamesh::model {
 
 namespace {
 
-/// Each chunk's product for the gradient of the head's weight reads and writes it, V x C in fp32:
-/// in 8B 4.2 GB, 0.9 ms of an H200, beside 1.4 ms of FLOPs for 1024 tokens. Logits of 4096 take 1
-/// GB.
+/// Each chunk's product for the head's weight gradient reads and writes that gradient, V x C in
+/// fp32: 4.2 GB for 8B, 0.9 ms on an H200, next to 1.4 ms of FLOPs for 1024 tokens. Logits for 4096
+/// tokens take 1 GB.
 std::int64_t loss_chunk(const MemoryOptions& memory) {
   if (memory.loss_chunk > 0) return memory.loss_chunk;
   return device::kind_of_kernels() == device::Kind::cuda ? 4096 : 1024;
@@ -53,7 +53,7 @@ void Activations::plan_blocks(Planner& plan, const PassShape& pass) {
     blocks[i]->plan(plan, pass, checkpointing_of(i), &last_block);
 }
 
-/// Places that all layers but the last use in turns, each as large as the largest of them.
+/// Plans slots that all layers except the last use in turn, each as large as the largest layer.
 std::vector<Tensor> Activations::plan_in_turns(Planner& plan, const PassShape& pass) {
   const auto count = blocks.size() - 1;
   const auto plan_layer = [&](std::size_t layer, std::byte* base) {
@@ -71,7 +71,7 @@ std::vector<Tensor> Activations::plan_in_turns(Planner& plan, const PassShape& p
   return kept;
 }
 
-/// Returns the bytes that it takes.
+/// Returns the number of bytes required.
 std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   Planner plan(base);
   const auto stream = [&] {

@@ -11,36 +11,35 @@
 #include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
 
-/// M tokens, (M', D') the part of the residual stream that this rank holds, V vocabulary of this
-/// rank.
+/// M tokens, (M', D') this rank's part of the residual stream, V this rank's vocabulary.
 namespace llamesh::model {
 
-/// Every intermediate of a pass of one micro-batch, planned once in one buffer. By the
-/// checkpointing options, layers have tensors of their own or use the last layer's for what is
-/// computed again. The last layer keeps everything: nobody writes there between its forward and its
-/// backward pass, so computing it again would save no memory.
+/// Every intermediate tensor in a micro-batch's pass, planned once in one buffer. Depending on the
+/// checkpointing options, a layer has its own tensors or shares the last layer's for what it
+/// recomputes. The last layer keeps everything: nothing overwrites it between its forward and
+/// backward pass, so recomputation would save no memory.
 class Activations {
  public:
-  /// Takes memory for passes of `pass`; `config` is this rank's part of the model. Both and the
-  /// table are borrowed.
+  /// Allocates memory for passes shaped like `pass`. `config` is this rank's part of the model; it
+  /// and `table` are borrowed.
   Activations(const LlamaConfig& config, const ParameterTable& table, const PassShape& pass,
               const MemoryOptions& memory);
 
-  /// Plans the same memory for a pass that needs no more of it.
+  /// Reuses the memory for a pass that needs no more.
   void plan(const PassShape& pass);
 
   std::vector<std::unique_ptr<Block>> blocks;
   Tensor delta;           ///< (M', D'), see BlockContext
   Tensor d_residual;      ///< (M', D'), see BlockContext
-  Tensor row_sums;        ///< (t M') fp32, see BlockContext; empty where rows are whole
-  Tensor last;            ///< (M', D') the residual stream after the last layer
+  Tensor row_sums;        ///< (t M') fp32, see BlockContext; empty if rows are whole
+  Tensor last;            ///< (M', D') residual stream after the last layer
   Tensor last_rms;        ///< (M') fp32
   Tensor normed_last;     ///< (M', D')
   Tensor logits;          ///< (loss_chunk, V)
-  Tensor loss_parts;      ///< (t loss_chunk 3) fp32, of t ranks that have a part of V each
+  Tensor loss_parts;      ///< (t loss_chunk 3) fp32, for t ranks that each have a part of V
   Tensor losses;          ///< (M) fp32
   device::Buffer buffer;  ///< counted as in use only while a step claims it
-  /// Of MemoryOptions::activation_offload, where there are layers enough.
+  /// Set with MemoryOptions::activation_offload if there are enough layers.
   std::unique_ptr<ActivationOffload> offload;
 
  private:
@@ -55,7 +54,7 @@ class Activations {
 
   const LlamaConfig& config_;
   MemoryOptions memory_;
-  std::vector<Tensor> in_turns_;  ///< by layer: all that it keeps, where layers take turns
+  std::vector<Tensor> in_turns_;  ///< per layer: all that it keeps, if layers share slots
 };
 
 }  // namespace llamesh::model

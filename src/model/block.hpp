@@ -12,77 +12,77 @@
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
 
-/// B batch, T sequence, M = B T tokens, D hidden, (M', D') the part of the residual stream (M, D)
-/// that this rank holds (all of it without tensor parallelism), E head dim, K kv heads.
+/// B batch, T sequence, M = B T tokens, D hidden, (M', D') this rank's part of the residual stream
+/// (M, D) (all of it without tensor parallelism), E head dim, K kv heads.
 namespace llamesh::model {
 
-/// The residual stream as a sum that nobody has added up yet: the next norm does it in passing.
+/// The residual stream as a pending sum; the next norm adds it up in the same pass.
 struct Residual {
   Tensor x;      ///< (M', D')
   Tensor delta;  ///< (M', D'), or empty
 };
 
-/// Keys and values of the tokens before those of a pass, for inference.
+/// Keys and values for earlier tokens, for inference.
 struct KvCache {
-  std::vector<Tensor> keys;    ///< by layer: (positions, K E)
-  std::vector<Tensor> values;  ///< by layer
-  std::int64_t past = 0;       ///< tokens in it
+  std::vector<Tensor> keys;    ///< per layer: (positions, K E)
+  std::vector<Tensor> values;  ///< per layer
+  std::int64_t past = 0;       ///< cached tokens
 };
 
-/// What every layer of a pass is given.
+/// Inputs shared by all layers in a pass.
 struct BlockContext {
   device::Stream& stream;
   Weights& weights;
   TensorParallel& tensor;
-  const LlamaConfig& config;  ///< of this rank's part of each layer
-  Pass pass;                  ///< of the forward functions: evaluate, forward or recompute
+  const LlamaConfig& config;  ///< this rank's part of each layer
+  Pass pass;                  ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;         ///< B
   std::int64_t sequence;      ///< T
   Tensor cos_sin;             ///< (T, E) fp32
   Tensor document_starts;     ///< (B, T) int32, or empty
-  /// (M', D') what attention or MLP adds to the residual stream; gradients of norms' outputs.
+  /// (M', D') attention or MLP output that is added to the residual stream; also gradients with
+  /// respect to norm outputs.
   Tensor delta;
-  Tensor d_residual;  ///< (M', D') gradient of the residual stream, handed from layer to layer
-  Tensor row_sums;    ///< fp32 scratch of norms where ranks have columns, an element a row and rank
-  KvCache* cache = nullptr;  ///< with it, the pass is of one text that follows what is in there
+  Tensor d_residual;  ///< (M', D') residual stream gradient, passed from layer to layer
+  Tensor row_sums;    ///< fp32 norm scratch, one element per row and rank, if ranks have columns
+  KvCache* cache = nullptr;  ///< if set, the pass continues the one text cached there
 };
 
-/// The first of the classes of the vocabulary that this rank has.
+/// Returns the first vocabulary class on this rank.
 inline std::int64_t first_class(const BlockContext& x) {
   return x.tensor.rank() * x.config.vocab_size;
 }
 
-/// What the tensors of a pass are sized by.
+/// Sizes that determine a pass's tensors.
 struct PassShape {
   std::int64_t batch;                   ///< B
   std::int64_t sequence;                ///< T
   TensorParallel::MatrixSize residual;  ///< (M', D')
-  int tensor_ranks;                     ///< among which the layers' matrices are cut
+  int tensor_ranks;                     ///< ranks that split the layers' matrices
   DType dtype;
-  bool has_backward;  ///< else no layer keeps anything
+  bool has_backward;  ///< if false, layers keep nothing
   std::int64_t tokens() const { return batch * sequence; }
 };
 
-/// A decoder layer of one kind, with what it keeps from its forward to its backward pass. The
-/// model's passes (llama.cpp, decoder.cpp) and the planning of activations know layers by this
-/// alone.
+/// A decoder layer, with what it keeps between forward and backward pass. The model's passes
+/// (llama.cpp, decoder.cpp) and activation planning know layers only through this interface.
 class Block {
  public:
   virtual ~Block() = default;
-  /// Takes its tensors out of `plan`. The last layer, planned first, keeps all and is given no
-  /// `last`; the others share with it what they need not keep.
+  /// Takes its tensors from `plan`. The last layer is planned first, gets no `last` and keeps
+  /// everything; the other layers share its tensors for what they need not keep.
   virtual void plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
                     const Block* last) = 0;
-  /// (M', D') the residual stream as it comes in.
+  /// Returns the residual stream on input, (M', D').
   virtual Tensor input() const = 0;
   /// Returns the layer's output; its delta is x.delta.
   virtual Residual forward(const BlockContext& x, const Residual& in) = 0;
   /// Turns x.d_residual from the gradient of the layer's output into that of its input, and writes
-  /// the gradients of its weights. Comes once after a forward pass.
+  /// its weight gradients. Call once after a forward pass.
   virtual void backward(const BlockContext& x) = 0;
 };
 
-/// Layer `index` of a model whose part on this rank is `config`.
+/// Makes layer `index`; `config` is this rank's part of the model.
 std::unique_ptr<Block> make_block(const LlamaConfig& config, const ParameterTable& table,
                                   std::size_t index);
 

@@ -9,7 +9,8 @@ Accumulate all_but_first(std::size_t i, Accumulate first) {
   return i == 0 ? first : Accumulate::yes;
 }
 
-/// The part of w (O, I) between block `out` of a matrix (M, O) and block `in` of one (M, I).
+/// Returns the part of w (O, I) between block `out` of a matrix (M, O) and block `in` of a matrix
+/// (M, I).
 Tensor between(const Tensor& w, const ColumnBlocks& outputs, std::size_t out,
                const ColumnBlocks& inputs, std::size_t in) {
   const auto row = static_cast<std::int64_t>(out) * outputs.width();

@@ -10,23 +10,22 @@
 
 namespace llamesh::model {
 
-/// A matrix (M, N) as equal blocks of its columns, each a matrix (M, N / blocks) of its own: a
-/// plain matrix is one block, and what was gathered from ranks that have columns of it one of each
-/// rank.
+/// A matrix (M, N) as equal column blocks, each a separate matrix (M, N / blocks). A plain matrix
+/// is one block; a matrix gathered from ranks that hold its columns has one block per rank.
 struct ColumnBlocks {
   std::vector<Tensor> blocks;
 
   ColumnBlocks(const Tensor& matrix) : blocks{matrix} {}
   explicit ColumnBlocks(std::vector<Tensor> of_matrix) : blocks(std::move(of_matrix)) {}
 
-  /// Columns of each block.
+  /// Returns the columns per block.
   std::int64_t width() const { return blocks.front().cols(); }
   std::int64_t count() const { return std::ssize(blocks); }
   ColumnBlocks slice_rows(std::int64_t first, std::int64_t rows) const;
 };
 
-// The products of ops.hpp with matrices in blocks of columns. Of a product over such a matrix each
-// block is a summand, added in this order and rounded to the dtype of the result in between.
+// Products from ops.hpp on column-blocked matrices. In a product over such a matrix, each block is
+// a partial sum, added in this order and rounded to the result dtype in between.
 
 /// y (M, O) = or += x (M, I) w^T, w (O, I).
 void linear(device::Stream& stream, const ColumnBlocks& y, const ColumnBlocks& x, const Tensor& w,

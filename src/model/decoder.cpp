@@ -78,11 +78,11 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   return logits_on_host_;
 }
 
-/// Puts the tokens through all layers and keeps the normed state of the last one.
+/// Runs the tokens through all layers and keeps the last one's normed state.
 void Decoder::pass(std::span<const std::int32_t> tokens) {
   const auto count = std::ssize(tokens);
   activations_.plan(shape(count));
-  // The view does not write.
+  // The view is read-only.
   const Tensor ids = ids_.reachable(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});

@@ -13,24 +13,24 @@
 
 namespace llamesh::model {
 
-/// A Llama that continues one text: it keeps the keys and values of the tokens that it has seen, so
-/// that a new token costs one pass of one token.
+/// A Llama that continues one text. It caches the keys and values, so that a new token costs a pass
+/// over one token.
 class Decoder {
  public:
-  static constexpr std::int64_t largest_chunk = 512;  ///< of a prompt's tokens go through together
+  static constexpr std::int64_t largest_chunk = 512;  ///< prompt tokens per pass
 
-  /// `config` is resolved; up to `positions` tokens can be fed. `table`, `weights` and `tensor` are
-  /// borrowed; activations and the cache are of `dtype`, that of the weights.
+  /// `config` is resolved; at most `positions` tokens can be fed. `table`, `weights` and `tensor`
+  /// are borrowed. Activations and the cache have `dtype`, the weights' dtype.
   Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
           std::int64_t positions, DType dtype, TensorParallel& tensor = one_rank());
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  /// The logits (V) of what follows after `tokens` (at least one), which follow on those fed
-  /// before. Valid until the next call.
+  /// Appends `tokens` (at least one) to those fed before and returns the logits (V) for the next
+  /// token. Valid until the next call.
   std::span<const float> feed(std::span<const std::int32_t> tokens);
 
-  /// Tokens fed so far.
+  /// Returns the number of tokens fed so far.
   std::int64_t position() const { return cache_.past; }
   std::int64_t positions() const { return positions_; }
 
@@ -40,17 +40,17 @@ class Decoder {
   void pass(std::span<const std::int32_t> tokens);
 
   TensorParallel& tensor_;
-  const LlamaConfig config_;  ///< of this rank's part
+  const LlamaConfig config_;  ///< this rank's part
   const ParameterTable& table_;
   Weights& weights_;
   std::int64_t positions_;
-  std::int64_t chunk_;  ///< most tokens of a pass
+  std::int64_t chunk_;  ///< maximum tokens per pass
   DType dtype_;
   device::Stream& stream_ = device::compute_stream();
   Activations activations_;
   KvCache cache_;
-  Tensor last_;        ///< (1, D) the normed hidden state of the last token
-  Tensor logits_;      ///< (1, V of this rank) fp32
+  Tensor last_;        ///< (1, D) normed hidden state for the last token
+  Tensor logits_;      ///< (1, this rank's V) fp32
   Tensor all_logits_;  ///< (1, V) fp32
   device::Buffer cache_buffer_, outputs_, rope_;
   device::Staging ids_;

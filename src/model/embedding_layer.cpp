@@ -5,7 +5,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Whether each rank has the columns of the table that it has of the residual stream.
+/// Returns true if each rank has the same columns in the table and the residual stream.
 bool has_its_columns(const BlockContext& x, const Tensor& table, const Tensor& residual) {
   return x.tensor.divides_columns() && table.cols() == residual.cols();
 }
@@ -22,7 +22,7 @@ void for_each_block(const ColumnBlocks& matrix, const Tensor& table, PerBlock pe
 void embed(const BlockContext& x, const Leaf& leaf, const Tensor& out, const Tensor& tokens) {
   const Tensor table = x.weights.parameter(leaf.weight);
   if (has_its_columns(x, table, out)) return ops::embedding(x.stream, out, tokens, table, 0);
-  // Each rank looks up the tokens that are in its part of the vocabulary.
+  // Each rank looks up the tokens in its vocabulary part.
   for_each_block(x.tensor.summand(out), table, [&](const Tensor& rows, const Tensor& columns) {
     ops::embedding(x.stream, rows, tokens, columns, first_class(x));
   });

@@ -2,15 +2,15 @@
 
 #include "model/block.hpp"
 
-/// tokens (M) int32, out and its gradient (M', D') of the residual stream. The table is whole, or
-/// this rank has rows of it (a part of the vocabulary), or its columns of the residual stream. The
-/// module is entered by the caller.
+/// tokens (M) int32; out and its gradient (M', D') in the residual stream. The table is whole, or
+/// this rank has some of its rows (a vocabulary part) or its residual stream columns. The caller
+/// enters the module.
 namespace llamesh::model {
 
-/// out = the rows of the table for the tokens.
+/// out = table rows for the tokens.
 void embed(const BlockContext& x, const Leaf& table, const Tensor& out, const Tensor& tokens);
 
-/// The table's gradient from that of `out`, x.d_residual.
+/// Computes the table's gradient from out's gradient, x.d_residual.
 void embed_backward(const BlockContext& x, const Leaf& table, const Tensor& tokens);
 
 }  // namespace llamesh::model

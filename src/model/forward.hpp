@@ -3,14 +3,15 @@
 #include "model/activations.hpp"
 #include "model/block.hpp"
 
-/// What training, evaluation and inference have in common.
+/// Code shared by training, evaluation and inference.
 namespace llamesh::model {
 
-/// Embedding and layers: the residual stream after the last layer. tokens (M) int32.
+/// Runs the embedding and all layers. Returns the residual stream after the last layer. tokens (M)
+/// int32.
 Residual forward(const BlockContext& x, const ParameterTable& table, const Activations& a,
                  Tensor tokens);
 
-/// The final norm of it (M', D'), in a.normed_last. Its module is entered by the caller.
+/// Returns the final norm (M', D'), in a.normed_last. The caller enters its module.
 Tensor final_norm(const BlockContext& x, const ParameterTable& table, const Activations& a,
                   const Residual& hidden);
 

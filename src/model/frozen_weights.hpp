@@ -7,12 +7,11 @@
 
 namespace llamesh::model {
 
-/// All weights of a model on this rank, in the dtype that is computed in, for inference alone.
-/// Parameters are stored in the order of the table, so that matrices used together are one to a
-/// GEMM.
+/// All of a model's weights on this rank, in the compute dtype, for inference only. Parameters are
+/// stored in table order, so that matrices used together form one matrix for a GEMM.
 class FrozenWeights final : public Weights {
  public:
-  /// `table` is borrowed. The numbers are zero until they are filled in through values().
+  /// `table` is borrowed. Values are zero until filled in through values().
   FrozenWeights(const ParameterTable& table, DType dtype) : table_(table), dtype_(dtype) {
     std::int64_t at = 0;
     for (const auto& parameter : table.parameters) {
@@ -22,7 +21,7 @@ class FrozenWeights final : public Weights {
     buffer_ = device::Buffer(at * size_of(dtype));
   }
 
-  /// The numbers of a parameter, to be read and written.
+  /// Returns a parameter's values for reading and writing.
   Tensor values(ParameterId id) const {
     const auto& parameter = table_[id];
     const auto at = offsets_[index(id)] * size_of(dtype_);

@@ -16,7 +16,7 @@ Tensor joined(const Tensor& a, const Tensor& b) {
   return {a.data(), a.dtype(), {a.rows() + b.rows(), a.cols()}};
 }
 
-/// The layers' weights, neighbours joined.
+/// Returns the layers' weights, with neighbours joined.
 std::vector<Tensor> parameters_of(Weights& weights, std::span<const Leaf> layers) {
   std::vector<Tensor> parts;
   for (const auto& layer : layers) {
@@ -29,7 +29,7 @@ std::vector<Tensor> parameters_of(Weights& weights, std::span<const Leaf> layers
   return parts;
 }
 
-/// The same for where their gradients go.
+/// Returns the layers' gradient slots, with neighbours joined.
 std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const Leaf> layers) {
   std::vector<GradientSlot> parts;
   for (const auto& layer : layers) {
@@ -43,16 +43,16 @@ std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const Leaf> l
   return parts;
 }
 
-/// The outputs that a weight makes: its columns of a matrix for all layers, from `column` on.
+/// Returns the output columns for a weight, starting at `column` in a matrix for all layers.
 ColumnBlocks outputs_of(const Tensor& w, const ColumnBlocks& all, std::int64_t column) {
   if (all.count() == 1) return all.blocks.front().slice_cols(column, w.rows());
   expects(column == 0, "outputs of several layers in blocks of columns");
   return all;
 }
 
-/// The leaf modules of one call, entered for as long as the result lives.
+/// Enters the leaf modules for one call; they stay entered for the result's lifetime.
 std::deque<Entered> enter_all(Weights& weights, std::span<const Leaf> layers, Pass pass) {
-  std::deque<Entered> entered;  // which moves nothing when it grows
+  std::deque<Entered> entered;  // a deque does not move its elements
   for (const auto& layer : layers) entered.emplace_back(weights, layer.module, pass);
   return entered;
 }

@@ -77,7 +77,8 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
          weights.parameter(table_.lm_head.weight), Accumulate::no);
 }
 
-/// losses (count) of a chunk of logits (count, V), which become their own gradient if wanted.
+/// Computes losses (count) for a chunk of logits (count, V), and overwrites these with their
+/// gradient if requested.
 void Llama::cross_entropy(const BlockContext& x, const Tensor& losses, const Tensor& logits,
                           const Tensor& targets, float scale, ops::WithGradient gradient) {
   if (tensor_.size() == 1)
@@ -92,9 +93,8 @@ void Llama::cross_entropy(const BlockContext& x, const Tensor& losses, const Ten
                                 gradient);
 }
 
-/// The losses of all tokens, by way of logits for loss_chunk tokens at a time: the full (M, V)
-/// never exists. per_chunk(first, logits) follows on each chunk; where it is empty, logits stay
-/// what they are.
+/// Computes all token losses with logits for loss_chunk tokens at a time, so the full (M, V) never
+/// exists. Calls per_chunk(first, logits) after each chunk; if it is null, logits are kept.
 template <class PerChunk>
 void Llama::chunked_losses(const BlockContext& x, const ColumnBlocks& normed, const Tensor& targets,
                            float scale, PerChunk per_chunk) {
@@ -120,8 +120,8 @@ void Llama::head(const BlockContext& x, const Residual& hidden, const Tensor& ta
   chunked_losses(x, normed, targets, 1.0F, nullptr);
 }
 
-/// Forward and backward of final norm and head in one: each chunk of logits becomes its own
-/// gradient at once, and from it come those of the head's weight and of the hidden state.
+/// Fuses forward and backward through final norm and head: each chunk of logits turns into its own
+/// gradient at once, which gives the gradients for the head's weight and the hidden state.
 void Llama::head_backward(const BlockContext& x, const Residual& hidden, const Tensor& targets,
                           float scale) {
   const Entered norm(x.weights, table_.norm.module, Pass::backward);

@@ -11,23 +11,23 @@
 
 namespace llamesh::model {
 
-/// A micro-batch. tokens and targets are (B, T) int32; a negative target is left out of the loss.
+/// A micro-batch. tokens and targets are (B, T) int32; negative targets are excluded from the loss.
 ///
-/// Several documents packed into a row are kept apart by document_starts (B, T) int32: the index in
-/// its row of the first token of each token's document. A token sees its own document only, and
-/// its position is counted from there. Empty: every row is one document.
+/// document_starts (B, T) int32 separates documents packed into a row: per token, the row index of
+/// its document's first token. A token sees only its own document, and positions count from there.
+/// Empty: one document per row.
 struct Batch {
   Tensor tokens;
   Tensor targets;
   Tensor document_starts = {};
 };
 
-/// A Llama: pure mathematics on one micro-batch. Where its weights come from and its gradients
-/// go to is the business of the Weights that each call is given.
+/// A Llama: pure mathematics on one micro-batch. The Weights passed to each call decide where
+/// parameters come from and where gradients go.
 class Llama {
  public:
-  /// `config` is resolved; batches have `batch` sequences of `sequence` tokens. Parameters and
-  /// activations are of `dtype`. Plans all activations now: calls allocate no memory for tensors.
+  /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens. Parameters and
+  /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
   /// `table` and `tensor` are borrowed.
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
         std::int64_t sequence, const MemoryOptions& memory, DType dtype,
@@ -35,24 +35,24 @@ class Llama {
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 
-  /// Forward and backward. The gradients are those of `scale` times the sum of the token losses,
-  /// which take_loss() gives without the scale. On a GPU work is put into the compute stream and
-  /// not waited for; it reads the batch.
+  /// Runs forward and backward. Gradients are those of `scale` times the summed token losses;
+  /// take_loss() returns the sum without the scale. On a GPU, queues the work on the compute stream
+  /// and does not wait; the work reads the batch.
   void train(Weights& weights, const Batch& batch, float scale);
 
-  /// Forward alone: take_loss() gives the sum of the token losses.
+  /// Runs forward only; take_loss() returns the summed token losses.
   void evaluate(Weights& weights, const Batch& batch);
 
-  /// The sum of the token losses of all batches since the last call, in nats. Waits for the device.
+  /// Returns the token losses summed over all batches since the last call, in nats. Waits for the
+  /// device.
   double take_loss() { return losses_.take(); }
-  /// On CPUs, seconds so far in which the compute stream was blocked by the copies of
-  /// MemoryOptions::activation_offload.
+  /// On CPUs, returns the seconds for which MemoryOptions::activation_offload copies have blocked
+  /// the compute stream so far.
   double seconds_exposed_by_copies() const {
     return activations_.offload ? activations_.offload->seconds_exposed() : 0;
   }
 
-  /// The logits of a forward pass alone, written to `logits`: (M, V), of this rank's part of the
-  /// vocabulary.
+  /// Runs forward only and writes `logits`: (M, V) for this rank's vocabulary part.
   void logits(Weights& weights, const Batch& batch, Tensor logits);
 
  private:
@@ -68,7 +68,7 @@ class Llama {
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;
-  LlamaConfig config_;  ///< of this rank's part
+  LlamaConfig config_;  ///< this rank's part
   const ParameterTable& table_;
   std::int64_t batch_;
   std::int64_t sequence_;

@@ -35,13 +35,13 @@ ops::AttentionCall attention_call(const BlockContext& x, const LlamaBlock::Tenso
 }
 
 void rope(const BlockContext& x, const Tensor& qkv) {
-  // q and k are neighbours: one call turns the heads of both.
+  // q and k are adjacent, so one call rotates both.
   const QkvSlices s(x, qkv);
   ops::rope(x.stream, qkv.slice_cols(0, s.q.cols() + s.k.cols()), x.cos_sin, x.document_starts,
             x.config.head_dim, ops::Rotation::forward);
 }
 
-/// normed = norm(sum), sum = in.x + in.delta; without a delta `sum` is in.x already.
+/// normed = norm(sum), sum = in.x + in.delta. Without a delta, `sum` is already in.x.
 void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Tensor sum,
           const Residual& in) {
   const Entered entered(x.weights, leaf.module, x.pass);
@@ -54,7 +54,7 @@ void norm(const BlockContext& x, const Leaf& leaf, Tensor normed, Tensor rms, Te
                .inverse_rms = rms});
 }
 
-/// Adds to d_residual what comes back through a norm.
+/// Adds the gradient through a norm to d_residual.
 void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Tensor input,
                    Tensor rms) {
   const Entered entered(x.weights, leaf.module, Pass::backward);
@@ -69,7 +69,7 @@ void norm_backward(const BlockContext& x, const Leaf& leaf, Tensor d_normed, Ten
                         .accumulate_dw = how});
 }
 
-/// x.delta = the layer's output. Of a matrix that is cut by its inputs each rank has a summand.
+/// x.delta = the layer's output. If the matrix is split by inputs, each rank has a partial sum.
 void linear_and_reduce(const BlockContext& x, const Leaf& layer, Tensor input) {
   linear(x.stream, x.weights, x.pass, {layer}, x.tensor.summand(x.delta), input);
   x.stream.wait(x.tensor.reduce(x.delta));
@@ -82,8 +82,8 @@ void linear_backward(const BlockContext& x, const Leaf& layer, Tensor dx, const 
   backward.weights(dy, input);
 }
 
-/// The backward pass of layers whose input was gathered: x.delta = the gradient of `normed`. Its
-/// reduction overlaps with the GEMMs of the weights' gradients; they wait for the gather.
+/// Backward pass for layers with a gathered input: x.delta = gradient of `normed`. Its reduction
+/// overlaps with the weight-gradient GEMMs, which wait for the gather.
 void gathered_linear_backward(const BlockContext& x, std::initializer_list<Leaf> layers, Tensor dy,
                               const TensorParallel::Gathered& normed) {
   LinearBackward backward(x.stream, x.weights, layers);
@@ -109,7 +109,7 @@ void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpoint
   if (!last && pass.has_backward) plan_backward(plan, pass);
 }
 
-/// Tensors of its own for what the layer keeps; the others stay as they are.
+/// Takes separate tensors for what the layer keeps; the others remain shared.
 void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
   const auto take = [&](std::int64_t rows, std::int64_t cols) {
     return plan.take(pass.dtype, {rows, cols});
@@ -232,8 +232,8 @@ void LlamaBlock::attention_backward(const BlockContext& x) {
   gathered_linear_backward(x, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, normed);
 }
 
-/// Computes again what was not kept, but for the input of `down`, which the backward pass of
-/// swiglu gives. The weights stay gathered from here to their backward use.
+/// Recomputes what was not kept, except the input to `down`, which the swiglu backward pass
+/// provides. The weights stay gathered from here to their use in the backward pass.
 void LlamaBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   const Tensors& t = tensors_;

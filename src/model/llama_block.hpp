@@ -2,12 +2,12 @@
 
 #include "model/block.hpp"
 
-/// M tokens, (M', D') the part of the residual stream that this rank holds, H heads, K kv heads, E
-/// head dim, F intermediate; H, K and F of this rank.
+/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim, F
+/// intermediate; H, K and F are per rank.
 namespace llamesh::model {
 
-/// Llama's decoder layer:  middle = x + o(attention(rope(qkv(norm(x)))));  y = middle +
-/// down(swiglu(gate_up(norm(middle)))).
+/// Llama's decoder layer: middle = x + o(attention(rope(qkv(norm(x)))));
+/// y = middle + down(swiglu(gate_up(norm(middle)))).
 class LlamaBlock final : public Block {
  public:
   /// `ids` and `config` are borrowed.
@@ -21,19 +21,19 @@ class LlamaBlock final : public Block {
   void backward(const BlockContext& x) override;
 
   struct Tensors {
-    // From the forward to the backward pass.
-    Tensor input;          ///< (M', D') the residual stream as it comes in
+    // Kept from the forward to the backward pass.
+    Tensor input;          ///< (M', D') residual stream on input
     Tensor input_rms;      ///< (M') fp32, 1 / root mean square of input
     Tensor normed_input;   ///< (M', D')
     Tensor qkv;            ///< (M, (H + 2 K) E), q and k rotated
     Tensor attention;      ///< (M, H E)
     Tensor log_sum_exp;    ///< (B, H, T) fp32
-    Tensor middle;         ///< (M', D') the residual stream between attention and MLP
+    Tensor middle;         ///< (M', D') residual stream between attention and MLP
     Tensor middle_rms;     ///< (M') fp32
     Tensor normed_middle;  ///< (M', D')
-    Tensor gate_up;        ///< (M, 2 F); the backward pass overwrites it by its gradient
+    Tensor gate_up;        ///< (M, 2 F); the backward pass overwrites it with its gradient
     Tensor swiglu;         ///< (M, F)
-    // Of the backward pass, used by all layers in turn.
+    // Backward pass only, shared by all layers in turn.
     Tensor d_swiglu;     ///< (M, F)
     Tensor d_attention;  ///< (M, H E)
     Tensor d_qkv;        ///< (M, (H + 2 K) E)

@@ -11,12 +11,12 @@
 namespace llamesh::model {
 namespace {
 
-// Far above every model, and so far below what overflows that nobody who multiplies sizes, layers
-// and bytes of a number has to look.
+// Far above any model, yet small enough that products with layers and bytes per element cannot
+// overflow.
 constexpr std::int64_t widest = std::int64_t{1} << 20U;
 constexpr std::int64_t most_layers = 10'000;
 
-/// "4 or 8": the divisors of `number` next to `ranks`.
+/// Returns the divisors of `number` nearest to `ranks`: "4 or 8".
 std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
   std::int64_t below = std::min(number, ranks), above = ranks;
   while (number % below != 0) --below;
@@ -72,7 +72,7 @@ LlamaConfig LlamaConfig::resolved() const {
 LlamaConfig LlamaConfig::divided_among(int ranks) const {
   LlamaConfig c = *this;
   c.num_attention_heads = divided("num_attention_heads", num_attention_heads, ranks);
-  // More ranks than kv heads share them: each has one, and the heads that go with it.
+  // If there are more ranks than kv heads, ranks share them: each has one, with its query heads.
   c.num_key_value_heads = ranks % num_key_value_heads == 0
                               ? 1
                               : divided("num_key_value_heads", num_key_value_heads, ranks);

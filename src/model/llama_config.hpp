@@ -5,7 +5,7 @@
 
 namespace llamesh::model {
 
-/// Frequency scaling of Llama 3.1 and later ("rope_type": "llama3" in config.json).
+/// Frequency scaling in Llama 3.1 and later ("rope_type": "llama3" in config.json).
 struct RopeScaling {
   double factor = 8.0;
   double low_freq_factor = 1.0;
@@ -13,7 +13,7 @@ struct RopeScaling {
   std::int64_t original_max_position_embeddings = 8192;
 };
 
-/// The shape of a Llama, by the names of Hugging Face's config.json.
+/// Model dimensions, named as in Hugging Face's config.json.
 struct LlamaConfig {
   std::int64_t hidden_size = 256;
   std::int64_t intermediate_size = 688;
@@ -28,13 +28,13 @@ struct LlamaConfig {
   bool tie_word_embeddings = false;
   double initializer_range = 0.02;
 
-  /// The same with the zeros above replaced by what they mean. Throws a user error, naming
-  /// the key, when the numbers do not fit together.
+  /// Returns the config with the zeros above resolved. Throws a user error that names the key if
+  /// the numbers do not fit together.
   LlamaConfig resolved() const;
 
-  /// The part of each of `ranks` ranks among which the layers' matrices are cut: as many heads,
-  /// as much of intermediate_size and vocab_size. Throws a user error that names the key and the
-  /// nearest sizes that divide.
+  /// Returns one rank's part if `ranks` ranks split the layers' matrices: its share of heads,
+  /// intermediate_size and vocab_size. Throws a user error that names the key and the nearest sizes
+  /// that divide.
   LlamaConfig divided_among(int ranks) const;
 };
 

@@ -26,7 +26,7 @@ void LossSum::add(device::Stream& stream, const Tensor& losses) {
   finish(arrival);
   if (arrival.host.bytes() < losses.bytes()) {
     arrival.host = device::Buffer::on_host(losses.bytes());
-    arrival.host.stop_counting();  // how many there are depends on the micro-batches of a step
+    arrival.host.stop_counting();  // their number depends on the micro-batches per step
   }
   arrival.count = static_cast<std::size_t>(losses.numel());
   arrival.done = device::download_async(stream, arrival.host.data(), losses);

@@ -9,24 +9,23 @@
 
 namespace llamesh::model {
 
-/// Sums token losses of micro-batches on the host, in double, each micro-batch from its first token
-/// on and then the micro-batches in their order: the same bits on every device. On a GPU the losses
-/// arrive while it goes on to the next micro-batch, so the host waits for it in take() only, and in
-/// add() where it is eight micro-batches ahead: then what the host reports as progress is not far
-/// from that of the GPU.
+/// Accumulator for token losses, on the host in double: within a micro-batch from its first token
+/// on, then over micro-batches in order. The result is bitwise equal on every device. On a GPU the
+/// losses arrive while the next micro-batch runs. The host waits only in take(), and in add() once
+/// it is eight micro-batches ahead, so that the progress it reports stays close to the GPU's.
 class LossSum {
  public:
-  /// The losses (M) fp32 of a micro-batch, once the work in `stream` so far has made them; work put
-  /// in afterwards may overwrite them.
+  /// Adds a micro-batch's losses (M) fp32, as produced by the work queued on `stream` so far. Later
+  /// work may overwrite them.
   void add(device::Stream& stream, const Tensor& losses);
-  /// The sum of all that was added since the last call, which it waits for.
+  /// Waits for everything added since the last call and returns the sum.
   double take();
 
  private:
-  /// The losses of a micro-batch on their way from a GPU.
+  /// Losses in transit from a GPU.
   struct Arrival {
     device::Buffer host = {};
-    std::size_t count = 0;  ///< 0: none is on its way
+    std::size_t count = 0;  ///< 0: nothing in transit
     device::Event done = {};
   };
   void finish(Arrival& arrival);

@@ -4,23 +4,24 @@
 
 namespace llamesh::model {
 
-/// What of a layer's forward pass is computed again in the backward pass instead of being kept.
+/// Parts of a layer's forward pass that are recomputed in the backward pass rather than kept.
 enum class ActivationCheckpointing : std::uint8_t {
   none,       ///< nothing: fastest, most memory
   selective,  ///< norms and SwiGLU, which cost no GEMM
   full,       ///< everything but the layer's input
 };
 
-/// `memory:` of the inputs.
+/// `memory:` section in the input file.
 struct MemoryOptions {
   ActivationCheckpointing activation_checkpointing = ActivationCheckpointing::none;
-  /// Tokens whose logits exist at a time; 0: what the device makes of it (Activations).
+  /// Tokens per chunk of logits; 0: the device's default (see Activations).
   std::int64_t loss_chunk = 0;
-  /// As many of the first layers are `full`, whatever activation_checkpointing says of the others.
+  /// Number of leading layers that use `full` checkpointing, whatever activation_checkpointing
+  /// says.
   std::int64_t full_checkpointing_layers = 0;
-  /// What layers keep for the backward pass is in host memory until then.
+  /// If true, what layers keep for the backward pass is offloaded to host memory.
   bool activation_offload = false;
-  /// Bytes of a rank's device that a step may take; 0: what the device has.
+  /// Limit in bytes for a step on one rank's device; 0: the device's memory.
   std::int64_t device_limit = 0;
 };
 

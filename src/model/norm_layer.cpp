@@ -5,7 +5,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Gathers what `sum_up` writes into this rank's part of (t, rows).
+/// Gathers into (t, rows) what `sum_up` writes to this rank's row.
 template <class SumUp>
 Tensor gathered_row_sums(const BlockContext& x, std::int64_t rows, SumUp sum_up) {
   const std::int64_t ranks = x.tensor.size();

@@ -5,11 +5,11 @@
 
 namespace llamesh::model {
 
-/// ops::rms_norm() of rows of the residual stream. Where ranks have columns of it, the sums over
-/// rows are gathered in between. The call's row_sums are left out.
+/// ops::rms_norm() on rows in the residual stream. If ranks have columns, gathers the row sums in
+/// between. Leave call.row_sums empty.
 void rms_norm(const BlockContext& x, ops::RmsNormCall call);
 
-/// The same for ops::rms_norm_backward().
+/// Like rms_norm(), for ops::rms_norm_backward().
 void rms_norm_backward(const BlockContext& x, ops::RmsNormBackwardCall call);
 
 }  // namespace llamesh::model

@@ -7,7 +7,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Grows the table; ids are positions.
+/// Builder for the table; ids are positions.
 class Builder {
  public:
   explicit Builder(ParameterTable& table) : table_(table) {}
@@ -19,7 +19,7 @@ class Builder {
   ModuleId child(ModuleId parent, const char* name) {
     return module(fmt::format("{}.{}", table_[parent].name, name), parent);
   }
-  /// A leaf module with a matrix (out, in).
+  /// Adds a leaf module with a matrix (out, in).
   Leaf linear(ModuleId parent, const char* name, std::int64_t out, std::int64_t in) {
     return matrix(child(parent, name), out, in);
   }
@@ -31,7 +31,7 @@ class Builder {
   }
 
  private:
-  /// The weight of the newest module.
+  /// Adds the weight for the newest module.
   ParameterId parameter(std::vector<std::int64_t> shape, Initial initial) {
     const auto m = static_cast<ModuleId>(table_.modules.size() - 1);
     table_.parameters.push_back({table_[m].name + ".weight", std::move(shape), m, initial});

@@ -18,33 +18,34 @@ constexpr std::size_t index(ModuleId id) {
   return static_cast<std::size_t>(id);
 }
 
-/// How a parameter starts.
+/// Initial values for a parameter.
 enum class Initial { ones, normal };
 
 struct Parameter {
-  std::string name;                 ///< Hugging Face's, e.g. model.layers.0.self_attn.q_proj.weight
+  std::string name;                 ///< Hugging Face's name, e.g.
+                                    ///< model.layers.0.self_attn.q_proj.weight
   std::vector<std::int64_t> shape;  ///< (out, in), or (D); any number of dims
-  ModuleId module;                  ///< the module that it belongs to
+  ModuleId module;                  ///< owning module
   Initial initial;
 
   std::int64_t numel() const;
-  /// Weight decay applies to matrices, and stacks of them, only.
+  /// Weight decay applies only to matrices and stacks of them.
   bool decays() const { return shape.size() >= 2; }
 };
 
-/// A node of the module tree, by Hugging Face's names; the root is "".
+/// A node in the module tree, named as in Hugging Face; the root is "".
 struct Module {
   std::string name;
   ModuleId parent;  ///< the root is its own parent
 };
 
-/// A module that holds nothing but one weight: a linear layer, a norm, the embedding.
+/// A module with a single weight: a linear layer, a norm, the embedding.
 struct Leaf {
   ModuleId module;
   ParameterId weight;
 };
 
-/// The modules of one decoder layer.
+/// Modules in one decoder layer.
 struct LayerIds {
   ModuleId layer, self_attn, mlp;
   Leaf q_proj, k_proj, v_proj, o_proj;
@@ -52,28 +53,29 @@ struct LayerIds {
   Leaf input_norm, post_attention_norm;
 };
 
-/// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
-/// asks it. Parameters are listed so that matrices used together (q, k, v; gate, up) are
-/// neighbours; modules parents first, in the order in which the forward pass enters them.
+/// The only table of names and shapes: sharding, optimizer, checkpoint and planner all use it.
+/// Parameters are ordered so that matrices used together (q, k, v; gate, up) are adjacent; modules
+/// parents first, in the order that the forward pass enters them.
 struct ParameterTable {
   std::vector<Parameter> parameters;
   std::vector<Module> modules;
   ModuleId root;
   Leaf embed_tokens;
   Leaf norm;
-  Leaf lm_head;  ///< its weight is embed_tokens.weight where tied
+  Leaf lm_head;  ///< if tied, its weight is embed_tokens.weight
   std::vector<LayerIds> layers;
 
   std::int64_t numel() const;
-  /// Those that take part in matrix products, the N of the 6 N FLOPs rule: all but the embedding,
-  /// whose rows are only looked up. A tied embedding counts, since the head multiplies by it.
+  /// Returns the numel that takes part in matrix products, the N in the 6 N FLOPs rule: all except
+  /// the embedding, whose rows are only looked up. A tied embedding counts, because the head
+  /// multiplies by it.
   std::int64_t matmul_numel() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
   const Parameter& operator[](ParameterId id) const { return parameters[index(id)]; }
   const Module& operator[](ModuleId id) const { return modules[index(id)]; }
 };
 
-/// The table of a resolved config. Pure.
+/// Returns the table for a resolved config. Pure.
 ParameterTable parameter_table(const LlamaConfig& config);
 
 }  // namespace llamesh::model

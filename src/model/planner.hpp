@@ -8,7 +8,7 @@
 
 namespace llamesh::model {
 
-/// Hands out aligned views one after another. With no memory behind it, it only measures.
+/// Arena that hands out consecutive aligned views. Without memory behind it, it only measures.
 class Planner {
  public:
   explicit Planner(std::byte* base) : base_(base) {}

@@ -46,7 +46,7 @@ device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& conf
   const device::AllocatesFor use(device::MemoryUse::activations);
   device::Buffer buffer(sequence * config.head_dim * size_of(DType::f32));
   std::vector<float> on_host(static_cast<std::size_t>(sequence * config.head_dim));
-  if (device::kind() != device::Kind::simulated)  // of a plan it would be half of the time
+  if (device::kind() != device::Kind::simulated)  // it would take half of the planning time
     rope_table(config, sequence, on_host);
   device::upload(stream, buffer.tensor(DType::f32, {sequence, config.head_dim}), on_host.data());
   return buffer;

@@ -10,15 +10,15 @@
 
 namespace llamesh::model {
 
-/// The E/2 rotary frequencies theta^(-2i/E), in radians a position; with rope_scaling, long
-/// wavelengths are stretched by `factor` and those between the two bounds blended, as in Llama 3.1
-/// (Hugging Face's _compute_llama3_parameters).
+/// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With rope_scaling,
+/// long wavelengths are stretched by `factor` and those between the two bounds are blended, as in
+/// Llama 3.1 (Hugging Face's _compute_llama3_parameters).
 std::vector<double> rope_frequencies(const LlamaConfig& config);
 
-/// out (T, E) fp32: of each position E/2 cosines, then E/2 sines.
+/// out (T, E) fp32: per position E/2 cosines, then E/2 sines.
 void rope_table(const LlamaConfig& config, std::int64_t sequence, std::span<float> out);
 
-/// The same in the device's memory.
+/// Returns the table in device memory.
 device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
                                  std::int64_t sequence);
 

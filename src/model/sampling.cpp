@@ -10,7 +10,7 @@
 namespace llamesh::model {
 namespace {
 
-/// A number in [0, 1) with 53 random bits.
+/// Returns a number in [0, 1) with 53 random bits.
 double uniform(std::uint64_t seed, std::uint64_t index) {
   const auto words = philox(seed, 0, index);
   const auto bits = (std::uint64_t{words[0]} << 32U | words[1]) >> 11U;

@@ -8,14 +8,14 @@
 
 namespace llamesh::model {
 
-/// The ranks among which the matrices of every layer are cut (tensor parallelism, Shoeybi et al.
-/// 2019), as the model sees them: it brings the input of a cut matrix together and hands on its
-/// output, a sum over these ranks. The residual stream (M, D) is whole on each rank, or cut among
-/// them by rows (sequence parallelism, Korthikanti et al. 2022) or by columns.
-/// sharding::MeshTensorParallel does it over a mesh axis; OneRank is a rank that has all.
+/// Tensor parallelism as the model sees it (Shoeybi et al. 2019): a group of ranks that split each
+/// layer's matrices. It gathers the input for a split matrix and reduces its output over the group.
+/// The residual stream (M, D) is replicated, or split by rows (sequence parallelism, Korthikanti et
+/// al. 2022) or by columns. sharding::MeshTensorParallel implements it over a mesh axis; OneRank is
+/// a single rank with everything.
 ///
-/// Calls follow the work that is in the compute stream; work put in after waiting for the event
-/// finds the result.
+/// Calls run after the work already in the compute stream; work queued after waiting for the
+/// returned event sees the result.
 class TensorParallel {
  public:
   virtual ~TensorParallel() = default;
@@ -25,26 +25,26 @@ class TensorParallel {
   struct MatrixSize {
     std::int64_t rows, cols;
   };
-  /// What this rank holds (M', D') of a residual stream of this size.
+  /// Returns this rank's part (M', D') of a residual stream with size `whole`.
   virtual MatrixSize residual(MatrixSize whole) const = 0;
-  /// Whether it holds columns: a sum over a row is one over all ranks.
+  /// Returns true if ranks hold columns: a sum over a row then spans all ranks.
   virtual bool divides_columns() const = 0;
 
   struct Gathered {
-    ColumnBlocks tensor;  ///< (M, D), valid until the next call but one
+    ColumnBlocks tensor;  ///< (M, D), valid until the call after the next
     device::Event ready;
   };
-  /// The whole matrix, of which each rank has `mine` (M', D').
+  /// Gathers the whole matrix; each rank contributes `mine` (M', D').
   virtual Gathered gather(Tensor mine) = 0;
-  /// Where this rank writes its summand (M, D) of what reduce(mine) sums up.
+  /// Returns the buffer (M, D) for this rank's partial sum, the input to reduce(mine).
   virtual ColumnBlocks summand(Tensor mine) = 0;
-  /// mine (M', D') = this rank's part of the sum of all ranks' summands.
+  /// mine (M', D') = this rank's part of the sum over all ranks' partial sums.
   virtual device::Event reduce(Tensor mine) = 0;
   /// all (size(), n) = each rank's `mine` (n), in rank order.
   virtual device::Event all_gather(Tensor all, Tensor mine) = 0;
 };
 
-/// One rank that has all: nothing moves and nothing is copied.
+/// A single rank that has everything: no communication, no copies.
 class OneRank final : public TensorParallel {
  public:
   int size() const override { return 1; }
@@ -62,7 +62,7 @@ inline OneRank& one_rank() {
   return instance;
 }
 
-/// The matrix (M, D) of which each rank has `mine`; work put into `stream` after this finds it.
+/// Returns the matrix (M, D) gathered from each rank's `mine`; later work in `stream` sees it.
 inline ColumnBlocks gathered(device::Stream& stream, TensorParallel& ranks, Tensor mine) {
   auto [tensor, ready] = ranks.gather(mine);
   stream.wait(ready);

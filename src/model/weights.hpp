@@ -10,39 +10,39 @@ namespace llamesh::model {
 
 enum class Pass {
   evaluate,   ///< a forward pass without a backward pass
-  forward,    ///< of training: the weights are needed again
-  recompute,  ///< a forward pass inside the backward pass: the backward pass proper follows at once
+  forward,    ///< in training: the weights are needed again
+  recompute,  ///< a forward pass within the backward pass, which follows at once
   backward,
 };
 
-/// Where a parameter's gradient goes, and whether it is added to what is there.
+/// A gradient's destination and write mode.
 struct GradientSlot {
   Tensor tensor;
   Accumulate accumulate;
 };
 
-/// How the model comes by its weights. The model says which module it enters and leaves; whoever
-/// implements this decides where the numbers are in between (sharding::Fsdp gathers them from all
-/// ranks, LocalWeights has them). The model itself knows of no rank.
+/// Source of a model's weights. The model announces which module it enters and leaves; an
+/// implementation decides where the data is in between (sharding::Fsdp gathers it from all ranks,
+/// LocalWeights holds it). The model itself knows nothing about ranks.
 class Weights {
  public:
   virtual ~Weights() = default;
-  /// From here to leave() the module's parameters are readable. Modules nest.
+  /// Makes the module's parameters readable until leave(). Modules nest.
   virtual void enter(ModuleId module, Pass pass) = 0;
-  /// In the backward pass: the gradients of the module's parameters are complete. Waits for nothing
-  /// and throws for bugs only.
+  /// In the backward pass, marks the module's gradients as complete. Does not wait, and throws only
+  /// for bugs.
   virtual void leave(ModuleId module, Pass pass) = 0;
-  /// The numbers of a parameter of an entered module, in the compute dtype.
+  /// Returns a parameter in an entered module, in the compute dtype.
   virtual Tensor parameter(ParameterId id) = 0;
-  /// Asked once for every use of a parameter; the asker writes as the slot says.
+  /// Returns the slot for one use of a parameter; the caller writes as the slot says.
   virtual GradientSlot gradient(ParameterId id) = 0;
-  /// In place of gradient(), for a parameter that this backward pass has not used (an expert
-  /// without tokens): it contributes zero.
+  /// Replaces gradient() for a parameter that this backward pass has not used (an expert without
+  /// tokens): contributes zero.
   virtual void no_gradient(ParameterId id) = 0;
 };
 
-/// A module entered for as long as this lives. When an exception unwinds it the module is not left:
-/// the pass is lost, and its gradients must not be taken for complete.
+/// Scope in which a module is entered. If an exception unwinds it, the module is not left: the pass
+/// is lost, and its gradients must not be treated as complete.
 class Entered {
  public:
   Entered(Weights& weights, ModuleId module, Pass pass)

@@ -6,8 +6,8 @@
 
 namespace llamesh::ops {
 
-/// What the kernels multiply by in an AdamW step: computed in double and rounded once, as torch
-/// does with its scalars.
+/// Scalar factors for an AdamW step, computed in double and rounded once, as torch does with its
+/// scalars.
 struct AdamwFactors {
   float kept;             ///< 1 - lr weight_decay
   float step_size;        ///< lr / correction1

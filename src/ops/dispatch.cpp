@@ -10,7 +10,7 @@
 namespace llamesh::ops {
 namespace {
 
-/// A kernel on the CPU, as an event of a trace.
+/// Wrapper that records a CPU kernel as a trace event.
 template <class Function>
 struct Traced;
 

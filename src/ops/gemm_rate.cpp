@@ -17,10 +17,11 @@ namespace {
 
 constexpr int windows = 5;
 constexpr double window_seconds = 0.02;
-constexpr double warm_up_seconds = 0.06;  ///< new threads can share a core until they are balanced
+constexpr double warm_up_seconds = 0.06;  ///< new threads may share a core until the scheduler
+                                          ///< balances them
 
 std::vector<float> random_numbers(std::int64_t count) {
-  // A million random numbers over and over are as good as all of them, and do not take seconds.
+  // Repeats a million random numbers: as good as all of them, and saves seconds.
   std::vector<float> values(static_cast<std::size_t>(count));
   const auto drawn = std::min<std::int64_t>(count, 1 << 20);
   fill_normal(values.data(), 0, drawn, 0, "measured_gemm_rate", 1.0F);
@@ -29,7 +30,8 @@ std::vector<float> random_numbers(std::int64_t count) {
   return values;
 }
 
-/// Adds the work done evenly from `begin` to `end` to the windows that this time falls into.
+/// Distributes `flops`, done evenly from `begin` to `end`, over the windows that this time
+/// overlaps.
 void share_out(double flops, double begin, double end, std::vector<double>& done) {
   for (std::size_t w = 0; w < done.size(); ++w) {
     const double from = static_cast<double>(w) * window_seconds;
@@ -40,8 +42,7 @@ void share_out(double flops, double begin, double end, std::vector<double>& done
 
 }  // namespace
 
-/// Large enough to fill the device, and small enough that a product ends soon where ranks share
-/// cores.
+/// Large enough to fill the device, small enough that a product is short even if ranks share cores.
 std::int64_t measured_gemm_size(device::Kind kind, double memory_bytes) {
   if (kind == device::Kind::cpu) return omp_get_max_threads() < 8 ? 512 : 1024;
   std::int64_t n = 8192;
@@ -61,18 +62,18 @@ std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>
   const auto matrix = [&](std::int64_t i) { return operands.tensor(dtype, {n, n}, i * n * n * 4); };
   copy(stream, matrix(1), random);
   copy(stream, matrix(2), random);
-  // Waits for the product before, so that a GPU always has the next one.
+  // Waits for the previous product only, so that a GPU always has the next one queued.
   device::Event before;
   const auto multiply = [&] {
     linear(stream, matrix(0), matrix(1), matrix(2), Accumulate::no);
     std::exchange(before, stream.record()).wait();
   };
   auto start = std::chrono::steady_clock::now();
-  do multiply();  // the first one makes the primitive
+  do multiply();  // the first call creates the primitive
   while (seconds_since(start) < warm_up_seconds);
   before.wait();
   begin();
-  multiply();  // on a GPU it runs when the clock starts
+  multiply();  // on a GPU it is still running when the clock starts
   start = std::chrono::steady_clock::now();
   const auto flops = 2.0 * static_cast<double>(n * n * n);
   std::vector<double> rates(windows);

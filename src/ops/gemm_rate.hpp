@@ -8,16 +8,16 @@
 
 namespace llamesh::ops {
 
-/// FLOP/s of products of two random square matrices by linear(), on the current threads (512 x 512,
-/// from 8 threads on 1024 x 1024) or on a GPU (8192 x 8192 where it has the memory): in each of 5
-/// windows of 20 ms, one after the other. `begin` is called before the first one: ranks that meet
-/// there have the same windows, and the sum over ranks in one window is what they have together,
-/// also where they share cores. Other work makes it too low, so the best window counts. On a CPU
-/// what these products need of scratch memory is kept.
+/// Measures linear() on two random square matrices, on the current threads (512 x 512, or 1024 x
+/// 1024 from 8 threads on) or on a GPU (8192 x 8192 if memory allows). Returns FLOP/s in each of 5
+/// consecutive windows of 20 ms. Calls `begin` before the first window: ranks that synchronize
+/// there have the same windows, so the sum over ranks in one window is their combined rate, even if
+/// they share cores. Other work only lowers the rate, so the best window counts. On a CPU the
+/// scratch memory stays allocated.
 std::vector<double> measured_gemm_rates(DType dtype, const std::function<void()>& begin);
 
-/// The number of rows and columns of these matrices on a device of this kind with so many bytes of
-/// memory, of which they take a 16th at most.
+/// Returns the number of rows and columns for these matrices on a device with `memory_bytes`, 1/16
+/// of which they may take.
 std::int64_t measured_gemm_size(device::Kind kind, double memory_bytes);
 
 }  // namespace llamesh::ops

@@ -6,17 +6,17 @@ namespace llamesh::ops {
 
 using device::Stream;
 
-/// A kernel, called like a function of its signature; it runs on the backend of its stream.
+/// A kernel, called like a function. It runs on its stream's backend.
 template <class Signature>
 class Kernel;
 
 template <class Result, class... Arguments>
 class Kernel<Result(Stream&, Arguments...)> {
  public:
-  /// What each backend defines.
+  /// Signature that each backend defines.
   using Function = Result(Stream&, Arguments...);
 
-  /// Without CUDA no stream is on a GPU.
+  /// `gpu` is null in a build without CUDA, which has no GPU streams.
   constexpr Kernel(Function* cpu, Function* simulated, Function* gpu = nullptr)
       : cpu_(cpu), simulated_(simulated), gpu_(gpu) {}
 

@@ -16,7 +16,7 @@ double squared_norm_share(const sharding::ShardedState& state) {
   const auto& layout = state.layout();
   const auto& dims = layout.dims();
   auto& stream = state.stream();
-  const auto is_first = [&](model::ParameterId id) {  // of those that hold the same
+  const auto is_first = [&](model::ParameterId id) {  // first among its replicas
     return dims.rank_in_group(layout.placement(id).replicated(dims), state.rank()) == 0;
   };
   const auto counts_all = [&](const sharding::ShardedState::Group& group) {

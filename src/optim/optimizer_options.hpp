@@ -6,26 +6,25 @@ namespace llamesh::optim {
 
 enum class OptimizerName : std::uint8_t { adamw, sgd };
 
-/// `optimizer:` of the inputs. The learning rate is the schedule's highest.
+/// `optimizer:` section in the input file. `lr` is the schedule's peak.
 struct OptimizerOptions {
   OptimizerName name = OptimizerName::adamw;
   double lr = 3e-4;
-  double beta1 = 0.9;  ///< `betas: [0.9, 0.95]` in the inputs; sgd: beta1 is the momentum
+  double beta1 = 0.9;  ///< `betas: [0.9, 0.95]` in the input file; for sgd, beta1 is the momentum
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  ///< on matrices only
-  double clip_norm = 1.0;     ///< of the gradient over all parameters; 0: no clipping
+  double weight_decay = 0.1;  ///< matrices only
+  double clip_norm = 1.0;     ///< global gradient norm limit; 0: no clipping
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };
 
-/// `schedule:` of the inputs.
+/// `schedule:` section in the input file.
 struct ScheduleOptions {
   ScheduleName name = ScheduleName::cosine;
   std::int64_t warmup_steps = 0;  ///< linear from 0
-  std::int64_t decay_steps =
-      0;                      ///< wsd: length of the final decay; others: 0 = to the end of the run
-  double min_lr_ratio = 0.1;  ///< of lr, at the end of the decay
+  std::int64_t decay_steps = 0;  ///< wsd: length of the final decay; others: 0 = until the run ends
+  double min_lr_ratio = 0.1;     ///< final rate as a fraction of lr
 };
 
 }  // namespace llamesh::optim

@@ -7,7 +7,7 @@
 namespace llamesh::optim {
 namespace {
 
-/// The completed fraction of the decay, from 0 to 1.
+/// Returns the completed fraction of the decay, from 0 to 1.
 double decay_progress(const ScheduleOptions& s, std::int64_t step, std::int64_t total_steps) {
   const std::int64_t rest = std::max<std::int64_t>(1, total_steps - s.warmup_steps);
   const std::int64_t length = s.decay_steps > 0 ? s.decay_steps : rest;

@@ -20,13 +20,13 @@ using comm::AxisSet;
 using model::index;
 using model::ParameterId;
 
-/// "x.yaml:4: model.norm.weight".
+/// Formats an entry: "x.yaml:4: model.norm.weight".
 std::string line_of(const SpecEntry& entry) {
   return fmt::format("{}: {}", entry.where, entry.name);
 }
 
-/// The entry that each target is given by; none where the spec does not name it. Of two that name
-/// it, the one with the layer's number counts.
+/// Returns the entry for each target, or null if the spec does not name it. If two entries name it,
+/// the one with an explicit layer number wins.
 std::vector<const SpecEntry*> choose_entries(const Spec& spec, const SpecNames& names) {
   std::vector<const SpecEntry*> chosen(names.targets().size(), nullptr);
   const auto is_exact = [](const SpecEntry& e) { return e.name.find('*') == std::string::npos; };
@@ -90,7 +90,7 @@ class Compiler {
   void check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                      bool by_columns) const;
   ResidualLayout residual_of(ResidualLayout otherwise) const;
-  /// A rank has the norm's output, and so its gradient, of its rows; of its columns it has all.
+  /// Sets a norm's placement: partial gradients if ranks have rows, split if they have columns.
   void divide_norm(Placement& norm, ResidualLayout layout) const {
     (layout == ResidualLayout::hidden ? norm.cut[0] : norm.partial) = tensor_;
   }
@@ -101,7 +101,7 @@ class Compiler {
       return is_cut(l.o_proj.weight) && is_cut(l.down_proj.weight);
     });
   }
-  /// "model.norm.weight (x.yaml:4)", or that the spec does not name it.
+  /// Returns "model.norm.weight (x.yaml:4)", or notes that the spec does not name it.
   std::string with_line(ParameterId id) const {
     const auto* entry = entry_of_[index(id)];
     return fmt::format("{} ({})", table_[id].name, entry ? entry->where : "the spec names it not");
@@ -111,14 +111,14 @@ class Compiler {
   const comm::ParallelDims& dims_;
   AxisSet data_, tensor_;
   SpecNames names_;
-  std::vector<const SpecEntry*> chosen_;    ///< by target
-  std::vector<const SpecEntry*> entry_of_;  ///< by parameter
+  std::vector<const SpecEntry*> chosen_;    ///< per target
+  std::vector<const SpecEntry*> entry_of_;  ///< per parameter
   Placements placements_;
-  std::optional<ResidualLayout> residual_;  ///< as an output says
+  std::optional<ResidualLayout> residual_;  ///< as stated by an output
   const SpecEntry* residual_entry_ = nullptr;
 };
 
-/// The axis that a word means.
+/// Returns the axis for a word.
 AxisSet Compiler::axis(const SpecEntry& entry, const std::string& word) const {
   const std::string name = word == "fsdp" ? "shard" : word == "data" ? "replicate" : word;
   const auto set = dims_.named({name});
@@ -169,7 +169,7 @@ void Compiler::place(const SpecTarget& target, const SpecEntry& entry) {
   placements_[index(target.parameter)] = std::move(placement);
 }
 
-/// Whether Megatron's cut has this dim of the weight along `tensor`.
+/// Checks that Megatron splits this dim along `tensor`.
 void Compiler::check_cut(const SpecTarget& target, const SpecEntry& entry, std::size_t dim) const {
   using enum SpecRole;
   const bool by_rows = dim == 0;
@@ -193,7 +193,8 @@ void Compiler::check_layer(const model::LayerIds& l) const {
   check_together(mlp, "gate_proj and up_proj as [tensor, shard] and down_proj");
 }
 
-/// What is cut along `tensor` must be put together again by the last of the weights.
+/// Checks that weights used together are split together: the last one undoes the split along
+/// `tensor`.
 void Compiler::check_together(std::span<const ParameterId> weights, const char* what) const {
   const auto cut = std::ranges::find_if(weights, [&](auto id) { return is_cut(id); });
   const auto whole = std::ranges::find_if_not(weights, [&](auto id) { return is_cut(id); });
@@ -236,7 +237,7 @@ void Compiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others
        to_string({needed, {}, {}}));
 }
 
-/// An output in the residual stream: all of them are laid out alike.
+/// Checks an output in the residual stream: all such outputs have the same layout.
 void Compiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_columns) {
   const auto here = by_rows      ? ResidualLayout::sequence
                     : by_columns ? ResidualLayout::hidden
@@ -259,7 +260,7 @@ void Compiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_colu
       residual_entry_->name, residual_entry_->where);
 }
 
-/// The output of a product by columns: cut as its weight is, of whole sequences.
+/// Checks the output of a column-parallel product: split like its weight, over whole sequences.
 void Compiler::check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                              bool by_columns) const {
   validate(!by_rows,
@@ -307,7 +308,7 @@ void check_implemented(const ShardLayout& layout, ResidualLayout residual) {
   const auto megatron = tensor_parallel_placements(table, dims, {residual});
   for (std::size_t i = 0; i < megatron.size(); ++i) {
     const auto& cut = layout.placement(static_cast<ParameterId>(i)).cut;
-    // A residual stream that is divided by columns may be looked up by columns.
+    // If the residual stream is split by columns, the embedding may be looked up by columns.
     const bool is_embedding = i == index(table.embed_tokens.weight);
     if (is_embedding && residual == ResidualLayout::hidden && cut[0].none()) continue;
     validate(cut == megatron[i].cut,

@@ -5,31 +5,30 @@
 
 namespace llamesh::sharding {
 
-/// What a spec comes to on a mesh.
+/// A spec compiled for a mesh.
 struct CompiledSpec {
   Placements placements;
-  /// Whole where the mesh has no axis `tensor`, or no layer is cut along it.
+  /// `whole` if the mesh has no `tensor` axis, or no layer is split along it.
   ResidualLayout residual;
 };
 
-/// Works a spec out for a model and a mesh. A weight is sharded along the data axes that are named
-/// on any of its dims, and cut along `tensor` on the dim that names it; a weight without an entry
-/// is whole on every rank. Outputs must be what the weights imply; those of the residual stream
-/// say how it is laid out, else the embedding's cut does, else `residual`.
+/// Compiles a spec for a model and a mesh. A weight is sharded along the data axes named on any dim
+/// and split along `tensor` on the dim that names it; a weight without an entry is replicated on
+/// every rank. Outputs must match what the weights imply. The residual layout comes from the
+/// outputs in the residual stream, else from the embedding's split, else from `residual`.
 ///
-/// Throws a user error of one line, with the lines of the spec that are at odds, for what cannot be
-/// done: unknown names and axes, axes that the mesh lacks, wrong numbers of dims, contradictions.
-/// Pure.
+/// Throws a one-line user error that quotes the conflicting spec lines for anything impossible:
+/// unknown names and axes, axes that the mesh lacks, wrong dim counts, contradictions. Pure.
 CompiledSpec compile(const Spec& spec, const model::ParameterTable& table,
                      const comm::ParallelDims& dims,
                      ResidualLayout residual = ResidualLayout::sequence);
 
-/// Throws a user error where a compiled spec cuts along `tensor` in a way that training cannot: it
-/// takes tensor_parallel_placements() only. Pure.
+/// Throws a user error if a compiled spec splits along `tensor` in a way that training does not
+/// support: it accepts only tensor_parallel_placements(). Pure.
 void check_implemented(const ShardLayout& layout, ResidualLayout residual);
 
-/// The spec that every strategy is: all weights are sharded along `shard`; on a mesh with an axis
-/// `tensor` they are cut along it as Megatron does, with this residual stream.
+/// Returns the spec behind every strategy: all weights are sharded along `shard`. On a mesh with a
+/// `tensor` axis they are also split along it as in Megatron, with this residual layout.
 Spec builtin_spec(const comm::ParallelDims& dims, ResidualLayout residual);
 
 }  // namespace llamesh::sharding

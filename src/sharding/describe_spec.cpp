@@ -10,7 +10,7 @@
 namespace llamesh::sharding {
 namespace {
 
-/// "[tensor, null], flat over shard".
+/// Formats a placement: "[tensor, null], flat over shard".
 std::string axes_of(const Placement& placement, const comm::ParallelDims& dims) {
   std::vector<std::string> parts, dim_names;
   for (const auto& axes : placement.cut) {
@@ -24,20 +24,20 @@ std::string axes_of(const Placement& placement, const comm::ParallelDims& dims) 
   return parts.empty() ? "whole" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-/// Bytes of the fp32 weight that a rank keeps, if the flat shards ended with it.
+/// Returns the bytes of fp32 weight per rank, as if its flat shard ended with this weight.
 std::int64_t bytes_on_a_rank(const ShardLayout& layout, ParameterId id) {
   const std::int64_t shards = layout.dims().group_size(layout.placement(id).sharded);
   return (numel(layout.local_shape(id)) + shards - 1) / shards * size_of(DType::f32);
 }
 
-/// A weight, or the same one of several layers.
+/// A weight, or the same weight in several layers.
 struct Row {
-  std::string name;  ///< what follows the layer's number, where it is of one
+  std::string name;  ///< for a layer's weight, the part after the layer number
   std::string rest;  ///< shapes and axes
   std::int64_t bytes;
   bool operator==(const Row&) const = default;
 };
-/// The rows of the weights outside of the layers, or of one layer or several equal ones.
+/// Rows for weights outside the layers, or for one layer or several equal ones.
 struct Block {
   bool is_layer;
   std::size_t first, layers;
@@ -56,7 +56,7 @@ Row row_of(const ShardLayout& layout, ParameterId id, std::size_t hidden) {
 std::vector<Block> blocks_of(const ShardLayout& layout, Layers folded) {
   std::vector<Block> blocks;
   const auto& table = layout.table();
-  std::size_t layer = 0;  // the first that may still begin
+  std::size_t layer = 0;  // the next layer that may begin
   for (std::size_t p = 0; p < table.parameters.size(); ++p) {
     const auto& name = table.parameters[p].name;
     const auto prefix = [&](std::size_t l) {

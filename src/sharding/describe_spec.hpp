@@ -9,13 +9,14 @@
 
 namespace llamesh::sharding {
 
-/// The compiled placements for --print-spec, a line for each weight: its name, shape and shape on a
-/// rank, the axes along which it is divided, and the bytes of the fp32 weight that a rank keeps.
-/// `name` is that of the spec. Folded, equal decoder layers that follow one another are shown once.
+/// Describes compiled placements for --print-spec, one line per weight: name, shape, shape per
+/// rank, the axes that divide it, and the bytes of fp32 weight per rank. `name` is the spec's name.
+/// When folded, consecutive equal decoder layers appear once.
 std::string describe_spec(const ShardLayout& layout, std::string_view name, ResidualLayout residual,
                           Layers layers);
 
-/// A line about the weights that all ranks keep whole though there are several, or nothing.
+/// Returns a line about weights that every rank holds in full although there are several ranks, or
+/// nothing.
 std::string describe_whole(const ShardLayout& layout);
 
 }  // namespace llamesh::sharding

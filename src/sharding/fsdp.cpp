@@ -114,7 +114,7 @@ Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Grou
   return group;
 }
 
-/// The ranks that have the secondary shards of these units together; null where the units are not
+/// Returns the ranks that jointly hold these units' secondary shards. Null if the units are not
 /// sharded, always gathered, or not resharded to a group. Collective over the mesh.
 comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
                                              const ShardedState::Group& units) {
@@ -126,13 +126,12 @@ comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
 }
 
 Fsdp::~Fsdp() {
-  // The buffers must outlive the collectives that use them, also when an error unwinds us: then the
-  // other ranks may never come, and waits for them are given up first. In a simulation there are
-  // none, but the process may have others to tell of the error.
+  // Buffers must outlive the collectives that use them, even when an error unwinds us. Other ranks
+  // may then never arrive, so first give up waiting for them. A simulation has no other ranks, but
+  // the process may, and it must still tell them about the error.
   const bool simulated = device::kind() == device::Kind::simulated;
   if (std::uncaught_exceptions() > 0 && !simulated) comm::stop_waiting();
-  // Neither may kernels still read them: NCCL takes its memory back at once, as cudaFree() does
-  // not.
+  // Kernels must be done too: unlike cudaFree(), NCCL takes its memory back at once.
   std::vector<device::Stream*> streams{&compute_};
   for (const auto& group : groups_)
     for (const auto* axis : {&group.shard, &group.reductions, &group.replicas, group.secondary})
@@ -141,7 +140,7 @@ Fsdp::~Fsdp() {
   for (auto* stream : streams) {
     try {
       stream->record().wait();
-    } catch (...) {  // the error has been, or is being, reported by whoever waited for the result
+    } catch (...) {  // whoever waited for the result reports the error
     }
   }
 }
@@ -173,8 +172,8 @@ void Fsdp::bring(std::size_t u, Pass pass) {
   if (pass == Pass::backward) bring_gradient_shard(u);
 }
 
-/// A secondary shard where there is one: from the end of the unit's forward pass to that of its
-/// backward pass.
+/// Returns the secondary shard if there is one: from the end of the unit's forward pass to the end
+/// of its backward pass.
 Fsdp::Source Fsdp::source_of(std::size_t u) const {
   const UnitState& unit = units_[u];
   auto& group = *unit.group;
@@ -214,16 +213,16 @@ void Fsdp::gather(std::size_t u) {
   if (on_host) unit.group->weight_shards.release(u, unit.ready);
 }
 
-/// Copies the shard of a unit's weights from the host once `to` is free.
+/// Copies a unit's weight shard from the host once `to` is free.
 device::Event Fsdp::upload_weights(std::size_t u, const Tensor& to, const device::Event& free) {
   copies_->to_device.wait(free);
   return device::upload_async(copies_->to_device, to, state_.weights(u).on_host.data());
 }
 
-/// Gathers what the pass enters after these units, so that it arrives while they compute. Which
-/// units depends on nothing but the place in the pass.
+/// Gathers what the pass enters after these units, so that it arrives while they compute. The
+/// choice depends only on the position in the pass.
 void Fsdp::prefetch(Heads units, Pass pass) {
-  // What is recomputed runs forward through units whose successors are done with.
+  // Recomputation runs forward through units whose successors are already done.
   if (pass == Pass::recompute) return;
   const bool backward = pass == Pass::backward;
   std::int64_t bytes = 0;
@@ -237,8 +236,8 @@ void Fsdp::prefetch(Heads units, Pass pass) {
   }
 }
 
-/// As many as may be gathered at a time: whichever of them is in use, the others are no more than
-/// may be gathered ahead.
+/// Returns how many leading units stay gathered between micro-batches: as many as are gathered at a
+/// time, one in use and the others within the prefetch limit.
 std::size_t Fsdp::units_between_micro_batches() const {
   std::size_t end = 0;
   std::int64_t bytes = 0, least = std::numeric_limits<std::int64_t>::max();
@@ -254,7 +253,7 @@ std::size_t Fsdp::units_between_micro_batches() const {
   return end;
 }
 
-/// Whether a unit remains gathered when the pass leaves it.
+/// Returns true if a unit stays gathered when the pass leaves it.
 bool Fsdp::stays(std::size_t u, Pass pass) const {
   if (pass == Pass::forward) return reshard_rule_ == Reshard::after_backward;
   if (pass == Pass::backward) return u < kept_ && !micro_batch_.last;
@@ -284,7 +283,7 @@ Tensor Fsdp::secondary_shard(const UnitState& unit) const {
   return unit.secondary.tensor(compute_dtype_, {unit.secondary.bytes() / size_of(compute_dtype_)});
 }
 
-/// Takes this rank's secondary shard from the gathered unit.
+/// Copies this rank's secondary shard from the gathered unit.
 void Fsdp::keep_secondary_shard(UnitState& unit) {
   const auto& group = *unit.group->secondary;
   const auto numel = unit.parameters.numel() / group.size;
@@ -311,7 +310,7 @@ void Fsdp::on_master_weights_loaded() {
       ops::copy(state_.stream(), copy, state_.masters().shards[u]);
     on_master_weights_updated(u);
   }
-  // Whoever writes masters in host memory again finds their copies to the device done.
+  // The host may rewrite masters only after their copies to the device are done.
   if (copies_)
     for (const auto& unit : units_) state_.stream().wait(unit.weights_here);
 }

@@ -14,52 +14,52 @@
 
 namespace llamesh::sharding {
 
-/// A micro-batch's place within its optimizer step.
+/// A micro-batch's position in its optimizer step.
 struct MicroBatch {
-  bool first;  ///< its gradients overwrite those of the former step
-  bool last;   ///< its gradients complete the step: they go to the replicas
+  bool first;  ///< its gradients overwrite those from the previous step
+  bool last;   ///< its gradients complete the step and are reduced over the replicas
 };
 
-/// Fully sharded data parallelism: schedules the gathers and reductions of the units of a
-/// ShardedState over the groups that their placements name.
+/// Fully sharded data parallelism: schedules gathers and reductions for the units in a
+/// ShardedState, over the groups that their placements name.
 ///
 /// A unit is gathered when the model enters one of its modules and released when it leaves; the
-/// next ones are gathered meanwhile. Where it is resharded to a group (Reshard::to_group), each
-/// rank keeps its secondary shard of it, in the compute dtype, from the forward pass to the
-/// backward pass, which gathers from these. The units that the next micro-batch of a step enters
-/// first stay gathered, as many as may be gathered at a time. When the backward pass leaves a unit,
-/// its gradients are reduce-scattered and added to the shard behind the computation; on the last
-/// micro-batch of a step they are then all-reduced over the replicas. Gradients that are partial
-/// sums along other axes are completed at the end of the step, all in one all-reduce. Over a group
-/// of one rank nothing moves.
+/// next units are prefetched meanwhile. With Reshard::to_group, each rank keeps a secondary shard
+/// in the compute dtype from the forward to the backward pass, which gathers from those shards. The
+/// units that the next micro-batch in a step enters first stay gathered, as many as may be gathered
+/// at a time. When the backward pass leaves a unit, its gradients are reduce-scattered and added to
+/// the shard while computation continues; on the step's last micro-batch they are then all-reduced
+/// over the replicas. Gradients that are partial sums along other axes are completed in one
+/// all-reduce at the end of the step. A group with one rank communicates nothing.
 ///
-/// Of a state in host memory, weights come to the device before they are gathered, or when the
-/// optimizer has updated them; a unit's gradients go to the host when they are reduced, and come
-/// back to be added to in the next micro-batch. Two streams do that behind the computation, one for
-/// each direction.
+/// With the state in host memory, weights are copied to the device before each gather, or once the
+/// optimizer has updated them. A unit's gradients are copied to the host once reduced, and back for
+/// accumulation in the next micro-batch. Two streams, one per direction, overlap these copies with
+/// computation.
 ///
-/// With LLAMESH_POISON=1 in the environment gathered parameters become NaNs when they are released
-/// (where no other rank reads the same memory), and gradients are NaNs until they are written:
-/// a use at the wrong time then shows in the loss. It costs a pass over that memory each time.
+/// With LLAMESH_POISON=1 in the environment, gathered parameters turn into NaNs on release (unless
+/// other ranks read the same memory), and gradients are NaN until written: a use at the wrong time
+/// then shows in the loss. This costs one pass over that memory each time.
 class Fsdp final : public model::Weights {
  public:
   /// Collective over the mesh. `state` and `mesh` are borrowed.
   Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
        const PrecisionOptions& precision);
-  ~Fsdp() override;  ///< Waits for the collectives that are under way.
+  ~Fsdp() override;  ///< Waits for collectives in flight.
 
-  /// Comes before each micro-batch's forward pass of training.
+  /// Call before each training micro-batch's forward pass.
   void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
-  /// Work put into the stream of the state after this finds the gradients of all units in the
-  /// shards. Rethrows what went wrong on the way.
+  /// Makes later work on the state's stream see all units' gradients in the shards. Rethrows errors
+  /// from the reductions.
   void finish_gradients();
-  /// Comes after work in the stream of the state has changed the masters of a unit and their copy:
-  /// it is gathered from them only when that is done.
+  /// Call after work on the state's stream has changed a unit's masters and their copy: the next
+  /// gather waits for that work.
   void on_master_weights_updated(std::size_t unit);
-  /// The same of all units whose masters alone have changed: their copies are made anew.
+  /// Like on_master_weights_updated() for all units if only the masters changed: recreates their
+  /// copies.
   void on_master_weights_loaded();
-  /// On CPUs, seconds so far in which the compute stream was blocked by copies to and from the
-  /// host.
+  /// On CPUs, returns the seconds for which copies to and from the host have blocked the compute
+  /// stream so far.
   double seconds_exposed_by_copies() const;
 
   // model::Weights
@@ -70,21 +70,22 @@ class Fsdp final : public model::Weights {
   void no_gradient(model::ParameterId id) override;
 
  private:
-  /// Over what a unit is gathered and reduced, and the buffers that its like take turns in.
+  /// Communication axes for units with the same placement, and the buffers that these units take
+  /// turns in.
   struct Group {
     comm::DeviceMesh::Axis& shard;
     comm::DeviceMesh::Axis& reductions;  ///< the same ranks
     comm::DeviceMesh::Axis& replicas;
     SlotPool gathered_slots;
     SlotPool gradient_slots;
-    comm::DeviceMesh::Axis* secondary;  ///< the ranks of the secondary shards; null: there are none
-    /// Where these ranks share memory, units gathered over them have slots of their own.
+    comm::DeviceMesh::Axis* secondary;  ///< ranks that hold the secondary shards; null: none
+    /// Separate slots for units gathered over these ranks if they share memory.
     std::optional<SlotPool> secondary_slots;
-    // Of a state in host memory: shards on the device.
+    // With the state in host memory: shards on the device.
     SlotPool weight_shards;
     SlotPool gradient_shards;
   };
-  /// Where a unit is gathered from and to.
+  /// Source shard for a gather, with its axis and destination slots.
   struct Source {
     comm::DeviceMesh::Axis& axis;
     SlotPool& slots;
@@ -92,22 +93,22 @@ class Fsdp final : public model::Weights {
   };
   struct UnitState {
     Group* group;
-    Tensor gradient;              ///< (shard_numel) fp32, the state's or its copy on the device
-    device::Event gradient_here;  ///< that copy may be added to
-    device::Event weights_here;   ///< the state's weights on the device are those of this step
+    Tensor gradient;              ///< (shard_numel) fp32, in the state or its device copy
+    device::Event gradient_here;  ///< that copy can be added to
+    device::Event weights_here;   ///< the device holds this step's weights
     Tensor parameters;            ///< unsharded: (padded_numel) compute dtype, while gathered
     device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
-    bool has_secondary = false;   ///< it is that of this micro-batch's forward pass
-    Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from the first to the reduction
+    bool has_secondary = false;   ///< valid for this micro-batch's forward pass
+    Tensor gradients;     ///< unsharded: (padded_numel) reduce dtype, from first write to reduction
     bool stays_gathered;  ///< its shards are in shared memory, in the compute dtype
-    int entered = 0;      ///< how often it is entered now
+    int entered = 0;      ///< current nesting depth
     bool gathered = false;
-    device::Event ready;        ///< the gather is done
-    device::Event reduced;      ///< the gradient shard is done
-    std::vector<bool> written;  ///< by parameter of the unit: its gradient has a first part
+    device::Event ready;        ///< when the gather is done
+    device::Event reduced;      ///< when the gradient shard is done
+    std::vector<bool> written;  ///< per parameter in the unit: its gradient has been written to
   };
 
-  /// The units [first, last) that a module heads: one, several of different groups that are
+  /// Units [first, last) that a module unshards: one, several with different groups that are
   /// gathered together, or none.
   struct Heads {
     std::size_t first = 0, last = 0;
@@ -131,7 +132,7 @@ class Fsdp final : public model::Weights {
   void bring_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);
   void reduce(std::size_t unit);
-  /// The view of a parameter, of its part on this rank, in the unsharded unit.
+  /// Returns this rank's part of a parameter, as a view into the unsharded unit.
   Tensor view(model::ParameterId id, const Tensor& unsharded) const;
   bool accumulates_in_place(const UnitState& unit) const {
     return unit.group->shard.size == 1 && reduce_dtype_ == DType::f32;
@@ -146,15 +147,15 @@ class Fsdp final : public model::Weights {
   std::int64_t prefetch_limit_;
   DType compute_dtype_;
   DType reduce_dtype_;
-  const bool poison_;  ///< LLAMESH_POISON=1: what is released turns into NaNs
+  const bool poison_;  ///< LLAMESH_POISON=1: released memory turns into NaNs
   MicroBatch micro_batch_{true, true};
-  std::vector<Heads> heads_;                ///< by module
-  std::vector<std::size_t> index_in_unit_;  ///< of each parameter
-  std::deque<Group> groups_;                ///< whose places stay
+  std::vector<Heads> heads_;                ///< per module
+  std::vector<std::size_t> index_in_unit_;  ///< per parameter
+  std::deque<Group> groups_;                ///< a deque keeps addresses stable
   std::vector<UnitState> units_;
-  std::size_t kept_;  ///< the first units, which stay gathered between micro-batches
+  std::size_t kept_;  ///< number of leading units that stay gathered between micro-batches
   PartialSums partial_sums_;
-  std::optional<device::CopyStreams> copies_;  ///< of a state in host memory
+  std::optional<device::CopyStreams> copies_;  ///< with the state in host memory
 };
 
 }  // namespace llamesh::sharding

@@ -3,12 +3,12 @@
 #include "device/device.hpp"
 #include "sharding/fsdp.hpp"
 
-// The gradients' way: unsharded from the backward pass, through the reductions, into the state.
+// Gradient path: unsharded from the backward pass, through the reductions, into the state.
 namespace llamesh::sharding {
 
 using model::index;
 
-/// Gives the unit a place for its unsharded gradients, padding zeroed.
+/// Allocates the unit's unsharded gradients, with zeroed padding.
 void Fsdp::open_gradients(std::size_t u) {
   UnitState& unit = units_[u];
   const auto& placed = layout_.units()[u];
@@ -19,7 +19,7 @@ void Fsdp::open_gradients(std::size_t u) {
   } else {
     const device::AllocatesFor use(device::MemoryUse::unsharded_gradients);
     const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
-    compute_.wait(slot.free_after);  // at most one reduction behind us still reads its slot
+    compute_.wait(slot.free_after);  // at most one earlier reduction still reads its slot
     unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
   }
   unit.written.assign(unit.written.size(), false);
@@ -29,8 +29,8 @@ void Fsdp::open_gradients(std::size_t u) {
   device::set_bytes(compute_, padding, 0);
 }
 
-/// Of a state in host memory: gives the unit's gradient shard a place on the device, with what
-/// former micro-batches of the step have added up.
+/// With the state in host memory: allocates the unit's gradient shard on the device and loads the
+/// sum from earlier micro-batches in the step.
 void Fsdp::bring_gradient_shard(std::size_t u) {
   UnitState& unit = units_[u];
   if (!copies_ || unit.gradient) return;
@@ -41,12 +41,12 @@ void Fsdp::bring_gradient_shard(std::size_t u) {
   unit.gradient_here = slot.free_after;
   if (micro_batch_.first) return;
   copies_->to_device.wait(slot.free_after);
-  copies_->to_device.wait(unit.reduced);  // in the former micro-batch, and stored
+  copies_->to_device.wait(unit.reduced);  // from the previous micro-batch, and stored
   unit.gradient_here =
       device::upload_async(copies_->to_device, unit.gradient, state_.gradients().shards[u].data());
 }
 
-/// Copies it to the host.
+/// Copies the gradient shard to the host.
 device::Event Fsdp::store_gradient_shard(std::size_t u) {
   UnitState& unit = units_[u];
   copies_->to_host.wait(unit.reduced);
@@ -74,8 +74,8 @@ void Fsdp::no_gradient(model::ParameterId id) {
   if (how == Accumulate::no) device::set_bytes(compute_, tensor, 0);
 }
 
-/// Sends the unit's gradients on their way: over the shard axis now, over the replicas when the
-/// step's last micro-batch is in.
+/// Starts reducing the unit's gradients: over the shard axis now, over the replicas after the
+/// step's last micro-batch.
 void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
@@ -102,8 +102,8 @@ void Fsdp::reduce(std::size_t u) {
 
 void Fsdp::finish_gradients() {
   for (std::size_t u = 0; u < units_.size(); ++u) {
-    // The optimizer is about to change the masters: what is still gathered, or kept of it, would be
-    // stale from then on.
+    // The optimizer is about to change the masters, so anything still gathered or kept would be
+    // stale.
     expects(!units_[u].gathered && !units_[u].has_secondary && units_[u].entered == 0,
             "{} is gathered at the end of a step", layout_.units()[u].name);
     state_.stream().wait(units_[u].reduced);

@@ -6,7 +6,7 @@
 namespace llamesh::sharding {
 namespace {
 
-constexpr std::int64_t alignment = 64;  // of a rank's part of a gathered buffer
+constexpr std::int64_t alignment = 64;  // for a rank's part in a gathered buffer
 
 std::int64_t round_up(std::int64_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -16,7 +16,8 @@ std::int64_t round_up(std::int64_t bytes) {
 
 void share_kv_heads(Placement& placement, const comm::ParallelDims& dims) {
   placement.cut[0] = dims.tensor() & ~dims.inner("tensor");
-  placement.partial = dims.inner("tensor");  // each rank has the gradient by its own heads' queries
+  placement.partial = dims.inner("tensor");  // each rank has the gradient from its own heads'
+                                             // queries
 }
 
 Placements tensor_parallel_placements(const model::ParameterTable& table,
@@ -29,8 +30,8 @@ Placements tensor_parallel_placements(const model::ParameterTable& table,
     return placements[model::index(leaf.weight)];
   };
   const auto norm = [&](const model::Leaf& leaf) {
-    // Each rank has the norm's output, and so its part of the gradient, for its own rows; of its
-    // own columns it has all.
+    // For its own rows a rank has the norm's output, and thus a partial gradient; for its own
+    // columns it has the full gradient.
     if (options.residual == ResidualLayout::sequence) of(leaf).partial = tensor;
     if (options.residual == ResidualLayout::hidden) of(leaf).cut[0] = tensor;
   };
@@ -104,7 +105,7 @@ Tensor MeshTensorParallel::dense_summand(const Tensor& mine) const {
   return summand_.tensor(dtype_, {parts * mine.rows(), mine.cols()});
 }
 
-/// Of columns, each rank's block is a dense matrix.
+/// If split by columns, each rank's block is a dense matrix.
 model::ColumnBlocks MeshTensorParallel::as_blocks(const Tensor& dense) const {
   const auto count = parts_by(ResidualLayout::hidden);
   const auto rows = dense.rows() / count;
@@ -129,7 +130,7 @@ device::Event MeshTensorParallel::reduce(Tensor mine) {
   const Tensor summands = dense_summand(mine);
   if (residual_ != ResidualLayout::whole)
     return collectives.reduce_scatter(mine, summands, Accumulate::no, compute_.record());
-  // An all-reduce in two parts, which is what it is, for every dtype.
+  // An all-reduce in its two halves, which works for every dtype.
   const Tensor all = next_gathered(mine);
   const auto part = all.numel() / size();
   const Tensor own = all.slice(rank() * part, part);

@@ -13,31 +13,30 @@
 
 namespace llamesh::sharding {
 
-/// Megatron-LM's cut of every layer along the mesh's axis `tensor`: q, k, v, gate and up by their
-/// outputs, o and down by their inputs, embedding and head by the vocabulary; norms are whole. All
-/// sharded along the axis `shard`. Without a tensor axis everything is whole. Pure.
-/// It is the mesh of tensor_axis_for().
+/// Returns Megatron-LM's split of every layer along the `tensor` axis: q, k, v, gate and up by
+/// outputs, o and down by inputs, embedding and head by vocabulary; norms are whole. All weights
+/// are sharded along `shard`. Without a tensor axis everything is whole. `dims` comes from
+/// tensor_axis_for(). Pure.
 Placements tensor_parallel_placements(const model::ParameterTable& table,
                                       const comm::ParallelDims& dims, const TensorOptions& options);
 
-/// Gives the weight of k or v the axes along which its heads are cut, and those of the ranks that
-/// share a head. Pure.
+/// Sets the axes that split a k or v weight by heads, and those whose ranks share a head. Pure.
 void share_kv_heads(Placement& placement, const comm::ParallelDims& dims);
 
-/// Throws a user error with the numbers where the model, or micro-batches of `rows` tokens, cannot
-/// be divided among the ranks of the tensor axis. Pure.
+/// Throws a user error with the numbers if the model, or micro-batches with `rows` tokens, cannot
+/// be divided among the tensor ranks. Pure.
 void check_tensor_parallel(const model::LlamaConfig& config, const comm::ParallelDims& dims,
                            const TensorOptions& options, std::int64_t rows);
 
-/// The mesh for a model of so many kv heads: where the tensor axis has more ranks than these, it is
-/// split (ParallelDims::split), and the ranks of an inner group share a head. Pure.
+/// Returns the mesh for a model with `kv_heads`: if the tensor axis has more ranks than that, it is
+/// split (ParallelDims::split) so that each inner group shares a head. Pure.
 comm::ParallelDims tensor_axis_for(std::int64_t kv_heads, const comm::ParallelDims& dims);
 
-/// What the model asks of the ranks along a mesh axis, by that axis' collectives.
+/// model::TensorParallel over a mesh axis, using that axis' collectives.
 class MeshTensorParallel final : public model::TensorParallel {
  public:
-  /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows of
-  /// `hidden` elements of `dtype`.
+  /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows with
+  /// `hidden` elements in `dtype`.
   MeshTensorParallel(comm::DeviceMesh::Axis& axis, const TensorOptions& options, std::int64_t rows,
                      std::int64_t hidden, DType dtype);
 
@@ -51,12 +50,12 @@ class MeshTensorParallel final : public model::TensorParallel {
   device::Event all_gather(Tensor all, Tensor mine) override;
 
  private:
-  /// The whole matrix, of which this rank has `mine`, in the next of the two places for such.
+  /// Returns the next of two buffers for the matrix gathered from each rank's `mine`.
   Tensor next_gathered(const Tensor& mine);
-  /// Of a matrix of this rank's columns: the number of ranks; else 1.
+  /// Returns the number of ranks if they split the residual stream by `layout`, otherwise 1.
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
   Tensor dense_summand(const Tensor& mine) const;
-  /// A dense matrix as the model sees it.
+  /// Returns a dense matrix as the model sees it.
   model::ColumnBlocks as_blocks(const Tensor& dense) const;
 
   comm::DeviceMesh::Axis& axis_;
@@ -68,7 +67,7 @@ class MeshTensorParallel final : public model::TensorParallel {
   device::Buffer summand_;
 };
 
-/// MeshTensorParallel over the mesh's tensor axis, or model::OneRank where there is none.
+/// Returns MeshTensorParallel over the mesh's tensor axis, or model::OneRank without one.
 /// Collective.
 std::unique_ptr<model::TensorParallel> make_tensor_parallel(comm::DeviceMesh& mesh,
                                                             const TensorOptions& options,

@@ -10,7 +10,7 @@ namespace llamesh::sharding {
 PartialSums::PartialSums(const ShardedState& state, comm::DeviceMesh& mesh) : state_(state) {
   const auto& layout = state.layout();
   const auto axes_of = [&](ParameterId id) { return layout.placement(id).partial; };
-  std::map<unsigned long, std::size_t> by_axes;  // every rank makes the groups in the same order
+  std::map<unsigned long, std::size_t> by_axes;  // every rank creates the groups in the same order
   for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
     const auto axes = axes_of(static_cast<ParameterId>(p));
     if (axes.none() || by_axes.contains(axes.to_ulong())) continue;
@@ -26,7 +26,7 @@ PartialSums::PartialSums(const ShardedState& state, comm::DeviceMesh& mesh) : st
     std::int64_t bytes = 0;
     for (const auto& piece : sums.pieces) bytes += piece.bytes();
     const device::AllocatesFor use(device::MemoryUse::gradients);
-    // The ranks of the group own the same pieces.
+    // All ranks in a group own the same pieces.
     if (bytes > 0) sums.buffer = sums.axis.collectives->allocate_symmetric(bytes);
   }
 }

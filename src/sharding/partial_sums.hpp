@@ -8,19 +8,19 @@
 
 namespace llamesh::sharding {
 
-/// Completes those gradients of which each rank has a summand (Placement::partial), all along the
-/// same axes in one all-reduce.
+/// Reducer for gradients that are partial sums (Placement::partial): one all-reduce per set of
+/// axes.
 class PartialSums {
  public:
   /// Collective over the mesh. `state` and `mesh` are borrowed.
   PartialSums(const ShardedState& state, comm::DeviceMesh& mesh);
 
-  /// Before and after it the gradients are ready for work in the stream of the state.
+  /// Runs on gradients that are ready for work on the state's stream, and leaves them so.
   void complete();
 
  private:
-  /// The pieces of this rank's gradient shards that are summands along the same axes, and room on
-  /// the device for all of them side by side.
+  /// Pieces of this rank's gradient shards that are partial along the same axes, and a device
+  /// buffer that holds all of them side by side.
   struct Along {
     comm::DeviceMesh::Axis& axis;
     std::vector<Tensor> pieces;

@@ -8,39 +8,39 @@
 
 namespace llamesh::sharding {
 
-/// Where a parameter is stored on a mesh. Each of its dims is whole or cut into equal parts along
-/// some axes; a rank's part of it is flat-sharded, with the other parameters of its unit, along
-/// `sharded`; along all other axes of the mesh the ranks hold the same (replicas).
+/// A parameter's storage on a mesh. Each dim is whole or split into equal parts along some axes. A
+/// rank's part is flat-sharded along `sharded`, together with the unit's other parameters. Along
+/// all other mesh axes the ranks hold replicas.
 struct Placement {
-  std::vector<comm::AxisSet> cut;  ///< by dim; no axes: whole
+  std::vector<comm::AxisSet> cut;  ///< per dim; no axes: whole
   comm::AxisSet sharded;
-  /// The axes, of those along which the ranks hold the same, along which each rank computes a part
-  /// of the gradient only, from the same data; the gradient is the sum.
+  /// Axes over which the gradient is partial (DTensor's `Partial`): ranks hold the same parameter,
+  /// but each computes part of the gradient from the same data. The parts must be summed.
   comm::AxisSet partial = {};
 
-  /// All axes along which it is cut.
+  /// Returns all axes that split it.
   comm::AxisSet cut_axes() const;
-  /// The axes along which the ranks hold the same.
+  /// Returns the axes along which ranks hold the same data.
   comm::AxisSet replicated(const comm::ParallelDims& dims) const {
     return dims.all() & ~sharded & ~cut_axes();
   }
   bool operator==(const Placement&) const = default;
 };
 
-/// By ParameterId.
+/// Indexed by ParameterId.
 using Placements = std::vector<Placement>;
 
-/// Those of every strategy: each parameter is whole, and sharded along the axis `shard`. Pure.
+/// Returns every strategy's placements: all parameters whole, sharded along `shard`. Pure.
 Placements whole_and_sharded(const model::ParameterTable& table, const comm::ParallelDims& dims);
 
-/// How many parts a placement cuts its parameter into. Pure.
+/// Returns how many parts a placement splits its parameter into. Pure.
 int parts(const Placement& placement, const comm::ParallelDims& dims);
 
-/// The number of the part that `rank` holds, 0 to parts() - 1. Pure.
+/// Returns the part number that `rank` holds, 0 to parts() - 1. Pure.
 int part_of(const Placement& placement, const comm::ParallelDims& dims, int rank);
 
-/// A part of a parameter; parts are numbered row-major over the cut dims. Throws a user error,
-/// which names the parameter, where they are not equal. Pure.
+/// Returns a part; parts are numbered row-major over the split dims. Throws a user error that names
+/// the parameter if they are not equal. Pure.
 Box part(const Placement& placement, const comm::ParallelDims& dims,
          const model::Parameter& parameter, int number);
 

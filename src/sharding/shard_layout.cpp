@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t shard_multiple = 32;
 
-/// The axes over which the parameters of a unit are sharded, all of them over the same.
+/// Returns the axes that shard a unit's parameters, which must agree.
 comm::AxisSet sharded_axes(const Unit& unit, const Placements& placements) {
   expects(!unit.parameters.empty(), "{} has no parameters", unit.name);
   const auto axes = placements[model::index(unit.parameters.front())].sharded;

@@ -14,16 +14,16 @@ namespace llamesh::sharding {
 using model::ModuleId;
 using model::ParameterId;
 
-/// A set of parameters that are gathered together, and the modules that need it when they are
-/// entered (one as a rule; final norm and head share a unit).
+/// Parameters that are gathered together, and the modules that need them on entry (usually one;
+/// final norm and head share a unit).
 struct Unit {
   std::string name;
   std::vector<ModuleId> modules;
   std::vector<ParameterId> parameters;
 };
 
-/// What one rank holds of a parameter: elements [begin, begin + count) of the rank's part of it are
-/// at [offset, offset + count) of the rank's shard of the unit.
+/// One rank's holding in a parameter: elements [begin, begin + count) in the rank's part are
+/// elements [offset, offset + count) in its unit shard.
 struct Piece {
   ParameterId parameter;
   std::int64_t begin;
@@ -31,52 +31,53 @@ struct Piece {
   std::int64_t offset;
 };
 
-/// Where every element is stored, on every rank: the only code that turns a Placement into offsets.
+/// Location of every element on every rank. The only code that turns a Placement into offsets.
 ///
-/// A rank's parts of a unit's parameters follow one another without gaps in one flat range, so that
-/// matrices used together are one matrix to a GEMM. The range is padded at its end to equal shards,
-/// each a multiple of 32 elements (64 bytes of bf16), one for each rank along the axes over which
-/// the unit is sharded. Pure arithmetic, the same on every rank.
+/// A rank's parts of a unit's parameters form one flat range without gaps, so that matrices used
+/// together are one matrix to a GEMM. The range is padded at its end to equal shards, each a
+/// multiple of 32 elements (64 bytes in bf16), one for each rank along the axes that shard the
+/// unit. Pure arithmetic, identical on every rank.
 class ShardLayout {
  public:
-  /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded
-  /// along the same axes. Throws a user error that names the parameter which cannot be cut so.
+  /// `table` is borrowed and must outlive the layout. All parameters in a unit must be sharded
+  /// along the same axes. Throws a user error that names any parameter that cannot be split this
+  /// way.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
-  /// All parameters whole, and sharded along the axis `shard`.
+  /// Makes all parameters whole, sharded along the axis `shard`.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims);
 
   struct PlacedUnit : Unit {
-    comm::AxisSet sharded;      ///< the axes over which it is sharded
-    comm::AxisSet replicas;     ///< the other axes along which the ranks read other data
+    comm::AxisSet sharded;      ///< axes that shard it
+    comm::AxisSet replicas;     ///< other axes along which ranks read different data
     int shards;                 ///< ranks along `sharded`
-    std::int64_t numel;         ///< of one rank's parts, without padding
+    std::int64_t numel;         ///< one rank's parts, without padding
     std::int64_t padded_numel;  ///< shards * shard_numel
-    std::int64_t shard_numel;   ///< of each rank
+    std::int64_t shard_numel;   ///< per rank
   };
   struct Place {
     std::size_t unit;
-    std::int64_t offset;  ///< of the part's first element in the unit
+    std::int64_t offset;  ///< offset of the part's first element in the unit
   };
 
   const model::ParameterTable& table() const { return *table_; }
   const comm::ParallelDims& dims() const { return dims_; }
   const Placement& placement(ParameterId id) const { return placements_[model::index(id)]; }
   const std::vector<PlacedUnit>& units() const { return units_; }
-  /// Elements that one rank owns of all units together, padding included.
+  /// Returns the elements that one rank owns over all units, including padding.
   std::int64_t shard_numel() const;
 
   Place place(ParameterId id) const { return places_[model::index(id)]; }
-  /// The shape of each rank's part of a parameter.
+  /// Returns the shape of a rank's part of a parameter.
   const Shape& local_shape(ParameterId id) const { return local_shapes_[model::index(id)]; }
-  /// All parts that a parameter is cut into; one, if it is whole.
+  /// Returns all parts that a parameter is split into; one if it is whole.
   std::vector<Box> parts(ParameterId id) const;
-  /// The number among parts() of the one that `rank` holds.
+  /// Returns the index into parts() for `rank`.
   int part_of(ParameterId id, int rank) const;
 
-  /// What rank `rank` owns of a unit, in order of offset. Empty where the shard is all padding.
+  /// Returns the pieces that `rank` owns in a unit, by offset. Empty if its shard is all padding.
   std::vector<Piece> pieces(std::size_t unit, int rank) const;
-  /// A piece of rank `rank` as elements of the parameter.
+  /// Returns a rank's piece as a range in the parameter.
   BoxRange range(const Piece& piece, int rank) const;
 
  private:

@@ -51,7 +51,7 @@ void ShardedState::group_units() {
   }
 }
 
-/// Gives the units of a group their shards, of each kind out of one buffer. Collective.
+/// Allocates shards for a group's units, each kind in one buffer. Collective.
 void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
   auto& shard = mesh.along(group.sharded);
   auto& replicas = mesh.along(group.replicas);
@@ -70,7 +70,7 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
         offloaded ? allocate(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
   }
   const device::AllocatesFor use(device::MemoryUse::weights);
-  const bool apart = offloaded || keeps_copies_;  // masters, from the weights that are gathered
+  const bool apart = offloaded || keeps_copies_;  // masters are separate from the gathered weights
   if (offload_ != Offload::all)
     place_on_device(group, shard, apart ? compute_dtype : DType::f32, compute_dtype);
   const Tensor masters = apart ? allocate(DType::f32) : Tensor();
@@ -89,7 +89,7 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   }
 }
 
-/// The shards that are gathered. Collective over `shard`.
+/// Allocates the shards that are gathered. Collective over `shard`.
 void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                                    DType compute_dtype) {
   std::int64_t numel = 0;
@@ -98,7 +98,7 @@ void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& s
   const auto bytes = numel * size_of(dtype);
   buffers_.push_back(gathered ? shard.collectives->allocate_gathered(bytes)
                               : device::Buffer(bytes));
-  std::int64_t at = 0;  // in bytes of one rank
+  std::int64_t at = 0;  // in bytes per rank
   for (const auto u : group.units) {
     const auto& unit = layout_.units()[u];
     auto& weights = weights_[u];
@@ -113,7 +113,7 @@ void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& s
 }
 
 void ShardedState::initialize(std::uint64_t seed, float stddev) {
-  std::vector<float> values;  // made on the host, so that every device starts from the same ones
+  std::vector<float> values;  // made on the host, so that every device starts from the same values
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     for (const Piece& piece : layout_.pieces(u, rank_)) {
       const auto& parameter = layout_.table()[piece.parameter];

@@ -11,58 +11,57 @@
 
 namespace llamesh::sharding {
 
-/// A rank's shards of one fp32 number for each element of the model, and where they are stored.
+/// A rank's shards with one fp32 value per model element, and their memory kind.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
-  std::vector<Tensor> shards;  ///< by unit: (shard_numel)
+  std::vector<Tensor> shards;  ///< per unit: (shard_numel)
 };
 
-/// Owns what a rank keeps from step to step: its shards of the fp32 master weights, of the
-/// gradients and of the optimizer's moments, all in one memory, and of the weights in the compute
-/// dtype where those are kept too. Fsdp gathers from it and reduces into it, the optimizer updates
-/// it, a checkpoint reads and fills it.
+/// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
+/// optimizer moments, all in one kind of memory, and weights in the compute dtype if those are kept
+/// too. Fsdp gathers from it and reduces into it, the optimizer updates it, a checkpoint reads and
+/// fills it.
 class ShardedState {
  public:
-  /// Collective over the mesh. `layout` is borrowed; `moments` are the names of the optimizer's.
-  /// All is zero at first.
+  /// Collective over the mesh. `layout` is borrowed; `moments` are the optimizer's names for them.
+  /// Everything starts at zero.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
                const std::vector<std::string>& moments, const ShardingOptions& sharding = {});
 
-  /// Sets this rank's master weights to initial values: ones for norms, normal numbers with
-  /// deviation `stddev` for matrices, each a function of (seed, parameter name, element of the
-  /// whole parameter) alone, so that every mesh starts from the same bits.
+  /// Initializes this rank's master weights: ones for norms, normal values with standard deviation
+  /// `stddev` for matrices. A value depends only on (seed, parameter name, element index in the
+  /// whole parameter), so every mesh starts from the same bits.
   void initialize(std::uint64_t seed, float stddev);
 
   const ShardLayout& layout() const { return layout_; }
-  int rank() const { return rank_; }  ///< in the world
+  int rank() const { return rank_; }  ///< world rank
   const ShardedTensor& masters() const { return masters_; }
   const ShardedTensor& gradients() const { return gradients_; }
   const std::vector<ShardedTensor>& moments() const { return moments_; }
-  /// Of all three.
+  /// Returns the memory kind, the same for all three.
   device::MemoryKind memory() const { return masters_.memory; }
-  /// The stream whose work reads and writes them.
+  /// Returns the stream that reads and writes them.
   device::Stream& stream() const { return device::stream_of(memory()); }
 
   /// A unit's weights as its ranks gather them.
   struct Weights {
-    /// (shard_numel) on the device: the masters, or their copy in the compute dtype where that is
-    /// kept or the masters are offloaded; none where it is offloaded too.
+    /// (shard_numel) on the device: the masters, or their compute-dtype copy if that is kept or the
+    /// masters are offloaded. Empty if it is offloaded too.
     Tensor shard;
-    /// (shard_numel) with offload, in host memory: what is copied to the device, in the compute
-    /// dtype; the masters themselves where that is fp32.
+    /// (shard_numel) in host memory, with offload: source for copies to the device, in the compute
+    /// dtype. For fp32 these are the masters themselves.
     Tensor on_host;
-    /// (shard_numel), `shard` or `on_host`: the copy in the compute dtype beside the masters, in
-    /// the same memory. Who changes masters changes it too. None where there is none.
+    /// (shard_numel) compute-dtype copy in the same memory as the masters: `shard` or `on_host`.
+    /// Code that changes masters must update it. Empty if there is none.
     Tensor copy;
-    /// Where the ranks over which the unit is sharded share memory, and the shards are in the
-    /// compute dtype: (padded_numel), all of them in one shared window. Gathered is what they
-    /// always are. Elsewhere no tensor.
+    /// (padded_numel) in a shared window, if the unit's ranks share memory and shards are in the
+    /// compute dtype: the shards are then always gathered. Otherwise empty.
     Tensor gathered;
   };
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
-  /// The units, by number, whose shards have one pair of groups: that over which they are sharded,
-  /// and that of their replicas. Their gradient shards follow one another, padding zero.
+  /// Unit indices whose shards share a pair of groups: the shard group and the replica group. Their
+  /// gradient shards are contiguous, with zero padding.
   struct Group {
     std::vector<std::size_t> units;
     comm::AxisSet sharded, replicas;

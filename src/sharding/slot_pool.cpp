@@ -32,7 +32,7 @@ SlotPool::Slot& SlotPool::acquire(std::size_t unit, std::int64_t numel) {
   }
   Entry& entry = *entries_[at];
   entry.owner = unit;
-  // A product of two numbers of a unit's elements may have more than 64 bits.
+  // The product of bytes and elements may exceed 64 bits.
   const auto own = static_cast<__int128>(entry.slot.buffer.own_bytes()) * numel / entry.slot.numel;
   entry.allocation = device::ScopedAllocation(static_cast<std::int64_t>(own));
   slot_of_[unit] = at;

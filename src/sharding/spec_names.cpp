@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view layers = "model.layers.";
 
-/// The number of digits alone.
+/// Parses text that consists only of digits.
 std::optional<int> number(std::string_view text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -26,7 +26,7 @@ std::optional<int> number(std::string_view text) {
   return value;
 }
 
-/// A name of a layer with `*` in place of its number or `*`, and that number.
+/// A name with its layer number replaced by `*`, and that number.
 struct Pattern {
   std::string name;
   std::optional<int> layer;
@@ -39,9 +39,9 @@ Pattern pattern_of(const std::string& name) {
   return {fmt::format("{}*{}", layers, name.substr(end)), layer};
 }
 
-/// Puts Hugging Face's name in the place of one that only torchprime's module tree has.
+/// Replaces a name that only torchprime's module tree has with Hugging Face's.
 std::string as_hugging_face(std::string name) {
-  constexpr std::string_view scanned = ".decoder_layer";  // around each layer in its first versions
+  constexpr std::string_view scanned = ".decoder_layer";  // wraps each layer in its first versions
   if (const auto at = name.find(scanned); at != std::string::npos) {
     const auto after = at + scanned.size();
     if (after == name.size() || name[after] == '.') name.erase(at, scanned.size());

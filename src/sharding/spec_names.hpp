@@ -10,34 +10,34 @@
 
 namespace llamesh::sharding {
 
-/// What a name of a spec means, as far as the axis `tensor` is concerned.
+/// A spec name's role with respect to the `tensor` axis.
 enum class SpecRole : std::uint8_t {
-  embedding,  ///< weight of the embedding: by rows (vocabulary) or columns (hidden)
-  columns,    ///< weight or output of q, k, v, gate, up: cut by what comes out of the product
-  rows,       ///< weight of o, down: cut by what goes into the product
-  norm,       ///< weight of a norm
-  head,       ///< weight or output of the head: cut by the vocabulary
-  residual,   ///< an output that is, or goes into or comes out of, the residual stream
+  embedding,  ///< embedding weight: by rows (vocabulary) or columns (hidden)
+  columns,    ///< weight or output of q, k, v, gate, up: split by the product's output
+  rows,       ///< weight of o, down: split by the product's input
+  norm,       ///< norm weight
+  head,       ///< head's weight or output: split by vocabulary
+  residual,   ///< an output in, into or from the residual stream
 };
 
-/// A weight or a module's output that a spec can name.
+/// A weight or a module output that a spec can name.
 struct SpecTarget {
   std::string name;  ///< "model.layers.3.mlp.up_proj.weight"
   bool is_weight;
   SpecRole role;
-  /// The weight itself; of an output with the role columns or head the weight that cuts it.
+  /// The weight itself; for an output with role columns or head, the weight that splits it.
   model::ParameterId parameter;
 };
 
-/// The names that a spec can use for a model: Hugging Face's, and those that torchprime's module
-/// tree has in addition (docs/sharding-specs.md).
+/// Names that a spec can use for a model: Hugging Face's, plus those in torchprime's module tree
+/// (docs/sharding-specs.md).
 class SpecNames {
  public:
   explicit SpecNames(const model::ParameterTable& table);
 
   const std::vector<SpecTarget>& targets() const { return targets_; }
-  /// The targets that an entry names, by index. Throws a user error that begins with its line for
-  /// a name without a target, with the nearest valid one.
+  /// Returns the indices of the targets that an entry names. Throws a user error that begins with
+  /// its line for a name without a target, with the nearest valid one.
   std::vector<std::size_t> find(const SpecEntry& entry) const;
 
  private:
@@ -47,16 +47,16 @@ class SpecNames {
 
   std::vector<SpecTarget> targets_;
   std::size_t layers_;
-  /// By name with `*` for the layer: the targets of all layers in order, or the one.
+  /// By name with `*` for the layer: the targets in all layers in order, or the single one.
   std::map<std::string, std::vector<std::size_t>> by_pattern_;
 };
 
-/// A name of a spec without its [i], which is -1 where there is none.
+/// A spec name without its [i]; `element` is i, or -1 without one.
 struct SpecName {
   std::string name;
   int element;
 };
-/// Throws a user error for brackets that hold no number.
+/// Throws a user error if the brackets do not hold a number.
 SpecName without_element(const SpecEntry& entry);
 
 }  // namespace llamesh::sharding

@@ -16,8 +16,8 @@ bool is_hybrid(Strategy s) {
   return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
 }
 
-/// The shard size that a strategy has when the inputs leave it open; `groups` of ranks that share
-/// their data are what it shards over.
+/// Returns the strategy's shard size if the input leaves it open. `groups` is the number of rank
+/// groups that share data, over which it shards.
 int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
                        const comm::Topology& topology, int groups) {
   if (strategy == Strategy::no_shard) return 1;
@@ -32,7 +32,7 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
   return std::max(1, per_node / options.tensor);
 }
 
-/// The sizes fit the world and what the strategy means.
+/// Checks that the sizes fit the world and the strategy.
 void check_sizes(Strategy strategy, std::int64_t replicate, std::int64_t shard, std::int64_t tensor,
                  std::int64_t world) {
   const auto needed = replicate * shard * tensor;
@@ -52,7 +52,7 @@ void check_sizes(Strategy strategy, std::int64_t replicate, std::int64_t shard, 
              name_of(strategy), replicate);
 }
 
-/// Axes that need a node's links stay within a node.
+/// Checks that axes that need intra-node links stay within a node.
 void check_nodes(Strategy strategy, const comm::MeshOptions& options,
                  const comm::ParallelDims& dims, const comm::Topology& topology) {
   const auto within = [&](comm::AxisSet axes) { return comm::within_node(dims, axes, topology); };

@@ -14,10 +14,10 @@ namespace {
 using model::index;
 using model::ParameterTable;
 
-/// The modules that each start a unit, as a mask over the table's modules.
+/// Mask over the table's modules: those that start a unit.
 using Wrapped = std::vector<bool>;
 
-/// Child modules and own parameters of each module, from the table's parent links.
+/// Each module's children and own parameters, from the table's parent links.
 struct Tree {
   explicit Tree(const ParameterTable& table)
       : children(table.modules.size()), parameters(table.modules.size()) {
@@ -30,16 +30,16 @@ struct Tree {
   std::vector<std::vector<std::size_t>> parameters;
 };
 
-/// "model" and "model.layers" only hold others and are never entered, so they cannot be units. A
-/// tied embedding is used at both ends of the model and stays in the root unit throughout.
+/// Returns false for "model" and "model.layers", which only hold others and are never entered, and
+/// for a tied embedding, which is used at both ends and stays in the root unit.
 bool can_be_unit(const ParameterTable& table, std::size_t module) {
   const auto& name = table.modules[module].name;
   const bool container = name == "model" || name == "model.layers";
   return !container && !(table.tied() && module == index(table.embed_tokens.module));
 }
 
-/// Recurses into modules of at least `min_numel` elements, children first, and wraps a module when
-/// what remains unwrapped in it still has that many. Returns how many elements were wrapped below.
+/// Recurses into modules with at least `min_numel` elements, children first. Wraps a module if at
+/// least that many elements in it remain unwrapped. Returns the number wrapped below.
 std::int64_t wrap_by_size(const ParameterTable& table, const Tree& tree, std::size_t module,
                           std::int64_t min_numel, Wrapped& wrapped) {
   const std::function<std::int64_t(std::size_t)> numel = [&](std::size_t m) {
@@ -74,7 +74,7 @@ Wrapped wrapped_modules(const ParameterTable& table, const WrapOptions& options)
   return wrapped;
 }
 
-/// Norm and head are entered together: one gather for both.
+/// Joins norm and head, which are entered together, so that one gather serves both.
 void join_norm_and_head(const ParameterTable& table, std::vector<Unit>& units) {
   const auto at = [&](ModuleId id) {
     return std::find_if(units.begin(), units.end(),
@@ -89,15 +89,14 @@ void join_norm_and_head(const ParameterTable& table, std::vector<Unit>& units) {
   units.erase(head);
 }
 
-/// A line of describe_units(): of a unit, or of a parameter in it. Lines of one decoder layer
-/// follow one another.
+/// A line in describe_units(), for a unit or a parameter in it. One layer's lines are consecutive.
 struct Line {
-  std::string before;  ///< the name, up to the layer's number where that is part of it
-  std::string after;   ///< what follows the number
+  std::string before;  ///< the name, up to the layer number if it has one
+  std::string after;   ///< the part after the number
   bool numbered;
-  std::int64_t layer;  ///< -1: of none
+  std::int64_t layer;  ///< -1: outside the layers
   std::int64_t numel;
-  std::int64_t shard_numel;  ///< 0: not said
+  std::int64_t shard_numel;  ///< 0: not shown
 
   bool is_like(const Line& other) const {
     return std::tie(before, after, numbered, numel, shard_numel) ==
@@ -105,8 +104,7 @@ struct Line {
   }
 };
 
-/// `hidden` characters of the name's begin are not shown: those that it has in common with its
-/// unit.
+/// Omits the first `hidden` characters, which the name shares with its unit.
 Line make_line(const std::string& indent, const std::string& name, std::size_t hidden) {
   constexpr std::string_view layers = "model.layers.";
   Line line{indent + name.substr(hidden), "", false, -1, 0, 0};
@@ -136,7 +134,7 @@ std::vector<Line> lines_of(const ShardLayout& layout) {
   return lines;
 }
 
-/// How many lines from `at` on belong to one layer, and for how many layers they come again.
+/// Line count for the layer at `at`, and for how many layers these lines repeat.
 struct Repeated {
   std::size_t lines = 1;
   std::int64_t layers = 1;
@@ -170,7 +168,7 @@ std::string to_text(const Line& line, std::int64_t layers) {
 std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options) {
   const Wrapped wrapped = wrapped_modules(table, options);
   std::vector<Unit> units;
-  std::vector<std::size_t> unit_of(table.modules.size());  // modules come parents first
+  std::vector<std::size_t> unit_of(table.modules.size());  // parents come first
   for (std::size_t m = 0; m < table.modules.size(); ++m) {
     if (!wrapped[m]) {
       unit_of[m] = unit_of[index(table.modules[m].parent)];

@@ -10,7 +10,7 @@ namespace llamesh::sharding {
 
 enum class Wrap {
   layer,  ///< the embedding, each decoder layer, final norm + head; a tied embedding in the root
-  size,   ///< modules of at least min_numel elements, children first (as FSDP's size policy)
+  size,   ///< modules with at least min_numel elements, children first (like FSDP's size policy)
   none,   ///< one unit
 };
 
@@ -19,20 +19,20 @@ struct WrapOptions {
   std::int64_t min_numel = 100'000'000;
 };
 
-/// The units of a model, in the order in which the forward pass first enters them. A parameter
-/// belongs to the nearest wrapped ancestor; what is left falls to the root unit. Empty units are
-/// left out. Pure.
+/// Returns a model's units in the order that the forward pass first enters them. A parameter
+/// belongs to its nearest wrapped ancestor, or else to the root unit. Empty units are omitted.
+/// Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
 
-/// The same where weights may be sharded along different axes: a unit of several sets of axes
-/// becomes one for each of them, which are gathered together. Pure.
+/// Overload for weights that may be sharded along different axes: splits a unit into one per set of
+/// axes; these are gathered together. Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options,
                              const comm::ParallelDims& dims, const Placements& placements);
 
 enum class Layers : bool { folded, each };
 
-/// The units with their parameters and sizes, for --print-units. Folded, decoder layers that follow
-/// one another and are equal are shown once: "model.layers.0..31", "32 x 12345" elements.
+/// Describes the units with their parameters and sizes, for --print-units. When folded, consecutive
+/// equal decoder layers appear once: "model.layers.0..31", "32 x 12345" elements.
 std::string describe_units(const ShardLayout& layout, Layers layers);
 
 }  // namespace llamesh::sharding

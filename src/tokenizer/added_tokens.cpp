@@ -8,7 +8,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Bytes of the white space at the start of `text`.
+/// Returns the bytes of white space at the start of `text`.
 std::size_t leading_space(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -19,7 +19,7 @@ std::size_t leading_space(std::string_view text) {
   return at;
 }
 
-/// Bytes of the white space at the end of `text`.
+/// Returns the bytes of white space at the end of `text`.
 std::size_t trailing_space(std::string_view text) {
   std::size_t end = text.size();
   while (end > 0) {

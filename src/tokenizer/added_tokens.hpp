@@ -12,7 +12,7 @@
 
 namespace llamesh::tokenizer {
 
-/// Finds added tokens in text: the leftmost, and of those that begin there the longest.
+/// Search for added tokens in text: leftmost first, then longest.
 class AddedTokens {
  public:
   explicit AddedTokens(const std::vector<AddedToken>& tokens);
@@ -22,7 +22,7 @@ class AddedTokens {
     std::size_t end;
     std::int32_t id;
   };
-  /// The first match that begins at or after `from`, with the white space that it includes (none
+  /// Returns the first match at or after `from`, including the white space that it absorbs (none
   /// before `from`).
   std::optional<Match> find(std::string_view text, std::size_t from) const;
 
@@ -30,7 +30,7 @@ class AddedTokens {
   const AddedToken* token_at(std::string_view text) const;
 
   std::unordered_map<std::string, AddedToken> tokens_;
-  /// First byte -> the lengths of the tokens that begin with it, longest first.
+  /// First byte -> lengths of tokens that begin with it, longest first.
   std::array<std::vector<std::size_t>, 256> lengths_;
 };
 

@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::uint64_t no_pair = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t no_rank = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t longest_short = 64;  // symbols; the scan beats the heap up to about here
+constexpr std::size_t longest_short = 64;  // symbols; the scan is faster than the heap up to about
+                                           // here
 
 std::uint64_t pair_of(std::int32_t left, std::int32_t right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
@@ -57,7 +58,7 @@ void BytePairEncoding::apply(std::vector<std::int32_t>& symbols) const {
 }
 
 void BytePairEncoding::apply_short(std::vector<std::int32_t>& symbols) const {
-  std::array<const Slot*, longest_short> merges;  // of symbol i with its right neighbour
+  std::array<const Slot*, longest_short> merges;  // symbol i with its right neighbour
   std::size_t count = symbols.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(symbols[i], symbols[i + 1]);
   while (count > 1) {
@@ -86,7 +87,7 @@ void BytePairEncoding::apply_long(std::vector<std::int32_t>& symbols) const {
   const std::size_t count = symbols.size();
   std::vector<std::size_t> previous(count), next(count);
   for (std::size_t i = 0; i < count; ++i) {
-    previous[i] = i - 1;  // of the first: never read
+    previous[i] = i - 1;  // never read for the first one
     next[i] = i + 1;
   }
   using Candidate = std::tuple<std::uint32_t, std::size_t, const Slot*>;  // rank, position
@@ -101,7 +102,7 @@ void BytePairEncoding::apply_long(std::vector<std::int32_t>& symbols) const {
     const auto [rank, left, slot] = candidates.top();
     candidates.pop();
     const std::size_t right = next[left];
-    // One of the two may have been merged with another since.
+    // One of the two may have merged with another since.
     if (symbols[left] == gone || right >= count ||
         pair_of(symbols[left], symbols[right]) != slot->pair)
       continue;

@@ -6,19 +6,19 @@
 
 namespace llamesh::tokenizer {
 
-/// Two neighbouring tokens that become one.
+/// Two adjacent tokens that merge into one.
 struct Merge {
   std::int32_t left;
   std::int32_t right;
   std::int32_t result;
 };
 
-/// The merges of a byte-pair encoding, as Sennrich, Haddow and Birch apply them ("Neural machine
-/// translation of rare words with subword units", ACL 2016): of all neighbouring pairs the one of
-/// lowest rank is merged, the leftmost one first, until none is left.
+/// Byte-pair encoding merges as in Sennrich, Haddow and Birch ("Neural machine translation of rare
+/// words with subword units", ACL 2016): repeatedly merges the adjacent pair with the lowest rank,
+/// the leftmost first, until none is left.
 class BytePairEncoding {
  public:
-  /// `merges` in the order of their rank. Of a pair that is listed twice the later one counts.
+  /// Takes `merges` in rank order. If a pair is listed twice, the later entry counts.
   explicit BytePairEncoding(std::span<const Merge> merges);
 
   /// Merges `symbols` in place. O(n^2) time for short words, O(n log n) for long ones. Thread-safe.

@@ -11,8 +11,8 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Bytes that are mapped to themselves; the others follow from U+0100 on (bytes_to_unicode of
-/// openai/gpt-2, src/encoder.py).
+/// Returns true for bytes that map to themselves; the others map to U+0100 and up (bytes_to_unicode
+/// in openai/gpt-2, src/encoder.py).
 bool maps_to_itself(unsigned byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
@@ -43,7 +43,7 @@ std::string bytes_of_characters(const std::string& token) {
   return bytes;
 }
 
-/// <0xHH> -> its byte.
+/// Parses <0xHH>.
 std::optional<char> byte_token(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || !token.ends_with('>')) return std::nullopt;
   unsigned value = 0;

@@ -9,20 +9,20 @@
 
 namespace llamesh::tokenizer {
 
-/// The token of one byte: GPT-2's printable character for it, or <0xHH>.
+/// Returns the token for one byte: GPT-2's printable character, or <0xHH>.
 std::string token_of_byte(ByteEncoding encoding, std::uint8_t byte);
 
-/// The bytes of a token of the vocabulary.
+/// Returns the bytes behind a vocabulary token.
 std::string bytes_of_token(ByteEncoding encoding, const std::string& token);
 
-/// The table of all ids of a tokenizer.json, and its special ids. A BOS or EOS that is named but
-/// unknown is a user error.
+/// Builds the table of all ids in a tokenizer.json, and its special ids. Throws a user error if BOS
+/// or EOS is named but unknown.
 Vocabulary make_vocabulary(const std::string& name, const TokenizerFile& file,
                            const TokenizerConfig& config);
 
-/// Whether `text` begins with a character that is plainly visible: neither white space nor control
-/// nor anything that joins to the character before it. False for many that are; `text` is not
-/// empty.
+/// Returns true if `text` begins with a plainly visible character: not white space, a control
+/// character, or one that joins to the previous character. May return false for other visible ones.
+/// `text` must not be empty.
 bool begins_visibly(std::string_view text);
 
 }  // namespace llamesh::tokenizer

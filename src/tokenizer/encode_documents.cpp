@@ -22,7 +22,7 @@ constexpr std::size_t chunk_bytes = 256 << 10;
 struct Task {
   std::string_view text;
   Chunk chunk = Chunk::first;
-  bool last = false;  ///< of its document
+  bool last = false;  ///< last chunk in its document
   bool done = false;
   std::vector<std::int32_t> ids;
   std::exception_ptr error;
@@ -46,7 +46,7 @@ class ChunkQueue {
   ChunkQueue(const ChunkQueue&) = delete;
   ChunkQueue& operator=(const ChunkQueue&) = delete;
 
-  /// The next task in order, or null at the end.
+  /// Returns the next task in order, or null at the end.
   std::shared_ptr<Task> next() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return queue_.empty() ? exhausted_ : queue_.front()->done; });
@@ -67,7 +67,7 @@ class ChunkQueue {
     for (auto& thread : threads_) thread.join();
   }
 
-  /// Cuts the next chunk off; null when there is none. Under the lock.
+  /// Splits off the next chunk; null if there is none. Requires the lock.
   std::shared_ptr<Task> cut_next() {
     while (rest_.empty() && document_ + 1 < documents_.size()) {
       rest_ = documents_[++document_];
@@ -114,11 +114,11 @@ class ChunkQueue {
 
   const Tokenizer& tokenizer_;
   std::span<const std::string_view> documents_;
-  std::size_t window_;  ///< chunks that are cut but not yet passed to the sink
-  std::mutex mutex_;    ///< guards what follows
+  std::size_t window_;  ///< maximum chunks split off but not yet passed to the sink
+  std::mutex mutex_;    ///< guards the members below
   std::condition_variable changed_;
   std::size_t document_ = 0;
-  std::string_view rest_;  ///< of the document
+  std::string_view rest_;  ///< rest of the document
   Chunk chunk_ = Chunk::first;
   std::deque<std::shared_ptr<Task>> queue_;
   bool exhausted_ = false;

@@ -15,8 +15,8 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// The end of the run of ASCII letters that begins at `at`, or after one space there, if an ASCII
-/// character or the end follows; else `at`. See Pattern::splits_words.
+/// Returns the end of a run of ASCII letters at `at`, optionally preceded by one space there, if an
+/// ASCII character or the end follows; otherwise returns `at`. See Pattern::splits_words.
 std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
   const std::size_t first = at + (text[at] == ' ' ? 1 : 0);
   std::size_t end = first;
@@ -72,7 +72,7 @@ std::int32_t HuggingFaceTokenizer::byte_id(char byte) const {
 }
 
 bool HuggingFaceTokenizer::spaces_part_words() const {
-  if (file_.byte_encoding == ByteEncoding::byte_level) return false;  // patterns do it
+  if (file_.byte_encoding == ByteEncoding::byte_level) return false;  // the patterns do it
   const std::string symbol = to_utf8(space_code_point);
   const auto reaches_over = [&](const std::string& token) {
     for (std::size_t at = token.find(symbol, 1); at != token.npos; at = token.find(symbol, at + 1))
@@ -90,7 +90,7 @@ bool HuggingFaceTokenizer::words_can_be_cut() const {
         token.content.find_first_of(" \n") != token.content.npos)
       return false;
   if (file_.byte_encoding == ByteEncoding::byte_fallback) return spaces_part_words_;
-  // Patterns before the last must touch nothing but digits.
+  // Patterns before the last must match digits only.
   for (std::size_t i = 0; i + 1 < file_.patterns.size(); ++i)
     if (!file_.patterns[i].regex().starts_with("\\p{N}")) return false;
   return !file_.patterns.empty() && file_.patterns.back().splits_words();

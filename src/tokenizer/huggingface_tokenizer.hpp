@@ -15,11 +15,11 @@
 
 namespace llamesh::tokenizer {
 
-/// BPE by a tokenizer.json. Text goes through it from the outside in: added tokens, stretches of
-/// valid UTF-8, words by the patterns, symbols, merges.
+/// BPE from a tokenizer.json. Text is processed from the outside in: added tokens, runs of valid
+/// UTF-8, words by the patterns, symbols, merges.
 class HuggingFaceTokenizer final : public Tokenizer {
  public:
-  /// `name` begins the messages of user errors.
+  /// `name` is the prefix for user error messages.
   HuggingFaceTokenizer(const std::string& name, TokenizerFile file, const TokenizerConfig& config);
 
   void encode_chunk(std::string_view text, Chunk chunk,
@@ -27,7 +27,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::size_t next_cut(std::string_view text, std::size_t from) const override;
 
  private:
-  /// What one thread works with.
+  /// Per-thread state.
   struct Workspace {
     std::vector<Pattern::Matcher> matchers;
     WordCache words;
@@ -62,11 +62,11 @@ class HuggingFaceTokenizer final : public Tokenizer {
   BytePairEncoding merges_;
   AddedTokens raw_added_;
   AddedTokens normalized_added_;
-  std::array<std::int32_t, 256> byte_ids_{};  ///< token of a byte, or no_id
+  std::array<std::int32_t, 256> byte_ids_{};  ///< token per byte, or no_id
   std::unordered_map<std::uint32_t, std::int32_t>
       character_ids_;  ///< for ByteEncoding::byte_fallback
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
-  bool spaces_part_words_;  ///< no merge reaches over a space
+  bool spaces_part_words_;                                          ///< no merge spans a space
   bool may_cut_;
   mutable ObjectPool<Workspace> workspaces_;
 };

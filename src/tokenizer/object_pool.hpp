@@ -6,11 +6,11 @@
 
 namespace llamesh::tokenizer {
 
-/// Objects that one thread uses at a time and then passes on, so that caches stay warm.
+/// Pool of objects, each used by one thread at a time and then passed on, so that caches stay warm.
 template <class T>
 class ObjectPool {
  public:
-  /// An idle object, or what `make` returns. The returned pointer releases it.
+  /// Returns an idle object, or a new one from `make`. The returned pointer releases it.
   template <class Make>
   auto acquire(const Make& make) {
     std::unique_lock lock(mutex_);

@@ -67,7 +67,8 @@ Pattern::Pattern(const std::string& where, std::string regex)
   pcre2_pattern_info(code_of(code_.get()), PCRE2_INFO_MATCHEMPTY, &matches_empty);
   validate(matches_empty == 0, "{}: the regular expression '{}' can match no characters at all",
            where, regex_);
-  pcre2_jit_compile(code_of(code_.get()), PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets
+  pcre2_jit_compile(code_of(code_.get()), PCRE2_JIT_COMPLETE);  // if this fails, pcre2_match
+                                                                // interprets
 }
 
 struct Pattern::Matcher::State {

@@ -8,12 +8,12 @@
 
 namespace llamesh::tokenizer {
 
-/// A regular expression of a tokenizer.json (Oniguruma's syntax, as Hugging Face's library has it),
-/// compiled by PCRE2 with its JIT. Only syntax that means the same in both is accepted: literals,
+/// A regular expression from a tokenizer.json (Oniguruma syntax, as in Hugging Face's library),
+/// compiled by PCRE2 with its JIT. Accepts only syntax with the same meaning in both: literals,
 /// classes, \s \S \d \p{category}, groups (?: and (?i:, lookahead, alternation, repetition.
 class Pattern {
  public:
-  /// What one thread needs to match: a JIT stack and space for a result.
+  /// Per-thread matching state: a JIT stack and space for a result.
   class Matcher {
    public:
     explicit Matcher(const Pattern& pattern);
@@ -21,8 +21,8 @@ class Pattern {
       std::size_t begin;
       std::size_t end;
     };
-    /// The first match at or after `from`. `text` must be valid UTF-8. Throws a user error when the
-    /// expression takes too long on this text.
+    /// Returns the first match at or after `from`. `text` must be valid UTF-8. Throws a user error
+    /// if the expression takes too long on this text.
     std::optional<Match> find(std::string_view text, std::size_t from);
 
    private:
@@ -34,13 +34,13 @@ class Pattern {
     std::unique_ptr<State, Delete> state_;
   };
 
-  /// Throws a user error that begins with `where` when the expression is malformed, uses something
-  /// else, or can match nothing.
+  /// Throws a user error that begins with `where` if the expression is malformed, uses unsupported
+  /// syntax, or can match the empty string.
   Pattern(const std::string& where, std::string regex);
 
   const std::string& regex() const { return regex_; }
-  /// True for the patterns of GPT-2, of Llama 3 and of close relatives: ` ?` and ASCII letters
-  /// followed by another ASCII character are one match in them, and a line's end before a visible
+  /// Returns true for the GPT-2 and Llama 3 patterns and close relatives. In these, ` ?` plus ASCII
+  /// letters, followed by another ASCII character, is one match, and a newline before a visible
   /// character ends a match.
   bool splits_words() const { return splits_words_; }
 
@@ -57,10 +57,10 @@ class Pattern {
 /// The GPT-2 pattern, which ByteLevel uses with use_regex.
 extern const std::string_view gpt2_pattern;
 
-/// The expression in PCRE2's syntax. Throws as Pattern does.
+/// Translates the expression to PCRE2 syntax. Throws as Pattern does.
 std::string to_pcre2(const std::string& where, std::string_view regex);
 
-/// An expression that matches `text` and nothing else.
+/// Returns an expression that matches only `text`.
 std::string literal_pattern(std::string_view text);
 
 }  // namespace llamesh::tokenizer

@@ -1,4 +1,4 @@
-// The translation of a tokenizer.json's regular expression into PCRE2's syntax.
+// Translates a tokenizer.json regular expression to PCRE2 syntax.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -9,7 +9,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// Unicode's White_Space inside a class. PCRE2's \s also has U+180E.
+/// Unicode's White_Space, for use in a class. PCRE2's \s also includes U+180E.
 constexpr std::string_view white_space = R"(\x{9}-\x{D}\x{85}\p{Z})";
 constexpr std::string_view categories[] = {"L",  "Ll", "Lm", "Lo", "Lt", "Lu", "M",  "Mc", "Me",
                                            "Mn", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Pe",
@@ -80,12 +80,13 @@ class Translator {
   void open_group() {
     for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!"})
       if (next_is(known)) return copy(known.size());
-    // (* begins a verb of PCRE2 there, such as (*ACCEPT), by which an expression matches nothing.
+    // Here (* would begin a PCRE2 verb such as (*ACCEPT), with which an expression can match
+    // nothing.
     if (next_is("(?") || next_is("(*")) refuse(regex_.substr(at_, 4));
     copy(1);
   }
 
-  /// {n}, {n,} or {n,m}; what may follow it differs between the two libraries.
+  /// Copies {n}, {n,} or {n,m}. The suffixes allowed after it differ between the two libraries.
   void repetition() {
     const std::size_t end = regex_.find('}', at_);
     const auto inside = regex_.substr(at_ + 1, end == regex_.npos ? 0 : end - at_ - 1);

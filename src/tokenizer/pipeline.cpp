@@ -11,14 +11,14 @@ using nlohmann::json;
 
 constexpr std::string_view space_symbol = "\u2581";
 
-/// Patterns are applied one within another by recursion; real tokenizers have up to four.
+/// Patterns nest by recursion; real tokenizers have up to four.
 constexpr std::size_t most_patterns = 16;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& type) {
   fail(ExitCode::bad_input, "{} of type '{}' is not supported", where, shown(type));
 }
 
-/// The steps of a Sequence (whose list has the name `key`), or the single step in its place.
+/// Returns the steps in a Sequence (in list `key`), or the single step in its place.
 std::vector<JsonObject> steps_of(const JsonObject& root, std::string_view name,
                                  std::string_view key) {
   if (root.find(name) == nullptr) return {};
@@ -31,7 +31,7 @@ std::vector<JsonObject> steps_of(const JsonObject& root, std::string_view name,
   return steps;
 }
 
-/// Llama 2's normalizer: Prepend U+2581 and Replace " " by U+2581.
+/// Reads Llama 2's normalizer: Prepend U+2581 and Replace " " by U+2581.
 void read_normalizer(const JsonObject& root, TokenizerFile& file) {
   bool replaces_space = false;
   for (const JsonObject& step : steps_of(root, "normalizer", "normalizers")) {
@@ -132,7 +132,7 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
       root.at("pre_tokenizer"));
 }
 
-/// Decoding follows from the byte encoding; this only checks for contradictions.
+/// Checks for contradictions only: decoding follows from the byte encoding.
 void check_decoder(const JsonObject& root, const TokenizerFile& file) {
   for (const JsonObject& step : steps_of(root, "decoder", "decoders")) {
     const std::string type = step.type();
@@ -182,7 +182,7 @@ void read_text_steps(const JsonObject& root, TokenizerFile& file) {
 void read_post_processor(const JsonObject& root, TokenizerFile& file) {
   for (const JsonObject& step : steps_of(root, "post_processor", "processors")) {
     const std::string type = step.type();
-    if (type == "ByteLevel") continue;  // it shifts offsets only
+    if (type == "ByteLevel") continue;  // it only shifts offsets
     if (type != "TemplateProcessing") refuse(step.where(), type);
     validate(file.prefix_ids.empty() && file.suffix_ids.empty(),
              "{}: a second template is not supported", step.where());

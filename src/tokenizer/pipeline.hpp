@@ -5,11 +5,11 @@
 
 namespace llamesh::tokenizer {
 
-/// Reads normalizer, pre_tokenizer and decoder of a tokenizer.json: byte_encoding, prefix_space
-/// and patterns.
+/// Reads normalizer, pre_tokenizer and decoder from a tokenizer.json into byte_encoding,
+/// prefix_space and patterns.
 void read_text_steps(const JsonObject& root, TokenizerFile& file);
 
-/// Reads post_processor: prefix_ids and suffix_ids. The vocabulary must be there.
+/// Reads post_processor into prefix_ids and suffix_ids. Requires the vocabulary.
 void read_post_processor(const JsonObject& root, TokenizerFile& file);
 
 }  // namespace llamesh::tokenizer

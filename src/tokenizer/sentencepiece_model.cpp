@@ -10,7 +10,7 @@
 namespace llamesh::tokenizer {
 namespace {
 
-/// One protobuf field of a length-delimited message: number, and its value or bytes.
+/// A protobuf field in a length-delimited message: number, and value or bytes.
 struct Field {
   std::uint64_t number;
   std::uint64_t value;
@@ -28,7 +28,7 @@ std::uint64_t take_varint(std::string_view& message) {
   return value;
 }
 
-/// The next field, or nothing at the end.
+/// Returns the next field, or nothing at the end.
 std::optional<Field> take_field(std::string_view& message) {
   if (message.empty()) return std::nullopt;
   const std::uint64_t key = take_varint(message);
@@ -38,7 +38,7 @@ std::optional<Field> take_field(std::string_view& message) {
     field.value = take_varint(message);
     return field;
   }
-  // The begin or end of a group, which has no length: its fields are read as if outside it.
+  // Start or end of a group, which has no length: read its fields as if outside it.
   if (kind == 3 || kind == 4) return field;
   const std::size_t length = kind == 1 ? 8 : kind == 5 ? 4 : take_varint(message);
   field.bytes = message.substr(0, length);
@@ -46,7 +46,7 @@ std::optional<Field> take_field(std::string_view& message) {
   return field;
 }
 
-/// One unit of a double-array trie in Darts-clone's layout (darts.h, DoubleArrayUnit).
+/// One double-array trie unit in Darts-clone's layout (darts.h, DoubleArrayUnit).
 struct TrieUnit {
   std::uint32_t bits;
   bool holds_value() const { return (bits >> 31) != 0; }
@@ -55,7 +55,8 @@ struct TrieUnit {
   std::uint32_t offset() const { return (bits >> 10) << ((bits & (1U << 9)) >> 6); }
 };
 
-/// Whether every step of a search stays within the trie, and every result within the text after it.
+/// Returns true if every search step stays within the trie, and every result within the texts after
+/// it.
 bool is_closed(std::string_view trie, std::string_view texts) {
   std::vector<TrieUnit> units(trie.size() / sizeof(TrieUnit));
   if (units.empty() || units.size() % 256 != 0 || texts.empty() || texts.back() != 0) return false;
@@ -63,14 +64,14 @@ bool is_closed(std::string_view trie, std::string_view texts) {
   for (std::size_t i = 0; i < units.size(); ++i) {
     // No search continues from a value; the root is not tested for being one.
     if (i > 0 && units[i].holds_value()) continue;
-    const std::size_t next = i ^ units[i].offset();  // and its block of 256
+    const std::size_t next = i ^ units[i].offset();  // and its 256-unit block
     if (next >= units.size()) return false;
     if (units[i].has_leaf() && units[next].value() >= texts.size()) return false;
   }
   return true;
 }
 
-/// precompiled_charsmap: bytes of the trie as uint32, trie, texts that end with 0.
+/// precompiled_charsmap: trie size in bytes as uint32, trie, zero-terminated texts.
 bool is_sound(std::string_view table) {
   std::uint32_t trie_bytes = 0;
   if (table.size() < sizeof(trie_bytes)) return false;

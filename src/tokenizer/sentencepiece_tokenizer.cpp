@@ -16,13 +16,13 @@ namespace llamesh::tokenizer {
 namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
-constexpr std::string_view symbol = "\u2581";  // what a space is in a piece
+constexpr std::string_view symbol = "\u2581";  // stands for a space in a piece
 
 std::vector<int> ids_of(const Processor& processor, std::string_view text) {
   std::vector<int> ids;
   const auto status = processor.Encode(text, &ids);
   validate(status.ok(), "SentencePiece cannot encode this text: {}", shown(status.ToString()));
-  for (const int id : ids)  // of a byte or symbol that a damaged model lacks
+  for (const int id : ids)  // a damaged model may lack a byte or symbol
     validate(id >= 0 && id < processor.GetPieceSize(),
              "SentencePiece gives a piece the id {}, but the model has {} pieces; it is damaged",
              id, processor.GetPieceSize());
@@ -51,7 +51,7 @@ std::string bytes_of_piece(const Processor& processor, int id) {
   return bytes_of_token(ByteEncoding::byte_fallback, piece);
 }
 
-/// How many leading spaces decoding removes: none, one, or all.
+/// Returns how many leading spaces decoding removes: none, one, or all.
 std::size_t dropped_spaces(const Processor& processor) {
   const int space = processor.PieceToId(symbol);
   std::string text;
@@ -73,8 +73,9 @@ Vocabulary make_vocabulary(const Processor& processor, const TokenizerConfig& co
   return vocabulary;
 }
 
-/// The library treats a whole text as one sentence: memory and time grow with it, and it adds a
-/// space in front. So text is cut where that can be undone, which is found by trying.
+/// SentencePiece tokenizer that splits texts. The library treats a whole text as one sentence:
+/// memory and time grow with it, and it adds a space in front. So text is split where that can be
+/// undone, which is found by experiment.
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::unique_ptr<Processor> processor, const TokenizerConfig& config,
@@ -94,9 +95,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   void encode_chunk(std::string_view text, Chunk chunk,
                     std::vector<std::int32_t>& ids) const override {
     const auto words = words_.acquire([] { return std::make_unique<WordCache>(); });
-    // BPE word by word, so that most are found in the cache. Unigram in runs: the library adds the
-    // scores of a text up in fp32, and in so short ones rounding changes no token (of megabytes at
-    // once it does, docs/tokenizers.md).
+    // BPE goes word by word, so that most words are cache hits. Unigram goes in runs: the library
+    // adds up a text's scores in fp32, and in runs this short rounding changes no token (over
+    // megabytes it does, docs/tokenizers.md).
     const std::size_t least = bpe_ ? 1 : 4096;
     while (!text.empty()) {
       const std::size_t cut = next_cut(text, std::min(least, text.size()));
@@ -116,14 +117,14 @@ class SentencePieceTokenizer final : public Tokenizer {
 
  private:
   enum class Cut : std::uint8_t {
-    none,   ///< no separator
+    none,   ///< not a separator
     drops,  ///< the separator becomes the space that the library adds to the next chunk
-    keeps,  ///< the next chunk begins with it; what the library adds before it is removed
+    keeps,  ///< starts the next chunk; the library's added prefix is removed
   };
 
-  /// Encodes a run without a possible cut. A long one is encoded in parts, as an exception from
-  /// what next_cut promises: tokens across their edges differ. The library takes 224 bytes of
-  /// memory a byte, and BPE quadratic time.
+  /// Encodes a run without a possible cut. A long run is encoded in parts, the one exception to
+  /// next_cut's guarantee: tokens across part boundaries differ. The library takes 224 bytes of
+  /// memory per byte, and BPE takes quadratic time.
   void encode_run(std::string_view run, Chunk chunk, WordCache& words,
                   std::vector<std::int32_t>& ids) const {
     const std::size_t end = part_end(run);
@@ -135,8 +136,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
   }
 
-  /// Where the next part of a run ends: before a character that the vocabulary has, so that none is
-  /// merged with the guard into one unknown token; else at least between characters.
+  /// Returns the end of a run's next part: before a character in the vocabulary, so that it does
+  /// not merge with the guard into one unknown token; otherwise at least between characters.
   std::size_t part_end(std::string_view run) const {
     constexpr std::size_t longest_part = 64 << 10;
     if (run.size() <= longest_part) return run.size();
@@ -163,7 +164,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       else
         skip = ids_before_newline_;
     }
-    // A text that begins with a newline is encoded differently where it is cut there.
+    // A text that begins with a newline is encoded differently if it is split there.
     const bool cached =
         bpe_ && text.size() <= WordCache::longest && (skip > 0 || !text.starts_with('\n'));
     if (cached) {
@@ -179,16 +180,16 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (cached) words.put(text, kept);
   }
 
-  /// ASCII, so that nothing is normalized together with what follows.
+  /// ASCII only, so that nothing is normalized together with what follows.
   static bool visible(char c) { return c > ' ' && c < 0x7F; }
   Cut cut_of(char c) const { return c == ' ' ? space_ : c == '\n' ? newline_ : Cut::none; }
 
-  /// No piece reaches over a space or holds a newline.
+  /// Returns true if no piece spans a space or contains a newline.
   bool pieces_keep_to_words() const {
     for (int id = 0; id < processor_->GetPieceSize(); ++id) {
       const std::string& piece = processor_->IdToPiece(id);
       if (piece.find('\n') != piece.npos || piece.find(' ') != piece.npos) return false;
-      const std::size_t word = piece.find_first_not_of(symbol);  // bytes: none of them is ASCII
+      const std::size_t word = piece.find_first_not_of(symbol);  // bytes: none is ASCII
       if (word != piece.npos && piece.find(symbol, word) != piece.npos) return false;
     }
     return true;
@@ -229,8 +230,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     return !processor_->IsUnknown(processor_->PieceToId(text));
   }
 
-  /// Whether `guard` in front of a text absorbs what the library adds there, and the text is
-  /// encoded as in the middle of one. The text begins with a character that the vocabulary has.
+  /// Returns true if `guard` in front of a text absorbs what the library adds there, so that the
+  /// text is encoded as in mid-sentence. The text begins with a character in the vocabulary.
   bool is_separable(const std::string& guard) const {
     for (int id = 0; id < processor_->GetPieceSize(); ++id)
       if (processor_->IdToPiece(id).find(guard) != std::string::npos) return false;
@@ -251,7 +252,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   void find_guard() {
-    for (const char* guard : {"\n", "\ue000"})  // a private character, which vocabularies lack
+    for (const char* guard : {"\n", "\ue000"})  // a private-use character, which vocabularies lack
       if (is_separable(guard)) {
         guard_ = guard;
         ids_of_guard_ = ids_of(*processor_, guard).size();
@@ -265,7 +266,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   Cut space_ = Cut::none;
   Cut newline_ = Cut::none;
   std::size_t ids_before_newline_ = 0;
-  std::string guard_;  ///< before what continues a run; empty: no text is suitable
+  std::string guard_;  ///< goes before a continuation; empty: no suitable text
   std::size_t ids_of_guard_ = 0;
 };
 

@@ -36,7 +36,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
 }
 
 void Tokenizer::encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids) const {
-  // Chunks of a few hundred KiB stay in the caches, and bound what the libraries allocate.
+  // Chunks of a few hundred KiB stay in cache and bound what the libraries allocate.
   constexpr std::size_t chunk_bytes = 256 << 10;
   while (!text.empty()) {
     const std::size_t cut = next_cut(text, std::min(chunk_bytes, text.size()));

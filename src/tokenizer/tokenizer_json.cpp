@@ -24,7 +24,7 @@ void read_vocabulary(const JsonObject& model, TokenizerFile& file) {
     file.vocabulary.emplace(item.key(), to_id(vocab.at(shown(item.key())), item.value()));
 }
 
-/// A merge is "a b" or ["a", "b"].
+/// Returns the two parts of a merge: "a b" or ["a", "b"].
 std::array<std::string, 2> parts_of(const std::string& where, const json& merge) {
   if (merge.is_string()) {
     const auto& text = merge.get_ref<const std::string&>();
@@ -95,7 +95,7 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
   }
 }
 
-/// Ids must be unique, and not spread so far that a table of them wastes memory.
+/// Checks that ids are unique, and dense enough for a table.
 void check_ids(const std::string& name, const TokenizerFile& file) {
   const std::size_t limit = 2 * (file.vocabulary.size() + file.added.size()) + 65536;
   std::vector<const std::string*> owners(limit, nullptr);
@@ -112,7 +112,7 @@ void check_ids(const std::string& name, const TokenizerFile& file) {
   for (const auto& token : file.added) claim(token.content, token.id);
 }
 
-/// The content of a token's entry in tokenizer_config.json: a text or an object.
+/// Returns a token's content from tokenizer_config.json: a text or an object.
 std::optional<std::string> token_text(const JsonObject& config, std::string_view key) {
   const json* token = config.find(key);
   if (token == nullptr) return std::nullopt;

@@ -12,34 +12,35 @@
 
 namespace llamesh::tokenizer {
 
-/// A token that is found in the text itself, before all else.
+/// A token that is matched in the raw text, before anything else.
 struct AddedToken {
   std::int32_t id;
   std::string content;
-  bool lstrip;      ///< includes the white space before it
-  bool rstrip;      ///< and after it
-  bool normalized;  ///< matched after all that are not
+  bool lstrip;      ///< absorbs white space before it
+  bool rstrip;      ///< absorbs white space after it
+  bool normalized;  ///< matched after all tokens without this flag
 };
 
-/// How bytes are written in the vocabulary.
+/// Spelling of bytes in the vocabulary.
 enum class ByteEncoding : std::uint8_t {
   byte_level,     ///< every byte as a printable character
-  byte_fallback,  ///< characters, with <0xHH> for what the vocabulary lacks; a space is U+2581
+  byte_fallback,  ///< characters, with <0xHH> for those that the vocabulary lacks; a space is
+                  ///< U+2581
 };
 
-/// Where a space is put before the text.
+/// Rule for the space added before the text.
 enum class PrefixSpace : std::uint8_t {
   never,
   always,        ///< before the text and after every added token
-  unless_space,  ///< the same, but not before a space
+  unless_space,  ///< like always, but not before a space
   only_first,    ///< before the text, but not before a space
 };
 
-/// What a tokenizer.json says, all of it checked.
+/// Validated contents of a tokenizer.json.
 struct TokenizerFile {
   ByteEncoding byte_encoding = ByteEncoding::byte_level;
   PrefixSpace prefix_space = PrefixSpace::never;
-  std::vector<Pattern> patterns;  ///< each splits the pieces that the ones before it left
+  std::vector<Pattern> patterns;  ///< each splits the pieces left by the previous ones
   std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<Merge> merges;
   bool ignore_merges = false;  ///< a word in the vocabulary is taken without merging
@@ -48,11 +49,11 @@ struct TokenizerFile {
   std::vector<std::int32_t> suffix_ids;
 };
 
-/// Reads a tokenizer.json; `name` begins all messages. Throws a user error for what is malformed,
-/// and by its name for what is not supported.
+/// Parses a tokenizer.json; `name` begins all messages. Throws a user error for malformed contents,
+/// and names unsupported features.
 TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text);
 
-/// What tokenizer_config.json says.
+/// Contents of tokenizer_config.json.
 struct TokenizerConfig {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
@@ -60,9 +61,9 @@ struct TokenizerConfig {
 };
 TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view text);
 
-/// tokenizer_config.json in the folder of a tokenizer's file; empty text when there is none.
+/// Reads tokenizer_config.json from the folder of a tokenizer file; empty if there is none.
 std::string read_adjacent_config(const std::string& tokenizer_path);
-/// A whole file of at most 256 MiB. Throws a user error that names it.
+/// Reads a whole file up to 256 MiB. Throws a user error that names it.
 std::string read_tokenizer_file(const std::string& path);
 
 }  // namespace llamesh::tokenizer

@@ -14,7 +14,7 @@ bool continues(unsigned byte) {
   return (byte & 0xC0U) == 0x80U;
 }
 
-/// Length of a character by its first byte; 0 for bytes that begin none.
+/// Returns a character's length from its first byte; 0 if that byte cannot begin one.
 std::size_t announced_length(unsigned lead) {
   if (lead < 0x80U) return 1;
   if (lead < 0xC2U) return 0;
@@ -23,7 +23,7 @@ std::size_t announced_length(unsigned lead) {
   return lead < 0xF5U ? 4 : 0;
 }
 
-/// Whether the second byte is one that may follow the first (RFC 3629, section 4).
+/// Returns true if `second` may follow `lead` (RFC 3629, section 4).
 bool second_fits(unsigned lead, unsigned second) {
   if (!continues(second)) return false;
   if (lead == 0xE0U) return second >= 0xA0U;

@@ -7,25 +7,27 @@
 
 namespace llamesh::tokenizer {
 
-/// Length of the character at the start of `text` (1 to 4), or 0 where it is no valid UTF-8 (RFC
-/// 3629: nothing overlong, no surrogates, nothing above U+10FFFF). `text` is not empty.
+/// Returns the length (1 to 4) of the character at the start of `text`, or 0 if it is not valid
+/// UTF-8 (RFC 3629: nothing overlong, no surrogates, nothing above U+10FFFF). `text` must not be
+/// empty.
 std::size_t utf8_length(std::string_view text);
 
-/// Bytes of the longest valid prefix.
+/// Returns the length in bytes of the longest valid prefix.
 std::size_t valid_utf8_prefix(std::string_view text);
 
-/// The code point of a valid character.
+/// Returns the code point of a valid character.
 std::uint32_t code_point(std::string_view character);
-/// The UTF-8 of a code point below 0x110000.
+/// Returns a code point below 0x110000 as UTF-8.
 std::string to_utf8(std::uint32_t code);
 
-/// Bytes at the end of `text` that begin a character which more bytes could complete.
+/// Returns the number of bytes at the end of `text` that begin a character which more bytes could
+/// complete.
 std::size_t unfinished_utf8(std::string_view text);
 
-/// Every byte that belongs to no character becomes U+FFFD.
+/// Replaces every byte that belongs to no character with U+FFFD.
 std::string replace_invalid_utf8(std::string_view text);
 
-/// Whether a code point has Unicode's property White_Space.
+/// Returns true if a code point has the Unicode property White_Space.
 bool is_white_space(std::uint32_t code);
 
 }  // namespace llamesh::tokenizer

@@ -8,20 +8,20 @@
 
 namespace llamesh::tokenizer {
 
-/// A cache of words' tokens, for one thread: 32768 slots of one cache line each, where a new word
+/// A per-thread cache from words to tokens: 32768 slots with one cache line each; a new word
 /// replaces the old one.
 class WordCache {
  public:
   WordCache() : slots_(places) {}
 
-  /// The word's ids, or an empty span when it is not cached. Valid until the next put.
+  /// Returns the word's ids, or an empty span if it is not cached. Valid until the next put.
   std::span<const std::int32_t> find(std::string_view word) const {
     const Slot& slot = slots_[slot_of(word)];
     if (slot.bytes != word.size() || std::memcmp(slot.word, word.data(), word.size()) != 0)
       return {};
     return {slot.ids, slot.count};
   }
-  /// Stores a word that is not empty, unless it or its ids are too long.
+  /// Stores a non-empty word unless it or its ids are too long.
   void put(std::string_view word, std::span<const std::int32_t> ids) {
     if (word.empty() || word.size() > longest || ids.size() > most_ids) return;
     Slot& slot = slots_[slot_of(word)];
@@ -31,7 +31,7 @@ class WordCache {
     std::memcpy(slot.ids, ids.data(), ids.size_bytes());
   }
 
-  static constexpr std::size_t longest = 22;  ///< bytes of a cached word
+  static constexpr std::size_t longest = 22;  ///< maximum bytes in a cached word
 
  private:
   static constexpr std::size_t places = 1 << 15;
@@ -42,7 +42,7 @@ class WordCache {
     std::uint8_t bytes = 0;
     std::uint8_t count = 0;
   };
-  /// The first and last eight bytes and the middle mixed; words are short.
+  /// Returns the slot for a word, mixed in parts of eight bytes.
   static std::size_t slot_of(std::string_view word) {
     std::uint64_t hash = word.size() * 0x9E3779B97F4A7C15U;
     for (std::size_t at = 0; at < word.size(); at += 8) {

@@ -9,7 +9,7 @@
 namespace llamesh {
 namespace {
 
-/// The elements of the array that a range is, one by one: the slow way.
+/// Returns the array elements in a range, one by one: the slow way.
 std::vector<std::int64_t> elements(const Shape& array, const BoxRange& range) {
   std::vector<std::int64_t> all;
   for (std::int64_t i = range.begin; i < range.begin + range.count; ++i) {
@@ -41,7 +41,7 @@ const std::vector<Case> cases = {
       {{1, 2, 1}, {2, 2, 3}}}},
 };
 
-/// Calls test(array, range) for all ranges of all boxes.
+/// Calls test(array, range) for all ranges in all boxes.
 template <class Test>
 void for_all(const Test& test) {
   for (const auto& [array, boxes] : cases)

@@ -59,8 +59,8 @@ TEST(Bf16, KeepsInfinity) {
   EXPECT_EQ(bf16(-std::numeric_limits<float>::infinity()).bits, 0xff80);
 }
 
-/// Also those whose payload lies in the lower half only, which cutting off would make infinite, and
-/// those that rounding up would carry into the sign.
+/// Includes NaNs whose payload is in the lower half only, which truncation would turn into
+/// infinity, and NaNs that rounding up would carry into the sign.
 TEST(Bf16, KeepsNotANumber) {
   for (const std::uint32_t bits : {0x7fc00000U, 0x7f800001U, 0x7fffffffU, 0xffffffffU, 0xff800001U,
                                    0x7f80ffffU, 0xffff8000U}) {

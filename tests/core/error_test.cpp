@@ -34,7 +34,7 @@ TEST(Validate, ThrowsAUserErrorWithTheNumbers) {
   EXPECT_STREQ(error.what(), "3 ranks do not divide 8");
 }
 
-/// Whatever a message quotes, it is one line that a terminal shows as it is.
+/// Whatever a message quotes, it stays one line that is safe to print on a terminal.
 TEST(Validate, MessagesAreOneLineOfBoundedLength) {
   const auto error = error_of([] { validate(false, "no '{}'", "a\nb\x1b[2J\r\x7f\u00e9"); });
   EXPECT_STREQ(error.what(), "no 'a b [2J  \u00e9'");

@@ -121,7 +121,7 @@ TEST_F(File, GivesItsLines) {
   EXPECT_EQ(lines_of(folder_.write("a", "")), Lines{});
   EXPECT_EQ(lines_of(folder_.write("a", "\n")), Lines{"."});
   EXPECT_EQ(lines_of(folder_.write("a", "one\n\nthree")), (Lines{"one.", ".", "three?"}));
-  const std::string longest(1 << 20, 'x');  // across the pieces that are read
+  const std::string longest(1 << 20, 'x');  // spans several reads
   EXPECT_EQ(lines_of(folder_.write("a", "ab\n" + longest + "\nc\n")),
             (Lines{"ab.", longest + ".", "c."}));
   EXPECT_EQ(code_of([&] { lines_of(folder_.write("a", "ab\n" + longest + "x")); }),

@@ -19,7 +19,7 @@ std::vector<float> drawn(std::int64_t first, std::int64_t count, std::uint64_t s
   return out;
 }
 
-/// The known answers of Random123 1.14 (tests/kat_vectors, philox4x32 with 10 rounds).
+/// Known answers from Random123 1.14 (tests/kat_vectors, philox4x32 with 10 rounds).
 TEST(Philox, GivesTheKnownAnswers) {
   constexpr auto ones = std::numeric_limits<std::uint64_t>::max();
   EXPECT_EQ(philox(0, 0, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -28,7 +28,7 @@ TEST(Philox, GivesTheKnownAnswers) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-/// The known answers of FNV-1a, 64 bits.
+/// Known answers for 64-bit FNV-1a.
 TEST(NameHash, GivesTheKnownAnswers) {
   EXPECT_EQ(name_hash(""), 0xcbf29ce484222325U);
   EXPECT_EQ(name_hash("a"), 0xaf63dc4c8601ec8cU);
@@ -88,7 +88,7 @@ TEST(FillNormal, ScalesWithTheDeviation) {
   for (std::size_t i = 0; i < unit.size(); ++i) EXPECT_FLOAT_EQ(scaled[i], 0.02F * unit[i]);
 }
 
-/// Five standard errors each; the numbers are always the same, so the test is no matter of luck.
+/// Five standard errors each. The values are always the same, so the test cannot fail by chance.
 TEST(FillNormal, HasTheMomentsOfANormalDistribution) {
   constexpr std::int64_t count = 200000;
   const double n = count;
@@ -112,7 +112,7 @@ TEST(FillNormal, HasTheMomentsOfANormalDistribution) {
   EXPECT_NEAR(beyond_two, std::erfc(std::sqrt(2.0)), 5 * std::sqrt(0.0455 / n));
 }
 
-/// The four numbers of a Philox block come from two Box-Muller pairs.
+/// A Philox block's four values come from two Box-Muller pairs.
 TEST(FillNormal, NeighboursAreIndependent) {
   constexpr std::size_t count = 100000;
   const auto numbers = drawn(0, count, 1, "w");

@@ -17,7 +17,7 @@ class TensorTest : public testing::Test {
   Tensor cube{numbers.data(), DType::f32, {3, 4, 5}};
 };
 
-/// Runs what must be a bug; returns the text of its error.
+/// Runs an action that must be a bug; returns its error text.
 template <class Action>
 std::string bug_of(Action action) {
   try {

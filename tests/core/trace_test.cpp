@@ -52,7 +52,7 @@ TEST(Trace, ScopesNestAndThreadsAreApart) {
   EXPECT_TRUE(trace.take().events.empty());
 }
 
-std::string told;  // of a profiler
+std::string told;  // by the profiler
 
 TEST(Trace, ShowsRangesInAProfilerWhileItIsOn) {
   static constexpr Trace::Ranges profiler{

@@ -13,7 +13,7 @@
 namespace llamesh::device {
 namespace {
 
-/// Bytes in use beyond those at the start of the test.
+/// Fixture that measures bytes in use beyond those at the start of the test.
 class Memory : public testing::Test {
  protected:
   std::int64_t in_use() const { return meter_.in_use() - before_; }
@@ -68,7 +68,7 @@ TEST_F(ScopedAllocationTest, IsCountedOnceWhenItIsMoved) {
   ScopedAllocation b(std::move(a));
   EXPECT_EQ(in_use(), 100);
   ScopedAllocation c(10);
-  c = std::move(b);  // what c had is given back
+  c = std::move(b);  // frees what c had
   EXPECT_EQ(in_use(), 100);
   auto& same = c;
   c = std::move(same);

@@ -21,7 +21,7 @@ TEST(Simulation, ReplacesTheDeviceOfItsThreadWhileItLives) {
     const Simulation simulation(gpu());
     EXPECT_EQ(kind(), Kind::simulated);
     EXPECT_EQ(compute_stream().kind(), Kind::simulated);
-    constexpr auto bytes = std::int64_t{1} << 38U;  // a quarter of a TiB: addresses alone
+    constexpr auto bytes = std::int64_t{1} << 38U;  // a quarter of a TiB, address space only
     const Buffer huge(bytes);
     EXPECT_EQ(MemoryMeter::instance().in_use(), bytes);
     EXPECT_EQ(meter.in_use(), before);
@@ -48,7 +48,7 @@ TEST(Simulation, StreamsOverlapAndWaitForEachOther) {
   simulation.run(compute, 1);
   EXPECT_DOUBLE_EQ(simulation.now(), 2);
   EXPECT_FALSE(arrived.ready());
-  compute.wait(arrived);  // it is there at 4
+  compute.wait(arrived);  // it arrives at 4
   EXPECT_DOUBLE_EQ(simulation.now(), 4);
   EXPECT_DOUBLE_EQ(simulation.exposed_seconds(), 2);
   simulation.run(compute, 1);
@@ -73,7 +73,7 @@ TEST(Simulation, ACpuComputesOnTheHostsThread) {
   Simulation simulation(hardware);
   auto communication = Stream::communication();
   simulation.run(compute_stream(), 2);
-  simulation.run(communication, 1);  // called when the computation is done
+  simulation.run(communication, 1);  // called once the computation is done
   compute_stream().wait(communication.record());
   EXPECT_DOUBLE_EQ(simulation.now(), 3);
 }

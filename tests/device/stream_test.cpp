@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Work that stands in its stream until the test opens the gate.
+/// Work that blocks its stream until the test opens the gate.
 class Gate {
  public:
   auto work() {
@@ -30,7 +30,7 @@ class Gate {
   std::shared_future<void> opened_{promise_.get_future()};
 };
 
-/// The text of the error that waiting for the event throws; empty when it throws none.
+/// Returns the error text that waiting for the event throws; empty if none.
 std::string error_of(const Event& event) {
   try {
     event.wait();
@@ -131,7 +131,7 @@ TEST(Event, OfOneStreamHoldsAnother) {
   int seen = 0;
   consumer.run([&] { seen = value; });
   const Event consumed = consumer.record();
-  std::this_thread::sleep_for(5ms);  // a consumer that does not wait has read by now
+  std::this_thread::sleep_for(5ms);  // a consumer that does not wait would have read by now
   EXPECT_FALSE(consumed.ready());
   gate.open();
   consumed.wait();

@@ -10,8 +10,8 @@
 #include "core/dtype.hpp"
 #include "emulator.hpp"
 
-/// CUDA's names that the kernels use, for the host, and what ops/cuda/intrinsics.cuh adds to them.
-/// The comments there hold here.
+/// CUDA names that the kernels use, for the host, plus the additions in ops/cuda/intrinsics.cuh.
+/// The comments there apply here.
 
 // NOLINTBEGIN(bugprone-reserved-identifier)
 #define __global__
@@ -29,7 +29,7 @@ inline namespace emulated {
 using emulator::Block;
 using emulator::Together;
 
-// --- CUDA's built-in variables, unsigned as they are there ---
+// --- CUDA's built-in variables, unsigned as in CUDA ---
 
 struct BuiltinIndex {
   unsigned x, y, z;
@@ -78,7 +78,7 @@ T __shfl_xor_sync(unsigned lanes, T value, int mask) {
   return mine.result;
 }
 
-/// On a GPU it ends the program's use of the device.
+/// On a GPU this makes the device unusable for the program.
 [[noreturn]] inline void __trap() {
   throw std::runtime_error("__trap() in a kernel");
 }
@@ -97,7 +97,7 @@ inline float __fdividef(float a, float b) {
 }
 // NOLINTEND(bugprone-reserved-identifier)
 
-// --- Of ops/cuda/intrinsics.cuh ---
+// --- From ops/cuda/intrinsics.cuh ---
 
 inline int rematerialized_thread_x() {
   return Block::current().thread();

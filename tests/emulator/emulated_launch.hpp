@@ -8,7 +8,7 @@
 #include "device/stream.hpp"
 #include "emulator.hpp"
 
-/// What ops/cuda/launch.cuh gives under nvcc, over the emulator.
+/// Emulated counterpart to ops/cuda/launch.cuh.
 namespace llamesh::ops::cuda {
 inline namespace emulated {
 
@@ -67,7 +67,7 @@ T read_back(device::Stream& stream, const T* from) {
 }
 
 inline std::int64_t multiprocessors() {
-  return 2;  // so that grids are small and their loops go round
+  return 2;  // small, so that grid-stride loops iterate
 }
 
 inline std::int64_t shared_bytes_a_block() {

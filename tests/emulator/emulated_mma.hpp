@@ -2,7 +2,7 @@
 
 #include "emulated_intrinsics.hpp"
 
-/// What ops/cuda/mma.cuh gives under nvcc, over the emulator.
+/// Emulated counterpart to ops/cuda/mma.cuh.
 namespace llamesh::ops::cuda {
 inline namespace emulated {
 
@@ -40,7 +40,7 @@ struct MatrixArgument {
   SharedAddress from;
   bool transposed;
   std::uint32_t result[4];
-  SharedAddress read[8];  // where the numbers of the result lie
+  SharedAddress read[8];  // addresses that the result was read from
 };
 
 inline void perform_load_matrix(void* const* lanes) {

@@ -7,10 +7,10 @@
 #include "core/error.hpp"
 #include "emulated_mma.hpp"
 
-/// What ops/cuda/wgmma.cuh gives under nvcc, over the emulator. Each warp does its 16 of
-/// the 64 rows. A descriptor is read as the PTX manual tells it ("Matrix Descriptor" and "Strides"
-/// of wgmma): bits 0-13 the start, 16-29 the leading, 32-45 the stride byte offset, all in 16
-/// bytes, 49-51 the base offset, 62-63 the swizzling.
+/// Emulated counterpart to ops/cuda/wgmma.cuh. Each warp computes 16 of the 64 rows. A descriptor
+/// is decoded as in the PTX manual ("Matrix Descriptor" and "Strides" for wgmma): bits 0-13 start,
+/// 16-29 leading byte offset, 32-45 stride byte offset, all in units of 16 bytes; 49-51 base
+/// offset, 62-63 swizzle.
 namespace llamesh::ops::cuda {
 inline namespace emulated {
 
@@ -26,8 +26,8 @@ inline MatrixDescriptor advance(MatrixDescriptor from, int bytes) {
   return from + static_cast<std::uint64_t>(bytes / 16);
 }
 
-/// A factor of 16 elements a row, or a column if its `lines` (rows or columns) are what lies
-/// together: elements[line][i].
+/// A factor with 16 elements per row, or per column if its `lines` (rows or columns) are
+/// contiguous: elements[line][i].
 class Factor {
  public:
   Factor(MatrixDescriptor descriptor, int first_line, int lines, bool lines_together)
@@ -40,7 +40,7 @@ class Factor {
   }
   std::vector<std::array<std::uint16_t, 16>> numbers() const {
     std::vector<std::array<std::uint16_t, 16>> to(static_cast<std::size_t>(lines_));
-    // Eight elements lie side by side: of a line, or the same one of eight lines.
+    // Eight elements are contiguous: in one line, or the same element in eight lines.
     for (int line = 0; line < lines_; line += lines_together_ ? 8 : 1)
       for (int i = 0; i < 16; i += lines_together_ ? 1 : 8) {
         const auto at = address(first_line_ + line, i);
@@ -72,17 +72,17 @@ class Factor {
   bool lines_together_;
 };
 
-/// One lane's part of a product.
+/// One lane's part in a product.
 struct ProductArgument {
   float* sums;                 // (n, 4)
-  const std::uint32_t* words;  // the left factor in registers, or null
+  const std::uint32_t* words;  // left factor in registers, or null
   MatrixDescriptor a, b;
   int columns;
   bool add, b_columns_together;
 };
 
-/// A product of one warp that has been issued. Until it ends its sums hold a NaN by which one that
-/// adds to them knows that it comes after it.
+/// A product issued by one warp. Until it ends its sums hold a NaN, which tells a later product
+/// that adds to them that it follows this one.
 class Product {
  public:
   explicit Product(void* const* lanes) {

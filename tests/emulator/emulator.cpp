@@ -100,7 +100,7 @@ int Block::next_ready() const {
   const auto ready = [this](int t) {
     return pool_[static_cast<std::size_t>(t)]->state == State::ready;
   };
-  // A warp goes on as far as it can, so that what it must not overtake is overtaken.
+  // A warp runs as far as it can, so that it overtakes whatever no barrier holds back.
   const int first = at_ / warp_size * warp_size;
   const int lanes = std::min(warp_size, threads_ - first);
   for (int i = 1, t = at_ - first; i < lanes; ++i) {

@@ -5,19 +5,19 @@
 
 #include "emulated_wgmma.hpp"
 
-/// That the emulator finds what it is there to find, and that its matrix instructions multiply
+/// Checks that the emulator detects what it should, and that its matrix instructions multiply
 /// matrices.
 namespace llamesh::test {
 namespace {
 
 using namespace ops::cuda;
 
-/// Runs `kernel` on two blocks, whose threads take their turns in opposite orders.
+/// Runs `kernel` on two blocks with opposite thread orders.
 void run(const std::function<void()>& kernel, int threads = 64, std::int64_t shared_bytes = 4096) {
   emulator::Block::current().run({2, 1, 1}, threads, shared_bytes, kernel);
 }
 
-/// Each thread reads what its neighbour wrote.
+/// Each thread reads its neighbour's value.
 void pass_on(bool barrier, std::vector<float>& got) {
   run([&] {
     auto* shared = dynamic_shared_memory<float>();
@@ -41,7 +41,7 @@ TEST(Emulator, ABarrierOrdersSharedMemoryAndItsLackShows) {
   }
 }
 
-// What was passed on is overwritten by a warp that goes on before another has read it.
+// A warp that runs ahead overwrites a value before another warp has read it.
 TEST(Emulator, AWarpOvertakesWhereNoBarrierHoldsIt) {
   for (const bool barrier : {false, true}) {
     int wrong = 0;
@@ -110,7 +110,7 @@ TEST(Emulator, MistakesAreErrors) {
   EXPECT_ANY_THROW(run([] {
     if (threadIdx.x == 63) __trap();
   }));
-  run([] { __syncthreads(); });  // it can be used after all that
+  run([] { __syncthreads(); });  // still usable afterwards
 }
 
 TEST(Emulator, ShufflesExchange) {
@@ -121,7 +121,7 @@ TEST(Emulator, ShufflesExchange) {
   });
 }
 
-// c (16, 8) = a (16, 16) b (16, 8), b once as it lies and once from its transpose.
+// c (16, 8) = a (16, 16) b (16, 8), with b as stored and from its transpose.
 TEST(Emulator, MatrixInstructionsMultiply) {
   const auto a = [](int i, int k) { return static_cast<float>(i * 3 - k * 2 + i * k % 7); };
   const auto b = [](int k, int j) { return static_cast<float>(k - 2 * j + k * j % 5); };
@@ -160,7 +160,8 @@ float right_number(int k, int j) {
   return static_cast<float>((k - 2 * j + k * j % 5) % 16);
 }
 
-/// Where number `i` of a row lies in panels of 64 elements by `rows` rows, swizzled by 128 bytes.
+/// Returns the address of element `i` in a row: panels of 64 elements by `rows` rows, 128-byte
+/// swizzled.
 SharedAddress swizzled(int rows, int row, int i) {
   return static_cast<SharedAddress>(i / 64 * rows * 128 + row * 128 + (i / 8 % 8 ^ row % 8) * 16 +
                                     i % 8 * 2);
@@ -177,8 +178,8 @@ void expect_sum(float sum, int n, int i, int inner) {
   EXPECT_EQ(sum, expected) << "row " << row << ", column " << col;
 }
 
-// sums (64, 64) = a (64, 32) b (32, 64) with a's rows and b's columns in shared memory, where a's
-// 32 columns are the second half of a panel.
+// sums (64, 64) = a (64, 32) b (32, 64) with a's rows and b's columns in shared memory; a's 32
+// columns are the second half of a panel.
 TEST(Emulator, AWarpgroupMultipliesRows) {
   constexpr SharedAddress right = 64 * 128;
   run(
@@ -201,8 +202,8 @@ TEST(Emulator, AWarpgroupMultipliesRows) {
       128, 2 * 64 * 128);
 }
 
-// sums (64, 128) = a (64, 16) b (16, 128) with a in registers and b's rows in two panels, from row
-// 16 on.
+// sums (64, 128) = a (64, 16) b (16, 128) with a in registers and b's rows in two panels, starting
+// at row 16.
 TEST(Emulator, AWarpgroupMultipliesColumns) {
   run(
       [&] {
@@ -225,7 +226,7 @@ TEST(Emulator, AWarpgroupMultipliesColumns) {
       128, 2 * 32 * 128);
 }
 
-/// A product of shared memory with itself, and what is done wrong around it.
+/// Multiplies shared memory by itself, with optional mistakes around it.
 void multiply_wrongly(bool shown, bool changed, bool waited) {
   run(
       [=] {

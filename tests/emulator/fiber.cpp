@@ -29,9 +29,9 @@ std::byte* map_stack(std::size_t bytes) {
 
 }  // namespace
 
-// --- What the sanitizers are told ---
+// --- Sanitizer notifications ---
 
-/// Just before this fiber, which runs, is left.
+/// Call just before leaving this fiber, which is running.
 void Fiber::leave_for([[maybe_unused]] const Fiber& to) {
 #ifdef __SANITIZE_THREAD__
   if (!stack_) sanitizer_ = __tsan_get_current_fiber();
@@ -42,17 +42,17 @@ void Fiber::leave_for([[maybe_unused]] const Fiber& to) {
 #endif
 }
 
-/// First thing on this fiber's stack.
+/// Call first on this fiber's stack.
 void Fiber::arrived() {
 #ifdef __SANITIZE_ADDRESS__
-  // Only a fiber that has been left before has something to restore; the thread's own stack is
-  // known from the first time that it is left.
+  // Only a fiber that was left before has something to restore. The thread's own stack is known
+  // once it is first left.
   __sanitizer_finish_switch_fiber(sanitizer_, leaving->stack_ ? nullptr : &leaving->known_stack_,
                                   leaving->stack_ ? nullptr : &leaving->known_bytes_);
 #endif
 }
 
-/// Whoever ran on this stack never returned, so the borders of its variables are still marked.
+/// Clears redzones: whatever ran on this stack never returned, so its variables are still marked.
 void Fiber::forget_borders() {
 #ifdef __SANITIZE_ADDRESS__
   __asan_unpoison_memory_region(stack_, stack_bytes);
@@ -71,15 +71,15 @@ Fiber::~Fiber() {
   if (stack_ && sanitizer_) __tsan_destroy_fiber(sanitizer_);
 #endif
   if (stack_) {
-    forget_borders();  // of what will be mapped here next
+    forget_borders();  // for the next mapping here
     munmap(stack_, stack_bytes);
   }
 }
 
 #ifdef __x86_64__
 
-// Saves the registers that a callee must keep, and changes stacks: a few nanoseconds, where
-// swapcontext() takes a system call.
+// Saves the callee-saved registers and switches stacks. Takes a few nanoseconds; swapcontext()
+// takes a system call.
 extern "C" void llamesh_switch_stack(void** stopped_at, void* go_on_at);
 asm(R"(
 .text
@@ -119,8 +119,8 @@ void Fiber::restart(void (*entry)()) {
   sanitizer_ = nullptr;
 #endif
 #ifdef __x86_64__
-  // As if begin() had been called from nowhere and then stopped: a null return address on top, its
-  // own address below, six registers below that.
+  // Looks as if begin() had been called from nowhere and then stopped: a null return address on
+  // top, begin()'s address below, then six registers.
   auto* top = reinterpret_cast<std::uintptr_t*>(stack_ + stack_bytes);
   std::memset(top - 8, 0, 8 * sizeof *top);
   top[-2] = reinterpret_cast<std::uintptr_t>(&Fiber::begin);

@@ -9,8 +9,8 @@
 
 namespace llamesh::emulator {
 
-/// A stack and the place at which it stopped. A default one stands for the thread that runs the
-/// others; those with an entry start there when they are switched to, and must never return from
+/// A stack and the point where it stopped. A default fiber stands for the thread that runs the
+/// others. A fiber with an entry starts there when first switched to, and must never return from
 /// it.
 class Fiber {
  public:
@@ -19,10 +19,10 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Forgets where it stopped: the next switch to it calls entry().
+  /// Resets the fiber: the next switch to it calls entry().
   void restart(void (*entry)());
   std::span<const std::byte> stack() const { return {stack_, stack_ ? stack_bytes : 0}; }
-  /// Leaves `from`, which must be the one that runs, and goes on with `to`.
+  /// Leaves `from`, which must be running, and continues with `to`.
   static void switch_from_to(Fiber& from, Fiber& to);
 
  private:
@@ -39,7 +39,7 @@ class Fiber {
 #else
   ucontext_t context_{};
 #endif
-  // What the sanitizers want to know of stacks.
+  // Stack data for the sanitizers.
   void* sanitizer_ = nullptr;
   const void* known_stack_ = nullptr;
   std::size_t known_bytes_ = 0;

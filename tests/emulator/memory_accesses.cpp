@@ -2,8 +2,8 @@
 
 #include "race_detector.hpp"
 
-/// The compiler's -fsanitize=thread puts a call before each access to memory that other threads may
-/// know of. It is meant for ThreadSanitizer's library, which is not linked here.
+/// The compiler's -fsanitize=thread inserts a call before each access to memory that other threads
+/// may see. The calls are meant for ThreadSanitizer's library, which is not linked here.
 namespace {
 
 using llamesh::emulator::RaceDetector;
@@ -44,7 +44,7 @@ void __tsan_read_range(void* at, std::size_t bytes) {
 void __tsan_write_range(void* at, std::size_t bytes) {
   writes(at, bytes);
 }
-int __tsan_atomic32_fetch_add(volatile int* at, int number, int /*order*/) {  // of shared_ptr
+int __tsan_atomic32_fetch_add(volatile int* at, int number, int /*order*/) {  // from shared_ptr
   return __atomic_fetch_add(at, number, __ATOMIC_SEQ_CST);
 }
 void __tsan_init() {}

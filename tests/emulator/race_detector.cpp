@@ -12,7 +12,7 @@ Moment Moment::with(Moment later) const {
     who = several_warps;
   else if (who != later.who())
     who = several_of_warp + warp();
-  Moment both = later;  // of a block the later one has the larger numbers
+  Moment both = later;  // within a block the later one has the larger counts
   both.bits_ = both.bits_ >> 12U << 12U | who;
   if (block() != later.block()) both.bits_ |= std::uint64_t{several_blocks} << 44U;
   return both;

@@ -9,46 +9,45 @@
 #include <unordered_map>
 #include <vector>
 
-/// Finds races of emulated kernels: two accesses to the same memory, one of them a write, that
-/// nothing orders on a GPU, however the emulator happened to order them. Accesses are ordered
+/// Detects races in emulated kernels: two accesses to the same memory, one of them a write, that
+/// nothing orders on a GPU, whatever order the emulator used. Accesses are ordered
 ///
 /// - if one thread makes both,
-/// - within a block by a barrier of the block between them,
-/// - within a warp by a barrier of the warp between them (shuffles and matrix instructions wait for
-///   all lanes, but promise nothing about memory),
+/// - within a block by a block barrier between them,
+/// - within a warp by a warp barrier between them (shuffles and matrix instructions wait for all
+///   lanes, but guarantee nothing about memory),
 /// - and by the end of the launch.
 ///
-/// Memory is watched in pieces of two bytes, the least that kernels share.
+/// Memory is tracked in pieces of two bytes, the smallest that kernels share.
 namespace llamesh::emulator {
 
-/// When an access happens, and whose it is. Of a block the numbers of barriers only grow.
+/// Time and thread of an access. Within a block, barrier counts only grow.
 class Moment {
  public:
   static constexpr std::uint32_t max_blocks = (1U << 20U) - 2, most_barriers = (1U << 16U) - 1;
 
   /// Never.
   Moment() = default;
-  /// The block is counted in its launch, from 1 on.
+  /// `block` is its number within the launch, from 1.
   Moment(std::uint32_t block, std::uint32_t barriers, std::uint32_t warp_barriers, int thread)
       : bits_(std::uint64_t{block} << 44U | std::uint64_t{barriers} << 28U |
               std::uint64_t{warp_barriers} << 12U | static_cast<std::uint64_t>(thread)) {}
   bool operator==(const Moment&) const = default;
 
-  /// Whether an access now comes after this one on a GPU, too.
+  /// Returns true if an access now comes after this one on a GPU too.
   bool is_before(Moment now) const {
     if (bits_ == 0) return true;
     if (block() != now.block()) return false;
     return barriers() < now.barriers() || who() == now.who() ||
            (warp() == now.warp() && warp_barriers() < now.warp_barriers());
   }
-  /// Whether with(now) would change nothing.
+  /// Returns true if with(now) would change nothing.
   bool includes(Moment now) const {
     return bits_ == now.bits_ || (who() == several_warps && bits_ >> 28U == now.bits_ >> 28U);
   }
-  /// The moment that stands for this one and a later one that it is not before: only what is after
-  /// both is after it.
+  /// Merges this moment with a later, unordered one: only what is after both is after the result.
   Moment with(Moment later) const;
-  /// "thread 3", "several threads", ...
+  /// Returns "thread 3", "several threads", ...
   std::string describe() const;
 
  private:
@@ -57,7 +56,7 @@ class Moment {
   std::uint32_t block() const { return static_cast<std::uint32_t>(bits_ >> 44U); }
   std::uint32_t barriers() const { return bits_ >> 28U & 0xFFFFU; }
   std::uint32_t warp_barriers() const { return bits_ >> 12U & 0xFFFFU; }
-  /// A thread, several_of_warp + the warp, or several_warps.
+  /// Returns a thread, several_of_warp + the warp, or several_warps.
   std::uint32_t who() const { return bits_ & 0xFFFU; }
   std::uint32_t warp() const {
     return who() < several_of_warp ? who() / 32 : who() - several_of_warp;
@@ -67,15 +66,15 @@ class Moment {
 
 class RaceDetector {
  public:
-  /// The one whose block runs a thread of the kernel just now, or null.
+  /// Returns the detector whose block is running a kernel thread now, or null.
   static RaceDetector* watching() { return watching_; }
 
   void begin_launch();
-  /// Before each block, with its shared memory.
+  /// Call before each block, with its shared memory.
   void begin_block(std::span<const std::byte> shared);
-  /// From now on accesses are those of this thread. Those to its stack are nobody else's business.
+  /// Attributes accesses to this thread from now on. Its own stack is ignored.
   void watch(Moment now, std::span<const std::byte> stack);
-  /// From now on until the next watch() the compiler's calls do not count.
+  /// Ignores accesses until the next watch().
   void look_away() { watching_ = nullptr; }
 
   void read(const void* at, std::size_t bytes) {
@@ -92,14 +91,14 @@ class RaceDetector {
       piece = {now_, {}};
     });
   }
-  /// What was found first since the last call, or an empty string.
+  /// Returns the first finding since the last call, or an empty string.
   std::string take_finding();
 
  private:
   static constexpr std::size_t piece_bytes = 2;
   static constexpr std::size_t page_pieces = 2048;
   struct Piece {
-    Moment write, read;  // since that write
+    Moment write, read;  // reads since that write
   };
   using Page = std::array<Piece, page_pieces>;
 
@@ -122,14 +121,15 @@ class RaceDetector {
   static constinit thread_local RaceDetector* watching_;
   Moment now_;
   std::uintptr_t stack_ = 0, stack_bytes_ = 0;
-  std::uintptr_t first_shared_ = 0;  // number of a piece
+  std::uintptr_t first_shared_ = 0;  // piece number
   std::vector<Piece> shared_;
   std::unordered_map<std::uintptr_t, std::unique_ptr<Page>> pages_;
   struct Found {
     std::uintptr_t number = 0;
     Page* page = nullptr;
   };
-  std::array<Found, 64> found_;  // pages by their number's last bits, in front of the map
+  std::array<Found, 64> found_;  // pages indexed by the low bits of their number, in front of the
+                                 // map
   std::string finding_;
 };
 

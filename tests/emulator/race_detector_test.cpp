@@ -12,7 +12,7 @@ namespace {
 
 using namespace ops::cuda;
 
-/// What the emulator says of a launch of two warps.
+/// Returns the emulator's message for a launch with two warps.
 std::string finding(const std::function<void()>& kernel, int blocks = 1) {
   try {
     emulator::Block::current().run({blocks, 1, 1}, 64, 64 * 128, kernel);
@@ -34,7 +34,7 @@ void wait_at(Barrier barrier) {
   if (barrier == Barrier::block) __syncthreads();
 }
 
-/// A thread reads what the one `distance` behind it wrote.
+/// Returns a kernel in which a thread reads the value written `distance` threads ahead.
 std::function<void()> pass_on(int distance, Barrier barrier) {
   return [=] {
     auto* shared = dynamic_shared_memory<volatile float>();
@@ -54,7 +54,7 @@ TEST(RaceDetector, BarriersOrderWhatTheyHold) {
   expect_race(pass_on(32, Barrier::warp), "thread 0 of block 0 and thread 32 of block 0");
 }
 
-// Lane 5 of each warp overwrites what the lanes of its warp have read.
+// Lane 5 in each warp overwrites what its warp's lanes have read.
 TEST(RaceDetector, ABarrierOfTheWarpIsEnoughWithinIt) {
   const auto read_then_write = [](Barrier barrier, bool own_warp) {
     return [=] {

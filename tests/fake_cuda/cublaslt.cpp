@@ -11,11 +11,10 @@
 #include "core/dtype.hpp"
 #include "fake_stream.hpp"
 
-// The part of cuBLASLt that llamesh calls: D = alpha op(A) op(B) + beta C by columns, sums in fp32.
-// A product too large for this is one that measures the speed of a GPU: it does nothing. There are
-// two algorithms, which sum in opposite orders, and whose order another number of multiprocessors
-// turns around; FAKE_GEMM_SLOW_FIRST=1 makes the first choice the
-// slower one.
+// The part of cuBLASLt that llamesh calls: D = alpha op(A) op(B) + beta C, column-major, fp32 sums.
+// A product too large for this is a GPU speed measurement and does nothing. There are two
+// algorithms, which sum in opposite orders; another SM target swaps them. FAKE_GEMM_SLOW_FIRST=1
+// makes the first choice the slower one.
 
 struct cublasLtContext {};
 
@@ -44,12 +43,12 @@ struct Operation {
   bool a_transposed = false, b_transposed = false;
   std::int32_t sm_count_target = 0;
 };
-/// What an algorithm counts on: the alignments that the preference promised.
+/// Alignments that an algorithm relies on, as promised in the preference.
 struct Alignments {
   std::uint32_t a = 256, b = 256, c = 256, d = 256;
 };
 struct Algorithm {
-  std::uint64_t found;  // what the heuristic writes here where it has an algorithm
+  std::uint64_t found;  // set by the heuristic if it has an algorithm
   Alignments alignments;
   bool sums_backwards;
 };
@@ -59,7 +58,7 @@ bool aligned(const void* data, std::uint32_t bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
 }
 
-/// op(X) with its inner dimension together: elements[outer * inner_size + inner].
+/// op(X) with its inner dimension contiguous: elements[outer * inner_size + inner].
 std::vector<float> lines(const Layout& x, const void* data, bool inner_is_rows) {
   const auto inner = inner_is_rows ? x.rows : x.cols, outer = inner_is_rows ? x.cols : x.rows;
   std::vector<float> numbers(static_cast<std::size_t>(inner * outer));
@@ -173,7 +172,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 std::size_t cublasLtGetVersion() {
   return 130200;
 }
-/// The first result has no algorithm, where more than one is wanted.
+/// The first result has no algorithm if more than one is requested.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
     cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
     cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t d,

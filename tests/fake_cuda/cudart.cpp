@@ -16,28 +16,28 @@
 
 #include "fake_stream.hpp"
 
-// The part of the CUDA runtime that llamesh calls, faked on the CPU. A stream is a thread that
-// works off what is put into it, with pauses of random lengths, so that what lacks an event or a
-// wait between two streams, or between a stream and the host, comes too early or too late. Memory
-// starts as garbage and becomes garbage again.
+// The part of the CUDA runtime that llamesh calls, faked on the CPU. A stream is a thread that runs
+// its queue with pauses of random length, so that a missing event or wait between two streams, or
+// between a stream and the host, makes work run too early or too late. Memory starts as garbage and
+// is garbage again once freed.
 //
-// As in CUDA, a thread starts with the first GPU as its current one, and the first call of most
-// kinds readies the current one by a context, which costs hundreds of MB there. A process that
-// readies a second GPU is ended, since llamesh wants one.
+// As in CUDA, the first GPU is a thread's initial current device, and the first call (of most
+// kinds) creates a context on the current one, which costs hundreds of MB on a real GPU. A process
+// that creates contexts on two GPUs is aborted, because llamesh needs one.
 //
-// FAKE_GPUS=N: as many GPUs are visible (1). FAKE_FIRST_GPU=N: the first of them is number N of
-// the machine (0). FAKE_GPU_MIB=N: the memory of each (16384).
-// FAKE_GPU_TELLS_WAITS=1: at its end the process says how often the host has waited for the
-// GPU since its first collective.
-// FAKE_PROFILER=FILE: a line for each call of a profiler's and of NVTX (nvtx.cpp), to FILE.PID.
-// FAKE_GPU_IDLE=1: no kernel, copy or collective does anything and memory is never touched, so
-// that what is too large for this machine runs as far as the host's side goes.
+// FAKE_GPUS=N: number of visible GPUs (1). FAKE_FIRST_GPU=N: index of the first one on the machine
+// (0). FAKE_GPU_MIB=N: memory per GPU (16384).
+// FAKE_GPU_TELLS_WAITS=1: on exit the process reports how often the host has waited for the GPU
+// since its first collective.
+// FAKE_PROFILER=FILE: writes a line per profiler or NVTX call (nvtx.cpp) to FILE.PID.
+// FAKE_GPU_IDLE=1: kernels, copies and collectives do nothing and memory is never touched, so that
+// problems too large for this machine run through on the host side.
 
 using fake_cuda::Done;
 
 struct CUstream_st : fake_cuda::Stream {};
 struct CUevent_st {
-  std::shared_ptr<Done> done;  // of the last record; null before the first
+  std::shared_ptr<Done> done;  // from the last record; null before the first
 };
 
 namespace {
@@ -54,7 +54,7 @@ void fill_with_garbage(void* data, std::size_t bytes) {
   if (!idle) std::memset(data, garbage, bytes);
 }
 
-/// An idle GPU's may be larger than this machine's memory.
+/// An idle GPU may have more memory than this machine.
 void* room_for(std::size_t bytes) {
   if (!idle) return std::aligned_alloc(512, (bytes + 511) / 512 * 512);
   return mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -79,7 +79,7 @@ cudaError_t failed(cudaError_t error) {
   return error;
 }
 
-/// Of the host, for streams, events or all of the GPU.
+/// Counter for host waits on streams, events or the whole GPU.
 struct HostWaits {
   std::atomic<std::int64_t> count{0};
   ~HostWaits() {
@@ -90,7 +90,7 @@ struct HostWaits {
 };
 HostWaits host_waits;
 
-/// Readies the current GPU for this process.
+/// Creates a context on the current GPU for this process.
 void ready_current() {
   static std::atomic<int> readied{-1};
   int expected = -1;
@@ -225,7 +225,7 @@ cudaError_t cudaGetDevice(int* device) {
   *device = current;
   return cudaSuccess;
 }
-/// Of the current GPU, which they ready.
+/// Applies to the current GPU, and creates its context.
 cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
   ready_current();
   return cudaSuccess;
@@ -260,7 +260,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 // --- Errors ---
 
-/// What went wrong last in this thread, once. An event that has not happened yet counts.
+/// Returns this thread's last error once. An event that is not complete yet counts as one.
 cudaError_t cudaGetLastError() {
   return std::exchange(last_error, cudaSuccess);
 }
@@ -289,7 +289,7 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* data) {
   ready_current();
-  // As CUDA does, it waits for all that is under way.
+  // Like CUDA's, waits for all work in flight.
   cudaDeviceSynchronize();
   if (data) fake_cuda::release(data);
   return cudaSuccess;
@@ -319,7 +319,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
   fake_cuda::enqueue(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
-/// In the default stream, which those of llamesh (non-blocking ones) do not wait for.
+/// Runs in the default stream, which llamesh's (non-blocking) streams do not wait for.
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
   return cudaMemsetAsync(data, value, bytes, fake_cuda::default_stream());
 }

@@ -3,7 +3,7 @@
 #include "comm/nccl/device_reduce.hpp"
 #include "fake_stream.hpp"
 
-// What comm/nccl/device_reduce.cu does, whose kernels are not emulated.
+// Replaces comm/nccl/device_reduce.cu, whose kernels are not emulated.
 
 namespace llamesh::comm::nccl {
 namespace {

@@ -12,7 +12,7 @@
 
 namespace fake_cuda {
 
-/// A moment in a stream.
+/// A point in a stream.
 class Done {
  public:
   void set() {
@@ -37,7 +37,7 @@ class Done {
   bool set_ = false;
 };
 
-/// Work in order, on a thread of its own.
+/// An in-order queue with its own thread.
 class Stream {
  public:
   Stream();
@@ -47,7 +47,7 @@ class Stream {
 
   void put(std::function<void()> work);
   std::shared_ptr<Done> record();
-  /// Waits for all that all streams have been given.
+  /// Waits for all work queued on all streams.
   static void synchronize_all();
 
  private:
@@ -63,15 +63,15 @@ class Stream {
 void enqueue(cudaStream_t stream, std::function<void()> work);
 cudaStream_t default_stream();
 
-/// The host's waits for the GPU count from now on (FAKE_GPU_TELLS_WAITS).
+/// Counts the host's waits for the GPU from now on (FAKE_GPU_TELLS_WAITS).
 void count_waits_from_now();
 
-/// A line for the file of FAKE_PROFILER, if there is one.
+/// Writes a line to the FAKE_PROFILER file, if there is one.
 void tell_profiler(const char* line);
 
-/// Memory of the GPU, full of garbage; false where there is not so much.
+/// Allocates GPU memory, filled with garbage; false if there is not enough.
 bool allocate(void** data, std::size_t bytes);
-/// At once, whatever is under way.
+/// Frees immediately, whatever is in flight.
 void release(void* data);
 
 }  // namespace fake_cuda

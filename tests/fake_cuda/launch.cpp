@@ -2,13 +2,13 @@
 #include "emulator.hpp"
 #include "fake_stream.hpp"
 
-// The emulated kernels go into the fake streams.
+// Queues emulated kernels on the fake streams.
 
 namespace llamesh::emulator {
 namespace {
 
 const bool hooked = [] {
-  looks_for_races = false;  // the kernels' own tests do
+  looks_for_races = false;  // the kernels' own tests do that
   put_into_gpu_stream = [](device::Stream& stream, std::function<void()> work) {
     fake_cuda::enqueue(device::cuda::native(stream), std::move(work));
   };

@@ -16,21 +16,21 @@
 #include "core/dtype.hpp"
 #include "fake_stream.hpp"
 
-// The part of NCCL that llamesh calls, faked over MPI. A communicator is a copy of MPI's, calls
-// return before they are done, as those of non-blocking communicators do (some of them with
-// ncclSuccess all the same), and collectives run in their stream. What a call gives back is there
-// when ncclCommGetAsyncError() has told that the call is done, and the next call before that is an
-// error. Sums are rounded to the type at each hop of a ring, as NCCL's are.
+// The part of NCCL that llamesh calls, faked over MPI. A communicator is a duplicate of MPI's.
+// Calls return before they are done, as on non-blocking communicators (some with ncclSuccess all
+// the same), and collectives run in their stream. A call's outputs are valid once
+// ncclCommGetAsyncError() has reported it done; the next call before that is an error. Sums are
+// rounded to the dtype at each hop around the ring, as in NCCL.
 //
-// FAKE_NCCL_BREAKS=N: the Nth collective of the process never ends, and is an asynchronous
-// error. FAKE_NCCL_WINDOWS=0: NCCL has no use for windows, as it has none without direct access
-// between the GPUs of a node.
+// FAKE_NCCL_BREAKS=N: the process's Nth collective never ends and raises an asynchronous error.
+// FAKE_NCCL_WINDOWS=0: windows are unavailable, as in NCCL without peer access between a node's
+// GPUs.
 
 struct ncclComm {
   MPI_Comm mpi = MPI_COMM_NULL;
   int rank = 0, size = 1;
   std::atomic<int> polls_until_done{0};
-  std::function<void()> deliver;  // what a call puts somewhere when it is done
+  std::function<void()> deliver;  // stores a call's outputs once it is done
   std::atomic<int> windows{0};
   std::atomic<bool> broken{false}, aborted{false};
 };
@@ -39,14 +39,14 @@ namespace {
 
 using llamesh::bf16;
 
-constexpr int polls = 3;  // of a call, until it is done
+constexpr int polls = 3;  // until a call is done
 
 ncclResult_t begun(ncclComm_t comm) {
   comm->polls_until_done = polls;
   return ncclInProgress;
 }
 
-/// Whether the last call has been followed to its end.
+/// Returns true if the last call has been polled to completion.
 bool ready(ncclComm_t comm) {
   return comm->polls_until_done <= 0;
 }
@@ -56,7 +56,7 @@ bool ready(ncclComm_t comm) {
   std::abort();
 }
 
-/// Waits without taking the core from who computes.
+/// Waits without taking the core from computing threads.
 void wait(MPI_Request request) {
   for (int done = 0; done == 0;) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -93,7 +93,7 @@ void sum_ranks(void* to, const std::vector<char>& all, std::size_t first, std::s
   }
 }
 
-/// to[i] = the sum over the ranks of what they gave at first + i.
+/// to[i] = the sum over ranks of their elements at first + i.
 void sum(ncclComm_t comm, void* to, const std::vector<char>& all, std::size_t first,
          std::size_t count, std::size_t stride, ncclDataType_t type) {
   if (type == ncclBfloat16)
@@ -102,8 +102,8 @@ void sum(ncclComm_t comm, void* to, const std::vector<char>& all, std::size_t fi
     sum_ranks<float>(to, all, first, count, stride, comm->size);
 }
 
-/// Whether a rank's part lies where NCCL wants it of a call in place, at its rank's turn in the
-/// whole, or outside of it.
+/// Returns true if a rank's part is at its in-place position within the whole, as NCCL requires, or
+/// entirely outside it.
 bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std::size_t bytes) {
   const auto at = reinterpret_cast<std::uintptr_t>(part);
   const auto first = reinterpret_cast<std::uintptr_t>(whole);
@@ -112,7 +112,7 @@ bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std
          at >= end;
 }
 
-std::atomic<std::int64_t> collectives{0};  // of all kinds and communicators
+std::atomic<std::int64_t> collectives{0};  // over all kinds and communicators
 
 template <class Work>
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
@@ -199,13 +199,13 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-/// In whole pages, by the virtual memory management of the driver.
+/// Allocates whole pages, like the driver's virtual memory management.
 ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   constexpr std::size_t page = std::size_t{2} << 20U;
   return fake_cuda::allocate(data, (bytes + page - 1) / page * page) ? ncclSuccess
                                                                      : ncclUnhandledCudaError;
 }
-/// Unlike cudaFree() it waits for nothing.
+/// Unlike cudaFree(), waits for nothing.
 ncclResult_t ncclMemFree(void* data) {
   fake_cuda::release(data);
   return ncclSuccess;

@@ -1,4 +1,5 @@
-// Nsight Systems' part, a library that NVTX finds linked into the program ("static injection").
+// Stands in for Nsight Systems: NVTX finds this library linked into the program ("static
+// injection").
 #include <nvtx3/nvToolsExt.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ int NVTX_API pop() {
   return --depth;
 }
 
-/// NVTX asks it at its first call; what is not set here does nothing.
+/// Called by NVTX at its first use. Functions not set here do nothing.
 int NVTX_API initialize(NvtxGetExportTableFunc_t export_table) {
   const auto* const tables =
       static_cast<const NvtxExportTableCallbacks*>(export_table(NVTX_ETID_CALLBACKS));
@@ -50,7 +51,7 @@ int NVTX_API initialize(NvtxGetExportTableFunc_t export_table) {
   return 1;
 }
 
-// Where NVTX looks for such a library, null otherwise.
+// Hook that NVTX checks for an injection library; null without one.
 const bool linked = (InitializeInjectionNvtx2_fnptr = initialize, true);
 
 }  // namespace

@@ -10,9 +10,9 @@
 #include "ops/cuda/attention/cudnn_library.hpp"
 #endif
 
-// cuDNN's graphs for attention, made for an H200 that need not be there: cuDNN plans for a device
-// that it is told of. Where there is no driver or another GPU, it goes as far as choosing kernels;
-// that it cannot load them then is the one refusal that passes.
+// cuDNN's attention graphs for an H200 that need not be present: cuDNN plans for a described
+// device. Without a driver, or on another GPU, it gets as far as choosing kernels. Failing to load
+// them is then the only refusal that passes.
 
 #ifndef LLAMESH_HAS_CUDNN
 TEST(CudnnGraphs, AreNotBuiltIn) {
@@ -21,7 +21,7 @@ TEST(CudnnGraphs, AreNotBuiltIn) {
 #else
 
 namespace {
-/// What cudnn_frontend sees of the device before it asks cuDNN (linked with --wrap).
+/// Device properties that cudnn_frontend reads before it asks cuDNN (linked with --wrap).
 constexpr int compute_capability = 9;
 }  // namespace
 
@@ -40,7 +40,7 @@ cudaError_t __wrap_cudaGetDeviceProperties(cudaDeviceProp* properties, int /*dev
   properties->major = compute_capability;
   return cudaSuccess;
 }
-// Its name in CUDA 12.
+// Name in CUDA 12.
 cudaError_t __wrap_cudaGetDeviceProperties_v2(cudaDeviceProp* properties, int device) {
   return __wrap_cudaGetDeviceProperties(properties, device);
 }
@@ -55,7 +55,7 @@ using ops::cuda::AttentionPass;
 using ops::cuda::CudnnGraph;
 using ops::cuda::CudnnProblem;
 
-/// An H200 in the words of cuDNN's device property descriptor (cuDNN 9.8 and later).
+/// An H200 in terms of cuDNN's device property descriptor (cuDNN 9.8 and later).
 const std::string h200 = R"({
   "deviceName": "NVIDIA H200", "cudaDeviceId": 0, "deviceVer": 900, "driverVer": 13000, "pciDeviceId": 0,
   "multiProcessorCount": 132, "totalGlobalMem": 150120000000, "l2CacheSize": 52428800, "warpSize": 32,
@@ -65,8 +65,8 @@ const std::string h200 = R"({
   "reservedSharedMemoryPerBlock": 1024, "isTccDriver": 0, "supportCoopLaunch": 1,
   "smClockRateKHz": 1980000, "memClockRateKHz": 3201000})";
 
-/// A call on columns of one matrix of q, k and v, rows `gap` elements further apart than they are
-/// long. Nothing lies there.
+/// Returns a call on columns of one q, k, v matrix with `gap` extra elements between rows. There is
+/// no data behind it.
 ops::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
   alignas(16) static std::array<std::byte, 16> nothing;
   const auto q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim, tokens = s.batch * s.sequence;
@@ -95,7 +95,7 @@ class CudnnGraphsOfH200 : public ::testing::Test {
   }
 };
 
-/// Whether cuDNN has kernels for it, and could only not load them.
+/// Returns true if cuDNN has kernels and merely failed to load them.
 bool could_only_not_load(const std::string& words) {
   return words.find("libcuda == nullptr") != std::string::npos ||
          words.find("No valid execution plans built") != std::string::npos;

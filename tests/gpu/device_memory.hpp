@@ -16,7 +16,7 @@
 
 namespace llamesh::test {
 
-/// Memory where the kernels under test can reach it: a GPU's, or under the emulator the host's.
+/// Memory for the kernels under test: on a GPU, or on the host under the emulator.
 class DeviceMemory {
  public:
 #ifdef LLAMESH_CUDA_EMULATED
@@ -56,7 +56,7 @@ class DeviceMemory {
 #endif
 };
 
-/// The stream of the kernels under test.
+/// Returns the stream for the kernels under test.
 inline device::Stream& device_stream() {
 #ifdef LLAMESH_CUDA_EMULATED
   static auto stream = device::Stream::calling_thread();
@@ -67,8 +67,8 @@ inline device::Stream& device_stream() {
 }
 
 #ifndef LLAMESH_CUDA_EMULATED
-/// Takes the first GPU, or skips all tests where there is none. GoogleTest would count them as
-/// passed: ctest and run.sh look for the line.
+/// Selects the first GPU, or skips all tests if there is none. GoogleTest would count them as
+/// passed, so ctest and run.sh look for this line.
 class FirstGpu : public ::testing::Environment {
   void SetUp() override {
     if (device::cuda_devices() == 0) {
@@ -81,7 +81,7 @@ class FirstGpu : public ::testing::Environment {
 inline auto* const first_gpu = ::testing::AddGlobalTestEnvironment(new FirstGpu);
 #endif
 
-/// The stream of the CPU's kernels, which say what is right.
+/// Returns the stream for the CPU kernels, which give the expected results.
 inline device::Stream& host_stream() {
   static auto stream = device::Stream::calling_thread();
   return stream;

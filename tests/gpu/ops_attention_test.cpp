@@ -18,7 +18,7 @@ class CudaAttention : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaAttention, ::testing::Values(DType::f32, DType::bf16),
                          dtype_name);
 
-/// Where each token's document starts: documents of random lengths, some longer than a tile.
+/// Returns each token's document start for documents with random lengths, some longer than a tile.
 std::vector<std::int32_t> random_documents(std::int64_t batch, std::int64_t sequence) {
   std::vector<std::int32_t> starts;
   std::uniform_int_distribution<std::int32_t> length(1, 90);
@@ -35,7 +35,7 @@ std::vector<std::int32_t> random_documents(std::int64_t batch, std::int64_t sequ
   return starts;
 }
 
-/// The tensors of one call: q, k, v as views inside one qkv buffer, and its gradient likewise.
+/// Tensors for one call: q, k, v as views into one qkv buffer; its gradient likewise.
 struct Problem {
   Problem(DType dtype, const ops::AttentionShape& shape, bool documents, std::int64_t gap = 8)
       : s(shape),
@@ -78,7 +78,7 @@ struct Problem {
     ops::cuda::attention_backward(device_stream(), call(&Twin::device), gradients(&Twin::device));
   }
 
-  /// What computes it on the device.
+  /// Returns the name of the device implementation.
   std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
   bool by_cudnn() { return name().starts_with("cuDNN"); }
   bool backward_by_cudnn() {
@@ -92,8 +92,8 @@ struct Problem {
   Twin qkv, dqkv, out, dout, log_sum_exp, delta;
 };
 
-/// Head dims of every instance; sequences shorter than, as long as and longer than a tile; heads
-/// that share keys and heads that do not.
+/// Head dims for every instance; sequences shorter than, equal to and longer than a tile; shared
+/// and unshared key-value heads.
 const ops::AttentionShape all_shapes[] = {
     {2, 1, 1, 1, 6},      {1, 37, 6, 3, 6},   {2, 64, 2, 1, 64},   {1, 130, 2, 1, 128},
     {1, 200, 2, 1, 64},   {2, 65, 2, 1, 80},  {1, 70, 2, 2, 200},  {1, 128, 1, 1, 128},
@@ -131,13 +131,13 @@ TEST_P(CudaAttention, ForwardAndBackward) {
       p.out.expect_equal(near(), "out");
       p.log_sum_exp.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-3, "log_sum_exp", 1.0);
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
-      if (!p.backward_by_cudnn())  // which has scratch of its own for it
+      if (!p.backward_by_cudnn())  // which uses its own scratch instead
         p.delta.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-2, "delta", 1.0);
     }
 }
 
 #ifdef LLAMESH_CUDA_EMULATED
-/// Plays a GPU with 99 KiB of shared memory a block: compute capability 8.6, 8.9, 12.0.
+/// Mimics a GPU with 99 KiB of shared memory per block: compute capability 8.6, 8.9, 12.0.
 class SmallGpu {
  public:
   SmallGpu() : before_(std::exchange(emulator::max_shared_bytes, 99 * 1024)) {}
@@ -164,7 +164,7 @@ TEST_P(CudaAttention, FitsIntoSmallSharedMemory) {
 }
 #endif
 
-// Rows that no 16 bytes can be read of at once.
+// Rows that do not allow 16-byte loads.
 TEST_P(CudaAttention, UnalignedRows) {
   Problem p(dtype(), {1, 70, 2, 1, 64}, false, 3);
   p.forward();
@@ -183,8 +183,8 @@ TEST_P(CudaAttention, LargeScoresStayFinite) {
   }
 }
 
-// Scores far below zero (-200, which fp32 rounds to 2^-17, and their exponentials so much,
-// relatively), whose weights are large beside a query that is not there.
+// Scores far below zero (-200, which fp32 rounds to 2^-17, giving their exponentials that relative
+// error). Their weights would be large for a query beyond the end.
 TEST_P(CudaAttention, ScoresBelowZeroLeaveGradientsFinite) {
   Problem p(dtype(), {1, 70, 2, 1, 64}, false);
   for (std::int64_t r = 0; r < p.tokens(); ++r)
@@ -210,8 +210,7 @@ TEST_P(CudaAttention, IsTheSameInEveryRun) {
   }
 }
 
-// The same shape with and without documents, and rows that lie otherwise: cuDNN or not is chosen
-// call by call.
+// The same shape with and without documents, and with another row layout: cuDNN is chosen per call.
 TEST_P(CudaAttention, GoesWhereItCan) {
   const char* text = std::getenv("LLAMESH_ATTENTION");
   const std::string asked = text == nullptr ? "" : text;
@@ -230,7 +229,7 @@ TEST_P(CudaAttention, GoesWhereItCan) {
   if (asked == "mma" && dtype() == DType::bf16) {
     EXPECT_EQ(plain.name(), "built-in kernels by mma");
   }
-#ifdef LLAMESH_CUDA_EMULATED  // which plays a Hopper
+#ifdef LLAMESH_CUDA_EMULATED  // mimics a Hopper GPU
   if (asked.empty() && dtype() == DType::bf16) {
     EXPECT_EQ(plain.name(), "built-in kernels by wgmma");
   }

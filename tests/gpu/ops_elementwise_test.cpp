@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::int64_t all_counts[] = {1, 7, 8, 64, 1000, 9001};
 constexpr DType both_types[] = {DType::f32, DType::bf16};
-/// Aligned, and a place from which no 16 bytes can be read at once.
+/// Aligned, and at an offset that does not allow 16-byte loads.
 constexpr Place both_places[] = {{0, 0}, {0, 1}};
 
 TEST(CudaElementwise, CopyAndAddCast) {
@@ -59,7 +59,7 @@ TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
   EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
 }
 
-/// The copy that an optimizer writes is the device's own parameter, rounded as by copy().
+/// Checks that an optimizer's copy is the device's own parameter, rounded as by copy().
 void expect_copied(Twin& copy, Twin& parameter, std::int64_t count, Place place) {
   Twin cast(DType::bf16, 1, count, place);
   ops::cuda::copy(device_stream(), cast.device(), parameter.device());

@@ -8,8 +8,7 @@ INSTANTIATE_TEST_SUITE_P(Types, CudaLayers, ::testing::Values(DType::f32, DType:
 
 constexpr Accumulate both[] = {Accumulate::no, Accumulate::yes};
 
-/// Rows that lie at multiples of 16 bytes and some that do not; numbers of columns below, at and
-/// beyond what a block takes in one turn.
+/// Rows with and without 16-byte alignment; column counts below, at and above one block iteration.
 struct LayerSizes {
   std::int64_t rows, cols;
   Place place;
@@ -20,7 +19,7 @@ const LayerSizes layer_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257
 
 // --- RMSNorm ---
 
-/// y and inverse_rms of the norm of x, or of x = x + delta, on both sides.
+/// Computes y and inverse_rms for the norm of x, or of x = x + delta, on both sides.
 void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
   const auto on = [&](Tensor (Twin::*side)()) {
     return ops::RmsNormCall{.x = (x.*side)(),
@@ -75,8 +74,7 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
   }
 }
 
-// Sums over rows that the other ranks have a part of: here two ranks, of which this one is the
-// first.
+// Row sums shared with other ranks: two ranks, of which this one is the first.
 TEST_P(CudaLayers, RmsNormOfColumns) {
   for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
@@ -85,7 +83,7 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
         dy(dtype(), rows, cols, place);
     Twin sums(DType::f32, 1, rows), products(DType::f32, 1, rows), all(DType::f32, 2, rows);
     Twin dx(dtype(), rows, cols, place), dw(DType::f32, 1, cols);
-    for (std::int64_t row = 0; row < 2 * rows; ++row)  // of squares
+    for (std::int64_t row = 0; row < 2 * rows; ++row)  // sums of squares
       all.set(row / rows, row % rows, 1.0 + static_cast<double>(row % 7));
     const auto forward = [&](Tensor (Twin::*side)()) {
       return ops::RmsNormCall{.x = (x.*side)(),
@@ -149,8 +147,8 @@ TEST_P(CudaLayers, RmsNormBackward) {
       }
 }
 
-// More rows than blocks, and rows of more than a warp, kept in registers or not: a block goes on to
-// its next row.
+// More rows than blocks, and rows longer than a warp, kept in registers or not: a block continues
+// with its next row.
 TEST_P(CudaLayers, RmsNormBackwardOfManyRows) {
   for (const std::int64_t cols : {1032, 301}) {
     SCOPED_TRACE(cols);

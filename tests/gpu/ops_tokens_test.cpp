@@ -31,8 +31,7 @@ TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
     }
 }
 
-// The maximum in the first, a middle and the last place of the online sum; minus infinity beside
-// it.
+// The maximum in the first, a middle and the last place in the online sum, next to minus infinity.
 TEST_P(CudaTokens, CrossEntropyWithAPeak) {
   for (const std::int64_t peak : {0, 2500, 5002}) {
     Twin logits(dtype(), 1, 5003, {}, 10.0), losses(DType::f32, 1, 1);
@@ -60,8 +59,8 @@ TEST_P(CudaTokens, CrossEntropyIsNotANumberWhereALogitIsNot) {
   EXPECT_TRUE(std::isnan(loss));
 }
 
-// Parts of a vocabulary: columns of one matrix of logits, at multiples of 16 bytes or not. The
-// gather of all parts stands between.
+// Vocabulary parts: columns of one logits matrix, 16-byte aligned or not. The gather of all parts
+// comes in between.
 TEST_P(CudaTokens, CrossEntropyOfParts) {
   for (const auto& [rows, cols, place] : token_sizes)
     for (const std::int64_t t : {1, 2, 3})
@@ -95,7 +94,7 @@ TEST_P(CudaTokens, CrossEntropyOfParts) {
       }
 }
 
-// One part is all of the vocabulary: the same bits.
+// A single part is the whole vocabulary: bitwise equal.
 TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
   for (const auto& [rows, cols, place] : token_sizes) {
     SCOPED_TRACE(cols);
@@ -105,7 +104,7 @@ TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
     ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
                              0.25F, ops::WithGradient::yes);
     const auto whole = std::pair(losses.downloaded(), logits.downloaded());
-    logits.set(0, 0, logits.get(0, 0));  // as they were
+    logits.set(0, 0, logits.get(0, 0));  // restores them
     ASSERT_EQ(logits.downloaded(), before);
     Twin part(DType::f32, rows, 3);
     ops::cuda::cross_entropy_part(device_stream(), part.device(), logits.device(), targets.device(),
@@ -133,7 +132,8 @@ TEST_P(CudaTokens, EmbeddingTakesRows) {
     }
 }
 
-/// Tokens of which one is frequent (a block's warps share its rows) and the last never occurs.
+/// Returns tokens in which one is frequent (a block's warps share its rows) and the last never
+/// occurs.
 std::vector<std::int32_t> skewed_tokens(std::int64_t count, std::int64_t vocabulary) {
   auto tokens = random_tokens(count, vocabulary - 1);
   for (std::size_t m = 0; m < tokens.size(); m += 2) tokens[m] = 3;
@@ -162,7 +162,7 @@ TEST_P(CudaTokens, EmbeddingBackwardSumsEqualTokens) {
       }
 }
 
-// Token 3, which is frequent, in the part and before it.
+// Token 3, the frequent one, is inside the part, or before it.
 TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
   for (const std::int64_t first_row : {2, 5})
     for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
@@ -178,7 +178,7 @@ TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
 }
 
 #ifdef LLAMESH_CUDA_EMULATED
-// On a GPU this would end the process's use of the device.
+// On a GPU this would make the device unusable for the process.
 TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
   TwinIntegers below({3, -1}), beyond({3, 11});
   Twin table(dtype(), 11, 4), out(dtype(), 2, 4), logits(dtype(), 2, 11), losses(DType::f32, 1, 2);

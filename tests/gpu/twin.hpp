@@ -14,7 +14,7 @@
 
 namespace llamesh::test {
 
-/// The seed of every test of a file; printed with each failure.
+/// Seed for every test in a file; printed with each failure.
 inline constexpr unsigned seed = 20241121;
 
 inline std::mt19937& generator() {
@@ -22,14 +22,14 @@ inline std::mt19937& generator() {
   return random;
 }
 
-/// Where a matrix lies: elements between its rows, and before it.
+/// A matrix's position: elements between its rows, and before it.
 struct Place {
   std::int64_t gap = 0;
   std::int64_t offset = 0;
 };
 
-/// A matrix of random elements twice, on the host and on the device. What lies around its rows
-/// holds a sentinel that no kernel may touch.
+/// A random matrix on both host and device. The memory around its rows contains a sentinel that no
+/// kernel may touch.
 class Twin {
  public:
   Twin(DType dtype, std::int64_t rows, std::int64_t cols, Place place = {}, double spread = 1.0)
@@ -51,21 +51,21 @@ class Twin {
   Tensor host() { return at(bytes_.data()); }
   Tensor device() { return at(static_cast<std::byte*>(device_.data())); }
 
-  /// Both get this number.
+  /// Sets this element on both.
   void set(std::int64_t r, std::int64_t c, double value) {
     write(r, c, value);
     upload();
   }
   double get(std::int64_t r, std::int64_t c) const { return read(bytes_, r, c); }
-  /// What the device holds now, all bytes.
+  /// Returns all bytes that the device holds now.
   std::vector<std::byte> downloaded() {
     std::vector<std::byte> bytes(bytes_.size());
     device_.download(device_stream(), bytes);
     return bytes;
   }
 
-  /// Every number on the device is finite and differs from the host's by at most `relative` of the
-  /// host's largest (or of `least`), and what lies around is as it was.
+  /// Checks that every device value is finite and within `relative` times the host's largest value
+  /// (or `least`), and that the memory around it is unchanged.
   void expect_equal(double relative, const char* what, double least = 1e-30) {
     const auto actual = downloaded();
     double most = least;
@@ -120,7 +120,7 @@ class Twin {
   DeviceMemory device_;
 };
 
-/// int32 elements twice.
+/// int32 elements on both host and device.
 class TwinIntegers {
  public:
   explicit TwinIntegers(std::vector<std::int32_t> numbers)
@@ -130,7 +130,7 @@ class TwinIntegers {
     device_.upload(device_stream(), bytes);
   }
   const std::vector<std::int32_t>& numbers() const { return numbers_; }
-  /// Empty tensors where there are no elements.
+  /// Returns an empty tensor if there are no elements.
   Tensor host() { return tensor(numbers_.data()); }
   Tensor device() { return tensor(device_.data()); }
 
@@ -149,13 +149,13 @@ inline std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t 
   return tokens;
 }
 
-/// Relative to the largest number: bf16 rounds to 8 bits, and the two may round to neighbours; fp32
-/// sums differ by their order.
+/// Relative to the largest value: bf16 rounds to 8 bits, and both sides may round to neighbours;
+/// fp32 sums differ in order.
 inline double tolerance(DType dtype) {
   return dtype == DType::f32 ? 4e-6 : 8e-3;
 }
 
-/// fp32 and bf16, as a parameter of tests.
+/// fp32 and bf16 as a test parameter.
 class EachDType : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }

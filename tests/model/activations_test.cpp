@@ -9,7 +9,7 @@ namespace {
 
 using enum ActivationCheckpointing;
 
-// B batch, T sequence, M = B T tokens: a multiple of 16, so that nothing is padded
+// B batch, T sequence, M = B T tokens: a multiple of 16, so that there is no padding
 constexpr std::int64_t B = 2, T = 32, M = B * T, layers = 5;
 
 LlamaConfig config() {
@@ -23,7 +23,7 @@ LlamaConfig config() {
   return c.resolved();
 }
 
-/// Of a model on one rank.
+/// Activations planned for a model on one rank.
 struct Planned {
   Planned(const MemoryOptions& memory, DType dtype, bool has_backward = true)
       : activations(model, table, {B, T, {M, 24}, 1, dtype, has_backward}, memory) {}
@@ -39,10 +39,10 @@ std::int64_t planned(ActivationCheckpointing checkpointing, std::int64_t full_la
   return Planned({checkpointing, 1024, full_layers}, DType::bf16).activations.buffer.bytes();
 }
 
-/// What a layer has beside its input that selective checkpointing keeps: the statistics of norms
-/// and attention in fp32; q, k, v, attention's output, middle, gate and up in bf16.
+/// Tensors per layer, besides its input, that selective checkpointing keeps: norm and attention
+/// statistics in fp32; q, k, v, attention's output, middle, gate and up in bf16.
 constexpr std::int64_t kept_by_selective = M * (4 * (1 + 4 + 1) + 2 * (48 + 24 + 24 + 80));
-/// What it does not keep: the outputs of both norms and of SwiGLU.
+/// Tensors that it does not keep: both norm outputs and SwiGLU's.
 constexpr std::int64_t cheap = M * 2 * (24 + 24 + 40);
 
 TEST(Activations, EveryLayerButTheLastIsSparedWhatItDoesNotKeep) {

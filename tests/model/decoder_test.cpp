@@ -25,7 +25,7 @@ LlamaConfig decoder_config(bool tied) {
   return config.resolved();
 }
 
-/// A model with random weights, a random text, and what Llama says of each of its positions.
+/// A model with random weights, a random text, and Llama's logits at each position.
 struct Case {
   Case(bool tied, DType type, std::int64_t length)
       : config(decoder_config(tied)),
@@ -49,7 +49,7 @@ struct Case {
     llama.logits(weights, {Tensor(text.data(), DType::i32, {1, length}), {}}, logits());
   }
   Tensor logits() const { return expected.tensor(dtype, {std::ssize(text), config.vocab_size}); }
-  /// The largest difference to Llama's logits after `position` tokens.
+  /// Returns the largest difference from Llama's logits after `position` tokens.
   double difference(std::span<const float> got, std::int64_t position) const {
     std::vector<float> row(static_cast<std::size_t>(config.vocab_size));
     auto stream = device::Stream::calling_thread();

@@ -7,7 +7,7 @@
 #include "model/llama.hpp"
 #include "model/local_weights.hpp"
 
-// Documents packed into rows are to a Llama what rows of their own are.
+// A Llama treats documents packed into rows like documents in separate rows.
 
 namespace llamesh::model {
 namespace {
@@ -15,7 +15,8 @@ namespace {
 constexpr unsigned documents_seed = 20241121;
 
 struct Shape {
-  std::int64_t heads, kv_heads, head_dim, batch, sequence, longest;  ///< longest document
+  std::int64_t heads, kv_heads, head_dim, batch, sequence, longest;  ///< `longest`: longest
+                                                                     ///< document
 };
 
 LlamaConfig config_of(const Shape& s) {
@@ -30,12 +31,12 @@ LlamaConfig config_of(const Shape& s) {
   return c.resolved();
 }
 
-/// A document in a packed batch: where it begins among the B T tokens, and its length.
+/// A document in a packed batch: its start among the B T tokens, and its length.
 struct Document {
   std::int64_t first, length;
 };
 
-/// Random tokens and targets, some of them left out of the loss, cut into documents at random.
+/// Random tokens and targets, some excluded from the loss, split into random documents.
 struct Packed {
   explicit Packed(const Shape& s) : batch(s.batch), sequence(s.sequence) {
     std::mt19937 random(documents_seed);
@@ -70,7 +71,7 @@ struct Packed {
   std::vector<Document> documents;
 };
 
-/// What a model says of some batches, one after another: everything that training depends on.
+/// A model's results for several batches in turn: everything that training depends on.
 struct Answers {
   Answers(const Shape& shape, DType type, ActivationCheckpointing recomputed = {})
       : config(config_of(shape)),
@@ -117,14 +118,14 @@ double norm(const std::vector<float>& a) {
   return std::sqrt(squares);
 }
 
-/// ||a - b|| / ||b||, or over `least` where ||b|| is smaller.
+/// Returns ||a - b|| / ||b||, with ||b|| at least `least`.
 double distance(std::vector<float> a, const std::vector<float>& b, double least = 0) {
   for (std::size_t i = 0; i < b.size(); ++i) a[i] -= b[i];
   return norm(a) / std::max(norm(b), least);
 }
 
-// Lengths below, at and above the edges of attention's tiles of 64; documents from one token to
-// the whole row.
+// Lengths below, at and above attention's 64-token tile edges; documents from one token to the
+// whole row.
 const Shape shapes[] = {{4, 2, 6, 2, 11, 5},     {8, 2, 4, 1, 64, 30},  {6, 3, 8, 2, 65, 65},
                         {3, 1, 16, 1, 130, 100}, {5, 5, 10, 1, 201, 9}, {2, 1, 20, 3, 1, 1},
                         {8, 2, 4, 2, 193, 300},  {6, 3, 8, 1, 128, 1}};
@@ -145,8 +146,7 @@ TEST_P(Documents, ArePackedWhatTheyAreAlone) {
     EXPECT_LT(distance(together.logits, alone.logits), near());
     EXPECT_NEAR(together.trained, alone.trained, near() * alone.trained);
     EXPECT_NEAR(together.evaluated, alone.evaluated, near() * alone.evaluated);
-    // Where documents have one token the gradients of q and k are zero, but for what rounding
-    // leaves.
+    // With one-token documents the gradients of q and k are zero up to rounding.
     const double least = 0.05 * norm(alone.gradients());
     for (std::size_t p = 0; p < alone.table.parameters.size(); ++p) {
       const auto id = static_cast<ParameterId>(p);

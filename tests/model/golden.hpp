@@ -16,18 +16,18 @@
 
 namespace llamesh::test {
 
-/// A tensor out of a golden file, row-major.
+/// A tensor from a golden file, row-major.
 struct GoldenTensor {
   std::vector<std::int64_t> shape;
   std::span<const float> values;  ///< borrowed from its Golden
 };
 
-/// What the reference (PyTorch and transformers) computed for one tiny model; how, and what the
-/// names mean, is said in tests/model/golden/make_golden.py. Move-only, since its tensors point
-/// into it.
+/// Reference results (PyTorch and transformers) for one tiny model;
+/// tests/model/golden/make_golden.py documents how they were made and the names. Move-only, because
+/// its tensors point into it.
 class Golden {
  public:
-  /// Reads PATH.json and PATH.bin; throws std::runtime_error where they do not fit together.
+  /// Reads PATH.json and PATH.bin. Throws std::runtime_error if they do not fit together.
   explicit Golden(const std::filesystem::path& path) {
     static_assert(std::endian::native == std::endian::little, "golden files are little-endian");
     std::ifstream text(path.string() + ".json");
@@ -43,24 +43,25 @@ class Golden {
   Golden(Golden&&) = default;
   Golden& operator=(Golden&&) = default;
 
-  /// The keys of a Hugging Face config.json.
+  /// Returns the keys in a Hugging Face config.json.
   const nlohmann::json& config() const { return json_.at("config"); }
-  /// lr, betas, eps, weight_decay, clip_norm.
+  /// Returns lr, betas, eps, weight_decay, clip_norm.
   const nlohmann::json& adamw() const { return json_.at("adamw"); }
-  /// (B, T); a target of -100 counts for nothing.
+  /// (B, T); targets equal to -100 are ignored.
   std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
   std::vector<std::vector<std::int32_t>> targets() const { return json_.at("targets"); }
-  /// (B, T), or no rows where each is one document.
+  /// (B, T), or no rows if each row is one document.
   std::vector<std::vector<std::int32_t>> document_starts() const {
     return json_.value("document_starts", std::vector<std::vector<std::int32_t>>());
   }
-  /// Mean over the valid targets, before any step.
+  /// Returns the mean over the valid targets, before any step.
   double loss() const { return json_.at("loss"); }
-  /// One for each optimizer step on this same batch: the loss before it, the norm before clipping.
+  /// Return, per optimizer step on this batch, the loss before it and the gradient norm before
+  /// clipping.
   std::vector<double> step_losses() const { return json_.at("step_losses"); }
   std::vector<double> step_grad_norms() const { return json_.at("step_grad_norms"); }
 
-  /// E.g. "logits", "weights/model.norm.weight", "gradients/...", "trained/...".
+  /// Returns e.g. "logits", "weights/model.norm.weight", "gradients/...", "trained/...".
   const GoldenTensor& operator[](const std::string& name) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) throw std::runtime_error("no golden tensor named " + name);
@@ -85,13 +86,13 @@ class Golden {
   std::map<std::string, GoldenTensor> tensors_;
 };
 
-/// The golden file of a model, by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope,
+/// Loads a model's golden file by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope,
 /// packed.
 inline Golden load_golden(const std::string& model) {
   return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
 }
 
-/// The model that a golden file is about.
+/// Returns the model config for a golden file.
 inline model::LlamaConfig config_of(const nlohmann::json& j) {
   model::LlamaConfig c;
   c.hidden_size = j.at("hidden_size");

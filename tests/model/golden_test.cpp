@@ -8,12 +8,12 @@
 #include "model/llama.hpp"
 #include "model/local_weights.hpp"
 
-// Against PyTorch and Hugging Face transformers: tests/model/golden/make_golden.py.
+// Compares with PyTorch and Hugging Face transformers: tests/model/golden/make_golden.py.
 
 namespace llamesh::model {
 namespace {
 
-/// The reference's model, loaded into llamesh.
+/// The reference model, loaded into llamesh.
 struct Loaded {
   explicit Loaded(const std::string& name)
       : golden(test::load_golden(name)),

@@ -44,7 +44,7 @@ TEST(LlamaConfig, MisfitsNameTheKey) {
             std::string::npos);
 }
 
-/// A table of the largest numbers that are let through can be made, and its bytes counted.
+/// With the largest accepted sizes a table can still be built, and its bytes counted.
 TEST(LlamaConfig, WhatIsFarTooLargeIsRefused) {
   constexpr std::int64_t widest = 1 << 20;
   LlamaConfig c;

@@ -22,7 +22,7 @@ LlamaConfig small(bool tied) {
   return c.resolved();
 }
 
-/// A model with weights and a random batch in which some targets are left out.
+/// A model with weights and a random batch in which some targets are ignored.
 struct Fixture {
   explicit Fixture(const LlamaConfig& c, const MemoryOptions& memory = {}, DType dtype = DType::f32)
       : config(c),
@@ -37,7 +37,7 @@ struct Fixture {
     for (auto& t : tokens) t = static_cast<std::int32_t>(random() % 53);
     for (auto& t : targets) t = random() % 5 == 0 ? -1 : static_cast<std::int32_t>(random() % 53);
   }
-  /// The loss of the batch, with its gradients.
+  /// Returns the loss on the batch and computes its gradients.
   double train(float scale = 1.0F) {
     llama.train(weights, batch(), scale);
     return llama.take_loss();
@@ -61,7 +61,8 @@ struct Fixture {
 
 class EveryModel : public testing::TestWithParam<bool> {};
 
-// Along random directions d, (L(w + e d) - L(w - e d)) / 2e must be the gradient's component on d.
+// Along random directions d, (L(w + e d) - L(w - e d)) / 2e must equal the gradient's component on
+// d.
 TEST_P(EveryModel, GradientsAgreeWithFiniteDifferences) {
   Fixture f(small(GetParam()));
   f.train();
@@ -83,7 +84,7 @@ TEST_P(EveryModel, GradientsAgreeWithFiniteDifferences) {
     double expected = 0;
     double size = 0;
     for (std::size_t i = first; i < first + range.size(); ++i) {
-      d[i] = normal(random) + gradients[i] * 10;  // with a part along the gradient
+      d[i] = normal(random) + gradients[i] * 10;  // with a component along the gradient
       expected += static_cast<double>(d[i]) * gradients[i];
       size += static_cast<double>(d[i]) * d[i];
     }
@@ -170,7 +171,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, EveryModel, testing::Bool(),
 
 TEST(Llama, MemoryIsInUseOnlyWithinAStep) {
   Fixture f(small(false));
-  f.train();  // the first step makes the kernels' own scratch
+  f.train();  // the first step allocates the kernels' scratch
   auto& meter = device::MemoryMeter::instance();
   const auto before = meter.in_use();
   meter.start_interval();

@@ -11,8 +11,8 @@
 
 namespace llamesh::test {
 
-/// model::Weights with everything in one place, for one rank: the reference for every sharding.
-/// Checks that the model reads and writes a parameter only inside its module.
+/// model::Weights in a single place, for one rank: the reference for every sharding. Checks that
+/// the model reads and writes a parameter only inside its module.
 class LocalWeights final : public model::Weights {
  public:
   LocalWeights(const model::ParameterTable& table, DType dtype = DType::f32)
@@ -68,7 +68,7 @@ class LocalWeights final : public model::Weights {
   }
 
  private:
-  /// A tied head reads the embedding's weight inside its own module.
+  /// Allows a tied head to read the embedding's weight inside its own module.
   void check_entered(model::ParameterId id) const {
     const bool head =
         id == table_.lm_head.weight && entered_[model::index(table_.lm_head.module)] > 0;

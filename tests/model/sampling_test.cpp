@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<float> logits{1.0F, 3.0F, 2.0F, 3.0F, -1.0F};
 
-/// How often each id comes in n choices.
+/// Returns each id's frequency in n choices.
 std::map<std::int32_t, double> shares(const SamplingOptions& options, int n = 20000) {
   TokenSampler sampler(options);
   std::map<std::int32_t, double> shares;
@@ -23,7 +23,7 @@ std::map<std::int32_t, double> shares(const SamplingOptions& options, int n = 20
 
 TEST(TokenSampler, TakesTheLikeliestAtTemperatureZero) {
   TokenSampler sampler({.temperature = 0});
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(sampler.choose(logits), 1);  // the lower of two equals
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(sampler.choose(logits), 1);  // the lower id among equals
 }
 
 TEST(TokenSampler, FollowsTheSoftmaxOfItsTemperature) {

@@ -10,13 +10,13 @@ namespace {
 class Attention : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Attention, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
-/// Heads that share a key-value head 1 to 5 at a time, in tiles of queries that the forward pass
-/// takes 4 at a time: within a block of queries, over several, and a remainder.
+/// 1 to 5 heads per key-value head. The forward pass takes query tiles 4 at a time: within a query
+/// block, across several, and with a remainder.
 const ops::AttentionShape all_shapes[] = {{2, 1, 1, 1, 6},   {1, 37, 6, 3, 6},   {2, 64, 2, 1, 16},
                                           {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80}, {1, 330, 2, 2, 20},
                                           {1, 129, 5, 1, 9}};
 
-/// The tensors of one call: q, k, v as views inside one qkv buffer, and its gradient likewise.
+/// Tensors for one call: q, k, v as views into one qkv buffer; its gradient likewise.
 struct Problem {
   Problem(DType dtype, const ops::AttentionShape& shape,
           const std::vector<std::int32_t>& document_starts = {})
@@ -35,7 +35,7 @@ struct Problem {
   Tensor q(const Matrix& m) const { return m.view().slice_cols(0, q_cols()); }
   Tensor k(const Matrix& m) const { return m.view().slice_cols(q_cols(), kv_cols()); }
   Tensor v(const Matrix& m) const { return m.view().slice_cols(q_cols() + kv_cols(), kv_cols()); }
-  /// Columns [first, first + count) of all rows, or of rows [row, end), in double.
+  /// Returns columns [first, first + count) from all rows, or from rows [row, end), in double.
   static reference::Numbers part(const Matrix& m, std::int64_t first, std::int64_t count,
                                  std::int64_t row = 0,
                                  std::int64_t end = std::numeric_limits<std::int64_t>::max()) {
@@ -53,7 +53,7 @@ struct Problem {
     const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
     return {n(s.batch), n(s.sequence), n(s.heads), n(s.kv_heads), n(s.head_dim), starts.numbers};
   }
-  /// The reference's result for what lies in qkv.
+  /// Returns the reference result for the contents of qkv.
   reference::Numbers expected() const {
     return reference::attention(q_numbers(qkv), k_numbers(qkv), v_numbers(qkv), plain_shape());
   }
@@ -99,7 +99,7 @@ TEST_P(Attention, BackwardEqualsTheReference) {
     p.forward(stream);
     p.backward(stream);
     const auto g = p.expected_gradients();
-    // With one key dq and dk are zero, and rounding leaves nothing to compare them with.
+    // With one key dq and dk are zero, and only rounding errors would be compared.
     if (shape.sequence > 1) {
       expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq");
       expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk");
@@ -158,7 +158,7 @@ TEST_P(Attention, LargeScoresStayFinite) {
   expect_near(p.out.numbers(), p.expected(), dtype() == DType::f32 ? 2e-4 : 6e-3, "out");
 }
 
-// A query that is not a number makes the results of its own row NaN, and of no other.
+// A NaN query makes its own row NaN and no other.
 TEST_P(Attention, NaNIsNotHidden) {
   const std::int64_t row = 70;
   Problem p(dtype(), {1, 140, 1, 1, 8});
@@ -192,7 +192,7 @@ TEST(Softmax, Exp2IsThatOfDouble) {
 
 // --- Documents packed into rows ---
 
-/// The starts of documents that end before, at and after the edges of tiles of 64.
+/// Document starts whose documents end before, at and after 64-token tile edges.
 const std::vector<std::int64_t> cuts_at_edges = {0, 1, 63, 64, 65, 127, 128, 130, 192, 255, 258};
 
 std::vector<std::int32_t> starts_of(const std::vector<std::int64_t>& cuts, std::int64_t sequence) {
@@ -203,7 +203,8 @@ std::vector<std::int32_t> starts_of(const std::vector<std::int64_t>& cuts, std::
   return starts;
 }
 
-/// Packed rows of several shapes: documents much shorter and longer than a tile, and at its edges.
+/// Packed rows with several shapes: documents much shorter and longer than a tile, and at its
+/// edges.
 std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> packed_rows() {
   std::vector<std::pair<ops::AttentionShape, std::vector<std::int32_t>>> all;
   const ops::AttentionShape edges{1, 263, 4, 2, 6};
@@ -226,7 +227,7 @@ TEST_P(Attention, WithDocumentsEqualsTheReference) {
     p.backward(stream);
     const auto g = p.expected_gradients();
     expect_near(p.out.numbers(), p.expected(), near(), "out");
-    // With documents of one token dq and dk are zero, but for what rounding leaves.
+    // With one-token documents dq and dk are zero up to rounding.
     expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq", 1.0);
     expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk", 1.0);
     expect_near(p.v_numbers(p.dqkv), g.dv, near(), "dv");
@@ -241,7 +242,7 @@ TEST_P(Attention, DocumentsOfOneTokenAnswerWithTheirValue) {
   expect_near(p.out.numbers(), p.v_numbers(p.qkv), 1e-6, "out");
 }
 
-// Numbers of another document, however large, must not change a bit.
+// Values in another document, however large, must not change a bit.
 TEST_P(Attention, NothingOfAnotherDocumentIsSeen) {
   const std::int64_t first = 50, last = 140;
   Problem p(dtype(), {1, 200, 4, 2, 10}, starts_of({0, first, last}, 200));

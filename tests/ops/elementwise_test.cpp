@@ -79,7 +79,7 @@ TEST(Elementwise, RunsOnAWorkerThread) {
   EXPECT_NEAR(squares, total, 1e-13 * total);
 }
 
-/// torch.optim.AdamW (its _single_tensor_adamw) in double, one parameter at a time.
+/// torch.optim.AdamW (_single_tensor_adamw) in double, one parameter at a time.
 struct TorchAdamw {
   ops::AdamwStep step;
   void operator()(double& p, double& m, double& v, double g) const {
@@ -94,7 +94,7 @@ struct TorchAdamw {
 TEST(Optimizers, AdamwIsTorchs) {
   auto stream = main_stream();
   const std::int64_t n = 20011;
-  // At 0.9999 a beta that has been rounded to fp32 is far from 1 - beta2: 1.7e-4 of it.
+  // With beta2 = 0.9999 rounded to fp32, 1 - beta2 has a relative error of 1.7e-4.
   for (const auto& [beta1, beta2] : {std::pair{0.9, 0.95}, {0.999, 0.9999}}) {
     const Matrix p(DType::f32, 1, n), m(DType::f32, 1, n, 0, 0.0), v(DType::f32, 1, n, 0, 0.0);
     const Matrix copy(DType::bf16, 1, n), cast(DType::bf16, 1, n);

@@ -15,7 +15,7 @@ const Tensor none;
 
 // --- RMSNorm ---
 
-/// y and inverse_rms of the norm of x, or of x = x + delta.
+/// Computes y and inverse_rms for the norm of x, or of x = x + delta.
 void norm(device::Stream& stream, const Matrix& y, const Matrix& inverse, const Matrix& x,
           const Matrix& w, const Tensor& delta = {}) {
   ops::rms_norm(stream, {.x = x,
@@ -83,12 +83,12 @@ TEST_P(Layers, RmsNormBackwardIsFiniteDifferences) {
     }
 }
 
-/// Columns [part * x.cols / parts, ...) of a matrix.
+/// Returns columns [part * x.cols / parts, ...).
 Tensor part_of(const Tensor& x, std::int64_t part, std::int64_t parts) {
   return x.slice_cols(part * x.cols() / parts, x.cols() / parts);
 }
 
-// Each rank has some columns of every row: the sums of all ranks go into each rank's norm.
+// Each rank has some columns in every row; every rank's norm uses all ranks' sums.
 TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
   for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{37, 54}, LayerSizes{130, 192}}) {
     const Matrix x(dtype(), rows, cols, 3), delta(dtype(), rows, cols), w(dtype(), 1, cols);
@@ -250,7 +250,7 @@ TEST_P(Layers, CrossEntropyEqualsTheReferenceAndItsFiniteDifferences) {
   }
 }
 
-// Several chunks of the online sum, with the maximum in the first, a middle and the last one.
+// Several chunks in the online sum, with the maximum in the first, a middle and the last one.
 TEST_P(Layers, CrossEntropyOfALargeVocabulary) {
   const std::int64_t cols = 5003;
   for (const std::int64_t peak : {0, 2500, 5002}) {

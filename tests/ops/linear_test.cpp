@@ -21,11 +21,11 @@ Index unsigned_of(std::int64_t n) {
   return static_cast<Index>(n);
 }
 
-/// The result of a kernel that overwrites or adds, against the product.
+/// Compares a kernel that overwrites or adds with the exact product.
 void check(const Matrix& result, const reference::Numbers& before, const reference::Numbers& exact,
            Accumulate accumulate, const char* what) {
   const auto expected = accumulate == Accumulate::yes ? sum(before, exact) : exact;
-  // The reference reads the rounded inputs, so only the result's own rounding is left.
+  // The reference reads the rounded inputs, so only the result's own rounding remains.
   expect_near(result.numbers(), expected, tolerance(result.view().dtype()), what);
   EXPECT_TRUE(result.gaps_untouched()) << what;
 }
@@ -74,7 +74,7 @@ TEST_P(Linear, WeightGradientIsDyTransposedTimesX) {
       }
 }
 
-// The loss L = sum(c * y) has dL/dy = c; dx and dw must be its finite differences.
+// The loss L = sum(c * y) has dL/dy = c; dx and dw must match its finite differences.
 TEST_P(Linear, GradientsAreFiniteDifferences) {
   const std::int64_t m = 3, in = 6, out = 5;
   const Matrix x(dtype(), m, in), w(dtype(), out, in), c(dtype(), m, out);
@@ -94,7 +94,7 @@ TEST_P(Linear, RefusesShapesThatDoNotFit) {
   EXPECT_THROW(ops::linear(stream, y, x, w, Accumulate::no), std::exception);
 }
 
-// Both ways are the product, to the rounding of the result.
+// Both methods give the product, up to the result's rounding.
 TEST(Bf16Products, AreAlikeInBothWays) {
   auto stream = device::Stream::calling_thread();
   const Matrix x(DType::bf16, 37, 64), w(DType::bf16, 50, 64);
@@ -128,7 +128,7 @@ TEST(Bf16Products, AreMeasuredOnce) {
   EXPECT_EQ(std::isfinite(first.native), ops::has_native_bf16());
 }
 
-// CPUID of a Sapphire Rapids: palette 1 has 8 tiles of 16 rows of 64 bytes.
+// CPUID on a Sapphire Rapids: palette 1 has 8 tiles with 16 rows, 64 bytes each.
 const ops::cpu::AmxLeaves sapphire_rapids = {
     .features = {.eax = 2, .ebx = 0xF1BF27EB, .ecx = 0x1B415FFE, .edx = 0xFFC14410},
     .palettes = {.eax = 1},
@@ -170,7 +170,7 @@ TEST(InstructionSet, ALowerLimitOfTheUserIsKnown) {
     EXPECT_FALSE(ops::cpu::excludes_amx(none)) << none;
 }
 
-// With the environment of ops/linear_avx2 and ops/linear_without_palette.
+// Runs in the environments of ops/linear_avx2 and ops/linear_without_palette.
 TEST(InstructionSet, IsWithinTheLimits) {
   const std::string name = ops::instruction_set();
   const char* const limit = std::getenv("ONEDNN_MAX_CPU_ISA");

@@ -12,7 +12,7 @@
 
 namespace llamesh::test {
 
-/// The seed of every test of a file; printed with each failure.
+/// Seed for every test in a file; printed with each failure.
 inline constexpr unsigned seed = 20240817;
 
 inline std::mt19937& generator() {
@@ -20,8 +20,8 @@ inline std::mt19937& generator() {
   return random;
 }
 
-/// A matrix with memory of its own, whose rows lie `gap` numbers further apart than they are long;
-/// the gaps hold a sentinel that no kernel may touch.
+/// A matrix in its own memory, with `gap` extra elements between rows. The gaps contain a sentinel
+/// that no kernel may touch.
 class Matrix {
  public:
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0,
@@ -37,7 +37,7 @@ class Matrix {
   operator Tensor() const { return view_; }  // NOLINT(google-explicit-constructor)
   const Tensor& view() const { return view_; }
 
-  /// The numbers, dense, in double.
+  /// Returns the elements, dense, in double.
   reference::Numbers numbers() const {
     reference::Numbers all;
     for (std::int64_t r = 0; r < view_.rows(); ++r)
@@ -76,7 +76,7 @@ class Matrix {
   Tensor whole_, view_;
 };
 
-/// int32 numbers with memory of their own; of none, the tensor is empty.
+/// int32 values in their own memory; the tensor is empty if there are none.
 struct Integers {
   explicit Integers(const std::vector<std::int32_t>& values) : numbers(values) {
     if (!values.empty()) tensor = Tensor(numbers.data(), DType::i32, {std::ssize(values)});
@@ -85,7 +85,7 @@ struct Integers {
   Tensor tensor;
 };
 
-/// The starts (B, T) of documents of random lengths from 1 to `longest`.
+/// Returns document starts (B, T) for random lengths from 1 to `longest`.
 inline std::vector<std::int32_t> random_documents(std::int64_t batch, std::int64_t sequence,
                                                   std::int64_t longest) {
   std::uniform_int_distribution<std::int64_t> length(1, longest);
@@ -108,14 +108,14 @@ inline std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t 
   return tokens;
 }
 
-/// Relative to the largest of `expected`: bf16 rounds to 8 bits, fp32 to 24 and sums with an error
-/// of its own.
+/// Relative to the largest `expected` value: bf16 rounds to 8 bits; fp32 rounds to 24 and adds
+/// summation error.
 inline double tolerance(DType dtype) {
   return dtype == DType::f32 ? 5e-6 : 6e-3;
 }
 
-/// Every number of `actual` is finite and differs from the expected one by at most `relative` of
-/// the largest.
+/// Checks that every `actual` value is finite and within `relative` times the largest expected
+/// value.
 inline void expect_near(const reference::Numbers& actual, const reference::Numbers& expected,
                         double relative, const char* what, double least = 1e-30) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
@@ -133,8 +133,8 @@ inline reference::Numbers sum(reference::Numbers a, const reference::Numbers& b)
   return a;
 }
 
-/// Runs `work` with 1 and then with 2 threads; `result` must return the same bytes after both.
-/// `work` starts from the same state each time.
+/// Runs `work` with 1 and then 3 threads; `result` must return the same bytes after both. `work`
+/// must start from the same state each time.
 template <class Work, class Result>
 void expect_same_for_any_threads(const Work& work, const Result& result) {
   const auto before = omp_get_max_threads();
@@ -148,7 +148,7 @@ void expect_same_for_any_threads(const Work& work, const Result& result) {
   EXPECT_TRUE(one == three) << "the result depends on the number of threads, seed " << seed;
 }
 
-/// fp32 and bf16, as a parameter of tests.
+/// fp32 and bf16 as a test parameter.
 class EachDType : public ::testing::TestWithParam<DType> {
  protected:
   DType dtype() const { return GetParam(); }

@@ -5,14 +5,14 @@
 #include <limits>
 #include <vector>
 
-/// Slow, plain double-precision versions of the kernels, written straight from the formulas.
+/// Slow, plain double-precision versions of the kernels, written directly from the formulas.
 /// Matrices are dense and row-major; M rows, D (F, V, E) columns.
 namespace llamesh::test::reference {
 
 using Numbers = std::vector<double>;
 using Index = std::size_t;
 
-/// c (m, n) = a (m, k) b (k, n), each factor transposed on request (then stored (k, m) or (n, k)).
+/// c (m, n) = a (m, k) b (k, n), each factor optionally transposed (then stored (k, m) or (n, k)).
 inline Numbers product(const Numbers& a, bool a_transposed, const Numbers& b, bool b_transposed,
                        Index m, Index n, Index k) {
   Numbers c(m * n, 0.0);
@@ -51,8 +51,8 @@ inline Numbers swiglu(const Numbers& gate_up, Index cols) {
   return y;
 }
 
-/// Rotates the pairs (i, i + E/2) of each head by the angles of the token's position, counted from
-/// the start of its document if there are such starts.
+/// Rotates the pairs (i, i + E/2) in each head by the angles for the token's position, counted from
+/// its document's start if starts are given.
 inline Numbers rope(const Numbers& x, const Numbers& cos_sin, Index heads, Index head_dim,
                     double sign, const std::vector<std::int32_t>& starts = {}) {
   const auto half = head_dim / 2;
@@ -71,7 +71,7 @@ inline Numbers rope(const Numbers& x, const Numbers& cos_sin, Index heads, Index
   return y;
 }
 
-/// The loss of each row; 0 where the target is negative.
+/// Returns each row's loss; 0 if the target is negative.
 inline Numbers cross_entropy(const Numbers& logits, const std::vector<std::int32_t>& targets) {
   const auto cols = logits.size() / targets.size();
   Numbers losses(targets.size(), 0.0);
@@ -88,7 +88,7 @@ inline Numbers cross_entropy(const Numbers& logits, const std::vector<std::int32
 
 struct Shape {
   Index batch, sequence, heads, kv_heads, head_dim;
-  std::vector<std::int32_t> starts = {};  ///< (B, T) of documents; empty: 0
+  std::vector<std::int32_t> starts = {};  ///< (B, T) document starts; empty: 0
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
@@ -100,7 +100,7 @@ struct Shape {
   }
 };
 
-/// The softmax of query t's scores over the keys of its document up to t; 0 for those before.
+/// Returns the softmax over query t's scores for keys in its document up to t; 0 for earlier ones.
 inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
                              Index h) {
   Numbers p(t + 1, 0.0);
@@ -134,7 +134,7 @@ struct AttentionGradients {
   Numbers dq, dk, dv;
 };
 
-/// By the chain rule, one query at a time, with the softmax's full Jacobian.
+/// Applies the chain rule one query at a time, with the softmax's full Jacobian.
 inline AttentionGradients attention_backward(const Numbers& dout, const Numbers& q,
                                              const Numbers& k, const Numbers& v, const Shape& s) {
   AttentionGradients g{Numbers(q.size()), Numbers(k.size()), Numbers(v.size())};
@@ -163,8 +163,8 @@ inline AttentionGradients attention_backward(const Numbers& dout, const Numbers&
   return g;
 }
 
-/// The gradient of sum(weights * f(x)) for x, by central differences: it knows nothing of any
-/// backward formula.
+/// Returns the gradient of sum(weights * f(x)) with respect to x by central differences,
+/// independent of any backward formula.
 template <class F>
 Numbers numerical_gradient(const F& f, Numbers x, const Numbers& weights, double step = 1e-5) {
   const auto value = [&] {

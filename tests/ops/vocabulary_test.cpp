@@ -3,22 +3,20 @@
 namespace llamesh::test {
 namespace {
 
-// A vocabulary that is cut into parts, as the ranks of a tensor-parallel group hold it, against the
-// kernels on all of it.
+// A vocabulary split into parts, as in a tensor-parallel group, against the kernels on the whole.
 
 class VocabularyParts : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, VocabularyParts, ::testing::Values(DType::f32, DType::bf16),
                          dtype_name);
 
-/// Part `rank` of `parts` of `count` classes, no two of the same size where they do not divide
-/// evenly.
+/// Part `rank` out of `parts` of `classes`. Sizes differ if they do not divide evenly.
 struct Range {
   Range(std::int64_t classes, std::int64_t parts, std::int64_t rank)
       : first(classes * rank / parts), count(classes * (rank + 1) / parts - first) {}
   std::int64_t first, count;
 };
 
-/// Logits of M tokens, of which each part of the vocabulary takes a column slice.
+/// Logits for M tokens; each vocabulary part takes a column slice.
 struct Losses {
   Losses(DType dtype, std::int64_t rows, std::int64_t classes, std::vector<std::int32_t> tokens,
          double spread = 4.0)
@@ -30,7 +28,7 @@ struct Losses {
     cut.set_bytes(whole.bytes());
   }
 
-  /// What one rank after the other would do, the gather of their parts between.
+  /// Runs one rank after another, with the gather of their parts in between.
   void run(device::Stream& stream, std::int64_t t, ops::WithGradient gradient) {
     const auto rows = whole.view().rows(), classes = whole.view().cols();
     ops::cross_entropy(stream, of_whole.view(), whole, targets.tensor, scale, gradient);
@@ -97,8 +95,8 @@ TEST_P(VocabularyParts, AreAllIgnoredWhereTheTargetIs) {
   EXPECT_TRUE(losses.cut.gaps_untouched());
 }
 
-// The largest logit in another part than the target's or in the same one; beside it all others
-// vanish.
+// The largest logit is in another part than the target, or in the same one; all others vanish next
+// to it.
 TEST_P(VocabularyParts, OfVeryLargeLogitsGiveFiniteLosses) {
   for (const std::int64_t peak : {0, 2500, 5002}) {
     SCOPED_TRACE(peak);
@@ -140,7 +138,7 @@ TEST_P(VocabularyParts, RefuseShapesThatDoNotFit) {
                std::exception);
 }
 
-// Every row comes from one part and is zeros from all others, so the sum over parts is exact.
+// Each row comes from one part and is zero in all others, so the sum over parts is exact.
 TEST_P(VocabularyParts, GiveTheEmbeddingOfTheWhole) {
   const std::int64_t vocabulary = 11, cols = 21, rows = 50;
   const Integers tokens(random_tokens(rows, vocabulary));

@@ -8,7 +8,7 @@
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
 
-// Ten AdamW steps with clipping against PyTorch and Hugging Face transformers
+// Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers
 // (tests/model/golden/make_golden.py), on one rank and on a hybrid mesh.
 
 namespace llamesh::optim {
@@ -28,7 +28,7 @@ OptimizerOptions options_of(const nlohmann::json& j) {
           .clip_norm = j.at("clip_norm")};
 }
 
-/// One sequence, as it goes through the model by itself.
+/// A single sequence as a batch.
 struct Row {
   std::vector<std::int32_t> tokens, targets, starts = {};
   model::Batch batch() {
@@ -39,8 +39,9 @@ struct Row {
   }
 };
 
-/// The micro-batches of a data rank. One takes all rows, one after the other. Of more several share
-/// a row and each counts its part of the targets, so that every one adds to the gradient.
+/// Returns a data rank's micro-batches. A single data rank takes all rows in turn. With more,
+/// several ranks share a row and each counts part of its targets, so that every rank adds to the
+/// gradient.
 std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
   std::vector<Row> rows;
   for (std::size_t r = 0; r < golden.tokens().size(); ++r) {
@@ -56,7 +57,7 @@ std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
   return {row};
 }
 
-/// Training from the golden weights, as train::Trainer does it.
+/// Training from the golden weights, like train::Trainer.
 class GoldenRun {
  public:
   GoldenRun(const Golden& golden, MeshSizes mesh)
@@ -72,15 +73,15 @@ class GoldenRun {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
-    valid_ = test::world().sum(valid) / tensor_->size();  // whose ranks have the same data
+    valid_ = test::world().sum(valid) / tensor_->size();  // tensor ranks have the same data
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto values = golden_of("weights/", piece);
       std::ranges::copy(values, sharded_.state().masters().shards[unit].as<float>() + piece.offset);
     });
-    test::world().barrier();  // the master shards of a node are gathered as they stand
+    test::world().barrier();  // a node's master shards are gathered in place
   }
 
-  /// Loss and gradient norm of the step.
+  /// Returns the step's loss and gradient norm.
   std::pair<double, double> step(std::int64_t step) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       sharded_.fsdp().begin_micro_batch({.first = i == 0, .last = i + 1 == rows_.size()});
@@ -177,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      MeshSizes{1, 1, 3, hidden}, MeshSizes{1, 1, 4, hidden},
                                      MeshSizes{2, 1, 2, hidden}, MeshSizes{2, 2, 2, hidden})),
     name_of_case);
-// More ranks along the axis than kv heads, which they share.
+// More ranks along the axis than kv heads, so ranks share heads.
 INSTANTIATE_TEST_SUITE_P(SharedKvHeads, GoldenSteps,
                          testing::Values(Case{"llama3_rope", {1, 1, 2}},
                                          Case{"llama3_rope", {1, 2, 2, hidden}},

@@ -18,7 +18,7 @@ using test::ShardedModel;
 constexpr std::uint64_t seed = 20240611;
 constexpr float initial_deviation = 0.5F;
 
-/// Odd sizes: matrices are cut in the middle, and some ranks of four own padding only.
+/// Odd sizes: matrices are split in the middle, and with four ranks some own padding only.
 model::LlamaConfig tiny() {
   model::LlamaConfig c;
   c.hidden_size = 12;
@@ -30,8 +30,8 @@ model::LlamaConfig tiny() {
   return c.resolved();
 }
 
-/// The gradient of a parameter in a step; norms from about 1.6 to about 160, so that clipping has
-/// another factor every time.
+/// Returns a parameter's gradient in a step, with norms from about 1.6 to about 160, so that the
+/// clipping factor differs every time.
 std::vector<float> gradient_of(const model::Parameter& parameter, std::int64_t step) {
   std::vector<float> g(static_cast<std::size_t>(parameter.numel()));
   const auto deviation = static_cast<float>(std::pow(10.0, static_cast<double>(step % 3) - 1.5));
@@ -153,7 +153,7 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
       GTEST_SKIP() << "a mesh of another number of ranks";
   }
 
-  /// Five steps, compared with the reference after each.
+  /// Compares five steps with the reference, after each one.
   static void compare(const OptimizerOptions& options) {
     ShardedModel sharded(tiny(), GetParam(), options.name);
     sharded.state().initialize(seed, initial_deviation);

@@ -92,8 +92,8 @@ TEST(MinLrRatio, OfOneIsConstant) {
       ASSERT_DOUBLE_EQ(rate(options(name, 5, 50, 1.0), step), 2.0);
 }
 
-/// No jumps: up by at most one part of the warmup a step, then never up again, and down by at most
-/// the steepest slope of a cosine.
+/// No jumps: rises by at most one warmup step, then never rises again, and falls by at most a
+/// cosine's steepest slope.
 TEST(EverySchedule, IsContinuous) {
   for (const auto name : all_names) {
     const auto schedule = options(name, 25, 40, 0.05);

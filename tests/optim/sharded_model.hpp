@@ -10,8 +10,7 @@
 
 namespace llamesh::test {
 
-/// The sizes of a mesh [replicate, shard, tensor], and how its tensor axis divides the residual
-/// stream.
+/// Mesh sizes [replicate, shard, tensor], and the residual layout over the tensor axis.
 struct MeshSizes {
   int replicate;
   int shard;
@@ -20,7 +19,7 @@ struct MeshSizes {
   int ranks() const { return replicate * shard * tensor; }
 };
 
-/// The parameters of a model, sharded over all ranks of the test program.
+/// A model's parameters, sharded over all ranks of the test program.
 class ShardedModel {
  public:
   ShardedModel(const model::LlamaConfig& config, MeshSizes mesh,
@@ -48,16 +47,16 @@ class ShardedModel {
     for (std::size_t u = 0; u < layout_.units().size(); ++u)
       for (const auto& piece : layout_.pieces(u, state_.rank())) visit(u, piece);
   }
-  /// The norm of the whole gradient, the same on every rank. Collective.
+  /// Returns the norm of the whole gradient, the same on every rank. Collective.
   double gradient_norm() const { return std::sqrt(world().sum(optim::squared_norm_share(state_))); }
-  /// The largest magnitude in the padding of this rank's shard of a unit.
+  /// Returns the largest magnitude in the padding of this rank's unit shard.
   float padding_of(std::size_t unit, const Tensor& shard) const {
     const auto pieces = layout_.pieces(unit, state_.rank());
     const std::int64_t used = pieces.empty() ? 0 : pieces.back().offset + pieces.back().count;
     float largest = 0;
     for (std::int64_t i = used; i < shard.numel(); ++i) {
       const float magnitude = std::abs(shard.as<float>()[i]);
-      if (!(magnitude <= largest)) largest = magnitude;  // also when it is no number
+      if (!(magnitude <= largest)) largest = magnitude;  // also if it is NaN
     }
     return largest;
   }

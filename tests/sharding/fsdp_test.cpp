@@ -24,7 +24,7 @@ constexpr float stddev = 0.5F;
 
 using PlacementsOf = Placements (*)(const model::ParameterTable&, const comm::ParallelDims&);
 
-/// A model on a mesh of all ranks; its units in the order in which the forward pass enters them.
+/// A model on a mesh over all ranks, with units in forward-pass order.
 struct Sharded {
   Sharded(const comm::ParallelDims& dims, PlacementsOf placements, const ShardingOptions& options,
           const PrecisionOptions& precision = {}, int ranks_per_node = 0, int layers = 2)
@@ -38,12 +38,12 @@ struct Sharded {
     fsdp.on_master_weights_loaded();
   }
   void enter(std::size_t unit, Pass pass) { fsdp.enter(layout.units()[unit].modules[0], pass); }
-  /// Whether two units are gathered together.
+  /// Returns true if two units are gathered together.
   bool are_one(std::size_t a, std::size_t b) const {
     return layout.units()[a].modules == layout.units()[b].modules;
   }
   void leave(std::size_t unit, Pass pass) { fsdp.leave(layout.units()[unit].modules[0], pass); }
-  /// Enters and leaves the units [0, end); visit(u) is called for each while it is gathered.
+  /// Enters and leaves units [0, end); calls visit(u) while each is gathered.
   template <class Visit>
   void pass_forward(std::size_t end, Visit visit) {
     for (std::size_t u = 0; u < end; ++u) {
@@ -52,7 +52,7 @@ struct Sharded {
       if (u + 1 == end || !are_one(u, u + 1)) leave(u, Pass::forward);
     }
   }
-  /// The same for all units in reverse; all gradients are zero.
+  /// Like pass_forward() over all units in reverse, with zero gradients.
   template <class Visit>
   void units_backward(Visit visit) {
     for (std::size_t u = layout.units().size(); u-- > 0;) {
@@ -62,7 +62,7 @@ struct Sharded {
       if (u == 0 || !are_one(u - 1, u)) leave(u, Pass::backward);
     }
   }
-  /// The same in the last micro-batch of a step.
+  /// Like units_backward(), for the last micro-batch in a step.
   template <class Visit>
   void pass_backward(Visit visit) {
     units_backward(visit);
@@ -81,14 +81,14 @@ struct Sharded {
   Fsdp fsdp;
 };
 
-/// A mesh of this number of ranks, with placements that fit it.
+/// A mesh for this number of ranks, with matching placements.
 struct Case {
   comm::ParallelDims dims;
   PlacementsOf placements;
   ReshardAfterForward reshard = ReshardAfterForward::by_strategy;
 };
 
-/// Those whose units are resharded to groups.
+/// Returns the cases whose units are resharded to groups.
 std::vector<Case> split_cases() {
   const int ranks = test::world().size();
   std::vector<Case> all;
@@ -125,7 +125,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// The values that a rank's part of a parameter starts with.
+/// Returns the initial values for a rank's part of a parameter.
 std::vector<float> initial_part(const Sharded& s, ParameterId id) {
   const auto& parameter = s.table[id];
   const auto& dims = s.layout.dims();
@@ -170,17 +170,17 @@ TEST(Fsdp, AGatheredUnitIsTheMastersOnEveryMesh) {
         }
         s.leave(u, Pass::forward);
       }
-      s.enter(0, Pass::forward);  // takes back what was gathered ahead
+      s.enter(0, Pass::forward);  // releases the prefetched units
       s.leave(0, Pass::forward);
     }
 }
 
-/// Where the ranks' nodes are, and in which dtype units are gathered.
+/// Ranks per node, and the dtype for gathering.
 std::vector<std::pair<int, DType>> ways_to_gather() {
   return {{0, DType::bf16}, {1, DType::bf16}, {2, DType::bf16}, {1, DType::f32}, {2, DType::f32}};
 }
 
-/// Those of a parameter, as fp32.
+/// Returns a parameter's values as fp32.
 std::vector<float> values_of(const Tensor& tensor) {
   std::vector<float> values;
   if (tensor.dtype() == DType::f32)
@@ -190,7 +190,7 @@ std::vector<float> values_of(const Tensor& tensor) {
   return values;
 }
 
-// Master weights that change between the two passes show from where each pass has gathered.
+// Changing master weights between the two passes shows which source each pass gathered from.
 TEST(Fsdp, ABackwardPassGathersTheSecondaryShardsOfItsForwardPass) {
   for (const auto& [dims, placements, reshard] : split_cases())
     for (const auto& [ranks_per_node, dtype] : ways_to_gather()) {
@@ -223,7 +223,7 @@ TEST(Fsdp, ABackwardPassGathersTheSecondaryShardsOfItsForwardPass) {
     }
 }
 
-/// Of each unit as it is gathered in bf16.
+/// Returns each unit's bytes when gathered in bf16.
 std::vector<std::int64_t> bytes_of_units(const comm::ParallelDims& dims, int layers) {
   const Sharded s(dims, whole_and_sharded, {}, {}, 0, layers);
   std::vector<std::int64_t> bytes;
@@ -232,7 +232,7 @@ std::vector<std::int64_t> bytes_of_units(const comm::ParallelDims& dims, int lay
   return bytes;
 }
 
-// In bf16 a unit is gathered into a copy, which the ranks of a node share.
+// In bf16 a unit is gathered into a copy, which ranks on a node share.
 TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
   constexpr int layers = 6;
   constexpr std::size_t units = layers + 2;
@@ -268,7 +268,8 @@ TEST(Fsdp, UnitsAreGatheredAheadWithinTheirNumberAndTheirBytes) {
   }
 }
 
-// What the next micro-batch enters first, at no time more than may be gathered.
+// Units that the next micro-batch enters first stay gathered, never more than may be gathered at a
+// time.
 TEST(Fsdp, TheFirstUnitsStayGatheredFromOneMicroBatchToTheNext) {
   constexpr int layers = 4;
   const int ranks = test::world().size();
@@ -369,7 +370,7 @@ TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
     Sharded s(dims, placements,
               {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard});
     const auto units = s.layout.units().size();
-    for (int step = 0; step < 2; ++step) {  // the second overwrites what the first has left
+    for (int step = 0; step < 2; ++step) {  // the second step overwrites what the first one left
       for (const bool last : {false, true}) {
         s.fsdp.begin_micro_batch({.first = !last, .last = last});
         for (std::size_t u = units; u-- > 0;) {
@@ -405,7 +406,8 @@ TEST(Fsdp, AUnitStaysGatheredUntilItIsLeftAsOftenAsItWasEntered) {
   EXPECT_THROW(s.fsdp.gradient(id), std::exception) << "outside of its module";
 }
 
-// An expert without tokens: in the first step in one micro-batch of two, in the second in both.
+// An expert without tokens: in the first step in one of two micro-batches, in the second step in
+// both.
 TEST(Fsdp, AnAbsentGradientIsZero) {
   for (const auto& [dims, placements, reshard] : cases()) {
     Sharded s(dims, placements,
@@ -451,7 +453,7 @@ TEST(Fsdp, AGradientThatNobodyWroteIsABug) {
   EXPECT_THROW(s.leave(0, Pass::backward), std::exception);
 }
 
-// A plan that fails on one rank is reported by it, after the ranks have agreed.
+// A rank reports its failed plan after the ranks have agreed.
 TEST(Fsdp, WhatFailsInASimulationEndsNoWaitForRealRanks) {
   const auto plan_that_fails = [] {
     const device::Simulation simulation({});

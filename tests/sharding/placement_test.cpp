@@ -37,7 +37,7 @@ TEST(Placement, ADimThatDoesNotDivideIsNamed) {
   }
 }
 
-/// A table as a mixture of experts has it: beside a Llama's matrices a stack of them.
+/// Returns a mixture-of-experts table: Llama's matrices plus a stack of matrices.
 model::ParameterTable table_with_experts() {
   auto table = model::parameter_table(test::even_config());
   table.parameters.push_back({"experts", {4, 6, 10}, table.root, model::Initial::normal});

@@ -5,7 +5,7 @@
 
 namespace llamesh::test {
 
-/// A small model whose every dim can be cut into two.
+/// A small model whose dims are all even.
 inline model::LlamaConfig even_config() {
   model::LlamaConfig c;
   c.hidden_size = 12;
@@ -16,8 +16,8 @@ inline model::LlamaConfig even_config() {
   return c.resolved();
 }
 
-/// Placements that no strategy has: one parameter after another is cut along `tensor` by its first
-/// dim, by its last one, or not at all, and sharded along `shard`.
+/// Placements that no strategy has: parameters in turn are split along `tensor` by their first dim,
+/// by their last dim, or not at all, and sharded along `shard`.
 inline sharding::Placements cut_in_turn(const model::ParameterTable& table,
                                         const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);
@@ -29,8 +29,8 @@ inline sharding::Placements cut_in_turn(const model::ParameterTable& table,
   return placements;
 }
 
-/// Placements of which a spec leaves some unsharded: of every unit but that of the embedding some
-/// weights, and one is sharded along `replicate` too.
+/// Placements in which a spec leaves some weights unsharded: some in every unit except the
+/// embedding's. One weight is sharded along `replicate` too.
 inline sharding::Placements sharded_in_part(const model::ParameterTable& table,
                                             const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);

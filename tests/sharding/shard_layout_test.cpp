@@ -34,7 +34,7 @@ TEST_P(EveryLayout, EveryElementLiesOnExactlyOneRank) {
   for (const auto& p : table.parameters) seen.emplace_back(static_cast<std::size_t>(p.numel()), 0);
   for (std::size_t u = 0; u < layout.units().size(); ++u)
     for (int rank = 0; rank < shard_size; ++rank) {
-      std::int64_t end = 0;  // of the pieces so far in the rank's shard
+      std::int64_t end = 0;  // end of earlier pieces in the rank's shard
       for (const auto& piece : layout.pieces(u, rank)) {
         EXPECT_EQ(piece.offset, end);
         end += piece.count;

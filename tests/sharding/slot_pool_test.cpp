@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t bytes_per_element = 4;
 
-/// A pool that tells what it allocates.
+/// A pool that records its allocations.
 class SlotPoolTest : public testing::Test {
  protected:
   SlotPool pool(std::size_t units, std::size_t behind) {
@@ -26,7 +26,7 @@ class SlotPoolTest : public testing::Test {
             },
             units, behind};
   }
-  /// Bytes in use beyond those at the start of the test.
+  /// Returns the bytes in use beyond those at the start of the test.
   std::int64_t in_use() const { return device::MemoryMeter::instance().in_use() - before_; }
 
   std::vector<std::int64_t> allocated_;
@@ -54,7 +54,7 @@ TEST_F(SlotPoolTest, NeverLendsASlotTwiceAtATime) {
   EXPECT_EQ(lent.size(), 4U);
 }
 
-// Its bytes x its elements have more than 64 bits.
+// The product of its bytes and elements exceeds 64 bits.
 TEST(SlotPool, CountsAUnitOfBillionsOfElements) {
   const device::Simulation simulation({});
   SlotPool slots([](std::int64_t numel) { return device::Buffer(2 * numel); }, 2, 0);
@@ -124,7 +124,7 @@ TEST_F(SlotPoolTest, CountsWhatIsLentAndNoMore) {
     EXPECT_EQ(in_use(), 640);
     slots.release(0, {});
     EXPECT_EQ(in_use(), 240);
-    slots.acquire(2, 25);  // a quarter of the slot of unit 0
+    slots.acquire(2, 25);  // a quarter of unit 0's slot
     EXPECT_EQ(in_use(), 340);
     slots.release(1, {});
     slots.release(2, {});
@@ -152,18 +152,18 @@ TEST_F(SlotPoolTest, RefusesASlotThatWasNotLent) {
   EXPECT_THROW(slots.release(0, {}), Error);
 }
 
-/// How far ahead units are gathered: so many of them, of so many elements at most.
+/// Prefetch limits: number of units, and their total elements.
 struct Ahead {
   int units;
   std::int64_t numel = 1 << 30;
 };
 
-/// The calls of one step of sharding::Fsdp: a unit is gathered with the next ones ahead, and given
-/// back when it is left, forward and backward; the last one between the two is not. `backward` is
-/// the pool of the backward pass.
+/// Makes the calls for one sharding::Fsdp step: gathers a unit and prefetches the next ones, and
+/// releases it when left, forward and backward; the last unit stays in between. `backward` is the
+/// pool for the backward pass.
 void step_of_gathers(SlotPool& forward, SlotPool& backward, const std::vector<std::int64_t>& sizes,
                      const Ahead& ahead) {
-  std::vector<SlotPool*> gathered(sizes.size());  // from the pool that it came from
+  std::vector<SlotPool*> gathered(sizes.size());  // the pool that each unit came from
   const auto pass = [&](SlotPool& pool, int direction, std::size_t first, std::size_t count) {
     const auto gather = [&](std::size_t u) {
       if (gathered[u] == nullptr) (gathered[u] = &pool)->acquire(u, sizes[u]);

@@ -26,7 +26,7 @@ model::ParameterTable table_of(bool tied = false) {
   return model::parameter_table(config);
 }
 
-/// A spec whose n-th entry, counted from 1, is line n of "s.yaml".
+/// Returns a spec whose n-th entry, counted from 1, is line n in "s.yaml".
 Spec lines(const std::vector<std::pair<std::string, Dims>>& entries) {
   Spec spec;
   for (const auto& [name, dims] : entries)
@@ -46,7 +46,7 @@ std::string error(const std::vector<std::pair<std::string, Dims>>& entries,
   return test::error_of([&] { compile(lines(entries), table_of(tied), dims); });
 }
 
-/// The weights of the layers as Megatron cuts them: lines 1 to 7.
+/// Returns the layers' weights split as in Megatron: lines 1 to 7.
 std::vector<std::pair<std::string, Dims>> megatron(
     std::vector<std::pair<std::string, Dims>> more = {}) {
   std::vector<std::pair<std::string, Dims>> all;
@@ -127,7 +127,7 @@ TEST(Spec, ALayersNumberCountsMoreThanAStar) {
   }
 }
 
-// The names and the manner of torchprime's two-dimensional files.
+// Names and style from torchprime's two-dimensional files.
 TEST(Spec, TakesTheNamesOfTorchprimesModuleTree) {
   const auto table = table_of();
   auto entries = megatron({{"model.embed_tokens.weight", {{"fsdp"}, {"tensor"}}},

@@ -10,7 +10,7 @@ namespace {
 
 using enum Strategy;
 
-/// `per_node` ranks on each of the machines.
+/// Returns a topology with `per_node` ranks on each machine.
 comm::Topology machines(const std::vector<int>& per_node) {
   std::vector<int> machine_of;
   std::vector<std::string> host_of;
@@ -93,7 +93,7 @@ TEST(Strategy, Resharding) {
   EXPECT_EQ(reshard_of(hybrid_shard_zero2), Reshard::after_backward);
 }
 
-// As torch's fully_shard: an int is the size of the mesh that parameters are resharded to.
+// As in torch's fully_shard, an int is the size of the mesh that parameters are resharded to.
 TEST(Strategy, ReshardAfterForwardIsFsdp2s) {
   using enum ReshardAfterForward;
   for (const auto strategy : {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2}) {
@@ -125,7 +125,7 @@ TEST(Strategy, ReshardAfterForwardThatDoesNotFitNamesTheNumbers) {
               "rank; leave it out or use another strategy");
 }
 
-// MiCS: the state is sharded over a part of a node, of which there are several replicas.
+// MiCS: the state is sharded over part of a node, with several replicas per node.
 TEST(Strategy, AHybridsShardAxisMayBeAPartOfANode) {
   EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
   EXPECT_EQ(shape(hybrid_shard_zero2, {8}, 4), "replicate=4 x shard=2");

@@ -50,7 +50,7 @@ TEST(WrapPolicy, NoneIsOneUnit) {
   EXPECT_EQ(unit_names(llama2(64, 96, 2, 4, 4), {Wrap::none, 0}), (Names{"root"}));
 }
 
-// What FSDP's size policy makes of the two models with its default of 1e8 elements.
+// FSDP's size policy on the two models, with its default 1e8 elements.
 TEST(WrapPolicy, BySizeOfLlama2With7B) {
   EXPECT_EQ(
       unit_names(llama2(4096, 11008, 2, 32, 32), {Wrap::size, 100'000'000}),
@@ -74,7 +74,7 @@ TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
   }
 }
 
-/// The first words of the lines, which name units and parameters.
+/// Returns the first words on each line, which name units and parameters.
 Names described(const model::LlamaConfig& config, const WrapOptions& options, Layers layers) {
   const auto table = model::parameter_table(config);
   std::istringstream lines(
@@ -98,7 +98,7 @@ TEST(WrapPolicy, DescriptionFoldsEqualLayers) {
   EXPECT_NE(std::ranges::find(all, "model.layers.2"), all.end());
 }
 
-// By size the layers' norms lie in the root, and each layer has several units.
+// By size, the layers' norms are in the root unit, and each layer has several units.
 TEST(WrapPolicy, DescriptionFoldsWhatLayersHaveInOtherUnits) {
   EXPECT_EQ(described(llama2(64, 96, 3, 4, 4), {Wrap::size, 10000}, Layers::folded),
             (Names{"unit", "root", "  model.layers.0..2.input_layernorm.weight",
@@ -115,7 +115,7 @@ TEST(WrapPolicy, DescriptionSaysSizes) {
       describe_units(ShardLayout(table, make_units(table, {}), two_shards), Layers::folded);
   EXPECT_NE(text.find(" 2048000"), std::string::npos);      // 32000 x 64
   EXPECT_NE(text.find(" 3 x 34944 "), std::string::npos);   // 4 x 64^2 + 3 x 64 x 96 + 2 x 64
-  EXPECT_NE(text.find(" 3 x 17472\n"), std::string::npos);  // of each of 2 ranks
+  EXPECT_NE(text.find(" 3 x 17472\n"), std::string::npos);  // per rank, with 2 ranks
   EXPECT_NE(text.find(fmt::format(" {} ", table.numel())), std::string::npos);
 }
 

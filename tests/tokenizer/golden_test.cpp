@@ -1,4 +1,4 @@
-// Tokenizers against what the reference implementations say (golden/make_golden.py).
+// Compares tokenizers with the reference implementations (golden/make_golden.py).
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -1,4 +1,4 @@
-// What is no tokenizer, or one that is not supported, is refused by name.
+// Input that is not a tokenizer, or an unsupported one, is rejected by name.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,8 +27,8 @@ void parse(const json& tokenizer) {
   parse_hugging_face("t.json", tokenizer.dump(), "");
 }
 
-/// `file` with the value at a JSON pointer replaced must be refused with a text that has `part` in
-/// it.
+/// Expects `file`, with the value at a JSON pointer replaced, to be rejected with a text that
+/// contains `part`.
 void refused(const std::string& file, const std::string& pointer, const json& value,
              const std::string& part) {
   json tokenizer = read(file);
@@ -70,7 +70,7 @@ TEST(TokenizerRefusals, PatternsWithoutEnd) {
                "t.json.pre_tokenizer: more than 16 patterns");
 }
 
-/// Each of many ids is looked for among many tokens: seconds become hours where that is a search.
+/// Looks up many ids among many tokens: with a linear search, seconds become hours.
 TEST(TokenizerRefusals, ALongTemplateIsReadInTime) {
   json tokenizer = read("llama3.json");
   auto& vocabulary = tokenizer["model"]["vocab"];

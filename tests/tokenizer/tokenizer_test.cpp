@@ -24,7 +24,7 @@ std::string golden(const std::string& file) {
   return std::string(LLAMESH_GOLDEN "/") + file;
 }
 
-/// Words, lines, marks and bytes that are no UTF-8, in an order of its own for each seed.
+/// Returns words, lines, punctuation and invalid UTF-8 in a random order for each seed.
 std::string random_text(std::uint32_t seed, std::size_t bytes, bool valid) {
   std::mt19937 random(seed);
   const std::vector<std::string> parts = {
@@ -59,7 +59,7 @@ TEST(Tokenizer, BytesAreTokens) {
 
 TEST(Tokenizer, CutTextHasTheIdsOfTheWholeText) {
   for (const auto& file : files) {
-    // The scores of Unigram are only sure to be added up alike within 4 KiB.
+    // Unigram scores are only certain to add up alike within 4 KiB.
     const auto tokenizer = open_tokenizer(golden(file));
     const std::string text = random_text(7, file == "unigram.model" ? 3000 : 40'000, false);
     Ids whole;
@@ -98,7 +98,8 @@ TEST(Tokenizer, ThreadsChangeNothing) {
   }
 }
 
-/// Without a space or a line's end, so that SentencePiece has no place where it is cut for certain.
+/// Returns text without spaces or line ends, so that SentencePiece has no certain place to split
+/// it.
 std::string text_in_one_word(std::size_t bytes) {
   std::mt19937 random(5);
   const std::vector<std::string> parts = {"the", "heaven", "and", "1611", "\u4f60\u597d", "A.B."};
@@ -116,7 +117,7 @@ TEST(Tokenizer, LongTextWithoutASpaceHasNearlyTheIdsOfTheWholeText) {
     Ids whole, ids;
     ASSERT_TRUE(library.Encode(text, &whole).ok());
     tokenizer->encode_chunk(text, Chunk::first, ids);
-    // In four parts: the same tokens from the beginning, to the end, and nearly as many.
+    // In four parts: the same tokens at the beginning and at the end, and nearly as many.
     const auto [a, b] = std::mismatch(ids.begin(), ids.end(), whole.begin(), whole.end());
     EXPECT_GT(a - ids.begin(), std::ssize(ids) / 4) << file;
     const auto [c, d] = std::mismatch(ids.rbegin(), ids.rend(), whole.rbegin(), whole.rend());
@@ -188,7 +189,7 @@ TEST(Tokenizer, SpecialIdsAreThoseOfTheFilesRules) {
   const auto llama3 = open_tokenizer(golden("llama3.json"));
   const Ids begin = llama3->encode("<|begin|>"), end = llama3->encode("<|endoftext|>");
   EXPECT_EQ(llama3->prefix_ids(), begin);
-  EXPECT_EQ(llama3->suffix_ids(), end);  // once, although it is the EOS too
+  EXPECT_EQ(llama3->suffix_ids(), end);  // once, although it is also the EOS
   EXPECT_EQ(llama3->eos(), end.at(0));
   EXPECT_EQ(llama3->bos(), std::nullopt);
   const auto llama2 = open_tokenizer(golden("llama2.json"));

@@ -9,7 +9,7 @@
 namespace llamesh::device::cuda {
 namespace {
 
-/// Whether the GPU, NVLink or the node's services failed, not this program.
+/// Returns true if the GPU, NVLink or node services failed rather than this program.
 bool of_the_machine(cudaError_t error) {
   return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable ||
          error == cudaErrorDevicesUnavailable || error == cudaErrorSystemNotReady;
@@ -55,7 +55,7 @@ std::string bus_id_of(int device) {
 }  // namespace
 
 int devices() {
-  int count = 0;  // unchanged where there is no driver
+  int count = 0;  // unchanged if there is no driver
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
@@ -71,8 +71,8 @@ void use(int index) {
   validate(count > 0, "no GPU: {}; give --device cpu", why_no_devices());
   expects(index >= 0 && index < count, "CUDA device {} of {}", index, count);
   check(cudaSetDevice(index), "cudaSetDevice");
-  // Waiting threads sleep: other ranks and the data threads need their cores. Flags are those of
-  // the current device: set earlier they would give each rank a context on the first GPU.
+  // Waiting threads sleep, because other ranks and the data threads need their cores. Flags apply
+  // to the current device: set earlier, they would give each rank a context on the first GPU.
   check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "cudaSetDeviceFlags");
   const auto p = properties();
   validate(p.major >= least_major,

@@ -14,19 +14,18 @@ void throw_out_of_memory(std::int64_t bytes) {
        bytes, MemoryMeter::instance().in_use(), free, total, memory_advice());
 }
 
-/// Everything is planned and allocated before or in the first step, so a memory pool would have no
-/// use.
+/// No memory pool: everything is planned and allocated before or during the first step.
 std::shared_ptr<void> allocate(std::int64_t bytes) {
   void* data = nullptr;
   const auto size = static_cast<std::size_t>(bytes);
   const auto result = cudaMalloc(&data, size);
   if (result == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // reported here; the next call must not report it again
+    cudaGetLastError();  // reported here, so clear it for the next call
     throw_out_of_memory(bytes);
   }
   check(result, "cudaMalloc");
   check(cudaMemset(data, 0, size), "cudaMemset");
-  // It runs in the default stream, which ours do not wait for.
+  // It runs in the default stream, which our streams do not wait for.
   check(cudaDeviceSynchronize(), "cudaMemset");
   return {data, [](void* p) { cudaFree(p); }};
 }

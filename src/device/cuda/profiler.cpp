@@ -8,7 +8,7 @@
 namespace llamesh::device::cuda {
 namespace {
 
-// In the default domain, as torch.cuda.nvtx does.
+// In the default domain, like torch.cuda.nvtx.
 constexpr Trace::Ranges nvtx{[](const char* title) { nvtxRangePushA(title); },
                              [] { nvtxRangePop(); }};
 
@@ -19,7 +19,7 @@ void start_profiler() {
   check(cudaProfilerStart(), "cudaProfilerStart");
 }
 
-/// Kernels that have not ended by then would be left out.
+/// Synchronizes first, so that running kernels are included.
 void stop_profiler() {
   check(cudaDeviceSynchronize(), "work that is profiled");
   check(cudaProfilerStop(), "cudaProfilerStop");

@@ -19,7 +19,8 @@ struct Moment final : Event::State {
   bool ready() override {
     const auto result = cudaEventQuery(event);
     if (result == cudaErrorNotReady) {
-      cudaGetLastError();  // CUDA records it as an error, which a later launch must not report
+      cudaGetLastError();  // clear it: CUDA records this as an error that a later launch would
+                           // report
       return false;
     }
     check(result, "work before an event");
@@ -41,7 +42,7 @@ class CudaQueue final : public Stream::Queue {
           "cudaStreamCreateWithPriority");
   }
   ~CudaQueue() override {
-    cudaStreamSynchronize(stream_);  // its failure has been, or will be, reported by wait()
+    cudaStreamSynchronize(stream_);  // wait() reports any failure
     cudaStreamDestroy(stream_);
   }
   CudaQueue(const CudaQueue&) = delete;

@@ -9,16 +9,15 @@
 
 namespace llamesh::device::cuda {
 
-/// Throws with CUDA's own text when a call failed: a user error where memory ran out, "stopped
-/// early" where the GPU itself is at fault, else an internal error. A kernel's failure shows in a
-/// later call.
+/// Throws with CUDA's own text if a call failed: a user error if memory ran out, "stopped early" if
+/// the GPU is at fault, otherwise an internal error. Kernel failures surface in a later call.
 void check(cudaError_t result, const char* what,
            std::source_location where = std::source_location::current());
 
-/// Throws the user error that the GPU has no room for so many bytes.
+/// Throws the user error for a GPU allocation of `bytes` that does not fit.
 [[noreturn]] void throw_out_of_memory(std::int64_t bytes);
 
-/// The CUDA stream behind a stream of the GPU.
+/// Returns the CUDA stream behind a GPU stream.
 cudaStream_t native(const Stream& stream);
 
 }  // namespace llamesh::device::cuda

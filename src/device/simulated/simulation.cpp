@@ -15,7 +15,7 @@ thread_local Simulation* active_simulation = nullptr;
 
 }  // namespace
 
-/// A point in time of a simulated stream.
+/// A point in time on a simulated stream.
 struct Simulation::Moment final : Event::State {
   Moment(Simulation& of, double when) : simulation(of), time(when) {}
 
@@ -26,10 +26,10 @@ struct Simulation::Moment final : Event::State {
   double time;
 };
 
-/// A stream as a clock: when the work in it is done.
+/// A stream as a clock: the time when its work is done.
 class Simulation::Queue final : public Stream::Queue {
  public:
-  /// `is_host`: the host spends the time of its work, and waits for nothing else meanwhile.
+  /// `is_host`: the work takes host time, and the host waits for nothing else meanwhile.
   Queue(Simulation& simulation, bool is_compute, bool is_host)
       : simulation_(simulation), is_compute_(is_compute), is_host_(is_host) {}
 
@@ -39,7 +39,7 @@ class Simulation::Queue final : public Stream::Queue {
     const auto* moment = dynamic_cast<const Moment*>(state_of(event));
     expects(moment != nullptr, "a simulated stream waits for an event of another device");
     const double start = std::max(now_, simulation_.host_);
-    // The host may as well wait for what is computed meanwhile.
+    // The host may also wait for computation in the meantime.
     if (is_compute_ || is_host_)
       simulation_.exposed_ += std::max(0.0, moment->time - std::max(start, simulation_.computed()));
     set(std::max(start, moment->time));
@@ -107,7 +107,7 @@ void Simulation::keep_scratch(const char* of, std::int64_t bytes) {
   Buffer& buffer = scratch_[of];
   if (buffer.bytes() >= bytes) return;
   const AllocatesFor use(MemoryUse::scratch);
-  buffer = {};  // first, as a Scratch does
+  buffer = {};  // free first, as Scratch does
   buffer = Buffer(bytes);
 }
 

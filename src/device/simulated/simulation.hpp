@@ -11,14 +11,14 @@
 #include "device/memory_meter.hpp"
 #include "device/stream.hpp"
 
-/// A device on which nothing is computed: memory is reserved addresses that nobody may touch, a
-/// kernel or collective is the time that it takes. So the engine itself, run on it, says what
-/// memory, traffic and time a step takes, on any hardware and for any number of ranks.
+/// A device that computes nothing: memory is reserved address space, and a kernel or collective is
+/// the time that it takes. The engine itself, run on this device, thus reports a step's memory,
+/// traffic and time for any hardware and any number of ranks.
 namespace llamesh::device {
 
-/// While it lives, device::kind() of the calling thread is Kind::simulated, and this thread's
-/// buffers, streams and meter are its own; other threads, and what this thread had before, go on as
-/// they are. What is made within must be destroyed within. They do not nest.
+/// While it lives, device::kind() is Kind::simulated on the calling thread, which gets its own
+/// buffers, streams and meter. Other threads and this thread's earlier objects are unaffected.
+/// Objects created within must be destroyed within. Simulations do not nest.
 class Simulation {
  public:
   explicit Simulation(Hardware hardware);
@@ -26,42 +26,42 @@ class Simulation {
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
 
-  /// That of the calling thread, or null.
+  /// Returns the calling thread's simulation, or null.
   static Simulation* active();
-  /// The same where there must be one.
+  /// Returns the calling thread's simulation; there must be one.
   static Simulation& current();
 
   const Hardware& hardware() const { return hardware_; }
   MemoryMeter& meter() { return meter_; }
-  /// Counts the pinned memory of the host.
+  /// Counts pinned host memory.
   MemoryMeter& host_meter() { return host_meter_; }
   Stream& compute_stream() { return *compute_; }
-  /// Its work takes the host's time.
+  /// Its work takes host time.
   Stream& host_stream() { return *host_work_; }
-  /// Bytes/s of the memory that the stream's kernels use.
+  /// Returns the bytes/s for the memory that the stream's kernels use.
   double memory_bandwidth(const Stream& stream) const;
 
-  /// Seconds since the start at which the host and the work in the compute stream arrive.
+  /// Returns the time in seconds when both the host and the compute stream are done.
   double now() const;
-  /// Seconds that the compute stream, or the host beyond it, has waited for events of other
-  /// streams.
+  /// Returns the seconds that the compute stream, or the host beyond it, has waited for events on
+  /// other streams.
   double exposed_seconds() const { return exposed_; }
 
-  /// Puts work of so many seconds into a simulated stream.
+  /// Queues work that takes `seconds` on a simulated stream.
   void run(Stream& stream, double seconds);
-  /// Scratch that a kernel keeps and that grows to the largest request; `of` names it.
+  /// Counts scratch that a kernel keeps, which grows to the largest request. `of` is its name.
   void keep_scratch(const char* of, std::int64_t bytes);
-  /// Bytes so far between the memory of the host and that of the device.
+  /// Returns the bytes copied so far between host and device memory.
   std::int64_t copied_by_host() const { return copied_by_host_; }
   void count_host_copy(std::int64_t bytes) { copied_by_host_ += bytes; }
-  /// The host spends so many seconds before it goes on.
+  /// Advances the host's clock by `seconds`.
   void host_waits(double seconds) { host_ += seconds; }
 
  private:
   class Queue;
   struct Moment;
   std::unique_ptr<Stream::Queue> make_queue();
-  double computed() const;  ///< when the work in the compute stream is done
+  double computed() const;  ///< when the compute stream is done
   friend std::unique_ptr<Stream::Queue> make_simulated_queue();
 
   Hardware hardware_;
@@ -73,16 +73,16 @@ class Simulation {
   std::unique_ptr<Stream> compute_, host_work_;
 };
 
-/// A stream's queue of the current simulation.
+/// Returns a stream queue in the current simulation.
 std::unique_ptr<Stream::Queue> make_simulated_queue();
 
-/// A copy or a fill that reads and writes so many bytes of the device's memory.
+/// Simulates a copy or fill that reads and writes `bytes` of device memory.
 void simulate_copy(Stream& stream, std::size_t bytes);
 
-/// A copy of so many bytes between the memory of the host and that of the device.
+/// Simulates a copy between host and device memory.
 void simulate_host_copy(Stream& stream, std::size_t bytes);
 
-/// Addresses that belong to nobody else, without memory: reading or writing them is a crash.
+/// Reserves unique addresses without memory: accessing them crashes.
 std::shared_ptr<void> reserve_addresses(std::int64_t bytes);
 
 }  // namespace llamesh::device

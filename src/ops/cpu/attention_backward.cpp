@@ -12,15 +12,15 @@
 // With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
 // algorithm 2):
 //   dV += P^T dO,  dS = P * (dO V^T - D),  dK += scale dS^T Q,  dQ = scale dS K.
-// One task has a key-value head of a sequence to itself and sums dK and dV over its query heads and
-// query blocks in a fixed order. As in the forward pass, tiles of scores are transposed: (keys,
+// Each task owns one key-value head in one sequence and sums dK and dV over its query heads and
+// query blocks in a fixed order. As in the forward pass, score tiles are transposed: (keys,
 // queries).
 
 namespace llamesh::ops::cpu {
 namespace {
 
-/// What a task keeps in fp32: T' and E' are the sequence and the head dim rounded up to whole tiles
-/// and vectors.
+/// fp32 scratch for one task. T' and E' are the sequence and the head dim, rounded up to whole
+/// tiles and vectors.
 struct Tiles {
   static std::int64_t numel(std::int64_t padded, std::int64_t length) {
     return 4 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
@@ -52,18 +52,18 @@ struct Tiles {
   float *log2_sum_exp, *delta;  ///< (tile)
 };
 
-/// One query head's part of the tensors.
+/// One query head's slice from each tensor.
 template <class T>
 struct Head {
   Rows<T> dq;
   Rows<const T> q, out, dout;
-  const std::int32_t* starts;  ///< of its row's documents, or null
+  const std::int32_t* starts;  ///< document starts for its row, or null
   const float* log_sum_exp;
   float* delta;
 };
 
-/// scores = P, dscores = dS = P * (dP - delta). On the diagonal a query takes the keys up to the
-/// end of its vector of queries, with zeros where it precedes a key.
+/// scores = P, dscores = dS = P * (dP - delta). On the diagonal, handles keys up to the end of each
+/// query vector and zeroes those after the query.
 void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
     const auto log2_sum_exp = load(t.log2_sum_exp + q, Whole{});
@@ -80,7 +80,7 @@ void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, boo
   }
 }
 
-/// Zeros in scores and dscores where a key, counted from `key`, precedes a query's document.
+/// Zeroes scores and dscores for keys, counted from `key`, that precede a query's document.
 void clear_other_documents(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
                            std::int64_t keys, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
@@ -89,7 +89,7 @@ void clear_other_documents(const Tiles& t, const FirstKeys& first_keys, std::int
         store(at, first_keys.see(q, key + k) ? load(at, Whole{}) : Vec{}, Whole{});
 }
 
-/// delta = rowsum(dout * out), from the tiles of both.
+/// delta = rowsum(dout * out), from both tiles.
 void row_products(float* delta, const float* douts, const float* outs, std::int64_t rows,
                   std::int64_t padded) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -100,8 +100,8 @@ void row_products(float* delta, const float* douts, const float* outs, std::int6
   }
 }
 
-/// Brings `count` queries from `first` on, their dout, log_sum_exp and delta into the tiles; zeros
-/// beyond.
+/// Loads `count` queries starting at `first`, with their dout, log_sum_exp and delta, into the
+/// tiles; zero-pads the rest.
 template <class T>
 void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
                   std::int64_t head_dim, float scale) {
@@ -120,7 +120,7 @@ void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::
   std::fill_n(t.dqueries_t, padded * tile, 0.0F);
 }
 
-/// Adds what the loaded queries and keys [key, key + keys) give to the gradients of both.
+/// Accumulates the gradients between the loaded queries and keys [key, key + keys).
 template <bool diagonal>
 void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
                      std::int64_t keys, std::int64_t width, std::int64_t padded) {
@@ -143,7 +143,7 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
               width, keys, Add{});
 }
 
-/// One block of queries of one head: writes its dq, adds to dkeys and dvalues.
+/// Processes one query block in one head: writes its dq, adds to dkeys and dvalues.
 template <class T>
 void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
                       std::int64_t head_dim) {
@@ -164,7 +164,7 @@ void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, s
   store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
 }
 
-/// All tensors of the pass, typed.
+/// All tensors in the pass, typed.
 template <class T>
 struct Operands {
   Rows<T> dq, dk, dv;
@@ -174,7 +174,7 @@ struct Operands {
   DocumentStarts starts;
 };
 
-/// A key-value head of one sequence with all its query heads.
+/// Processes a key-value head in one sequence with all its query heads.
 template <class T>
 void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std::int64_t kv) {
   thread_local Scratch scratch;
@@ -197,7 +197,7 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
     for (std::int64_t first = 0; first < s.sequence; first += tile)
       block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
   }
-  // dS multiplied queries that carry a factor of log2(e).
+  // dS was multiplied by queries that carry a factor log2(e).
   store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded, ln_2);
   store_tile(o.dv.from(token, column), s.sequence, s.head_dim, t.dvalues, padded);
 }

@@ -12,33 +12,33 @@
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/scratch_bytes.hpp"
 
-// Tiles of scores are held transposed, (keys, queries): so the maxima and sums of the softmax run
-// down the rows of vectors, one query a lane, and keys and values are used in place.
+// Score tiles are stored transposed, (keys, queries). The softmax maxima and sums then run down the
+// rows, one query per lane, and keys and values are used in place.
 
 namespace llamesh::ops::cpu {
 namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-/// Tiles of queries per task: of the query heads that share a key-value head, and of neighbouring
-/// blocks of queries. They share each tile of keys and values; loading it for every one of them
-/// would take a sixth of the time.
+/// Query tiles per task, from query heads that share a key-value head and from neighbouring query
+/// blocks. They share each key and value tile; loading it for each one separately would take a
+/// sixth of the time.
 constexpr std::int64_t tiles_together = 4;
 
-/// One tile of queries of one head; E' is the head dim rounded up to whole vectors.
+/// One query tile in one head. E' is the head dim, rounded up to whole vectors.
 struct QueryTile {
   std::int64_t head, first, count;  ///< queries [first, first + count) of the sequence
   FirstKeys first_keys;
   float* queries;  ///< (E', tile), scaled by log2(e) / sqrt(E)
   float* out;      ///< (E', tile), not yet divided by row_sum
-  float* row_max;  ///< (tile): the running maximum of each query's scores
-  float* row_sum;  ///< (tile): the running sum of exp2(score - row_max)
+  float* row_max;  ///< (tile): each query's running maximum score
+  float* row_sum;  ///< (tile): each query's running sum of exp2(score - row_max)
 
-  /// Queries in whole vectors.
+  /// Returns `count` rounded up to whole vectors.
   std::int64_t width() const { return round_up(count, vec_width); }
 };
 
-/// What a task keeps in fp32.
+/// fp32 scratch for one task.
 struct Tiles {
   static std::int64_t numel(std::int64_t padded) {
     return (3 + 2 * tiles_together) * tile * padded + tile * tile + (1 + 2 * tiles_together) * tile;
@@ -52,14 +52,15 @@ struct Tiles {
         rescale(pieces.take(tile)) {}
 
   Pieces pieces;
-  float* rows;     ///< (tile, E'): queries on their way in, results on their way out
+  float* rows;     ///< (tile, E'): staging for queries in, results out
   float* keys;     ///< (tile, E')
   float* values;   ///< (tile, E')
   float* scores;   ///< (keys, queries), then their exponentials
-  float* rescale;  ///< (tile): brings earlier sums to the new row_max
+  float* rescale;  ///< (tile): factor from the old row_max to the new one
 };
 
-/// -infinity where a query of the diagonal tile precedes a key, in the squares that hold both.
+/// Sets the score to -infinity for keys after the query, in the diagonal tile's squares that
+/// contain both.
 void mask_later_keys(float* scores, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
     for (std::int64_t i = 1; i < vec_width; ++i) {
@@ -68,7 +69,7 @@ void mask_later_keys(float* scores, std::int64_t width) {
     }
 }
 
-/// -infinity where a key, counted from `key`, precedes a query's document.
+/// Sets the score to -infinity for keys, counted from `key`, that precede a query's document.
 void mask_other_documents(float* scores, const FirstKeys& first_keys, std::int64_t key,
                           std::int64_t keys, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
@@ -78,7 +79,8 @@ void mask_other_documents(float* scores, const FirstKeys& first_keys, std::int64
     }
 }
 
-/// The maximum of `old` and of `keys` scores of vec_width queries, by four chains of maxima.
+/// Returns the maximum over `old` and `keys` scores for vec_width queries, in four independent
+/// chains.
 Vec maximum(Vec old, const float* scores, std::int64_t keys) {
   Vec most[4] = {old, old, old, old};
   for (std::int64_t k = 0; k < keys; k += 4)
@@ -87,9 +89,9 @@ Vec maximum(Vec old, const float* scores, std::int64_t keys) {
   return cpu::max(cpu::max(most[0], most[1]), cpu::max(most[2], most[3]));
 }
 
-/// One step of the online softmax (Milakov and Gimelshein 2018): scores become
-/// exp2(score - row_max), and `rescale` is what brings earlier sums to the new maximum. On the
-/// diagonal a query takes the keys up to the end of its vector of queries.
+/// One online softmax step (Milakov and Gimelshein 2018). Scores become exp2(score - row_max);
+/// `rescale` becomes the factor that brings earlier sums to the new maximum. On the diagonal,
+/// handles keys up to the end of each query vector.
 void online_softmax(const Tiles& t, const QueryTile& queries, std::int64_t keys, std::int64_t width,
                     bool diagonal) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
@@ -110,7 +112,7 @@ void online_softmax(const Tiles& t, const QueryTile& queries, std::int64_t keys,
   }
 }
 
-/// Adds to `queries.out` what the loaded tiles of keys and values [key, key + keys) give.
+/// Accumulates the loaded key and value tiles [key, key + keys) into `queries.out`.
 template <bool diagonal>
 void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int64_t keys,
             std::int64_t padded) {
@@ -130,7 +132,7 @@ void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int
                                       RescaleAndAdd{t.rescale});
 }
 
-/// The tensors of the pass, typed.
+/// Tensors in the pass, typed.
 template <class T>
 struct Operands {
   Rows<T> out;
@@ -139,7 +141,8 @@ struct Operands {
   DocumentStarts starts;
 };
 
-/// Fills a tile with queries [first, first + count) of a head of sequence b; nothing is summed yet.
+/// Initializes a tile with queries [first, first + count) in a head and sequence b, and zeroes its
+/// sums.
 template <class T>
 void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const AttentionShape& s,
                   std::int64_t b) {
@@ -154,12 +157,12 @@ void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const Atte
             queries.count, s.head_dim, log2_e / std::sqrt(static_cast<float>(s.head_dim)));
   transpose(queries.queries, tile, t.rows, padded, queries.width(), padded);
   std::fill_n(queries.out, padded * tile, 0.0F);
-  // Finite, so that a query of which a tile hides all keys has exp2(-infinity - row_max) = 0.
+  // Finite, so that a query with all keys in a tile hidden gets exp2(-infinity - row_max) = 0.
   std::fill_n(queries.row_max, tile, std::numeric_limits<float>::lowest());
   std::fill_n(queries.row_sum, tile, 0.0F);
 }
 
-/// Writes the results of a tile of queries: sums / row_sum, and log_sum_exp.
+/// Writes a query tile's results: sums / row_sum, and log_sum_exp.
 template <class T>
 void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& o,
                    const AttentionShape& s, std::int64_t b) {
@@ -179,7 +182,7 @@ void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& 
     log_sum_exp[q] = ln_2 * queries.row_max[q] + std::log(queries.row_sum[q]);
 }
 
-/// The results of `all`, tiles of query heads that share a key-value head of sequence b.
+/// Computes `all`: query tiles in sequence b whose heads share a key-value head.
 template <class T>
 void attend_together(std::span<QueryTile> all, const Operands<T>& o, const AttentionShape& s,
                      std::int64_t b, std::int64_t kv) {
@@ -211,7 +214,7 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
 template <class T>
 void all_tiles(const Operands<T>& o, const AttentionShape& s) {
   const auto group = s.heads / s.kv_heads;
-  const auto tiles = (s.sequence + tile - 1) / tile * group;  // that share a key-value head
+  const auto tiles = (s.sequence + tile - 1) / tile * group;  // sharing a key-value head
   const auto tasks = (tiles + tiles_together - 1) / tiles_together;
   for_each_task(s.batch * s.kv_heads * tasks, [&](std::int64_t task) {
     const auto kv = task % s.kv_heads;

@@ -5,11 +5,11 @@
 
 #include "ops/cpu/vec.hpp"
 
-/// Matrix products of fp32 tiles in cache. All dims are multiples of the vector width.
+/// Matrix products on fp32 tiles in cache. All dims are multiples of the vector width.
 namespace llamesh::ops::cpu {
 
-/// The left factor of a product, as it is stored or transposed: at(i, p) is its element in row i
-/// and column p. Types of their own, so that one of the two strides is the constant 1.
+/// Left factor in a product, as stored or transposed: at(i, p) is the element in row i, column p.
+/// Two types, so that one stride is the constant 1.
 struct Plain {
   const float* data;
   std::int64_t stride;
@@ -21,7 +21,7 @@ struct Transposed {
   float at(std::int64_t i, std::int64_t p) const { return data[p * stride + i]; }
 };
 
-/// What a sum starts from, given what c holds there: 0, c, or c times a factor for each column.
+/// Initial value for a sum, given what c holds: 0, c, or c times a per-column factor.
 struct Overwrite {
   Vec operator()(const float* /*c*/, std::int64_t /*column*/) const { return Vec{}; }
 };
@@ -35,17 +35,15 @@ struct RescaleAndAdd {
   }
 };
 
-/// Which matrix of c = a b is upper triangular (column >= row), as the tile of a causal mask is
-/// that is on the diagonal. Below the squares of vec_width on its diagonal nothing is read or
-/// written.
+/// The upper triangular matrix (column >= row) in c = a b, such as the diagonal tile of a causal
+/// mask. Nothing below the vec_width squares on its diagonal is read or written.
 enum class UpperTriangular { none, a, b, c };
 
-/// Rows of c that are summed at once: with two vectors of columns as many sums as the registers
-/// hold (AVX-512 has 32 of them, AVX and SSE 16), and enough to hide the latency of the
-/// multiply-adds.
+/// Rows of c summed at once. With two column vectors the sums fill the registers (AVX-512 has 32,
+/// AVX and SSE 16) and hide the multiply-add latency.
 inline constexpr int rows_at_once = vec_width == 16 ? 8 : 4;
 
-/// Rows [i, i + rows_at_once) times columns [j, j + vecs * vec_width) of c, of the sum over
+/// Computes rows [i, i + rows_at_once) and columns [j, j + vecs * vec_width) of c, summing over
 /// [first, last), which are multiples of 4.
 template <int vecs, class Left, class Start>
 void multiply_block(float* c, std::int64_t c_stride, Left a, const float* b, std::int64_t b_stride,
@@ -73,11 +71,11 @@ void multiply_block(float* c, std::int64_t c_stride, Left a, const float* b, std
       store(c + (i + r) * c_stride + j + v * vec_width, sums[r][v], Whole{});
 }
 
-/// c (m, n) = start + a (m, k) b (k, n); the rows of b and c are contiguous.
+/// c (m, n) = start + a (m, k) b (k, n). Rows in b and c are contiguous.
 template <UpperTriangular upper, class Left, class Start>
 void multiply(float* c, std::int64_t c_stride, Left a, const float* b, std::int64_t b_stride,
               std::int64_t m, std::int64_t n, std::int64_t k, Start start) {
-  // Two vectors of columns at a time: such a panel of b stays in the first-level cache.
+  // Two column vectors at a time: this panel of b stays in L1 cache.
   constexpr auto panel = (upper == UpperTriangular::b ? 1 : 2) * vec_width;
   for (std::int64_t j = 0; j < n; j += panel)
     for (std::int64_t i = 0; i < m; i += rows_at_once) {

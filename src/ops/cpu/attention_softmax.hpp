@@ -6,15 +6,16 @@
 
 #include "ops/cpu/vec.hpp"
 
-/// The softmax of the attention kernels works in base 2: the queries carry a factor of log2(e), and
-/// exp(score) becomes exp2 of what their products with the keys give.
+/// Attention softmax works in base 2: queries carry a factor log2(e), so exp(score) becomes exp2 of
+/// their products with the keys.
 namespace llamesh::ops::cpu {
 
 inline constexpr float log2_e = std::numbers::log2e_v<float>;
 inline constexpr float ln_2 = std::numbers::ln2_v<float>;
 
-/// 2^x for x < 127 with a relative error below 2e-7: 1 at 0, 0 below -126.5, NaN of NaN.
-/// x = n + f with |f| <= 1/2; 2^f by the polynomial of degree 5 that is 1 at 0 and has the least
+/// Returns 2^x for x < 127 with a relative error below 2e-7: exactly 1 at 0, 0 below -126.5, NaN
+/// for NaN.
+/// x = n + f with |f| <= 1/2; 2^f is the degree-5 polynomial that is 1 at 0 and has the smallest
 /// relative error (9.2e-8).
 inline Vec exp2(Vec x) {
   constexpr float exponent_bias = 127.0F;
@@ -32,8 +33,8 @@ inline Vec exp2(Vec x) {
   return p * std::bit_cast<Vec>(std::bit_cast<VecBits>(shifted) << 23U);
 }
 
-/// Of a square of vec_width on the diagonal, whose first query sees the first key alone: which of
-/// its queries see its key i.
+/// Returns a mask over the queries in a vec_width square on the diagonal: whether they see its key
+/// i. Its first query sees the first key only.
 inline VecInt sees(std::int64_t i) {
   VecInt query;
   for (std::int64_t lane = 0; lane < vec_width; ++lane)

@@ -7,18 +7,18 @@
 #include "ops/cpu/vec.hpp"
 #include "ops/ops.hpp"
 
-/// The fp32 tiles of which the attention kernels are made: in cache, all of their dims multiples of
-/// the vector width, the tails zeros.
+/// fp32 tiles for the attention kernels: in cache, all dims multiples of the vector width, tails
+/// zeroed.
 namespace llamesh::ops::cpu {
 
-/// Queries, and keys, per tile.
+/// Queries per tile, and keys per tile.
 inline constexpr std::int64_t tile = 64;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-/// The first half of the lanes of a and b (or the second), taken in turn.
+/// Interleaves the first (or second) half of the lanes in a and b.
 template <bool second, std::size_t... lane>
 inline Vec interleave(Vec a, Vec b, std::index_sequence<lane...> /*lanes*/) {
   constexpr std::int32_t first = second ? vec_width / 2 : 0;
@@ -27,8 +27,8 @@ inline Vec interleave(Vec a, Vec b, std::index_sequence<lane...> /*lanes*/) {
                                    (lane % 2 == 0 ? 0 : static_cast<std::int32_t>(vec_width)))...});
 }
 
-/// to (cols, rows) = from (rows, cols) transposed; both counts are multiples of vec_width. A square
-/// of vectors is transposed by log2(vec_width) perfect shuffles of its rows.
+/// to (cols, rows) = from (rows, cols) transposed; both are multiples of vec_width. Transposes each
+/// square of vectors with log2(vec_width) perfect shuffles of its rows.
 inline void transpose(float* to, std::int64_t to_stride, const float* from,
                       std::int64_t from_stride, std::int64_t rows, std::int64_t cols) {
   constexpr auto width = static_cast<std::size_t>(vec_width);
@@ -51,7 +51,7 @@ inline void transpose(float* to, std::int64_t to_stride, const float* from,
     }
 }
 
-/// to (padded_rows, padded_cols) = factor * from (rows, cols), zeros beyond.
+/// to (padded_rows, padded_cols) = factor * from (rows, cols), zero-padded.
 template <class T>
 void load_tile(float* to, std::int64_t padded_rows, std::int64_t padded_cols, Rows<const T> from,
                std::int64_t rows, std::int64_t cols, float factor = 1.0F) {
@@ -66,7 +66,7 @@ void load_tile(float* to, std::int64_t padded_rows, std::int64_t padded_cols, Ro
   for (auto i = rows * padded_cols; i < padded_rows * padded_cols; ++i) to[i] = 0.0F;
 }
 
-/// to (rows, cols) = factor * the tile's upper left part.
+/// to (rows, cols) = factor * the tile's upper-left part.
 template <class T>
 void store_tile(Rows<T> to, std::int64_t rows, std::int64_t cols, const float* from,
                 std::int64_t from_stride, float factor = 1.0F) {
@@ -76,7 +76,7 @@ void store_tile(Rows<T> to, std::int64_t rows, std::int64_t cols, const float* f
     });
 }
 
-/// Throws unless q, k and v have the shapes that attention() wants.
+/// Throws unless q, k and v have the shapes that attention() requires.
 inline void expect_attention_shapes(const AttentionCall& c) {
   const auto& s = c.shape;
   const auto tokens = s.batch * s.sequence;

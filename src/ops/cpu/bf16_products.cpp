@@ -44,7 +44,7 @@ Bf16Seconds measure() {
     for (int i = 0; i <= repetitions; ++i) {
       const double start = seconds_of_this_thread();
       cpu::gemm(matrix(c), matrix(a), matrix(b), Accumulate::no, way);
-      if (i > 0) best = std::min(best, seconds_of_this_thread() - start);  // 0 makes the primitive
+      if (i > 0) best = std::min(best, seconds_of_this_thread() - start);  // 0 warms up
     }
     return best;
   };
@@ -76,7 +76,8 @@ Bf16Seconds measured_bf16_products() {
   static const Bf16Seconds measured = [] {
     if (!has_native_bf16())
       return Bf16Seconds{.native = std::numeric_limits<double>::infinity(), .in_fp32 = 0};
-    // On a thread of its own, so that one core computes and no primitive or scratch memory stays.
+    // Runs on a separate thread, so that one core computes and neither primitives nor scratch
+    // memory remain.
     return std::async(std::launch::async,
                       [] {
                         omp_set_num_threads(1);

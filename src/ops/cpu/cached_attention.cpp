@@ -10,7 +10,7 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// scores[h * n + t] = q_h . key_t / sqrt(E) for the heads that share the keys.
+/// scores[h * n + t] = q_h . key_t / sqrt(E) for the heads that share these keys.
 template <class T>
 void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::int64_t group,
            std::int64_t head_dim) {
@@ -25,7 +25,7 @@ void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::i
     }
 }
 
-/// Scores become weights that sum to 1.
+/// Turns scores into weights that sum to 1.
 void softmax(float* scores, std::int64_t n) {
   const float most = *std::max_element(scores, scores + n);
   float total = 0;
@@ -37,7 +37,7 @@ void softmax(float* scores, std::int64_t n) {
   for (std::int64_t t = 0; t < n; ++t) scores[t] *= factor;
 }
 
-/// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x E numbers.
+/// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x E elements.
 template <class T>
 void mix(T* out, const float* weights, Rows<const T> values, float* sums, std::int64_t n,
          std::int64_t group, std::int64_t head_dim) {
@@ -69,7 +69,8 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(0, kv_head * s.head_dim),
         scores + group * n, n, group, s.head_dim);
   };
-  // Several together while the text is short: to wake a team would take longer than the work.
+  // Batches several heads per task while the text is short: waking a team would take longer than
+  // the work.
   const auto count = s.sequence * s.kv_heads;
   const auto together = rows_per_block((past + s.sequence) * group * s.head_dim, 65536);
   for_each_task((count + together - 1) / together, [&](std::int64_t task) {

@@ -21,25 +21,25 @@ float max_of(const T* x, std::int64_t n) {
   return cpu::max(most);
 }
 
-/// The sum of exp(x - offset) over n numbers.
+/// Returns the sum of exp(x - offset) over n elements.
 template <class T>
 float sum_exp(const T* x, std::int64_t n, float offset) {
   Vec total{};
   for_each_vec(n, [&](std::int64_t i, auto lanes) {
     auto e = cpu::exp(load(x + i, lanes) - offset);
     if constexpr (std::is_same_v<decltype(lanes), Part>)
-      for (auto j = lanes.count; j < vec_width; ++j) e[j] = 0.0F;  // the filled lanes count nothing
+      for (auto j = lanes.count; j < vec_width; ++j) e[j] = 0.0F;  // ignore padding lanes
     total += e;
   });
   return cpu::sum(total);
 }
 
-/// A sum of exponentials as total * exp(most), most being the largest exponent so far.
+/// A sum of exponentials, stored as total * exp(most), with `most` the largest exponent so far.
 struct SumExp {
   float most = -std::numeric_limits<float>::infinity();
   float total = 0.0F;
 
-  /// Adds more * exp(higher); `higher` is at least `most`, and takes its place.
+  /// Adds more * exp(higher). `higher` is at least `most` and replaces it.
   void add(float higher, float more) {
     total = total * std::exp(most - higher) + more;
     most = higher;
@@ -47,7 +47,7 @@ struct SumExp {
   float log() const { return most + std::log(total); }
 };
 
-/// sum(exp(x)) reading x once: by chunks that stay in the first-level cache, each with its own
+/// Computes sum(exp(x)) in one pass over x, in chunks that stay in L1 cache, each with its own
 /// maximum (Milakov & Gimelshein 2018, "Online normalizer calculation for softmax").
 template <class T>
 SumExp sum_exp(const T* x, std::int64_t n) {
@@ -61,7 +61,7 @@ SumExp sum_exp(const T* x, std::int64_t n) {
   return sum;
 }
 
-/// x = scale * softmax(x), minus scale at the target, if that is one of the n.
+/// x = scale * softmax(x), minus scale at the target if it is among the n.
 template <class T>
 void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float normalizer,
                            float scale) {
@@ -73,13 +73,13 @@ void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float norm
   if (here) x[target] = T((at_target - 1.0F) * scale);
 }
 
-/// What the loss of a row is made of: normalizer - at_target.
+/// A row's loss: normalizer - at_target.
 struct RowLoss {
   float normalizer, at_target;
 };
 
-/// What `of_row` knows of each row that is not ignored becomes losses, and gradients of the classes
-/// from `first_class` on.
+/// Computes losses, and gradients for classes from `first_class` on, from `of_row`'s result for
+/// each row that is not ignored.
 template <class T, class OfRow>
 void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
               std::int64_t first_class, float scale, WithGradient gradient, const OfRow& of_row) {
@@ -103,7 +103,7 @@ void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
   });
 }
 
-/// What cross_entropy_part() writes of each row.
+/// Computes cross_entropy_part()'s output for each row.
 template <class T>
 void each_part(const Tensor& part, const Tensor& logits, const Tensor& targets,
                std::int64_t first_class) {
@@ -124,7 +124,7 @@ void each_part(const Tensor& part, const Tensor& logits, const Tensor& targets,
   });
 }
 
-/// Row m of all parts (t, rows, 3), merged in their order.
+/// Merges row m over all parts (t, rows, 3), in order.
 RowLoss merged(const Rows<const float>& parts, std::int64_t t, std::int64_t rows, std::int64_t m) {
   SumExp sum;
   float at_target = 0.0F;

@@ -6,15 +6,15 @@
 
 namespace llamesh::ops::cpu {
 
-/// Where the documents of packed rows start, as ops.hpp describes it: one number a token, or none
-/// at all. Then a row is one document.
+/// Document starts in packed rows, as defined in ops.hpp: one per token. Empty: one document per
+/// row.
 class DocumentStarts {
  public:
-  /// Throws where `starts` has another length than B T = `tokens`, or a number in it is neither
-  /// that of the token before nor the token itself. `starts` is borrowed.
+  /// Borrows `starts`. Throws unless it has B T = `tokens` entries, each equal to the previous one
+  /// or to the token's own index.
   DocumentStarts(const Tensor& starts, std::int64_t tokens, std::int64_t sequence);
 
-  /// The numbers from token m of B T on, or null.
+  /// Returns the entries from token m (of B T) on, or null.
   const std::int32_t* from(std::int64_t m) const { return first_ ? first_ + m : nullptr; }
 
  private:

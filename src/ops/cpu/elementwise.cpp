@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t block_of_elements = 32768;
 
-/// y[i] = f(y[i], x[i]) in fp32, for dense y and x of any two dtypes.
+/// y[i] = f(y[i], x[i]) in fp32, for dense y and x in any dtypes.
 template <class F>
 void combine(const Tensor& y, const Tensor& x, const F& f) {
   with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {

@@ -17,7 +17,7 @@ void check_tokens(const Tensor& tokens, std::int64_t first_row) {
     expects(token >= 0, "token {} is in no vocabulary", token);
 }
 
-/// Which row of a part of the vocabulary is a token's.
+/// Mapping from tokens to rows in a vocabulary part.
 struct VocabularyPart {
   std::int64_t first, count;
 
@@ -41,8 +41,8 @@ void gather(const Tensor& out, const Tensor& tokens, const Tensor& table, std::i
   });
 }
 
-/// The positions of the tokens of a part, sorted by token (a stable counting sort): those of row v
-/// are order[start[v], start[v + 1]), in token order.
+/// Positions of a part's tokens, sorted by token (stable counting sort): row v has order[start[v],
+/// start[v + 1]), in token order.
 struct Occurrences {
   std::span<const std::int32_t> order;
   std::span<const std::int32_t> start;
@@ -55,7 +55,7 @@ Occurrences sort_by_token(std::span<const std::int32_t> tokens, const Vocabulary
   const std::span all(reinterpret_cast<std::int32_t*>(scratch.bytes(bytes)),
                       static_cast<std::size_t>(numbers));
   const auto order = all.first(tokens.size());
-  const auto ends = all.subspan(tokens.size());  // ends[v + 1] becomes the next place of row v
+  const auto ends = all.subspan(tokens.size());  // ends[v + 1] becomes row v's next free slot
   std::ranges::fill(ends, 0);
   for (const auto token : tokens)
     if (part.has(token)) ++ends[static_cast<std::size_t>(part.row_of(token)) + 2];
@@ -68,7 +68,7 @@ Occurrences sort_by_token(std::span<const std::int32_t> tokens, const Vocabulary
   return {order, ends};
 }
 
-/// row = or += the sum of the dout rows at `positions`, rounded once.
+/// row = or += the dout rows at `positions`, summed in fp32 and rounded once.
 template <class W, class T>
 void sum_rows(W* row, std::int64_t cols, const Rows<const T>& dout,
               std::span<const std::int32_t> positions, Accumulate accumulate) {

@@ -17,13 +17,13 @@ namespace {
 
 dnnl::engine& engine() {
   static dnnl::engine cpu = [] {
-    usable_isa();  // before anything else is asked of oneDNN
+    usable_isa();  // must precede every other oneDNN call
     return dnnl::engine(dnnl::engine::kind::cpu, 0);
   }();
   return cpu;
 }
 
-/// The key of a GEMM primitive.
+/// Cache key for a GEMM primitive.
 using Key = std::array<std::int64_t, 12>;
 
 struct KeyHash {
@@ -67,7 +67,7 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
   return {{description(a), description(b), description(c)}, attributes, engine()};
 }
 
-/// A matmul of fixed shapes, with the argument objects that each execution points at its own data.
+/// A matmul with fixed shapes. Its argument objects are pointed at new data for each execution.
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
@@ -103,7 +103,7 @@ class Matmul {
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
-/// Runs the GEMM in the dtypes given. Primitives are kept per thread, which spares a lock.
+/// Runs the GEMM in the given dtypes. Each thread caches its own primitives, which avoids a lock.
 void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
   thread_local std::unordered_map<Key, Matmul, KeyHash> cache;
   const auto key = key_of(c, a, b, accumulate);
@@ -112,7 +112,7 @@ void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate ac
   found->second.execute(c.data, a.data, b.data);
 }
 
-/// `to` = or += `from`, row by row along the dim whose stride is 1; shapes are equal.
+/// `to` = or += `from`, row by row along the dim with stride 1. Shapes are equal.
 void convert(const Matrix& to, const Matrix& from, Accumulate accumulate) {
   with_type(to.dtype, [&]<class To>(std::type_identity<To>) {
     with_type(from.dtype, [&]<class From>(std::type_identity<From>) {
@@ -130,7 +130,7 @@ void convert(const Matrix& to, const Matrix& from, Accumulate accumulate) {
   });
 }
 
-/// A dense matrix in fp32 at `data`, of the shape and orientation of `m`.
+/// Returns a dense fp32 matrix at `data` with the shape and orientation of `m`.
 Matrix fp32_like(const Matrix& m, float* data) {
   const bool upright = m.col_stride == 1;
   Matrix dense = upright ? m : m.transposed();
@@ -140,12 +140,12 @@ Matrix fp32_like(const Matrix& m, float* data) {
   return upright ? dense : dense.transposed();
 }
 
-/// Elements of the copy in fp32 that as_fp32() makes.
+/// Returns the numel of as_fp32()'s copy; 0 if it makes none.
 std::int64_t copied_numel(const Matrix& m) {
   return m.dtype == DType::f32 ? 0 : m.rows * m.cols;
 }
 
-/// The matrix in fp32: itself, or a dense copy in `scratch` that keeps its orientation.
+/// Returns the matrix in fp32: itself, or a dense copy in `scratch` with the same orientation.
 Matrix as_fp32(const Matrix& m, Scratch& scratch) {
   if (m.dtype == DType::f32) return m;
   const Matrix copy = fp32_like(m, scratch.array<float>(copied_numel(m)));
@@ -156,7 +156,7 @@ Matrix as_fp32(const Matrix& m, Scratch& scratch) {
   return copy;
 }
 
-/// Whether oneDNN takes these dtypes as they are.
+/// Returns true if oneDNN takes these dtypes as they are.
 bool multiplies_directly(const Matrix& c, const Matrix& a, Bf16Products way) {
   return a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32;
 }
@@ -207,7 +207,7 @@ GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accu
     return m.dtype == DType::f32 ? m : fp32_like(m, nullptr);
   };
   const auto bytes = [](const Matrix& m) { return copied_numel(m) * size_of(DType::f32); };
-  // A result in bf16 is added to when it is converted.
+  // A bf16 result accumulates during conversion.
   const auto added = c.dtype == DType::f32 ? accumulate : Accumulate::no;
   return {.a = bytes(a),
           .b = bytes(b),

@@ -8,7 +8,7 @@
 
 namespace llamesh::ops::cpu {
 
-/// A matrix view for gemm(): element (i, j) is at i * row_stride + j * col_stride, one of them 1.
+/// A matrix view for gemm(): element (i, j) is at i * row_stride + j * col_stride. One stride is 1.
 struct Matrix {
   void* data;
   DType dtype;
@@ -25,12 +25,12 @@ struct Matrix {
   Matrix transposed() const;
 };
 
-/// c (m, n) = or += a (m, k) b (k, n) by oneDNN, which sums in fp32. a and b have one dtype; c is
-/// row-major, fp32 or bf16. Operands in bf16 are multiplied natively or converted to fp32 first.
+/// c (m, n) = or += a (m, k) b (k, n) by oneDNN, with fp32 accumulation. a and b share a dtype; c
+/// is row-major, fp32 or bf16. bf16 operands are multiplied natively or converted to fp32 first.
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
           Bf16Products way = bf16_products());
 
-/// Bytes of the Scratches that gemm() of such matrices needs: for copies in fp32, and oneDNN's.
+/// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own.
 struct GemmScratch {
   std::int64_t a = 0, b = 0, c = 0, library = 0;
 };

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint32_t amx_bits = 1U << 22U | 1U << 24U | 1U << 25U;
 
-/// All zeros where the CPU has no such leaf.
+/// Returns zeros if the CPU has no such leaf.
 CpuidLeaf leaf_of_this_cpu([[maybe_unused]] std::uint32_t leaf,
                            [[maybe_unused]] std::uint32_t subleaf) {
   CpuidLeaf result;
@@ -28,7 +28,7 @@ CpuidLeaf leaf_of_this_cpu([[maybe_unused]] std::uint32_t leaf,
 }
 
 AmxLeaves amx_leaves_of_this_cpu() {
-  // For tests: as on a CPU that advertises AMX and hides the palette.
+  // For tests: mimics a CPU that advertises AMX but hides the palette.
   if (std::getenv("LLAMESH_HIDE_AMX_PALETTE") != nullptr)
     return {.features = {.edx = amx_bits}, .palettes = {}, .palette1 = {}};
   return {.features = leaf_of_this_cpu(0x07, 0),
@@ -36,7 +36,7 @@ AmxLeaves amx_leaves_of_this_cpu() {
           .palette1 = leaf_of_this_cpu(0x1D, 1)};
 }
 
-/// What the user has asked of oneDNN, by either of its names for it.
+/// Returns the user's oneDNN limit, from either environment variable.
 std::string max_cpu_isa_of_user() {
   for (const char* name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})
     if (const char* value = std::getenv(name)) return value;
@@ -45,7 +45,7 @@ std::string max_cpu_isa_of_user() {
 
 struct Usable {
   dnnl::cpu_isa isa;
-  bool without_amx;  ///< since its palette is missing
+  bool without_amx;  ///< because its palette is missing
 };
 
 const Usable& usable() {
@@ -71,7 +71,7 @@ bool lacks_tile_palette(const AmxLeaves& leaves) {
 }
 
 bool excludes_amx(std::string_view max_cpu_isa) {
-  // oneDNN reads its names in any case, and takes one that it does not know for no limit.
+  // oneDNN matches names case-insensitively and ignores unknown ones.
   constexpr std::array lower{"SSE41",
                              "AVX",
                              "AVX2",

@@ -2,7 +2,7 @@
 
 #include "ops/ops.hpp"
 
-/// The kernels of ops.hpp on the CPU.
+/// Declarations of the ops.hpp kernels for the CPU.
 namespace llamesh::ops::cpu {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
 #include "ops/kernels.inc"

@@ -10,7 +10,7 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// The dot product of k numbers. Two sums keep two additions under way.
+/// Returns the dot product over k elements. Two sums keep two additions in flight.
 template <class T>
 float dot_product(const T* w, const float* x, std::int64_t k) {
   Vec even{};
@@ -26,7 +26,7 @@ float dot_product(const T* w, const float* x, std::int64_t k) {
   return sum(even + odd);
 }
 
-/// The row in fp32.
+/// Returns the row in fp32.
 const float* widened(const Tensor& x, Scratch& scratch) {
   if (x.dtype() == DType::f32) return x.as<float>();
   float* wide = scratch.array<float>(x.cols());
@@ -49,8 +49,8 @@ void matvec(Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
     with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
       const Rows<const W> weight(w);
       Y* const out = y.as<Y>();
-      // Small tasks, each for the next free thread: one that has lost its core for a while keeps no
-      // others waiting for half of the matrix.
+      // Small dynamic tasks: a thread that loses its core for a while does not leave the others
+      // waiting for half the matrix.
       const auto rows = rows_per_block(k, 32768);
       for_each_task((w.rows() + rows - 1) / rows, [&](std::int64_t task) {
         const auto last = std::min(w.rows(), (task + 1) * rows);

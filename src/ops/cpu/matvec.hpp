@@ -5,8 +5,8 @@
 
 namespace llamesh::ops::cpu {
 
-/// y = or += x w^T as ops::linear, for a single row of x. It is bound by reading w, which this does
-/// once and in order; GEMM libraries do it at half the memory's speed or less.
+/// y = or += x w^T like ops::linear, for a single row x. Bound by reading w, which this does once
+/// and in order; GEMM libraries reach half the memory bandwidth or less.
 void matvec(Tensor y, Tensor x, Tensor w, Accumulate accumulate);
 
 }  // namespace llamesh::ops::cpu

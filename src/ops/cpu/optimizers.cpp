@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t block_of_elements = 16384;
 
-/// Null where no copy is wanted.
+/// Returns null if no copy is requested.
 bf16* copy_of(const Tensor& copy, std::int64_t count) {
   if (!copy) return nullptr;
   expects(copy.numel() == count, "a copy of {} numbers in {}", count, copy.numel());

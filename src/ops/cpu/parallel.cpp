@@ -4,7 +4,7 @@
 
 namespace llamesh::ops::cpu {
 namespace {
-// Static initialisation happens in the main thread.
+// Static initialization runs on the main thread.
 const std::thread::id main_thread = std::this_thread::get_id();
 }  // namespace
 

@@ -6,13 +6,13 @@
 
 namespace llamesh::ops::cpu {
 
-/// Whether the calling thread may open an OpenMP team: only the main thread computes. A worker of a
-/// stream runs its (small) kernels alone, since a second team would fight with the first one for
-/// the cores.
+/// Returns true if the calling thread may open an OpenMP team: only the main thread computes. A
+/// stream worker runs its (small) kernels alone, because a second team would compete with the first
+/// for cores.
 bool may_open_team();
 
-/// body(first, last) for consecutive blocks of at most `block` of `count` items, spread evenly over
-/// the threads. The blocks do not depend on the number of threads. The body must not throw.
+/// Calls body(first, last) for consecutive blocks of at most `block` items out of `count`, spread
+/// evenly over threads. Blocks do not depend on the number of threads. The body must not throw.
 template <class Body>
 void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
   const auto blocks = (count + block - 1) / block;
@@ -20,8 +20,8 @@ void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
   for (std::int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
 }
 
-/// body(i) for tasks of uneven cost, each given to the next free thread. Throws what a body has
-/// thrown (it may find no memory for its scratch) when all have ended.
+/// Calls body(i) for tasks with uneven cost, each on the next free thread. Rethrows an exception
+/// from a body (e.g. out of scratch memory) after all tasks have ended.
 template <class Body>
 void for_each_task(std::int64_t count, const Body& body) {
   std::exception_ptr error;  // no exception may leave the parallel region
@@ -37,7 +37,7 @@ void for_each_task(std::int64_t count, const Body& body) {
   if (error) std::rethrow_exception(error);
 }
 
-/// Rows per block so that a block touches about `elements` numbers.
+/// Returns the rows per block for which a block touches about `elements` elements.
 inline std::int64_t rows_per_block(std::int64_t cols, std::int64_t elements = 16384) {
   return std::max<std::int64_t>(1, elements / std::max<std::int64_t>(1, cols));
 }

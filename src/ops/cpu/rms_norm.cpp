@@ -10,13 +10,13 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// total[i] = x[i] + delta[i]; returns the sum of squares of what was stored.
+/// total[i] = x[i] + delta[i]. Returns the sum of squares over the stored values.
 template <class T>
 float add_row(T* total, const T* x, const T* delta, std::int64_t cols) {
   Vec squares{};
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     store(total + i, load(x + i, lanes) + load(delta + i, lanes), lanes);
-    const auto stored = load(total + i, lanes);  // rounded, as the backward pass will see it
+    const auto stored = load(total + i, lanes);  // rounded, as the backward pass will read it
     squares += stored * stored;
   });
   return cpu::sum(squares);
@@ -32,7 +32,7 @@ float square_row(const T* x, std::int64_t cols) {
   return cpu::sum(squares);
 }
 
-/// A row's sum over all ranks' columns, in rank order.
+/// Returns a row's sum over all ranks' columns, in rank order.
 float total_of(const Tensor& row_sums, std::int64_t row) {
   const auto* part = row_sums.as<float>() + row;
   float total = 0;
@@ -40,7 +40,7 @@ float total_of(const Tensor& row_sums, std::int64_t row) {
   return total;
 }
 
-/// The length of whole rows, of which a rank has `cols` columns.
+/// Returns the full row length; a rank holds `cols` columns of it.
 float whole_row(const Tensor& row_sums, std::int64_t cols) {
   return static_cast<float>(row_sums ? row_sums.size(0) * cols : cols);
 }
@@ -97,7 +97,7 @@ void product_sums(const RmsNormBackwardCall& c, float* sums) {
   });
 }
 
-/// dw_row += dy * x / rms; returns the sum of dy w x / rms.
+/// dw_row += dy * x / rms. Returns the sum of dy w x / rms.
 template <class T>
 float weight_row(float* dw_row, const T* dy, const T* x, const T* weight, float inverse,
                  std::int64_t cols) {
@@ -111,7 +111,7 @@ float weight_row(float* dw_row, const T* dy, const T* x, const T* weight, float 
   return cpu::sum(products);
 }
 
-/// dx of one row: with g = dy w and n = x / rms, dx = (g - n mean(g n)) / rms.
+/// dx for one row: with g = dy w and n = x / rms, dx = (g - n mean(g n)) / rms.
 template <class T>
 void input_row(T* dx, Accumulate accumulate, const T* dy, const T* x, const T* weight,
                float inverse, float mean, std::int64_t cols) {
@@ -138,7 +138,7 @@ void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
 
 template <class T>
 void backward(const RmsNormBackwardCall& c) {
-  // Each block of tokens sums its part of dw; the partition depends on the number of tokens alone.
+  // Each token block sums its part of dw. The partition depends on the number of tokens only.
   thread_local Scratch scratch;
   const auto rows = c.x.rows(), cols = c.x.cols();
   const auto block = rms_norm_backward_block(rows);

@@ -7,21 +7,21 @@
 
 namespace llamesh::ops::cpu {
 
-/// Memory that a kernel needs only while it runs. It grows to the largest request and is then kept,
-/// so that a training step allocates nothing after the first one. Declare it `thread_local static`
-/// in the kernel.
+/// Scratch memory for a running kernel. It grows to the largest request and is then kept, so a
+/// training step allocates nothing after the first one. Declare it `thread_local static` in the
+/// kernel.
 class Scratch {
  public:
-  /// At least `bytes` bytes, 64-byte aligned, with whatever was left in them.
+  /// Returns at least `bytes` bytes, 64-byte aligned, uninitialized.
   std::byte* bytes(std::int64_t bytes) {
     if (buffer_.bytes() < bytes) {
-      buffer_ = {};  // first, so that the old and the new one never live together
+      buffer_ = {};  // free first: the old and new buffer must not coexist
       const device::AllocatesFor use(device::MemoryUse::scratch);
       buffer_ = device::Buffer(bytes);
     }
     return buffer_.data();
   }
-  /// At least `count` numbers.
+  /// Returns space for at least `count` elements.
   template <class T>
   T* array(std::int64_t count) {
     return reinterpret_cast<T*>(bytes(count * static_cast<std::int64_t>(sizeof(T))));
@@ -31,7 +31,7 @@ class Scratch {
   device::Buffer buffer_;
 };
 
-/// Hands out consecutive pieces of one scratch array, each 64-byte aligned.
+/// Allocator for consecutive pieces from a scratch array, each 64-byte aligned.
 class Pieces {
  public:
   explicit Pieces(float* next) : next_(next) {}
@@ -40,7 +40,7 @@ class Pieces {
     next_ += padded(count);
     return piece;
   }
-  /// The numbers that a piece of `count` takes up.
+  /// Returns how many elements a piece with `count` elements occupies.
   static constexpr std::int64_t padded(std::int64_t count) { return (count + 15) / 16 * 16; }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace llamesh::ops::cpu {
 
-/// Calls body(std::type_identity<T>) with the C++ type of a floating-point dtype.
+/// Calls body(std::type_identity<T>) with the C++ type for a floating-point dtype.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   expects(dtype != DType::i32, "this kernel takes fp32 or bf16, not int32");
@@ -17,7 +17,7 @@ void with_type(DType dtype, const Body& body) {
     body(std::type_identity<bf16>{});
 }
 
-/// The rows of a matrix view: rows[m] points to the first number of row m.
+/// Rows of a matrix view: rows[m] points to the first element in row m.
 template <class T>
 struct Rows {
   T* data;
@@ -26,7 +26,7 @@ struct Rows {
   explicit Rows(const Tensor& tensor)
       : data(tensor ? tensor.as<std::remove_const_t<T>>() : nullptr), stride(tensor.row_stride()) {}
   Rows(T* first, std::int64_t row_stride) : data(first), stride(row_stride) {}
-  /// The same rows from (row, col) on.
+  /// Returns the same rows, starting at (row, col).
   Rows from(std::int64_t row, std::int64_t col = 0) const {
     return {data + row * stride + col, stride};
   }

@@ -13,8 +13,8 @@
 #include <cmath>
 #endif
 
-/// Vectors of floats as wide as the CPU's registers (GCC's vector extensions), loaded from and
-/// stored to fp32 or bf16. Loops over them are written once for whole and partial vectors.
+/// float vectors as wide as the CPU's registers (GCC vector extensions), loaded from and stored to
+/// fp32 or bf16. Loops over them are written once for whole and partial vectors.
 namespace llamesh::ops::cpu {
 
 #if defined(__AVX512F__)
@@ -30,9 +30,9 @@ using VecInt [[gnu::vector_size(vec_width * 4)]] = std::int32_t;
 using VecBits [[gnu::vector_size(vec_width * 4)]] = std::uint32_t;
 using VecHalves [[gnu::vector_size(vec_width * 2)]] = std::uint16_t;
 
-/// All lanes of a vector take part.
+/// Tag: all lanes are active.
 struct Whole {};
-/// Only the first `count` lanes do; loads fill the others with zeros.
+/// Tag: only the first `count` lanes are active; loads fill the rest with zeros.
 struct Part {
   std::int64_t count;
 };
@@ -53,7 +53,7 @@ inline void store(float* to, Vec v, Whole /*lanes*/) {
   std::memcpy(to, &v, sizeof v);
 }
 
-/// Rounds to nearest even as bf16(float) does.
+/// Rounds to nearest even, like bf16(float).
 inline void store(bf16* to, Vec v, Whole /*lanes*/) {
   const auto u = std::bit_cast<VecBits>(v);
   const VecBits rounded = (u + 0x7fffU + ((u >> 16U) & 1U)) >> 16U;
@@ -77,7 +77,7 @@ void store(T* to, Vec v, Part lanes) {
   std::memcpy(static_cast<void*>(to), whole, static_cast<std::size_t>(lanes.count) * sizeof(T));
 }
 
-/// body(i, lanes) for i = 0, vec_width, ...: Whole lanes, then at most one Part.
+/// Calls body(i, lanes) for i = 0, vec_width, ...: Whole lanes, then at most one Part.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_vec(std::int64_t n, const Body& body) {
   std::int64_t i = 0;
@@ -92,7 +92,7 @@ inline Vec max(Vec a, Vec b) {
   return a > b ? a : b;
 }
 
-/// The lanes added up pairwise, in an order that depends on the vector width alone.
+/// Returns the lanes added pairwise, in an order that depends on the vector width only.
 inline float sum(Vec v) {
   float lane[vec_width];
   store(lane, v, Whole{});
@@ -109,7 +109,7 @@ inline float max(Vec v) {
 
 inline Vec sqrt(Vec v) {
 #if defined(__AVX512F__)
-  return _mm512_maskz_sqrt_ps(0xffff, v);  // GCC 12 warns of the plain one
+  return _mm512_maskz_sqrt_ps(0xffff, v);  // GCC 12 warns about the unmasked one
 #elif defined(__AVX__)
   return _mm256_sqrt_ps(v);
 #elif defined(__SSE__)
@@ -120,8 +120,8 @@ inline Vec sqrt(Vec v) {
 #endif
 }
 
-/// e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN of NaN.
-/// x = n ln 2 + r with |r| <= ln(2) / 2; e^r by its Taylor polynomial of degree 7.
+/// Returns e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN for NaN.
+/// x = n ln 2 + r with |r| <= ln(2) / 2; e^r is its degree-7 Taylor polynomial.
 inline Vec exp(Vec x) {
   constexpr float lowest = -87.3F;
   constexpr float highest = 88.3F;
@@ -130,7 +130,7 @@ inline Vec exp(Vec x) {
   const VecInt above = x > highest;
   const Vec shifted = x * 1.44269504F + round_to_int;
   const Vec n = shifted - round_to_int;
-  // ln 2 in two parts; the first has few bits, so that n times it is exact.
+  // ln 2 in two parts; the first has few bits, so that multiplying it by n is exact.
   const Vec r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
   Vec p = broadcast(1.0F / 5040.0F);
   p = p * r + 1.0F / 720.0F;
@@ -140,7 +140,7 @@ inline Vec exp(Vec x) {
   p = p * r + 0.5F;
   p = p * r + 1.0F;
   p = p * r + 1.0F;
-  // Unsigned, since the bits are those of no integer where x is far out of range or NaN.
+  // Unsigned, because the bits are no integer if x is far out of range or NaN.
   const auto power = std::bit_cast<Vec>((std::bit_cast<VecBits>(shifted) + 127U) << 23U);
   const Vec result = p * power;
   const Vec high = above ? broadcast(std::numeric_limits<float>::infinity()) : result;

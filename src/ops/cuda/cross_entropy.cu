@@ -2,16 +2,16 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: the loss reads V elements a token, the gradient reads them once more and writes
-// them: 6 bytes a logit in bf16. A row is longer than shared memory, so it is read twice. A
-// vocabulary that is cut into parts takes two kernels, between which the parts' sums are gathered.
+// Memory-bound: per token the loss reads V logits; the gradient reads and writes them once more, so
+// bf16 moves 6 bytes per logit. A row exceeds shared memory, so it is read twice. A split
+// vocabulary takes two kernels, with a gather of the partial sums in between.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int max_threads = 512;
-constexpr float lowest = -3.0e38F;  // finite, so that no difference of two such is a NaN
+constexpr float lowest = -3.0e38F;  // finite, so that differences are never NaN
 
-/// The logarithm of a sum of exponentials, as sum * exp(most).
+/// A sum of exponentials, stored as sum * exp(most).
 struct RunningSum {
   float most = lowest;
   float sum = 0;
@@ -46,7 +46,7 @@ struct LossRows {
   bool gradient;
 };
 
-/// Rows of one part of the vocabulary.
+/// Rows in one part of the vocabulary.
 template <class T>
 struct PartRows {
   float* part;  // (M, 3)
@@ -56,7 +56,7 @@ struct PartRows {
   std::int64_t first_class;
 };
 
-/// sum(exp(row)), in every thread.
+/// Returns sum(exp(row)) in every thread.
 template <int width, class T>
 __device__ __forceinline__ RunningSum sum_exp(const T* row, int cols) {
   auto* shared = dynamic_shared_memory<float>();
@@ -77,7 +77,7 @@ __device__ __forceinline__ RunningSum sum_exp(const T* row, int cols) {
   return {most, total};
 }
 
-/// row = scale * (softmax(row) - 1 at the target, if that is one of the columns).
+/// row = scale * (softmax(row) - 1 at the target, if the target is among the columns).
 template <int width, class T>
 __device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int target,
                                                       float normalizer, float scale) {
@@ -97,7 +97,7 @@ __device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int targ
   }
 }
 
-/// The gradient of a row that is ignored.
+/// Writes the gradient for an ignored row: zeros.
 template <int width, class T>
 __device__ __forceinline__ void overwrite_by_zeros(T* row, int cols) {
   const int whole = cols / width * width;
@@ -106,7 +106,7 @@ __device__ __forceinline__ void overwrite_by_zeros(T* row, int cols) {
   for (int c = whole + threadIdx.x; c < cols; c += blockDim.x) store_one(row + c, 0.0F);
 }
 
-/// One row a block.
+/// One row per block.
 template <int width, class T>
 __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
   T* row = a.logits[blockIdx.x];
@@ -117,19 +117,20 @@ __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
     if (a.gradient) overwrite_by_zeros<width>(row, a.cols);
     return;
   }
-  const float at_target = load_one(row + target);  // before the barriers, after which it changes
+  const float at_target = load_one(row + target);  // before the barriers: it is overwritten after
+                                                   // them
   const float normalizer = sum_exp<width>(row, a.cols).log();
   if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
   if (a.gradient) overwrite_by_gradient<width>(row, a.cols, target, normalizer, a.scale);
 }
 
-/// The column of a target, or -1 where it is of another part.
+/// Returns a target's column, or -1 if another part holds it.
 __device__ __forceinline__ int column_of(std::int32_t target, std::int64_t first_class, int cols) {
   const std::int64_t own = target - first_class;
   return 0 <= own && own < cols ? static_cast<int>(own) : -1;
 }
 
-/// One row a block.
+/// One row per block.
 template <int width, class T>
 __global__ void __launch_bounds__(max_threads) part_rows(PartRows<T> a) {
   const T* row = a.logits[blockIdx.x];
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(max_threads) part_rows(PartRows<T> a) {
   to[2] = own < 0 ? 0.0F : load_one(row + own);
 }
 
-/// One row a block, whose threads all merge the parts (t, M, 3) in their order.
+/// One row per block. All threads merge the parts (t, M, 3), in order.
 template <int width, class T>
 __global__ void __launch_bounds__(max_threads)
     losses_from_parts(LossRows<T> a, const float* parts, int t, std::int64_t first_class) {
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(max_threads)
                                  a.scale);
 }
 
-/// Threads for a row of so many columns, each with `width` at a time.
+/// Returns the threads for a row with `cols` columns, `width` columns per thread and iteration.
 std::int64_t threads_of(std::int64_t cols, std::int64_t width) {
   const auto wanted = divide_up(divide_up(cols, width), 32) * 32;
   return wanted < max_threads ? wanted : max_threads;

@@ -3,15 +3,16 @@
 #include "ops/cuda/kernels.hpp"
 
 namespace llamesh::ops::cuda {
-/// Where the block's shared memory begins, and what wgmma wants of the tiles in it, in bytes.
+/// Shared-memory alignment in bytes: start of a block's shared memory, and what wgmma requires for
+/// tiles in it.
 constexpr int shared_alignment = 1024;
 }  // namespace llamesh::ops::cuda
 
-/// What every kernel is written with: CUDA and a few lines of PTX. With LLAMESH_CUDA_EMULATED the
-/// same sources are C++ over tests/emulator, which defines CUDA's names for the host and needs
+/// Environment for all kernels: CUDA and a few lines of PTX. With LLAMESH_CUDA_EMULATED the same
+/// sources compile as C++ against tests/emulator, which defines CUDA's names on the host and needs
 /// neither a GPU nor the toolkit.
 #ifdef LLAMESH_CUDA_EMULATED
-// Of tests/emulator.
+// From tests/emulator.
 #include <emulated_intrinsics.hpp>
 #include <emulated_launch.hpp>
 #include <emulated_mma.hpp>

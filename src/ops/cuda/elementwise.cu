@@ -2,8 +2,8 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: copy reads x and writes y, add also reads y, fill writes, scale reads and writes
-// y, sum_of_squares reads x. Each thread has two loads of 16 bytes and more on their way.
+// Memory-bound: copy reads x and writes y, add also reads y, fill writes y, scale reads and writes
+// y, sum_of_squares reads x. Each thread keeps two or more 16-byte loads in flight.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -81,7 +81,7 @@ void launch_change(Stream& stream, const Tensor& y, float value) {
   });
 }
 
-/// Each block's part of the sum; the order of all additions is set by the grid alone.
+/// Computes each block's partial sum. The grid alone determines the order of all additions.
 template <int width>
 __global__ void __launch_bounds__(threads)
     square_parts(double* parts, const float* x, std::int64_t count) {
@@ -135,7 +135,7 @@ double sum_of_squares(Stream& stream, Tensor x) {
   const auto all = x.span<float>();
   const auto count = x.numel();
   if (count == 0) return 0.0;
-  // As many blocks as fill any GPU, whatever this one is: the sum depends on numel alone.
+  // Fixed for all GPUs and enough to fill any: the sum depends on numel only.
   constexpr std::int64_t max_blocks = 1056;
   const auto wanted = divide_up(count, 8 * threads);
   const auto blocks = wanted < max_blocks ? wanted : max_blocks;

@@ -2,17 +2,17 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: forward reads and writes D elements a token. Backward reads them and writes a
-// row for each token that occurs (all of dtable where it overwrites). Before that the M tokens are
-// sorted by M^2 comparisons without any atomic: about 0.1 ms for 32k tokens, by count of
-// instructions; negligible in a step, but not for millions of tokens at once.
+// Memory-bound: forward reads and writes D elements per token. Backward reads them and writes one
+// row per distinct token (all of dtable if it overwrites). Before that, M^2 comparisons sort the M
+// tokens without atomics: about 0.1 ms for 32k tokens, by instruction count. That is negligible in
+// a step, but not for millions of tokens at once.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
-/// Which row of a part of the vocabulary is a token's.
+/// Mapping from tokens to rows in a vocabulary part.
 struct VocabularyPart {
   std::int64_t first, count;
 
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(threads)
     store<width>(to + col, here ? load<width>(from + col) : Pack<width>{});
 }
 
-/// What place each token has among all, sorted by token and then by position. A warp compares 32
-/// of them with an eighth of the others.
+/// Computes each token's rank in the order by token, then position. A warp compares 32 tokens with
+/// an eighth of the others.
 __global__ void __launch_bounds__(threads)
     sort_tokens(std::int32_t* order, std::int32_t* sorted, const std::int32_t* tokens, int count) {
   auto* places = dynamic_shared_memory<std::int32_t>();
@@ -64,14 +64,14 @@ template <class W, class T>
 struct Sums {
   Rows<W> dtable;
   Rows<const T> dout;
-  const std::int32_t* order;   // positions by token
+  const std::int32_t* order;   // positions, sorted by token
   const std::int32_t* sorted;  // their tokens
   VocabularyPart part;
   int count, cols;
   bool accumulate;
 };
 
-/// How many of the sorted tokens from `first` on are equal to it.
+/// Returns how many sorted tokens, starting at `first`, equal the one at `first`.
 __device__ __forceinline__ int run_length(const std::int32_t* sorted, int first, int count,
                                           int* shared) {
   int length = 0;
@@ -85,7 +85,7 @@ __device__ __forceinline__ int run_length(const std::int32_t* sorted, int first,
   }
 }
 
-/// Few rows: each thread sums some columns of all of them.
+/// For few rows: each thread sums its columns over all of them.
 template <int width, class W, class T>
 __device__ __forceinline__ void sum_few(const Sums<W, T>& a, W* to, const std::int32_t* order,
                                         int length) {
@@ -100,7 +100,8 @@ __device__ __forceinline__ void sum_few(const Sums<W, T>& a, W* to, const std::i
   }
 }
 
-/// Many rows: each warp sums every eighth, then the warps are summed, some columns at a time.
+/// For many rows: each warp sums every eighth row, then the block adds up its warps, a group of
+/// columns at a time.
 template <int width, class W, class T>
 __device__ __forceinline__ void sum_many(const Sums<W, T>& a, W* to, const std::int32_t* order,
                                          int length) {
@@ -127,7 +128,7 @@ __device__ __forceinline__ void sum_many(const Sums<W, T>& a, W* to, const std::
   }
 }
 
-/// One block for each sorted token; the first of equal ones sums for all.
+/// One block per sorted token. The first among equal tokens sums for all.
 template <int width, class W, class T>
 __global__ void __launch_bounds__(threads) sum_equal(Sums<W, T> a) {
   const int first = blockIdx.x;

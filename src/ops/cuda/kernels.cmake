@@ -1,5 +1,5 @@
-# The kernels and what chooses among them, from the root of the sources. They compile as CUDA, and as C++ over the
-# emulator, which knows no cuDNN.
+# Kernels and the code that chooses among them, relative to the source root. They compile as CUDA, or as C++ with the
+# emulator, which has no cuDNN.
 set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/attention/attention.cu
     src/ops/cuda/attention/attention_choice.cpp

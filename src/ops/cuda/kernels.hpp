@@ -4,7 +4,7 @@
 
 #include "ops/ops.hpp"
 
-// Under the emulator (tests/emulator) they have a name of their own, so that one program may hold
+// Under the emulator (tests/emulator) they have a separate namespace, so that one program can hold
 // both.
 #ifdef LLAMESH_CUDA_EMULATED
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda::inline emulated
@@ -12,19 +12,19 @@
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda
 #endif
 
-/// The kernels of ops.hpp on a GPU. Nothing waits for the stream but sum_of_squares(). A token
-/// below zero or a target beyond the vocabulary stops the device with an error that the next wait
-/// for the stream reports.
-/// Results are the same in every run: no sum is taken in an order that may change.
+/// Declarations of the ops.hpp kernels for a GPU. Only sum_of_squares() waits for the stream. A
+/// negative token, or a target beyond the vocabulary, traps; the next wait for the stream reports
+/// the error.
 ///
-/// State: all but the linear layers and the attention by cuDNN have run under the emulator against
-/// the CPU's, and compile for sm_80 and sm_90a. None has run on a GPU yet, so no time has been
-/// measured.
+/// Results are identical in every run: no sum depends on a variable order.
+///
+/// Status: all kernels except the linear layers and cuDNN attention have run under the emulator
+/// against the CPU kernels, and compile for sm_80 and sm_90a. No GPU results or timings yet.
 namespace LLAMESH_OPS_CUDA {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
 #include "ops/kernels.inc"
 #undef LLAMESH_KERNEL
 
-/// "cuDNN 9.19.0", or "built-in kernels" and why. Throws nothing.
+/// Returns "cuDNN 9.19.0", or "built-in kernels" and the reason. Never throws.
 std::string attention_library();
 }  // namespace LLAMESH_OPS_CUDA

@@ -7,7 +7,7 @@
 #include "core/error.hpp"
 #include "device/cuda/runtime.hpp"
 
-/// What the host does around the kernels: launches, scratch memory, a number read back.
+/// Host-side helpers around kernels: launches, scratch memory, reading back a value.
 namespace llamesh::ops::cuda {
 
 using device::cuda::check;
@@ -16,12 +16,12 @@ struct Grid {
   std::int64_t x = 1, y = 1, z = 1;
 };
 
-/// Puts a kernel into the stream, with `shared_bytes` of dynamic shared memory.
+/// Queues a kernel on the stream, with `shared_bytes` of dynamic shared memory.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), Grid grid, std::int64_t threads,
             std::int64_t shared_bytes, device::Stream& stream, Arguments... arguments) {
   const auto bytes = static_cast<std::size_t>(shared_bytes);
-  if (bytes > 48 * 1024)  // only then does a kernel have to ask for it
+  if (bytes > 48 * 1024)  // larger sizes need an opt-in
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(bytes)),
           "shared memory of a kernel");
@@ -36,8 +36,8 @@ void launch(void (*kernel)(Parameters...), Grid grid, std::int64_t threads,
         "launch of a kernel");
 }
 
-/// The pool from which Scratch takes its memory: it keeps what is given back, so that a step after
-/// the first allocates nothing.
+/// Returns the memory pool behind Scratch. It keeps freed memory, so a step after the first
+/// allocates nothing.
 inline cudaMemPool_t scratch_pool() {
   static const cudaMemPool_t pool = [] {
     cudaMemPoolProps properties = {};
@@ -54,7 +54,7 @@ inline cudaMemPool_t scratch_pool() {
   return pool;
 }
 
-/// Memory for what kernels of one stream pass on to each other; given back in the stream's order.
+/// Memory for data passed between kernels on one stream; freed in stream order.
 class Scratch {
  public:
   Scratch(device::Stream& stream, std::int64_t bytes) : stream_(device::cuda::native(stream)) {
@@ -74,7 +74,7 @@ class Scratch {
   void* data_ = nullptr;
 };
 
-/// A number that the stream's work leaves on the device; waits for it.
+/// Returns a value that the stream leaves on the device; waits for the stream.
 template <class T>
 T read_back(device::Stream& stream, const T* from) {
   T value{};
@@ -84,7 +84,7 @@ T read_back(device::Stream& stream, const T* from) {
   return value;
 }
 
-/// Of the current device.
+/// Returns an attribute of the current device.
 inline int attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   check(cudaGetDevice(&device), "current device");
@@ -97,15 +97,15 @@ inline std::int64_t multiprocessors() {
   return count;
 }
 
-/// The most shared memory that a block can ask for: 99 KiB on small Amperes and Adas, 163 KiB on an
-/// A100, 227 KiB on a Hopper.
+/// Returns the maximum shared memory per block: 99 KiB on small Ampere and Ada GPUs, 163 KiB on an
+/// A100, 227 KiB on Hopper.
 inline std::int64_t shared_bytes_a_block() {
   static const int bytes = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return bytes;
 }
 
-/// Whether the current device is a Hopper and this build has code for it alone, which PTX for
-/// later ones is not (wgmma.cuh).
+/// Returns true if the current device is a Hopper GPU and this build has sm_90a code. PTX for later
+/// GPUs does not include wgmma (wgmma.cuh).
 inline bool has_wgmma() {
 #ifdef LLAMESH_HAS_WGMMA
   static const bool hopper = attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&

@@ -2,8 +2,8 @@
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory, in one pass: AdamW reads 16 bytes a parameter and writes 12, SGD 12 and 8; the
-// copy in bf16 is 2 more.
+// Memory-bound, in one pass: per parameter AdamW reads 16 bytes and writes 12, SGD reads 12 and
+// writes 8; the bf16 copy adds 2.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
-/// Null where no copy is wanted.
+/// Returns null if no copy is requested.
 bf16* copy_of(const Tensor& copy, std::int64_t count) {
   if (!copy) return nullptr;
   expects(copy.numel() == count, "a copy of {} elements in {}", count, copy.numel());

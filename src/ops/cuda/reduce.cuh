@@ -2,7 +2,7 @@
 
 #include "ops/cuda/device_code.cuh"
 
-/// Sums and maxima over a warp and a block, always in the same order.
+/// Warp and block sums and maxima, always in the same order.
 namespace LLAMESH_OPS_CUDA {
 
 template <class T>
@@ -12,8 +12,8 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
-/// The sum over the block, in every thread. `shared` holds a number a warp and is free again after
-/// the next barrier.
+/// Returns the block's sum in every thread. `shared` holds one element per warp and is free again
+/// after the next barrier.
 template <class T>
 __device__ __forceinline__ T block_sum(T x, T* shared) {
   x = warp_sum(x);
@@ -25,7 +25,7 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return total;
 }
 
-/// The largest number of the block, in every thread, likewise.
+/// Returns the block's maximum in every thread, with the same use of `shared`.
 __device__ __forceinline__ float block_max(float x, float* shared) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(full_warp, x, mask));

@@ -2,21 +2,21 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory. Forward reads x (and delta) and writes y (and the sum): 2 or 4 elements an
-// element. Backward reads dy, x (and dx) and writes dx: 3 or 4. A row stays in registers between
-// the sum over it and the use of that sum.
+// Memory-bound. Per element, forward reads x (and delta) and writes y (and the sum): 2 or 4
+// accesses. Backward reads dy, x (and dx) and writes dx: 3 or 4. A row stays in registers between
+// its reduction and the use of the result.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
-/// Each thread keeps this many times 16 bytes of a row.
+/// 16-byte packs that each thread keeps from a row.
 constexpr int kept_packs = 4;
 constexpr int max_threads = 512;
-/// For rows that are too long for that, or not in steps of 16 bytes, elements are read twice.
+/// If a row is longer than that, or not a multiple of 16 bytes, elements are read twice.
 constexpr int any_threads = 256;
 constexpr std::int64_t shared_sums = 32 * 4;
 
-/// Sums over rows of which `parts` ranks have some columns each, by rank and row; null: this rank
-/// has whole rows.
+/// Partial row sums from `parts` ranks that share each row's columns, by rank and row. Null: this
+/// rank has whole rows.
 struct RowSums {
   const float* sums;
   int parts, rows;
@@ -25,7 +25,7 @@ struct RowSums {
       : sums(given ? given.as<float>() : nullptr),
         parts(given ? static_cast<int>(given.size(0)) : 1),
         rows(static_cast<int>(given.cols())) {}
-  /// The mean over the row, of which this rank has `cols` columns that sum up to `own`.
+  /// Returns the row mean. This rank has `cols` of its columns; they sum to `own`.
   __device__ __forceinline__ float mean(int row, float own, int cols) const {
     float total = sums ? 0.0F : own;
     for (int part = 0; sums && part < parts; ++part) total += sums[part * rows + row];
@@ -48,7 +48,7 @@ struct NormRows {
   }
 };
 
-/// One row a block, kept in registers as it is stored.
+/// One row per block, kept in registers as stored.
 template <class T>
 __global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
   constexpr int width = per_16_bytes<T>;
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
       const auto added = load<width>(a.delta[row] + col);
 #pragma unroll
       for (int i = 0; i < width; ++i) total.v[i] += added.v[i];
-      kept[p] = pack<T>(total);  // rounded, as the backward pass will see it
+      kept[p] = pack<T>(total);  // rounded, as the backward pass will read it
       store_words(a.sum[row] + col, kept[p]);
     }
     const auto values = unpack<T>(kept[p]);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
   }
 }
 
-/// One row a block, any number of columns.
+/// One row per block, any number of columns.
 template <class T>
 __global__ void __launch_bounds__(any_threads) norm_any(NormRows<T> a) {
   const auto row = blockIdx.x;
@@ -116,7 +116,7 @@ struct BackwardRows {
   RowSums row_sums;
 };
 
-/// What a thread keeps of a row, and of its part of dw.
+/// A thread's part of a row and of dw, in registers.
 template <class T>
 struct KeptRow {
   static constexpr int width = per_16_bytes<T>;
@@ -169,8 +169,8 @@ struct KeptRow {
   }
 };
 
-/// dx of some rows, and their part of dw. With g = dy w and n = x / rms: dx = (g - n mean(g n)) /
-/// rms, dw = sum over rows of dy n.
+/// Computes dx for a block of rows, and their part of dw. With g = dy w and n = x / rms: dx = (g -
+/// n mean(g n)) / rms, dw = sum over rows of dy n.
 template <class T>
 __global__ void __launch_bounds__(max_threads) backward_kept(BackwardRows<T> a) {
   KeptRow<T> kept;
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(max_threads) backward_kept(BackwardRows<T> a) 
   }
 }
 
-/// The same for any number of columns; the part of dw is summed in memory, by the thread that owns
-/// its column.
+/// Like backward_kept(), for any number of columns. The thread that owns a column sums its part of
+/// dw in memory.
 template <class T>
 __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
   auto* sums = dynamic_shared_memory<float>();
@@ -218,7 +218,8 @@ __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
   }
 }
 
-/// sums[row] = the sum of squares of a row of x, or of x + delta, which is stored. One row a block.
+/// sums[row] = sum of squares over a row of x, or of x + delta, which is also stored. One row per
+/// block.
 template <class T>
 __global__ void __launch_bounds__(any_threads) square_sums(NormRows<T> a, float* sums) {
   const auto row = blockIdx.x;
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(any_threads) square_sums(NormRows<T> a, float*
     float number = load_one(a.x[row] + col);
     if (a.delta.data) {
       store_one(a.sum[row] + col, number + load_one(a.delta[row] + col));
-      number = load_one(a.sum[row] + col);  // rounded, as the norm will see it
+      number = load_one(a.sum[row] + col);  // rounded, as the norm will read it
     }
     squares += number * number;
   }
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(any_threads) square_sums(NormRows<T> a, float*
   if (threadIdx.x == 0) sums[row] = total;
 }
 
-/// sums[row] = the sum of dy w x / rms over a row. One row a block.
+/// sums[row] = sum of dy w x / rms over a row. One row per block.
 template <class T>
 __global__ void __launch_bounds__(any_threads) product_sums(BackwardRows<T> a, float* sums) {
   const auto row = blockIdx.x;
@@ -250,8 +251,8 @@ __global__ void __launch_bounds__(any_threads) product_sums(BackwardRows<T> a, f
 
 constexpr int groups = 32;
 
-/// dw = or += the column sums of partial (count, cols): each of 32 warps sums every 32nd of them,
-/// then the first warp sums the warps.
+/// dw = or += the column sums of partial (count, cols). Each of 32 warps sums every 32nd row, then
+/// the first warp adds up the warps.
 template <class W>
 __global__ void __launch_bounds__(32 * groups)
     sum_partials(W* dw, const float* partial, int count, int cols, bool accumulate) {
@@ -270,7 +271,8 @@ __global__ void __launch_bounds__(32 * groups)
   store_one(dw + col, total);
 }
 
-/// Threads that keep a row of `cols` elements in registers; 0 where it cannot be.
+/// Returns the threads needed to keep a row with `cols` elements in registers; 0 if it does not
+/// fit.
 template <class T>
 std::int64_t threads_that_keep(std::int64_t cols, bool rows_aligned) {
   constexpr std::int64_t width = per_16_bytes<T>;
@@ -359,7 +361,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
               c.dw.numel() == x.cols() && c.inverse_rms.numel() == x.rows(),
           "rms_norm_backward shapes");
   if (x.numel() == 0) return;
-  // The partition depends on the number of rows alone: 4 blocks on each of 132 multiprocessors.
+  // The partition depends on the number of rows only: 4 blocks on each of 132 multiprocessors.
   const auto rows_a_block = divide_up(x.rows(), 528);
   const auto blocks = divide_up(x.rows(), rows_a_block);
   const Scratch partial(stream, blocks * x.cols() * 4);

@@ -1,8 +1,7 @@
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: reads and writes x; the cosines and sines of a token stay in the L1 cache for
-// all of its heads.
+// Memory-bound: reads and writes x. A token's cosines and sines stay in L1 cache for all its heads.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -18,7 +17,7 @@ struct Turned {
   float sign;
 };
 
-/// One token a block and turn; a thread turns `width` pairs at a time.
+/// One token per block and iteration; each thread rotates `width` pairs at a time.
 template <int width, class T>
 __global__ void __launch_bounds__(threads) rotate(Turned<T> a) {
   const int packs = a.half / width;

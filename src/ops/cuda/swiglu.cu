@@ -1,9 +1,9 @@
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-// Bound by memory: forward reads 2 F elements a token and writes F, backward reads 3 F and writes
-// 2 F, and F more where it computes the forward's result again. In bf16 the exponential and the
-// quotient are the fast ones: the exact ones would take as long as the memory.
+// Memory-bound: per token, forward reads 2 F elements and writes F; backward reads 3 F and writes 2
+// F, plus F if it recomputes the forward result. bf16 uses the fast exponential and division: the
+// exact ones would take as long as the memory traffic.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ float sigmoid(float x) {
     return __fdividef(1.0F, below);
 }
 
-/// Blocks of columns along x, rows along y.
+/// Columns along grid x, rows along grid y.
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
     forward(Rows<T> out, Rows<const T> gate_up, std::int64_t rows, int cols) {

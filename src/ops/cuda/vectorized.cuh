@@ -6,20 +6,20 @@
 #include "core/tensor.hpp"
 #include "ops/cuda/device_code.cuh"
 
-/// Numbers in memory, several at a time, and on the host the choice of how many.
+/// Vectorized memory access, and the host-side choice of vector width.
 namespace LLAMESH_OPS_CUDA {
 
-/// How many elements of type T make 16 bytes.
+/// Elements of type T in 16 bytes.
 template <class T>
 inline constexpr int per_16_bytes = 16 / static_cast<int>(sizeof(T));
 
-/// Some neighbouring elements, in fp32.
+/// Adjacent elements, in fp32.
 template <int width>
 struct Pack {
   float v[width];
 };
 
-/// The elements in 16 bytes.
+/// Converts 16 bytes to fp32 elements.
 template <class T>
 __device__ __forceinline__ Pack<per_16_bytes<T>> unpack(Words4 words) {
   Pack<per_16_bytes<T>> to;
@@ -35,7 +35,7 @@ __device__ __forceinline__ Pack<per_16_bytes<T>> unpack(Words4 words) {
   return to;
 }
 
-/// 16 bytes of elements, rounded to T.
+/// Rounds elements to T and packs them into 16 bytes.
 template <class T>
 __device__ __forceinline__ Words4 pack(const Pack<per_16_bytes<T>>& from) {
   Words4 words;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void store_one(T* to, float x) {
     to->bits = static_cast<std::uint16_t>(pack_bf16(x, 0.0F));
 }
 
-/// Loads `width` elements: 1, 16 bytes or 32 bytes of them.
+/// Loads `width` elements: 1, or 16 or 32 bytes.
 template <int width, class T>
 __device__ __forceinline__ Pack<width> load(const T* from) {
   Pack<width> to;
@@ -83,7 +83,7 @@ __device__ __forceinline__ Pack<width> load(const T* from) {
   return to;
 }
 
-/// Stores `width` elements, rounded to T: 1, 8 bytes, 16 bytes or 32 bytes of them.
+/// Stores `width` elements, rounded to T: 1, or 8, 16 or 32 bytes.
 template <int width, class T>
 __device__ __forceinline__ void store(T* to, const Pack<width>& from) {
   if constexpr (width == 1) {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void store(T* to, const Pack<width>& from) {
   }
 }
 
-/// exp(x) as well as results of type T can show it: bf16 takes the fast one.
+/// Returns exp(x) as precisely as type T needs: bf16 uses the fast version.
 template <class T>
 __device__ __forceinline__ float exp_for(float x) {
   if constexpr (std::is_same_v<T, float>)
@@ -113,7 +113,7 @@ __device__ __forceinline__ float exp_for(float x) {
     return __expf(x);
 }
 
-/// Rows of a matrix view on the device: rows[m] points to the first number of row m.
+/// Rows of a matrix view on the device: rows[m] points to the first element in row m.
 template <class T>
 struct Rows {
   T* data;
@@ -126,7 +126,7 @@ Rows<T> rows_of(const Tensor& tensor) {
   return {tensor ? tensor.as<std::remove_const_t<T>>() : nullptr, tensor.row_stride()};
 }
 
-/// Whether every row of every tensor starts at a multiple of 16 bytes (empty tensors do).
+/// Returns true if every row in every tensor is 16-byte aligned (empty tensors are).
 template <class... Tensors>
 bool aligned(const Tensors&... tensors) {
   const auto good = [](const Tensor& t) {
@@ -136,7 +136,7 @@ bool aligned(const Tensors&... tensors) {
   return (good(tensors) && ...);
 }
 
-/// Calls body(std::type_identity<T>) with the C++ type of a floating-point dtype.
+/// Calls body(std::type_identity<T>) with the C++ type for a floating-point dtype.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
   expects(dtype != DType::i32, "this kernel takes fp32 or bf16, not int32");
@@ -146,7 +146,7 @@ void with_type(DType dtype, const Body& body) {
     body(std::type_identity<bf16>{});
 }
 
-/// Calls body(std::integral_constant<int, width>) with the wide width or with 1.
+/// Calls body(std::integral_constant<int, width>) with width `wide`, or 1 if not `can`.
 template <int wide, class Body>
 void with_width(bool can, const Body& body) {
   if (can)
@@ -163,8 +163,8 @@ constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) {
   return (n + by - 1) / by;
 }
 
-/// Blocks for a loop over `count` items in strides of the grid: enough for all, at most what keeps
-/// every multiprocessor full.
+/// Returns the blocks for a grid-stride loop over `count` items: enough for all, but at most what
+/// fills every multiprocessor.
 inline std::int64_t blocks_for(std::int64_t count, std::int64_t threads) {
   const auto most = multiprocessors() * (2048 / threads);
   const auto wanted = divide_up(count, threads);

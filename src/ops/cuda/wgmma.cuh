@@ -2,44 +2,43 @@
 
 #include "ops/cuda/mma.cuh"
 
-/// Products of a warpgroup, 128 threads that begin at a multiple of 128, in PTX: wgmma, which only
-/// machine code for sm_90a has. They run on their own once they are issued.
+/// Matrix products by a warpgroup (128 threads, starting at a multiple of 128), in PTX. wgmma
+/// exists in sm_90a machine code only. Products run asynchronously once issued.
 namespace llamesh::ops::cuda {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define LLAMESH_WGMMA(code) code
-#else  // the host does not launch what needs it
+#else  // the host never launches it
 #define LLAMESH_WGMMA(code) __trap()
 #endif
 
-/// Where a factor is in shared memory, in panels of 64 elements by rows, swizzled by 128 bytes.
+/// Location of a factor in shared memory: panels of 64 elements by rows, 128-byte swizzled.
 using MatrixDescriptor = std::uint64_t;
 
-/// A factor from `start` on (a multiple of 16), whose groups of eight rows are 1024 bytes apart.
-/// `panel_bytes` apart are the panels of one whose rows are not its inner dimension. Of a panel's
-/// 128 bytes `start` may skip the first 32, 64 or 96: the swizzling goes by the address.
+/// Describes a factor at `start` (a multiple of 16), with groups of eight rows 1024 bytes apart. If
+/// the rows are not the inner dimension, panels are `panel_bytes` apart. `start` may skip 32, 64 or
+/// 96 of a panel's 128 bytes, because swizzling uses the address.
 __device__ __forceinline__ MatrixDescriptor matrix_descriptor(SharedAddress start,
                                                               int panel_bytes) {
   constexpr std::uint64_t swizzled_by_128 = std::uint64_t{1} << 62U;
   return swizzled_by_128 | std::uint64_t{1024 / 16} << 32U |
          static_cast<std::uint64_t>(panel_bytes / 16) << 16U | (start & 0x3FFFFU) >> 4U;
 }
-/// The same `bytes` further on.
+/// Returns the descriptor advanced by `bytes`.
 __device__ __forceinline__ MatrixDescriptor advance(MatrixDescriptor from, int bytes) {
   return from + static_cast<std::uint64_t>(bytes / 16);
 }
 
-/// What this thread wrote to shared memory is seen by the products that are issued after the next
-/// barrier.
+/// Makes this thread's shared-memory writes visible to products issued after the next barrier.
 __device__ __forceinline__ void fence_proxy_async() {
   LLAMESH_WGMMA(asm volatile("fence.proxy.async.shared::cta;" ::: "memory"));
 }
-/// Before products: the registers that they take are as this thread left them.
+/// Call before issuing products: orders their register operands after this thread's writes.
 __device__ __forceinline__ void wgmma_fence() {
   LLAMESH_WGMMA(asm volatile("wgmma.fence.sync.aligned;" ::: "memory"));
 }
-/// The same of products that add to `sums` and have left factors in registers, which the compiler
-/// has to have ready by then.
+/// Overload for products that add to `sums` and read left factors from registers. Forces the
+/// compiler to have both ready by then.
 template <int n, int k>
 __device__ __forceinline__ void wgmma_fence(float (&sums)[n][4], std::uint32_t (&left)[k][4]) {
 #pragma unroll
@@ -54,25 +53,25 @@ __device__ __forceinline__ void wgmma_fence(float (&sums)[n][4], std::uint32_t (
                    "+r"(left[i][3])::"memory");
   wgmma_fence();
 }
-/// Closes a group of products.
+/// Commits the issued products as a group.
 __device__ __forceinline__ void wgmma_commit_group() {
   LLAMESH_WGMMA(asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"));
 }
-/// Waits until at most `open` groups are under way. `sums` are those of a group that has ended:
-/// until then nobody may touch them, nor the registers and the memory that were its factors.
+/// Waits until at most `open` groups are in flight. `sums` belong to a completed group. Until then
+/// its sums, input registers and input memory must not be touched.
 template <int open, int n>
 __device__ __forceinline__ void wgmma_wait_group(float (&sums)[n][4]) {
   LLAMESH_WGMMA(asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(open) : "memory"));
 #pragma unroll
-  for (int i = 0; i < n; ++i)  // so that the compiler uses no sum before
+  for (int i = 0; i < n; ++i)  // keeps the compiler from using a sum early
     asm volatile(""
                  : "+f"(sums[i][0]), "+f"(sums[i][1]), "+f"(sums[i][2]),
                    "+f"(sums[i][3])::"memory");
 }
 
-/// Keeps the next wait behind the work that `sum` is made of. ptxas puts a wait as early as it may,
-/// work that needs no product after it, but never before a store to shared memory that was before
-/// it: here one that does not happen, since the sum is not negative.
+/// Keeps the next wait behind the work that computes `sum`. ptxas hoists a wait above work that
+/// does not depend on the products, but never above an earlier shared-memory store. This store
+/// never executes, because the sum is not negative.
 __device__ __forceinline__ void work_before_wait(float sum) {
   if (sum < 0.0F) st_shared(shared_address(llamesh_shared_memory), 0);
 }
@@ -93,8 +92,8 @@ __device__ __forceinline__ void work_before_wait(float sum) {
   "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define LLAMESH_PRODUCT(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 "
 
-/// c (64, 8 n) = a (64, 16) b^T, or added to it, where rows of b (8 n, 16) and those of a lie in
-/// shared memory. A warp has 16 of the rows of c, as mma_m16n8k16() leaves them.
+/// c (64, 8 n) = a (64, 16) b^T, or += if `add`. The rows of a and b (8 n, 16) are in shared
+/// memory. Each warp has 16 rows of c, laid out as by mma_m16n8k16().
 template <int n>
 __device__ __forceinline__ void wgmma_ss(float (&c)[n][4], MatrixDescriptor a, MatrixDescriptor b,
                                          bool add) {
@@ -112,7 +111,7 @@ __device__ __forceinline__ void wgmma_ss(float (&c)[n][4], MatrixDescriptor a, M
                                : "l"(a), "l"(b), "r"(static_cast<int>(add))));
 }
 
-/// c (64, 8 n) += a (64, 16) b (16, 8 n): a in registers, as mma_m16n8k16() takes it, b in shared
+/// c (64, 8 n) += a (64, 16) b (16, 8 n), with a in registers as for mma_m16n8k16(), b in shared
 /// memory.
 template <int n>
 __device__ __forceinline__ void wgmma_rs(float (&c)[n][4], const std::uint32_t (&a)[4],

@@ -12,12 +12,12 @@ inline const device::Hardware& hardware() {
   return device::Simulation::current().hardware();
 }
 
-/// Bytes of tensors that a kernel reads or writes once.
+/// Returns the bytes in tensors that a kernel reads or writes once.
 double bytes_of(const std::same_as<Tensor> auto&... tensors) {
   return (0.0 + ... + (tensors ? static_cast<double>(tensors.bytes()) : 0.0));
 }
 
-/// Work of `flops` at `rate` FLOP/s, and of so many bytes of memory.
+/// Advances `stream` by the time for `flops` at `rate` FLOP/s and `bytes` of memory traffic.
 inline void work(device::Stream& stream, double flops, double rate, double bytes) {
   auto& simulation = device::Simulation::current();
   const double seconds =
@@ -25,12 +25,12 @@ inline void work(device::Stream& stream, double flops, double rate, double bytes
   simulation.run(stream, hardware().launch_seconds + seconds);
 }
 
-/// Counts what a kernel of the CPU's backend keeps.
+/// Counts scratch that a CPU kernel keeps.
 inline void keep_cpu_scratch(const char* of, std::int64_t bytes) {
   if (hardware().kind == device::Kind::cpu) device::Simulation::current().keep_scratch(of, bytes);
 }
 
-/// Work that moves bytes.
+/// Advances `stream` by the time to move `bytes`.
 inline void move(device::Stream& stream, double bytes) {
   work(stream, 0, 1, bytes);
 }

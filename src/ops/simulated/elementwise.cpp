@@ -57,7 +57,7 @@ void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor out, Tensor dout, T
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
                    WithGradient gradient) {
-  // One pass for maximum and sum, with a gradient another one that reads and writes.
+  // One pass for maximum and sum; with a gradient, another that reads and writes.
   const double passes = gradient == WithGradient::yes ? 3 : 1;
   move(stream, passes * bytes_of(logits) + bytes_of(losses, targets));
 }
@@ -90,7 +90,7 @@ void scale(Stream& stream, Tensor y, float /*factor*/) {
   move(stream, 2 * bytes_of(y));
 }
 
-/// Its result is that of zeros.
+/// Returns the result for zeros.
 double sum_of_squares(Stream& stream, Tensor x) {
   keep_cpu_scratch("sum_of_squares", cpu::sum_of_squares_scratch(x.numel()));
   move(stream, bytes_of(x));

@@ -2,9 +2,8 @@
 
 #include "ops/ops.hpp"
 
-/// The kernels of ops.hpp on a simulated device: each is the time that it takes on the hardware of
-/// the current device::Simulation, the larger one of its FLOPs over what it reaches of the peak and
-/// its bytes over the memory's bandwidth, and the time to launch it.
+/// Kernels from ops.hpp on a simulated device. Each costs max(FLOPs / reachable peak, bytes /
+/// memory bandwidth) on the current device::Simulation's hardware, plus the launch time.
 namespace llamesh::ops::simulated {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
 #include "ops/kernels.inc"

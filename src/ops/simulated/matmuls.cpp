@@ -9,7 +9,7 @@ namespace {
 
 using cpu::Matrix;
 
-/// Counts what cpu::gemm() and cuda::gemm() keep.
+/// Counts scratch that cpu::gemm() and cuda::gemm() keep.
 void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
   auto& simulation = device::Simulation::current();
   if (hardware().kind == device::Kind::cuda)
@@ -21,13 +21,13 @@ void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumu
   simulation.keep_scratch("gemm", scratch.library);
 }
 
-/// Of every thread that has a task.
+/// Counts scratch on each thread that has a task.
 void keep_attention_scratch(const char* of, std::int64_t bytes, std::int64_t tasks) {
   const auto threads = std::min<std::int64_t>(hardware().threads, tasks);
   keep_cpu_scratch(of, threads * bytes);
 }
 
-/// c (m, n) = or += a product of a and b over k.
+/// c (m, n) = or += a b, contracted over k.
 void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std::int64_t k,
           Accumulate accumulate) {
   const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
@@ -36,7 +36,8 @@ void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std
   work(stream, flops, rate, bytes_of(a, b, c) + again);
 }
 
-/// FLOPs of the two matmuls of causal attention, of which half is computed.
+/// Returns the FLOPs for the two matmuls in attention between `queries` and, on average, `keys`
+/// visible keys.
 double attention_flops(const AttentionShape& s, std::int64_t queries, double keys) {
   return 4.0 * static_cast<double>(s.batch * s.heads * s.head_dim) * static_cast<double>(queries) *
          keys;
@@ -67,7 +68,7 @@ void attention(Stream& stream, const AttentionCall& c) {
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp));
 }
 
-/// Five matmuls where the forward pass has two (Dao 2023).
+/// Five matmuls; the forward pass has two (Dao 2023).
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
                          c.shape.batch * c.shape.kv_heads);
@@ -75,7 +76,7 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
-  // After a pass that does not do it itself.
+  // Backends that do not fuse it rotate the gradients afterwards.
   if (g.cos_sin) move(stream, 2 * bytes_of(g.dq, g.dk) + bytes_of(g.cos_sin, c.document_starts));
 }
 

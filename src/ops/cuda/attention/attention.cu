@@ -9,7 +9,7 @@ namespace {
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
 
-/// One warp for each token and head. Bound by memory: reads out and dout once.
+/// One warp per token and head. Memory-bound: reads out and dout once.
 template <class T>
 __global__ void __launch_bounds__(threads) row_products(AttentionRows<T> a, std::int64_t count) {
   const auto row = static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
@@ -54,7 +54,7 @@ void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
       g.cos_sin ? g.cos_sin.rows() : 0);
 }
 
-/// After a pass that does not do it itself.
+/// Rotates the gradients back, for kernels that do not fuse it.
 void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   if (!g.cos_sin) return;
   for (const Tensor& d : {g.dq, g.dk})

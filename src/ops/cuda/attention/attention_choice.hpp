@@ -6,26 +6,26 @@
 
 namespace LLAMESH_OPS_CUDA {
 
-/// Which attention a GPU takes. `cudnn` asks for it: without cuDNN the program ends instead of
-/// going on with the built-in kernels. What cuDNN does not do (fp32, documents) is theirs all the
-/// same. `mma` is `builtin` without the kernels that only Hopper has.
+/// Attention implementation on a GPU. `cudnn` insists on cuDNN: if it is missing the program exits
+/// rather than fall back to the built-in kernels. Calls that cuDNN does not support (fp32,
+/// documents) still use those. `mma` is `builtin` without the Hopper kernels.
 enum class AttentionChoice { automatic, cudnn, builtin, mma };
 
 enum class AttentionPass { forward, backward };
-/// That of a call with these gradients; in the forward pass there are none.
+/// Returns the pass for a call with these gradients; the forward pass has none.
 inline AttentionPass pass_of(const AttentionGradients& gradients) {
   return gradients.dq ? AttentionPass::backward : AttentionPass::forward;
 }
 
-/// One of them for each pass; either backward pass may follow either forward pass.
+/// One choice per pass. Forward and backward implementations can be combined freely.
 struct AttentionChoices {
   AttentionChoice forward, backward;
   auto operator<=>(const AttentionChoices&) const = default;
 };
-/// "cudnn", "builtin" or "mma" for both passes, two of them as in "cudnn/builtin" for the forward
-/// and the backward pass, or null for automatic; anything else is a user error.
+/// Parses "cudnn", "builtin" or "mma" for both passes, or a pair such as "cudnn/builtin" for
+/// forward and backward. Null means automatic; anything else is a user error.
 AttentionChoices attention_choices(const char* text);
-/// What the environment variable LLAMESH_ATTENTION says, read once.
+/// Returns the choice in environment variable LLAMESH_ATTENTION, read once.
 AttentionChoice attention_choice(AttentionPass pass);
 
 }  // namespace LLAMESH_OPS_CUDA

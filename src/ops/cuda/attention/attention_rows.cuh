@@ -5,7 +5,7 @@
 #include "ops/cuda/attention/attention.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-/// What all attention kernels share: their arguments, and which keys a query sees.
+/// Shared by all attention kernels: their arguments, and the keys that a query sees.
 namespace LLAMESH_OPS_CUDA {
 
 template <class T>
@@ -19,18 +19,18 @@ struct AttentionRows {
   const std::int32_t* document_starts;  // (B, T) or null
   int sequence, heads, kv_heads, head_dim;
   float scale;                // 1 / sqrt(E)
-  Rows<const float> cos_sin;  // (T, E) of rope(), or null
+  Rows<const float> cos_sin;  // (T, E) from rope(), or null
 
   __device__ __forceinline__ int group() const { return heads / kv_heads; }
-  /// The first token of a row of the batch.
+  /// Returns the first token in a batch row.
   __device__ __forceinline__ std::int64_t first_token(int batch) const {
     return static_cast<std::int64_t>(batch) * sequence;
   }
-  /// Where the statistics of a head begin.
+  /// Returns the offset to a head's statistics.
   __device__ __forceinline__ std::int64_t statistics(int batch, int head) const {
     return (static_cast<std::int64_t>(batch) * heads + head) * sequence;
   }
-  /// The first key that query `i` of a row sees.
+  /// Returns the first key that query `i` in a row sees.
   __device__ __forceinline__ int first_key(int batch, int i) const {
     return document_starts ? document_starts[first_token(batch) + i] : 0;
   }
@@ -61,7 +61,7 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{}};
 }
 
-/// Below every score, and finite, so that no difference of two such is a NaN.
+/// Below every score, and finite, so that differences are never NaN.
 inline constexpr float no_score = -1.0e30F;
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -2,9 +2,9 @@
 
 #include "ops/cuda/attention/attention_rows.cuh"
 
-/// Tiles of bf16 rows in shared memory and the pieces of them that the matrix instruction takes.
-/// Sums stay in registers as it leaves them: sums[n][i] of lane l is at row l / 4 + i / 2 * 8,
-/// column 8 n + l % 4 * 2 + i % 2 of 16 rows.
+/// Tiles of bf16 rows in shared memory, and the fragments that the matrix instruction takes. Sums
+/// stay in registers in its layout: sums[n][i] in lane l is row l / 4 + i / 2 * 8, column 8 n + l %
+/// 4 * 2 + i % 2, within 16 rows.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
 __device__ __forceinline__ int my_lane() {
@@ -13,7 +13,7 @@ __device__ __forceinline__ int my_lane() {
 __device__ __forceinline__ int my_warp() {
   return threadIdx.x / 32;
 }
-/// The row (and that + 8) and the column (and that + 1) of this lane's sums.
+/// Row and column of this lane's sums; it also has row + 8 and column + 1.
 __device__ __forceinline__ int my_row() {
   return my_lane() / 4;
 }
@@ -21,10 +21,10 @@ __device__ __forceinline__ int my_col() {
   return my_lane() % 4 * 2;
 }
 
-/// `rows` rows of `dims` bf16 elements in shared memory, in panels of 64 columns: a row of a panel
-/// is 128 bytes, whose 16-byte chunks change places by the row's number, so that eight rows' chunks
-/// of one column are in different banks. It is the layout that wgmma calls swizzled by 128 bytes;
-/// the tile begins at a multiple of 1024.
+/// A tile in shared memory: `rows` rows of `dims` bf16 elements, in panels of 64 columns. A panel
+/// row is 128 bytes; its 16-byte chunks are permuted by the row number, so that eight rows' chunks
+/// in one column fall into different banks. This is wgmma's 128-byte swizzle; the tile starts at a
+/// multiple of 1024.
 template <int dims, int rows>
 struct Tile {
   static constexpr int chunks = dims / 8;
@@ -40,7 +40,7 @@ struct Tile {
                                              ((chunk ^ row) & 7) * 16);
   }
 
-  /// Starts to copy all rows from token `first` on, zeros from `count` on.
+  /// Starts copying all rows from token `first` on; rows from `count` on are zeros.
   template <int threads>
   __device__ __forceinline__ void copy(Rows<const bf16> from, std::int64_t first, int col,
                                        int count) const {
@@ -58,32 +58,31 @@ struct Tile {
     }
   }
 
-  // The address of chunk c of a lane's row is that of chunk 0 with the bits of c
-  // rematerialized_xor, in its panel: rows are 128 bytes long and the tile begins at a multiple of
-  // that.
+  // Chunk c in a lane's row has chunk 0's address with c's bits XORed in (rematerialized_xor),
+  // within its panel: rows are 128 bytes long and the tile starts at a multiple of that.
 
-  /// Where this lane begins to load left factors of rows [row, row + 16), and right factors that
-  /// are rows of the tile.
+  /// Returns this lane's start address for left factors in rows [row, row + 16), and for right
+  /// factors that are tile rows.
   __device__ __forceinline__ SharedAddress by_rows(int row) const {
     const int lane = rematerialized_thread_x() % 32;
     return at(row + lane % 16, lane / 16);
   }
-  /// The same for right factors whose columns are rows of the tile.
+  /// Returns this lane's start address for right factors whose columns are tile rows.
   __device__ __forceinline__ SharedAddress by_columns() const {
     const int lane = rematerialized_thread_x() % 32;
     return at(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   }
-  /// From either of them to elements [16 k, 16 k + 16) of the rows.
+  /// Moves either address to row elements [16 k, 16 k + 16).
   static __device__ __forceinline__ SharedAddress across(SharedAddress from, int k) {
     return rematerialized_xor(from, static_cast<SharedAddress>(k % 4 * 32)) +
            static_cast<SharedAddress>(k / 4 * panel_bytes);
   }
-  /// From either of them `count` rows down, a multiple of 16.
+  /// Offset that moves either address down by `count` rows, a multiple of 16.
   static constexpr __device__ __forceinline__ SharedAddress down(int count) {
     return static_cast<SharedAddress>(count * row_bytes);
   }
 
-  /// Rows [row, row + 16) = factor * sums, of this warp.
+  /// Stores this warp's sums: rows [row, row + 16) = factor * sums.
   __device__ __forceinline__ void put(int row, const float (&sums)[dims / 8][4],
                                       float factor) const {
 #pragma unroll
@@ -95,7 +94,7 @@ struct Tile {
                 pack_bf16(factor * sums[n][2], factor * sums[n][3]));
     }
   }
-  /// Writes rows [row, row + some), by this warp, to token `first` + row and after; none from
+  /// Writes this warp's rows [row, row + some), starting at token `first` + row; skips rows from
   /// `count` on.
   template <int some>
   __device__ __forceinline__ void write(Rows<bf16> to, std::int64_t first, int col, int row,
@@ -109,19 +108,19 @@ struct Tile {
   }
 };
 
-/// Two tiles that pass by together: keys and values, or queries and the gradients of their results.
+/// Two tiles streamed together: keys and values, or queries and dout.
 template <int dims, int rows>
 struct TilePair {
   static constexpr int bytes = 2 * Tile<dims, rows>::bytes;
   Tile<dims, rows> first, second;
 
-  /// The `stage`th of those that lie from `stages` on.
+  /// Pair number `stage` in the buffer at `stages`.
   __device__ __forceinline__ TilePair(SharedAddress stages, int stage)
       : first{stages + static_cast<SharedAddress>(stage * bytes)},
         second{first.base + Tile<dims, rows>::bytes} {}
 
-  /// Starts to copy both from token `from` on of the batch's row that begins at token `row`, zeros
-  /// after its end.
+  /// Starts copying both from token `from` on, in the batch row that begins at token `row`; zeros
+  /// past its end.
   template <int threads>
   __device__ __forceinline__ void copy(const AttentionRows<bf16>& a, const Rows<const bf16>& x,
                                        const Rows<const bf16>& y, std::int64_t row, int from,
@@ -131,7 +130,7 @@ struct TilePair {
   }
 };
 
-/// The left factors that are sums, rounded: to[k] for columns [16 k, 16 k + 16).
+/// Rounds sums to left (A) operands: to[k] for columns [16 k, 16 k + 16).
 template <int n>
 __device__ __forceinline__ void as_a_operand(std::uint32_t (&to)[n / 2][4],
                                              const float (&sums)[n][4]) {

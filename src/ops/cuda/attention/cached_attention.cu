@@ -4,16 +4,15 @@
 
 #include <cmath>
 
-// One new token: bound by memory, the keys and values once for each of the heads that share them,
-// of which all but the first come from the L2 cache. A block a query and head: with few heads the
-// GPU is not full. Many new tokens (a prompt) are 4 E flops a query, key and head without tensor
-// cores.
+// One new token: memory-bound. Reads the keys and values once per head that shares them; all but
+// the first read hit L2 cache. One block per query and head, so few heads do not fill the GPU. Many
+// new tokens (a prompt): 4 E FLOPs per query, key and head, without tensor cores.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
-constexpr int max_dims = static_cast<int>(max_head_dim) / 32;  // of a lane
+constexpr int max_dims = static_cast<int>(max_head_dim) / 32;  // per lane
 constexpr int keys_at_once = 4;
 constexpr float no_score = -1.0e30F;
 
@@ -26,13 +25,13 @@ struct Cached {
   float scale;
 };
 
-/// What a warp knows of the keys that it has seen; each lane has every 32nd dim.
+/// A warp's running softmax state over the keys so far. Each lane has every 32nd dim.
 struct Seen {
   float row_max = no_score, row_sum = 0;
   float mixed[max_dims] = {};
 };
 
-/// Takes in `keys_at_once` keys of which those before `end` exist.
+/// Processes `keys_at_once` keys; those from `end` on are ignored.
 template <class T>
 __device__ __forceinline__ void take_in(Seen& seen, const Cached<T>& a, const float* q, int col,
                                         std::int64_t key, std::int64_t end) {
@@ -68,7 +67,7 @@ __device__ __forceinline__ void take_in(Seen& seen, const Cached<T>& a, const fl
   }
 }
 
-/// One query of one head a block; its warps share the keys.
+/// One query and head per block; its warps share the keys.
 template <class T>
 __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
   auto* mixed = dynamic_shared_memory<float>();  // (warps, head_dim)

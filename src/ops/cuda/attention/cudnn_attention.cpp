@@ -21,14 +21,13 @@ void check(cudnnStatus_t status, const char* what) {
     fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, cudnnGetErrorString(status));
 }
 
-/// Whether every row starts at a multiple of 16 bytes (those of an empty tensor do).
+/// Returns true if every row is 16-byte aligned (an empty tensor's rows are).
 bool aligned(const Tensor& t) {
   return reinterpret_cast<std::uintptr_t>(t.data()) % 16 == 0 &&
          t.row_stride() * size_of(t.dtype()) % 16 == 0;
 }
 
-/// Whether a gradient (in the forward pass there is none) has the layout of what it is the gradient
-/// of.
+/// Returns true if a gradient is absent (forward pass) or has the same layout as its tensor.
 bool lies_as(const Tensor& gradient, const Tensor& of) {
   return !gradient || (aligned(gradient) && gradient.row_stride() == of.row_stride());
 }
@@ -41,18 +40,17 @@ bool suits(const AttentionCall& c, const AttentionGradients& g) {
          lies_as(g.dk, c.k) && lies_as(g.dv, c.v) && lies_as(g.dout, c.out);
 }
 
-/// The library's handle, the graphs of all shapes so far and the scratch that they share, since
-/// attention is put into the compute stream, one after another. Never destroyed, since CUDA may be
-/// gone before main() ends.
+/// cuDNN handle, cached graphs, and one shared scratch buffer, because attention calls run in order
+/// on the compute stream. Never destroyed: CUDA may be gone before main() ends.
 class Library {
  public:
-  /// Null where cuDNN cannot be used.
+  /// Returns null if cuDNN cannot be used.
   static Library* instance() {
     static auto* const library = make();
     return library;
   }
 
-  /// Null where cuDNN does not have this pass of the shape, or wants too much scratch for it.
+  /// Returns null if cuDNN does not support this pass and shape, or wants too much scratch for it.
   const CudnnGraph* graph(const AttentionCall& call, AttentionPass pass) {
     const Key key{CudnnProblem(call), pass};
     const auto found = graphs_.find(key);
@@ -67,8 +65,8 @@ class Library {
   std::byte* scratch(device::Stream& stream, const CudnnGraph& graph) {
     const auto bytes = graph.scratch_bytes();
     if (scratch_.bytes() < bytes) {
-      stream.record().wait();  // nobody uses the former one any more
-      scratch_ = {};           // not both at once
+      stream.record().wait();  // the old buffer is no longer in use
+      scratch_ = {};           // free first: both must not coexist
       scratch_ = device::Buffer(bytes);
     }
     return scratch_.data();
@@ -83,7 +81,7 @@ class Library {
 
   Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
 
-  /// How many bytes scratch may have: a sixteenth of the GPU, if so much is free.
+  /// Returns the scratch limit in bytes: 1/16 of GPU memory, or the free memory if that is less.
   std::int64_t room_for_scratch() const {
     std::size_t free = 0;
     std::size_t total = 0;
@@ -93,7 +91,7 @@ class Library {
   }
 
   static Library* make() {
-    const auto& cudnn = cudnn_library();  // device/cuda refuses a GPU older than Ampere
+    const auto& cudnn = cudnn_library();  // device/cuda rejects GPUs older than Ampere
     const bool usable = cudnn.handle != nullptr;
     validate(usable || (attention_choice(AttentionPass::forward) != AttentionChoice::cudnn &&
                         attention_choice(AttentionPass::backward) != AttentionChoice::cudnn),
@@ -109,7 +107,7 @@ class Library {
   const CudnnGraph* make_graph(const Key& key) {
     const auto& problem = key.problem;
     auto made = std::make_unique<CudnnGraph>(problem, key.pass, handle_);
-    // The whole text names every kernel that was tried.
+    // The full text names every kernel that was tried.
     auto why = made->refusal().substr(0, 300);
     std::ranges::replace(why, '\n', ' ');
     const bool asked_for = attention_choice(key.pass) == AttentionChoice::cudnn;

@@ -4,21 +4,20 @@
 
 #include "ops/cuda/attention/attention.hpp"
 
-/// Attention by cuDNN, where it is built in (LLAMESH_HAS_CUDNN; else cudnn_attention_absent.cpp
-/// stands in) and can be loaded. The built-in kernels do what it cannot, and all where there is
-/// none.
+/// Attention by cuDNN, if it is built in (LLAMESH_HAS_CUDNN; otherwise cudnn_attention_absent.cpp
+/// replaces it) and can be loaded. The built-in kernels handle everything else.
 namespace LLAMESH_OPS_CUDA {
 
-/// Whether cuDNN takes this pass, the backward one where there are gradients: bf16, a row one
-/// document, head dim up to 128 and a multiple of 8, rows at multiples of 16 bytes, gradients laid
-/// as what they are of, and cuDNN has a graph of it. The same for one shape, dtype and layout. The
-/// first call of its kind makes cuDNN's plan, which takes seconds, and its scratch, which for the
-/// backward pass B H T^2 bf16 elements may be. What wants more scratch than a sixteenth of the GPU,
-/// or than is free, is left to the built-in kernels.
+/// Returns true if cuDNN takes this pass (backward if there are gradients): bf16, one document per
+/// row, head dim a multiple of 8 up to 128, 16-byte aligned rows, gradients laid out like their
+/// tensors, and cuDNN has a graph for it. The answer is constant per shape, dtype and layout. The
+/// first such call makes cuDNN's plan, which takes seconds, and its scratch, which may be B H T^2
+/// bf16 elements for the backward pass. If that exceeds 1/16 of GPU memory, or the free memory, the
+/// built-in kernels are used.
 ///
-/// With LLAMESH_ATTENTION=cudnn a cuDNN that is missing or refuses such a call is a user error.
+/// With LLAMESH_ATTENTION=cudnn it is a user error if cuDNN is missing or refuses such a call.
 bool can_use_cudnn(const AttentionCall& call, const AttentionGradients& gradients = {});
-/// Leaves gradients.delta as it is.
+/// Does not write gradients.delta.
 void cudnn_attention(Stream& stream, const AttentionCall& call,
                      const AttentionGradients& gradients = {});
 

@@ -1,7 +1,7 @@
 #include "ops/cuda/attention/attention_choice.hpp"
 #include "ops/cuda/attention/cudnn_attention.hpp"
 
-// What stands in for cudnn_attention.cpp in a build without cuDNN, and under the emulator.
+// Replaces cudnn_attention.cpp in a build without cuDNN, and under the emulator.
 
 namespace LLAMESH_OPS_CUDA {
 

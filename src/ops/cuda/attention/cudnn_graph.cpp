@@ -1,6 +1,6 @@
 #include "ops/cuda/attention/cudnn_graph.hpp"
 
-// What would need a JSON library is left out.
+// Omits the parts that need a JSON library.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-// The only file that includes cudnn_frontend, which takes a minute to compile.
+// Only this file includes cudnn_frontend, which takes a minute to compile.
 
 namespace llamesh::ops::cuda {
 namespace {
@@ -19,7 +19,7 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Handle = std::shared_ptr<Tensor_attributes>;
 
-/// The names of tensors between a graph and a call.
+/// Tensor ids, shared by a graph and its calls.
 enum Uid : std::int64_t { q_ = 1, k_, v_, out_, statistics_, dout_, dq_, dk_, dv_ };
 
 /// Throws with cuDNN's own text.
@@ -28,8 +28,8 @@ void check(fe::error_t status, const char* what) {
     fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, status.get_message());
 }
 
-/// Makes graphs' tensors for one problem: (B, heads, T, E), with a token's heads side by side in
-/// its row.
+/// Factory for graph tensors in one problem: (B, heads, T, E), with a token's heads adjacent in its
+/// row.
 class Tensors {
  public:
   explicit Tensors(const CudnnProblem& problem) : p_(problem) {}
@@ -57,7 +57,7 @@ class Tensors {
   const CudnnProblem& p_;
 };
 
-/// Gives what a graph puts out the place that `where` describes.
+/// Gives a graph output the layout described by `where`.
 void put_out(const Handle& tensor, const Tensor_attributes& where) {
   tensor->set_output(true).set_uid(where.get_uid()).set_data_type(where.get_data_type());
   tensor->set_dim(where.get_dim()).set_stride(where.get_stride());
@@ -101,8 +101,8 @@ void describe_backward(Graph& graph, const CudnnProblem& problem) {
   put_out(dv, make.v(dv_));
 }
 
-/// Lets cuDNN choose a kernel and make a plan for it, for the device of `handle` or for the one
-/// that `properties` describe; returns the scratch that it needs.
+/// Lets cuDNN choose and plan a kernel, for the device behind `handle` or the one that `properties`
+/// describe. Returns the scratch size that it needs.
 std::int64_t plan(Graph& graph, cudnnHandle_t handle, const std::string& properties,
                   const char* what) {
   const std::vector<fe::HeurMode_t> modes{fe::HeurMode_t::A};

@@ -8,12 +8,12 @@
 #include "ops/cuda/attention/attention.hpp"
 #include "ops/cuda/attention/attention_choice.hpp"
 
-struct cudnnContext;  // a cudnnHandle_t points to one
+struct cudnnContext;  // pointee of cudnnHandle_t
 
 namespace llamesh::ops::cuda {
 
-/// What decides about cuDNN's graphs for attention: shape, and elements from row to row. Gradients
-/// lie as what they are the gradients of.
+/// Key for cuDNN's attention graphs: shape and row strides in elements. Gradients have the same
+/// layout as their tensors.
 struct CudnnProblem {
   explicit CudnnProblem(const AttentionCall& call);
 
@@ -23,31 +23,30 @@ struct CudnnProblem {
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
-/// One pass of attention as a graph of cuDNN: bf16, causal, sums and softmax in fp32, scaled by
-/// 1 / sqrt(E); the backward pass is cuDNN's deterministic one.
+/// One attention pass as a cuDNN graph: bf16, causal, fp32 sums and softmax, scaled by 1 / sqrt(E).
+/// The backward pass is cuDNN's deterministic one.
 ///
-/// The statistics that the forward pass leaves are max + ln(sum(exp(score - max))) of the scaled
-/// scores, which is our log_sum_exp (cudnn_frontend/node/softmax.h: reduce MAX, SUB, EXP, reduce
-/// ADD, LOG, ADD of the maximum, after the multiplication by the scale; cuDNN's EXP and LOG are
-/// natural), and the backward pass takes exp(score - statistics). So either backward pass may
-/// follow either forward pass.
+/// The forward pass stores statistics max + ln(sum(exp(score - max))) over scaled scores, which
+/// equals our log_sum_exp. (In cudnn_frontend/node/softmax.h, after scaling: reduce MAX, SUB, EXP,
+/// reduce ADD, LOG, ADD the maximum; cuDNN's EXP and LOG are natural.) The backward pass uses
+/// exp(score - statistics). So either backward implementation can follow either forward one.
 class CudnnGraph {
  public:
-  /// For the device of `handle`.
+  /// Builds for the device behind `handle`.
   CudnnGraph(const CudnnProblem& problem, AttentionPass pass, cudnnContext* handle);
-  /// For the device that `properties` describe (the JSON of cuDNN's device property descriptor),
-  /// which need not be there: for tests.
+  /// For tests: builds for the device that `properties` describe (cuDNN's device property
+  /// descriptor as JSON). The device need not be present.
   CudnnGraph(const CudnnProblem& problem, AttentionPass pass, const std::string& properties);
   ~CudnnGraph();
   CudnnGraph(const CudnnGraph&) = delete;
   CudnnGraph& operator=(const CudnnGraph&) = delete;
 
-  /// Why cuDNN does not have it, in its own words; empty: it can be run.
+  /// Returns cuDNN's reason for not supporting the pass; empty if it can run.
   const std::string& refusal() const { return refusal_; }
-  /// Scratch that it needs.
+  /// Returns the scratch size that it needs.
   std::int64_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Put into the stream of `handle`. `gradients` are those of the backward pass.
+  /// Queues the pass on `handle`'s stream. `gradients` are for the backward pass.
   void run(cudnnContext* handle, const AttentionCall& call, const AttentionGradients& gradients,
            void* scratch) const;
 
@@ -55,7 +54,7 @@ class CudnnGraph {
   void build(const CudnnProblem& problem, AttentionPass pass, cudnnContext* handle,
              const std::string& properties);
 
-  struct Graph;  // cuDNN's
+  struct Graph;  // cuDNN's graph
   std::unique_ptr<Graph> graph_;
   std::string refusal_;
   std::int64_t scratch_bytes_ = 0;

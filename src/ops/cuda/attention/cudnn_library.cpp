@@ -9,14 +9,14 @@
 namespace llamesh::ops::cuda {
 namespace {
 
-/// What cudnn_frontend was compiled for; at run time cuDNN has to be as new, in the same series.
+/// cuDNN version at build time. At run time cuDNN must be at least as new, in the same series.
 constexpr std::size_t compiled_for = CUDNN_VERSION;
 
 std::string version_text(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-/// By its name, as the loader finds it; then where it was when llamesh was built.
+/// Opens the library by name via the loader, then at its build-time path.
 void* open_library() {
   const auto name = fmt::format("libcudnn.so.{}", CUDNN_MAJOR);
   if (void* opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return opened;
@@ -37,7 +37,7 @@ CudnnLibrary open_cudnn() {
   return {handle, "cuDNN " + version_text(found)};
 }
 
-/// A function of the library, which has been found usable.
+/// Returns a library function. cuDNN must be usable.
 void* function_named(const char* name) {
   const auto& library = cudnn_library();
   void* const found = library.handle == nullptr ? nullptr : dlsym(library.handle, name);
@@ -54,8 +54,8 @@ const CudnnLibrary& cudnn_library() {
 
 }  // namespace llamesh::ops::cuda
 
-// The functions that llamesh and cudnn_frontend call. Hidden, so that the libraries of cuDNN never
-// take these for their own.
+// Functions that llamesh and cudnn_frontend call. Hidden, so that cuDNN's own libraries never bind
+// to them.
 #define SEND_ON(Result, name, parameters, arguments)                                  \
   __attribute__((visibility("hidden"))) Result name parameters {                      \
     static const auto function =                                                      \

@@ -2,16 +2,16 @@
 
 #include <string>
 
-/// cuDNN is opened when it is first asked for, and not linked, so that one program runs on nodes
-/// with and without it: cudnn_library.cpp has the functions of <cudnn.h> that llamesh and
-/// cudnn_frontend call, and each sends its call on to the library. (cudnn_frontend can load cuDNN
-/// by itself, but then also opens a second CUDA runtime and the driver by their file names.)
+/// cuDNN is loaded at first use rather than linked, so that one binary runs on nodes with and
+/// without it: cudnn_library.cpp defines the <cudnn.h> functions that llamesh and cudnn_frontend
+/// call, and forwards each call to the library. (cudnn_frontend can load cuDNN itself, but it then
+/// also opens a second CUDA runtime and the driver by file name.)
 namespace llamesh::ops::cuda {
 
 struct CudnnLibrary {
-  /// Null: it cannot be used, and none of its functions may be called.
+  /// Null if cuDNN cannot be used; none of its functions may then be called.
   void* handle = nullptr;
-  /// "cuDNN 9.19.0", or why it cannot be used.
+  /// "cuDNN 9.19.0", or the reason it cannot be used.
   std::string text;
 };
 const CudnnLibrary& cudnn_library();

@@ -1,19 +1,18 @@
 #include "ops/cuda/attention/mma_matmuls.cuh"
 #include "ops/cuda/attention/softmax_backward.cuh"
 
-// Bound by arithmetic: 7 products of T^2 E / 2 multiply-adds a head, two more than the least, since
-// P and dS are computed once for dq and once for dk and dv: so every element is summed by
-// one thread in one order, and no atomic is needed. A warp has 16 rows of the result and reads 270
-// to 310 bytes of shared memory an instruction, which holds it to about half of what the tensor
-// cores can.
+// Compute-bound: 7 products with T^2 E / 2 multiply-adds per head. That is two more than the
+// minimum, because P and dS are computed once for dq and once for dk and dv. In return one thread
+// sums each element in a fixed order, without atomics. A warp has 16 result rows and reads 270 to
+// 310 bytes of shared memory per instruction, which limits it to about half the tensor-core peak.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 using namespace tensor_core;
 
-constexpr int others = passing;  // tokens of the other kind at a time
+constexpr int others = passing;  // streamed tokens per iteration
 
-/// A block of so many warps: 8 of them, or 4 where a multiprocessor has not enough shared memory.
+/// Sizes for a block with 8 warps, or 4 if shared memory per multiprocessor is too small.
 template <int dims_, int warps>
 struct Sizes {
   static constexpr int dims = dims_;
@@ -25,9 +24,9 @@ struct Sizes {
   static constexpr std::int64_t key_bytes = query_bytes + 2 * sizeof(QueryColumns);
 };
 
-// --- dq: a warp has 16 queries, keys pass by ---
+// --- dq: a warp has 16 queries, keys are streamed ---
 
-/// dq of some queries of one head a block.
+/// Computes dq for a tile of queries in one head per block.
 template <class S>
 __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<bf16> a) {
   constexpr int dims = S::dims, own = S::own, threads = S::threads;
@@ -51,12 +50,12 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
   float dq[1][dims / 8][4] = {};
   for (int stage = 0; k0 < q0 + count; k0 += others, stage ^= 1) {
     cp_async_wait_group<0>();
-    __syncthreads();  // this tile is there, and the one before has been used
+    __syncthreads();  // this tile is loaded, the previous one consumed
     const int next = k0 + others;
     if (next < q0 + count)
       Pair(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
     cp_async_commit_group();
-    if (k0 > q0 + row + 15) continue;  // all of them after the warp's queries
+    if (k0 > q0 + row + 15) continue;  // all keys after the warp's queries
     const auto [k, v] = Pair(stages, stage);
     float s[1][others / 8][4], dp[1][others / 8][4];
     mma_qk(s, q, row, k);
@@ -74,18 +73,19 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
   q.template write<16>(a.dq, token + q0, head * dims, row, count);
 }
 
-// --- dk and dv: a warp has 16 keys, the queries of all heads that share them pass by ---
+// --- dk and dv: a warp has 16 keys, queries are streamed for all heads that share them ---
 
-/// Queries that a warp computes with at a time: as many as leave it registers for dk and dv.
+/// Queries per warp and iteration, limited by the registers that dk and dv leave.
 template <int dims>
 inline constexpr int part = dims == 64 ? 64 : 32;
 
-/// The gradients of a warp's 16 keys.
+/// Gradients for a warp's 16 keys.
 template <int dims>
 struct KeySums {
   float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
 
-  /// Adds what a tile of queries gives. `key` is the warp's first, `query` the tile's.
+  /// Adds a query tile's contribution. `key` is the warp's first key, `query` the tile's first
+  /// query.
   template <int own>
   __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
                                       const TilePair<dims, others>& queries,
@@ -93,7 +93,7 @@ struct KeySums {
                                       int query, int key) {
 #pragma unroll 1
     for (int first = 0; first < others; first += part<dims>) {
-      if (query + first + part<dims> <= key) continue;  // all of them before the warp's keys
+      if (query + first + part<dims> <= key) continue;  // all queries before the warp's keys
       const auto down = Tile<dims, others>::down(first);
       const Tile<dims, others> q{queries.first.base + down}, dout{queries.second.base + down};
       float s[1][part<dims> / 8][4], dp[1][part<dims> / 8][4];
@@ -111,7 +111,7 @@ struct KeySums {
   }
 };
 
-/// dk and dv of some keys of one key-value head a block.
+/// Computes dk and dv for a tile of keys in one key-value head per block.
 template <class S>
 __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf16> a) {
   constexpr int dims = S::dims, own = S::own, threads = S::threads;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
   const int row = my_warp() * 16;
   for (int m = 0; m < meet.all; ++m) {
     cp_async_wait_group<0>();
-    __syncthreads();  // this tile is there, and the one before has been used
+    __syncthreads();  // this tile is loaded, the previous one consumed
     const int next = m + 1 < meet.all ? m + 1 : m;
     const auto statistics = statistics_of(next);
     if (next > m) start(next);

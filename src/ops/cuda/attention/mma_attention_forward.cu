@@ -1,10 +1,10 @@
 #include "ops/cuda/attention/mma_matmuls.cuh"
 #include "ops/cuda/attention/online_softmax.cuh"
 
-// FlashAttention-2 (Dao 2023) on mma.sync. Bound by arithmetic: 2 T^2 E H B multiply-adds with the
-// causal half left out. A warp has 32 queries, so that a right factor from shared memory serves two
-// products: 160 bytes of shared memory an instruction on average, which two blocks a multiprocessor
-// can have. Values arrive while scores are computed, the next keys while values are mixed.
+// FlashAttention-2 (Dao 2023) with mma.sync. Compute-bound: 2 T^2 E H B multiply-adds without the
+// causal half. A warp has 32 queries, so that a right factor from shared memory serves two
+// products: 160 bytes of shared memory per instruction on average, low enough for two blocks per
+// multiprocessor. Values load during the score product, the next keys during the value product.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -12,9 +12,9 @@ using namespace tensor_core;
 
 constexpr int warps = 4;
 constexpr int threads = 32 * warps;
-constexpr int halves = 2;                     // of 16 queries, each warp
-constexpr int queries = warps * halves * 16;  // a block
-constexpr int keys = 64;                      // at a time
+constexpr int halves = 2;                     // groups of 16 queries per warp
+constexpr int queries = warps * halves * 16;  // per block
+constexpr int keys = 64;                      // per iteration
 
 template <int dims>
 using QueryTile = Tile<dims, queries>;
@@ -26,8 +26,8 @@ constexpr std::int64_t shared_bytes() {
   return QueryTile<dims>::bytes + 2 * KeyTile<dims>::bytes;
 }
 
-/// 128 queries of one head a block. The heads of one token are next to each other in the grid, so
-/// that those which share keys find them in the L2 cache; the longest rows come first.
+/// 128 queries in one head per block. One token's heads are adjacent in the grid, so that heads
+/// that share keys find them in L2 cache. The longest rows come first.
 template <int dims>
 __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   SoftmaxState<dims, halves> state;
   for (; k0 < q0 + count; k0 += keys) {
     cp_async_wait_group<0>();
-    __syncthreads();  // the keys are there, and the values before have been used
+    __syncthreads();  // the keys are loaded, the previous values consumed
     v.template copy<threads>(a.v, token + k0, kv_col, a.sequence - k0);
     cp_async_commit_group();
     float s[halves][keys / 8][4];
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
 #pragma unroll
     for (int h = 0; h < halves; ++h) as_a_operand(p[h], s[h]);
     cp_async_wait_group<0>();
-    __syncthreads();  // the values are there, and the keys have been used
+    __syncthreads();  // the values are loaded, the keys consumed
     const int next = k0 + keys;
     if (next < q0 + count) k.template copy<threads>(a.k, token + next, kv_col, a.sequence - next);
     cp_async_commit_group();

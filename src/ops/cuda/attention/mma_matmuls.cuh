@@ -2,11 +2,11 @@
 
 #include "ops/cuda/attention/attention_tiles.cuh"
 
-/// The two products of attention, each warp by itself: mma.sync, from Ampere on.
+/// The two products in attention, per warp: mma.sync, from Ampere on.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
-/// sums[h] (16, 8 n) = rows [row + 16 h, row + 16 h + 16) of `a` times the transpose of the first
-/// 8 n rows of `b`.
+/// sums[h] (16, 8 n) = rows [row + 16 h, row + 16 h + 16) of `a` times the transposed first 8 n
+/// rows of `b`.
 template <int dims, int halves, int n, int a_rows, int b_rows>
 __device__ __forceinline__ void mma_qk(float (&sums)[halves][n][4], const Tile<dims, a_rows>& a,
                                        int row, const Tile<dims, b_rows>& b) {

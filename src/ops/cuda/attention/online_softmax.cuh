@@ -2,16 +2,16 @@
 
 #include "ops/cuda/attention/attention_tiles.cuh"
 
-/// What the forward pass does between its two products, with scores and sums in registers. A warp
-/// has `halves` times 16 queries, of one row and that + 8 a lane.
+/// Forward-pass steps between the two products, on scores and sums in registers. A warp has
+/// `halves` times 16 queries; each lane has a row and that row + 8.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
-/// What a warp knows of its queries so far.
+/// A warp's running state for its queries.
 template <int dims, int halves>
 struct SoftmaxState {
   float sums[halves][dims / 8][4] = {};
   float row_max[halves][2];       // row my_row(), and + 8
-  float row_sum[halves][2] = {};  // of this lane's columns
+  float row_sum[halves][2] = {};  // over this lane's columns
 
   __device__ __forceinline__ SoftmaxState() {
 #pragma unroll
@@ -19,8 +19,8 @@ struct SoftmaxState {
   }
 };
 
-/// Takes away the scores of keys after the query or before its document. `query` is the warp's
-/// first, `key` the tile's.
+/// Masks scores for keys after the query or before its document. `query` is the warp's first query,
+/// `key` the tile's first key.
 template <int halves, int n_tiles>
 __device__ __forceinline__ void mask(float (&s)[halves][n_tiles][4], const AttentionRows<bf16>& a,
                                      int batch, int query, int key) {
@@ -43,8 +43,8 @@ __device__ __forceinline__ void mask(float (&s)[halves][n_tiles][4], const Atten
   }
 }
 
-/// S becomes P = exp(S - row_max) with the maximum so far; `rescale` is the factor that brings the
-/// sums of earlier tiles to it. `factor` is log2(e) / sqrt(E).
+/// S becomes P = exp(S - row_max) with the new running maximum. `rescale` is the factor that brings
+/// earlier sums to it. `factor` is log2(e) / sqrt(E).
 template <int dims, int halves, int n_tiles>
 __device__ __forceinline__ void online_softmax_update(float (&s)[halves][n_tiles][4],
                                                       float (&rescale)[halves][2],
@@ -91,8 +91,8 @@ __device__ __forceinline__ void scale_rows(float (&sums)[halves][n_tiles][4],
   }
 }
 
-/// Divides by the row sums, and writes the warp's rows of `out` by way of `staging`, whose
-/// rows from `row` on are its own. `q0` is the block's first query, `count` how many there are.
+/// Divides by the row sums and writes the warp's rows to `out` through `staging`, where it owns the
+/// rows from `row` on. `q0` is the block's first query, `count` the number of queries.
 template <int dims, int halves, int rows>
 __device__ __forceinline__ void finish(SoftmaxState<dims, halves>& state,
                                        const AttentionRows<bf16>& a,

@@ -2,22 +2,21 @@
 
 #include "ops/cuda/attention/attention_rows.cuh"
 
-/// Tiles of fp32 in shared memory and the products of them that plain attention is made of. A block
-/// is a square of 16 x 16 threads; thread (x, y) has rows y, y + 16, ... and columns x, x + 16, ...
-/// of what the block computes. Rows have an odd number of words, so that no two rows of a column
-/// share a bank.
+/// fp32 tiles in shared memory, and their products, for plain attention. A block is a square of 16
+/// x 16 threads; thread (x, y) computes rows y, y + 16, ... and columns x, x + 16, ... of the
+/// block's result. Row lengths are odd, so that no two rows in a column share a bank.
 namespace LLAMESH_OPS_CUDA::plain {
 
 inline constexpr int side = 16;
 inline constexpr int threads = side * side;
 
-/// The shapes of one instance: head dims up to `dims`, `tile` queries and as many keys at a time.
+/// Sizes for one instance: head dims up to `dims`, `tile` queries and `tile` keys per iteration.
 template <int dims_, int tile_>
 struct Sizes {
   static constexpr int dims = dims_;
   static constexpr int tile = tile_;
-  static constexpr int row = dims + 1;        // words of a row of a tile of tokens
-  static constexpr int score_row = tile + 1;  // words of a row of scores
+  static constexpr int row = dims + 1;        // words per row in a token tile
+  static constexpr int score_row = tile + 1;  // words per score row
   static constexpr int rows_each = tile / side;
   static constexpr int dims_each = dims / side;
   static constexpr int token_words = tile * row;
@@ -31,7 +30,7 @@ __device__ __forceinline__ int my_y() {
   return threadIdx.x / side;
 }
 
-/// to (tile, dims) = `count` rows of head_dim elements, zeros beyond.
+/// to (tile, dims) = `count` rows with head_dim elements, zero-padded.
 template <class S, class T>
 __device__ void load_tokens(float* to, Rows<const T> from, std::int64_t first, int col, int count,
                             int head_dim) {
@@ -41,7 +40,7 @@ __device__ void load_tokens(float* to, Rows<const T> from, std::int64_t first, i
   }
 }
 
-/// sums += a b^T for tiles of tokens a and b.
+/// sums += a b^T for token tiles a and b.
 template <class S>
 __device__ __forceinline__ void add_qk(float (&sums)[S::rows_each][S::rows_each], const float* a,
                                        const float* b, int head_dim) {
@@ -61,7 +60,7 @@ __device__ __forceinline__ void add_qk(float (&sums)[S::rows_each][S::rows_each]
   }
 }
 
-/// sums += s b, or s^T b, for scores s and a tile of tokens b.
+/// sums += s b, or s^T b, for scores s and a token tile b.
 template <class S, bool transposed>
 __device__ __forceinline__ void add_pv(float (&sums)[S::rows_each][S::dims_each],
                                        const float* scores, const float* b) {
@@ -83,7 +82,7 @@ __device__ __forceinline__ void add_pv(float (&sums)[S::rows_each][S::dims_each]
   }
 }
 
-/// Puts each thread's part of a tile of scores into shared memory.
+/// Stores each thread's part of a score tile in shared memory.
 template <class S>
 __device__ __forceinline__ void store_scores(float* to,
                                              const float (&from)[S::rows_each][S::rows_each]) {
@@ -95,7 +94,7 @@ __device__ __forceinline__ void store_scores(float* to,
   }
 }
 
-/// `count` rows of head_dim elements = factor * sums.
+/// Writes `count` rows with head_dim elements: factor * sums.
 template <class S, class T>
 __device__ __forceinline__ void store_tokens(Rows<T> to, std::int64_t first, int col, int count,
                                              int head_dim,
@@ -112,7 +111,7 @@ __device__ __forceinline__ void store_tokens(Rows<T> to, std::int64_t first, int
   }
 }
 
-/// Over the 16 threads of a row.
+/// Reduces over the 16 threads in a row.
 __device__ __forceinline__ float reduce_max_of_row(float x) {
 #pragma unroll
   for (int mask = side / 2; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(full_warp, x, mask));
@@ -124,14 +123,14 @@ __device__ __forceinline__ float reduce_sum_of_row(float x) {
   return x;
 }
 
-/// Shared memory of a block that has `tokens` tiles of tokens and one of scores.
+/// Returns a block's shared memory for `tokens` token tiles and one score tile.
 template <class S>
 constexpr std::int64_t shared_bytes(int tokens) {
   return (std::int64_t{tokens} * S::token_words + S::score_words) * 4;
 }
 
-/// Calls body(Sizes<...>{}) with the smallest instance for a head dim whose `tokens` tiles of
-/// tokens have room in this GPU's shared memory.
+/// Calls body(Sizes<...>{}) with the smallest instance for a head dim whose `tokens` token tiles
+/// fit into this GPU's shared memory.
 template <class Body>
 void with_sizes(std::int64_t head_dim, int tokens, const Body& body) {
   const auto choose = [&]<class Large, class Small>(Large large, Small small) {

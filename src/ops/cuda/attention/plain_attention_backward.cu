@@ -1,15 +1,14 @@
 #include "ops/cuda/attention/plain_attention.cuh"
 
-// Bound by arithmetic as the forward pass, with 3.5 times as much: the scores are computed twice
-// over, once for dq and once for dk and dv, so that each number is summed by one thread in one
-// order.
+// Compute-bound like the forward pass, with 3.5 times the work: scores are computed twice, once for
+// dq and once for dk and dv, so that one thread sums each element in a fixed order.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 using namespace plain;
 
-/// Of one tile of queries and one of keys: the softmax probabilities P and
-/// dS = P (dO V^T - delta) * scale. Rows are queries.
+/// Softmax probabilities P and dS = P (dO V^T - delta) * scale for one query tile and one key tile.
+/// Rows are queries.
 template <class S, class T>
 struct SoftmaxGradient {
   float p[S::rows_each][S::rows_each];
@@ -44,7 +43,7 @@ struct SoftmaxGradient {
   }
 };
 
-/// dq of a tile of queries of one head.
+/// Computes dq for a query tile in one head.
 template <class S, class T>
 __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) {
   auto* q = dynamic_shared_memory<float>();
@@ -62,7 +61,7 @@ __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) 
   float dq[S::rows_each][S::dims_each] = {};
   for (int k0 = a.first_key(batch, q0) / S::tile * S::tile; k0 < q0 + count; k0 += S::tile) {
     const int keys = a.sequence - k0 < S::tile ? a.sequence - k0 : S::tile;
-    __syncthreads();  // the tile before has been used
+    __syncthreads();  // the previous tile is consumed
     load_tokens<S>(k, a.k, token + k0, kv_col, keys, a.head_dim);
     load_tokens<S>(v, a.v, token + k0, kv_col, keys, a.head_dim);
     __syncthreads();
@@ -75,8 +74,8 @@ __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) 
   store_tokens<S>(a.dq, token + q0, col, count, a.head_dim, dq, 1.0F);
 }
 
-/// dk and dv of a tile of keys of one key-value head: the sum over the heads that share it, one
-/// after another.
+/// Computes dk and dv for a key tile in one key-value head, summed over the query heads that share
+/// it, one after another.
 template <class S, class T>
 __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) {
   auto* k = dynamic_shared_memory<float>();
@@ -91,10 +90,10 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<T> a) 
   load_tokens<S>(v, a.v, token + k0, kv_head * a.head_dim, keys, a.head_dim);
   float dk[S::rows_each][S::dims_each] = {}, dv[S::rows_each][S::dims_each] = {};
   for (int head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head)
-    // Documents are contiguous: past those of these keys no query sees any of them.
+    // Documents are contiguous: no query after this tile's documents sees its keys.
     for (int q0 = k0; q0 < a.sequence && a.first_key(batch, q0) < k0 + keys; q0 += S::tile) {
       const int count = a.sequence - q0 < S::tile ? a.sequence - q0 : S::tile;
-      __syncthreads();  // the tile before has been used
+      __syncthreads();  // the previous tile is consumed
       load_tokens<S>(q, a.q, token + q0, head * a.head_dim, count, a.head_dim);
       load_tokens<S>(dout, a.dout, token + q0, head * a.head_dim, count, a.head_dim);
       __syncthreads();
@@ -118,7 +117,7 @@ void plain_attention_backward(Stream& stream, const AttentionCall& call,
                               const AttentionGradients& gradients) {
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
-    constexpr int tokens = 4;  // tiles of them
+    constexpr int tokens = 4;  // tiles
     with_sizes(s.head_dim, tokens, [&]<class S>(S) {
       const auto tiles = divide_up(s.sequence, S::tile);
       const auto bytes = shared_bytes<S>(tokens);

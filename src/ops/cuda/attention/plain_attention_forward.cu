@@ -1,22 +1,22 @@
 #include "ops/cuda/attention/plain_attention.cuh"
 
-// Bound by arithmetic: 2 T^2 E H B multiply-adds at half of the plain fp32 rate or less, since two
-// operands in eight come from shared memory each time. It is there for fp32 and for other head
-// dims; training in bf16 takes the tensor cores.
+// Compute-bound: 2 T^2 E H B multiply-adds at half the plain fp32 rate or less, because two in
+// eight operands come from shared memory. For fp32 and other head dims; bf16 training uses the
+// tensor cores.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 using namespace plain;
 
-/// What a thread knows of its queries so far.
+/// A thread's running state for its queries.
 template <class S>
 struct State {
   float sums[S::rows_each][S::dims_each] = {};
   float row_max[S::rows_each], row_sum[S::rows_each] = {};
-  int first[S::rows_each];  // the first key that each sees
+  int first[S::rows_each];  // first visible key per query
 
-  /// Scores become exp(score - row_max), 0 for keys after the query or before its document,
-  /// and what was summed is scaled to that.
+  /// Scores become exp(score - row_max), or 0 for keys after the query or before its document.
+  /// Earlier sums are rescaled to match.
   __device__ __forceinline__ void online_softmax_update(float (&scores)[S::rows_each][S::rows_each],
                                                         float scale, int q0, int k0) {
 #pragma unroll
@@ -43,7 +43,7 @@ struct State {
   }
 };
 
-/// A tile of queries of one head a block; along x the tiles, the longest first.
+/// One query tile in one head per block; tiles along grid x, longest first.
 template <class S, class T>
 __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
   auto* queries = dynamic_shared_memory<float>();
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
   }
   for (int k0 = a.first_key(batch, q0) / S::tile * S::tile; k0 < q0 + count; k0 += S::tile) {
     const int keys = a.sequence - k0 < S::tile ? a.sequence - k0 : S::tile;
-    __syncthreads();  // the values and weights of the tile before have been used
+    __syncthreads();  // the previous tile's values and weights are consumed
     load_tokens<S>(others, a.k, token + k0, kv_col, keys, a.head_dim);
     __syncthreads();
     float scores[S::rows_each][S::rows_each] = {};
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
 void plain_attention(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
-    constexpr int tokens = 2;  // tiles of them
+    constexpr int tokens = 2;  // tiles
     with_sizes(s.head_dim, tokens, [&]<class S>(S) {
       launch(&forward<S, T>, {divide_up(s.sequence, S::tile), s.heads, s.batch}, threads,
              shared_bytes<S>(tokens), stream, attention_rows<T>(call));

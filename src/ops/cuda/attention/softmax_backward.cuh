@@ -2,17 +2,17 @@
 
 #include "ops/cuda/attention/attention_tiles.cuh"
 
-/// What the backward pass does between its matrix products, on accumulators in registers. Rows are
-/// queries for dQ; for dK and dV they are keys, and the queries that pass by are columns.
+/// Backward-pass steps between the matrix products, on accumulators in registers. For dQ, rows are
+/// queries; for dK and dV, rows are keys and columns are the streamed queries.
 ///
-/// P = exp(S / sqrt(E) - log_sum_exp), 0 where the query does not see the key, and
-/// dS = P (dP - delta) with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E).
+/// P = exp(S / sqrt(E) - log_sum_exp), 0 if the query does not see the key, and dS = P (dP - delta)
+/// with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E).
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
 // --- Rows are queries or keys ---
 
-/// Turns the gradients of 16 rows back as rope() does, in fp32: a lane has both columns of a pair.
-/// `first` is the index of their first token in its row of the batch.
+/// Applies the inverse of rope() to 16 gradient rows, in fp32; a lane has both columns of a pair.
+/// `first` is the first token's index in its batch row.
 template <int n_tiles>
 __device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
                                               const AttentionRows<bf16>& a, int batch, int first) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
 
 // --- Rows are queries ---
 
-/// The statistics of the two rows of a lane.
+/// Statistics for a lane's two rows.
 struct QueryRows {
   float log_sum_exp[2], delta[2];
   int first[2];
@@ -70,8 +70,8 @@ __device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const Que
   }
 }
 
-/// P = 0 for keys that a query does not see. `query` is the warp's first, `key` the
-/// tile's.
+/// P = 0 for keys that a query does not see. `query` is the warp's first query, `key` the tile's
+/// first key.
 template <int n_tiles>
 __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryRows& rows, int query,
                                        int key) {
@@ -99,21 +99,21 @@ __device__ __forceinline__ void compute_ds(float (&s)[1][n_tiles][4],
 
 // --- Columns are queries ---
 
-/// Queries that pass by at a time.
+/// Streamed queries per iteration.
 inline constexpr int passing = 64;
 
-/// The statistics of a tile of queries.
+/// Statistics for a query tile.
 struct QueryColumns {
   float log_sum_exp[passing], delta[passing];
   std::int32_t first[passing];
 };
 
-/// Which tiles of queries a block of `own` keys from `k0` on meets: the same ones of each head.
+/// Query tiles that can see the `own` keys starting at `k0`; the same tiles for each head.
 struct Meetings {
   int first_tile, tiles, all;
 
-  /// Documents are contiguous, so the queries that see a key are neighbours: the last tile
-  /// of them is found by halving.
+  /// Documents are contiguous, so the queries that see a key are too. Binary search finds their
+  /// last tile.
   __device__ __forceinline__ Meetings(const AttentionRows<bf16>& a, int batch, int k0, int own)
       : first_tile(k0 / passing) {
     int last = (a.sequence - 1) / passing;
@@ -133,8 +133,8 @@ struct Meetings {
   }
 };
 
-/// Statistics of a tile of queries, on their way from memory to shared memory: each thread carries
-/// a word or two.
+/// Statistics for a query tile, in flight from global to shared memory. Each thread carries a word
+/// or two.
 template <int threads>
 struct PassingStatistics {
   static constexpr int all = 3 * passing, each = (all + threads - 1) / threads;
@@ -159,7 +159,7 @@ struct PassingStatistics {
     const int wanted = q0 + word % passing;
     const int i = wanted < a.sequence ? wanted : a.sequence - 1;
     const auto at = a.statistics(batch, head) + i;
-    // Behind the last query every weight is exp(-inf) = 0, whatever the scores.
+    // Past the last query, every weight is exp(-inf) = 0, whatever the scores.
     if (word < passing)
       return __float_as_uint(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : INFINITY);
     if (word < 2 * passing) return __float_as_uint(a.delta[at]);
@@ -167,7 +167,7 @@ struct PassingStatistics {
   }
 };
 
-/// S becomes P. The columns are queries, `first` of the tile and after.
+/// S becomes P. Columns are queries, starting at `first` in the tile.
 template <int n_tiles>
 __device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const QueryColumns& columns,
                                             int first, float factor) {
@@ -181,8 +181,8 @@ __device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const Que
   }
 }
 
-/// P = 0 for keys that a query does not see. `query` is that of the first column,
-/// `key` the warp's first.
+/// P = 0 for keys that a query does not see. `query` is the first column's query, `key` the warp's
+/// first key.
 template <int n_tiles>
 __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryColumns& columns,
                                        int first, int query, int key) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryCol
       const int col = 8 * n + my_col() + i % 2;
       const int k = key + my_row() + i / 2 * 8;
       const bool after = k > query + col, before = k < columns.first[first + col];
-      if (after | before) p[0][n][i] = 0;  // no branch between the two
+      if (after | before) p[0][n][i] = 0;  // avoids a branch
     }
   }
 }

@@ -1,9 +1,9 @@
 #include "ops/cuda/attention/softmax_backward.cuh"
 #include "ops/cuda/attention/wgmma_matmuls.cuh"
 
-// Bound by arithmetic: the 7 products of the other backward kernels, without atomics as they are.
-// Two warpgroups have 64 rows each of the result: while one computes P and dS, the tensor
-// cores have the products of the other.
+// Compute-bound: the same 7 products as in the mma backward kernels, also without atomics. Two
+// warpgroups have 64 result rows each: while one computes P and dS, the tensor cores run the
+// other's products.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -11,7 +11,7 @@ using namespace tensor_core;
 
 constexpr int threads = 256;
 constexpr int own = 128;   // tokens whose gradient a block computes
-constexpr int keys = 128;  // that pass by at a time
+constexpr int keys = 128;  // streamed per iteration
 
 template <int dims>
 using OwnTile = Tile<dims, own>;
@@ -21,14 +21,14 @@ constexpr std::int64_t shared_bytes() {
   return 2 * OwnTile<dims>::bytes + 2 * TilePair<dims, rows>::bytes;
 }
 
-/// All of the next tiles is there, and the ones before have been used.
+/// Waits until the next tiles are loaded and the previous ones consumed.
 __device__ __forceinline__ void arrive() {
   cp_async_wait_group<0>();
   fence_proxy_async();
   __syncthreads();
 }
 
-/// dq of 128 queries of one head a block.
+/// Computes dq for 128 queries in one head per block.
 template <int dims>
 __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf16> a) {
   using Keys = TilePair<dims, keys>;
@@ -69,15 +69,15 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     wgmma_pv(dq, left, k);
     wgmma_wait_group<0>(dq[0]);
   }
-  __syncthreads();  // no warp reads its rows any more, which now take the results
+  __syncthreads();  // all warps have read their rows, which now stage the results
   rope_backward(dq[0], a, batch, q0 + row);
   q.put(row, dq[0], a.scale);
   __syncwarp();
   q.template write<16>(a.dq, token + q0, head * dims, row, count);
 }
 
-/// dk and dv of 128 keys of one key-value head a block; the queries of all heads that share them
-/// pass by.
+/// Computes dk and dv for 128 keys in one key-value head per block. Queries are streamed for all
+/// heads that share the keys.
 template <int dims>
 __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> a) {
   using Queries = TilePair<dims, passing>;
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     if (next > m) start(next);
     cp_async_commit_group();
     const int query = meet.query(m);
-    if (query + passing > k0 + group_row) {  // else all of them before the warpgroup's keys
+    if (query + passing > k0 + group_row) {  // otherwise all queries precede the warpgroup's keys
       const auto [q, dout] = Queries(stages, m % 2);
       const QueryColumns& passed = columns[m % 2];
       float s[1][passing / 8][4], dp[1][passing / 8][4];
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     }
     statistics.store(columns + (m + 1) % 2);
   }
-  __syncthreads();  // no warp reads its rows any more, which now take the results
+  __syncthreads();  // all warps have read their rows, which now stage the results
   rope_backward(dk[0], a, batch, k0 + row);
   k.put(row, dk[0], a.scale);
   v.put(row, dv[0], 1.0F);

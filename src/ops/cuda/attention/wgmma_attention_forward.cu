@@ -1,18 +1,18 @@
 #include "ops/cuda/attention/online_softmax.cuh"
 #include "ops/cuda/attention/wgmma_matmuls.cuh"
 
-// FlashAttention-3 (Shah et al. 2024) without its producer warps. Bound by arithmetic: 2 T^2 E H B
-// multiply-adds with the causal half left out. Two warpgroups have 64 queries each. While the
-// probabilities of one tile of keys are computed, the products with the values of the tile before
-// run, and those of the other warpgroup.
+// FlashAttention-3 (Shah et al. 2024) without producer warps. Compute-bound: 2 T^2 E H B
+// multiply-adds without the causal half. Two warpgroups have 64 queries each. While one key tile's
+// probabilities are computed, the previous tile's value products and the other warpgroup's products
+// run.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 using namespace tensor_core;
 
 constexpr int threads = 256;
-constexpr int queries = 128;  // a block
-constexpr int keys = 128;     // at a time
+constexpr int queries = 128;  // per block
+constexpr int keys = 128;     // per iteration
 
 template <int dims>
 using QueryTile = Tile<dims, queries>;
@@ -24,7 +24,7 @@ constexpr std::int64_t shared_bytes() {
   return QueryTile<dims>::bytes + 4 * KeyTile<dims>::bytes;
 }
 
-/// The keys of a tile and the values of the tile before: what arrives together.
+/// A key tile and the previous tile's values, which load together.
 template <int dims>
 struct Stage {
   KeyTile<dims> k, v;
@@ -34,7 +34,7 @@ struct Stage {
         v{k.base + KeyTile<dims>::bytes} {}
 };
 
-/// 128 queries of one head a block, in the order of the other forward kernel.
+/// 128 queries in one head per block, in the same order as the mma forward kernel.
 template <int dims>
 __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   const auto arrive = [] {
     cp_async_wait_group<0>();
     fence_proxy_async();
-    __syncthreads();  // all of the stage is there, and the one before has been used
+    __syncthreads();  // the stage is loaded, the previous one consumed
   };
   const auto start = [&](int tile) {
     const Stage<dims> stage(stages, tile);

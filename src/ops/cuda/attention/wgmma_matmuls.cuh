@@ -2,11 +2,11 @@
 
 #include "ops/cuda/attention/attention_tiles.cuh"
 
-/// The two products of attention by warpgroups of four warps: wgmma, on Hopper. Both only start
+/// The two products in attention, per warpgroup (four warps): wgmma, on Hopper. Both only issue
 /// their products, as one group.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
-/// sums (64, 8 n) = rows [row, row + 64) of `a` times the transpose of the first 8 n rows of `b`.
+/// sums (64, 8 n) = rows [row, row + 64) of `a` times the transposed first 8 n rows of `b`.
 template <int dims, int n, int a_rows, int b_rows>
 __device__ __forceinline__ void wgmma_qk(float (&sums)[1][n][4], const Tile<dims, a_rows>& a,
                                          int row, const Tile<dims, b_rows>& b) {

@@ -19,8 +19,8 @@
 namespace llamesh::ops::cuda {
 namespace {
 
-/// What has been found or read so far. Apart from Library, so that reading it takes no memory of
-/// the GPU.
+/// Choices tuned or read so far. Separate from Library, so that reading a table takes no GPU
+/// memory.
 GemmTable& table() {
   static GemmTable table;
   return table;
@@ -35,8 +35,8 @@ GemmLibrary library_here() {
           fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100)};
 }
 
-/// The library's handle and the plans of all shapes so far. One workspace: GEMMs are put into the
-/// compute stream, one after another. Never destroyed, since CUDA may be gone before main() ends.
+/// cuBLASLt handle and cached plans. One workspace suffices, because GEMMs run in order on the
+/// compute stream. Never destroyed: CUDA may be gone before main() ends.
 class Library {
  public:
   static Library& instance() {
@@ -63,11 +63,11 @@ class Library {
   void use_candidate(int candidate) { candidate_ = candidate; }
   void tune() { tunes_ = true; }
 
-  /// Room for a product that has to be cast; used in the compute stream's order only.
+  /// Returns a buffer for a product that must be cast; use it in compute-stream order only.
   Tensor wide(device::Stream& stream, std::int64_t rows, std::int64_t cols) {
     const std::int64_t bytes = rows * cols * size_of(DType::f32);
     if (wide_.bytes() < bytes) {
-      stream.record().wait();  // nobody reads the former one any more
+      stream.record().wait();  // the old buffer is no longer read
       wide_ = device::Buffer(bytes);
     }
     return wide_.tensor(DType::f32, {rows, cols});
@@ -76,8 +76,8 @@ class Library {
  private:
   Library() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
 
-  /// Times the candidates in rounds, so that a change of the clocks meets them all; of each counts
-  /// its best round. Another than the first has to be faster by more than noise.
+  /// Times the candidates in rounds, so that clock changes affect all alike, and keeps each one's
+  /// best round. A candidate must beat the first choice by more than noise.
   template <class Multiply>
   static TunedGemm fastest(device::Stream& stream, int candidates, const Multiply& multiply_by) {
     constexpr int rounds = 4;  // the first one warms up
@@ -122,8 +122,8 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
   auto& library = Library::instance();
   if (a.dtype != DType::f32 || c.dtype == DType::f32)
     return library.multiply(stream, c, a, b, accumulate);
-  // cuBLASLt does not narrow a product of fp32 matrices. Only gradients of an fp32 model that are
-  // reduced in bf16 come here, and they are dense.
+  // cuBLASLt cannot narrow a product of fp32 matrices. Only gradients that are reduced in bf16 in
+  // an fp32 model get here, and they are dense.
   expects(c.row_stride == c.cols, "a narrowed product with rows apart");
   const Tensor wide = library.wide(stream, c.rows, c.cols);
   library.multiply(stream, Matrix(wide), a, b, Accumulate::no);

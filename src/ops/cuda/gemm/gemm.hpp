@@ -10,11 +10,11 @@
 
 namespace llamesh::ops::cuda {
 
-/// Of device memory, for cuBLASLt: what Hopper's kernels ask for.
+/// cuBLASLt's workspace in device memory: the size that Hopper's kernels ask for.
 inline constexpr std::int64_t gemm_workspace_bytes = 33'554'432;
 
-/// A matrix in device memory as a GEMM sees it: rows x cols, row-major with `row_stride` elements
-/// between rows, or the transpose of that.
+/// A matrix in device memory for a GEMM: rows x cols, row-major with `row_stride` elements between
+/// rows, or the transpose.
 struct Matrix {
   explicit Matrix(const Tensor& tensor)
       : data(tensor.data()),
@@ -34,13 +34,13 @@ struct Matrix {
   DType dtype;
   std::int64_t rows;
   std::int64_t cols;
-  std::int64_t row_stride;     ///< of the memory, transposed or not
+  std::int64_t row_stride;     ///< in memory, transposed or not
   bool is_transposed = false;  ///< element (i, j) is at j * row_stride + i
 };
 
-/// c = a b, or c += a b, by cuBLASLt: a and b of one dtype, c fp32 or theirs, sums in fp32 (fp32
-/// matrices are multiplied in fp32, not in TF32). ops/gemm_algorithms.hpp says which of cuBLASLt's
-/// algorithms a shape gets; it is asked once and kept.
+/// c = a b, or c += a b, by cuBLASLt. a and b share a dtype; c has the same or fp32. Accumulates in
+/// fp32 (fp32 matrices are multiplied in fp32, not TF32). Queries cuBLASLt once per shape and
+/// caches the algorithm, chosen as described in ops/gemm_algorithms.hpp.
 void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
           Accumulate accumulate);
 

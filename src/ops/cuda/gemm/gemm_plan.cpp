@@ -12,7 +12,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// The largest power of two up to 256 that divides the address and the distance of the rows.
+/// Returns the largest power of two up to 256 that divides the address and the row stride.
 unsigned alignment_of(const Matrix& matrix) {
   const auto address = reinterpret_cast<std::uintptr_t>(matrix.data);
   const auto stride = static_cast<std::uintptr_t>(matrix.row_stride * size_of(matrix.dtype));
@@ -43,8 +43,7 @@ GemmProblem::GemmProblem(const Matrix& c, const Matrix& a, const Matrix& b)
       b_alignment(alignment_of(b)),
       c_alignment(alignment_of(c)) {}
 
-// cuBLASLt counts by columns, so a row-major matrix is the transpose of what it sees, and it is
-// asked for c^T = b^T a^T.
+// cuBLASLt is column-major: it sees each row-major matrix transposed, so ask it for c^T = b^T a^T.
 
 GemmPlan::Layout GemmPlan::layout(DType dtype, std::int64_t rows, std::int64_t cols,
                                   std::int64_t stride, bool transposed) {
@@ -86,7 +85,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p, int sm_count_t
           "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(gemm_workspace_bytes));
-  // A product in several parts along k is summed in fp32 too, never in the type of c.
+  // A split-k product is reduced in fp32 too, never in c's dtype.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, std::uint32_t{p.b_alignment});

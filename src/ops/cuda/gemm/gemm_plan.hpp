@@ -12,13 +12,13 @@
 
 namespace llamesh::ops::cuda {
 
-/// Throws an internal error that names what failed in cuBLASLt.
+/// Throws an internal error that names the failed cuBLASLt call.
 void check(cublasStatus_t status, const char* what);
 
-/// A problem as cuBLASLt sees it, and its algorithms, the library's first choice first.
+/// A problem in cuBLASLt's terms, and its algorithms, the library's first choice first.
 class GemmPlan {
  public:
-  /// `sm_count_target`: of ops::use_gemm_sm_count_target().
+  /// `sm_count_target`: see ops::use_gemm_sm_count_target().
   GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem, int sm_count_target);
 
   /// At least 1, at most gemm_candidates.

@@ -12,11 +12,11 @@ namespace llamesh::ops::cuda {
 
 struct Matrix;
 
-/// cuBLASLt's choices for a shape that are known.
+/// cuBLASLt choices considered per shape.
 inline constexpr int gemm_candidates = 8;
 
-/// What cuBLASLt's choice of an algorithm for c = a b depends on: m x k times k x n; strides in
-/// elements; alignments in bytes, as powers of two.
+/// Inputs that determine cuBLASLt's algorithm for c = a b: m x k times k x n, strides in elements,
+/// alignments in bytes as powers of two.
 struct GemmProblem {
   GemmProblem() = default;
   GemmProblem(const Matrix& c, const Matrix& a, const Matrix& b);
@@ -30,27 +30,27 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;
 };
 
-/// What timing found for one product.
+/// Tuning result for one product.
 struct TunedGemm {
-  int candidate = 0;    ///< which of cuBLASLt's choices is the fastest; 0 is its first
-  double best_us = 0;   ///< of that one
-  double first_us = 0;  ///< of the first
+  int candidate = 0;    ///< index of the fastest cuBLASLt choice; 0 is its first
+  double best_us = 0;   ///< its time
+  double first_us = 0;  ///< time for the first choice
 
   bool operator==(const TunedGemm&) const = default;
 };
 
 using GemmTable = std::map<GemmProblem, TunedGemm>;
 
-/// What a table holds for: the order of cuBLASLt's choices is a matter of these.
+/// Validity of a table: the order of cuBLASLt's choices depends on these.
 struct GemmLibrary {
-  std::string gpu;       ///< the kind
-  std::string cublaslt;  ///< the version
+  std::string gpu;       ///< model name
+  std::string cublaslt;  ///< version
 };
 
-/// The table as JSON.
+/// Returns the table as JSON.
 std::string to_text(const GemmTable& table, const GemmLibrary& library);
-/// Throws a user error, in which `name` names the file, where the text is no table, or is
-/// another GPU's or another cuBLASLt's.
+/// Throws a user error naming file `name` if the text is not a table, or was made for another GPU
+/// or another cuBLASLt.
 GemmTable parse_table(std::string_view text, const std::string& name, const GemmLibrary& here);
 
 }  // namespace llamesh::ops::cuda
