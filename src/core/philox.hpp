@@ -12,7 +12,8 @@ namespace llamesh {
 std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_high,
                                     std::uint64_t counter_low);
 
-/// Stable 64-bit hash of a name (FNV-1a), which gives every parameter its own random stream.
+/// Returns a stable 64-bit hash of a name (FNV-1a), which gives every parameter its own random
+/// stream.
 std::uint64_t name_hash(std::string_view name);
 
 /// Writes standard normal values for elements [first, first + count) in stream `(seed, name)`.

@@ -10,7 +10,7 @@
 
 namespace llamesh::model {
 
-/// Offloads to host memory what layers keep between forward and backward pass. All layers except
+/// Host-memory offload for what layers keep between forward and backward pass. All layers except
 /// the last take turns in two device slots. A layer's data is copied out after its forward pass,
 /// while the next layer computes, and copied back while the layer after it runs its backward pass.
 /// The last two of these layers stay in their slots and are not copied.

@@ -9,10 +9,10 @@
 
 namespace llamesh::model {
 
-/// Sums token losses on the host in double: within a micro-batch from its first token on, then over
-/// micro-batches in order. The result is bitwise equal on every device. On a GPU the losses arrive
-/// while the next micro-batch runs. The host waits only in take(), and in add() once it is eight
-/// micro-batches ahead, so that the progress it reports stays close to the GPU's.
+/// Accumulator for token losses, on the host in double: within a micro-batch from its first token
+/// on, then over micro-batches in order. The result is bitwise equal on every device. On a GPU the
+/// losses arrive while the next micro-batch runs. The host waits only in take(), and in add() once
+/// it is eight micro-batches ahead, so that the progress it reports stays close to the GPU's.
 class LossSum {
  public:
   /// Adds a micro-batch's losses (M) fp32, as produced by the work queued on `stream` so far. Later

@@ -19,7 +19,7 @@ struct MemoryOptions {
   /// Number of leading layers that use `full` checkpointing, whatever activation_checkpointing
   /// says.
   std::int64_t full_checkpointing_layers = 0;
-  /// Offloads to host memory what layers keep for the backward pass.
+  /// If true, what layers keep for the backward pass is offloaded to host memory.
   bool activation_offload = false;
   /// Limit in bytes for a step on one rank's device; 0: the device's memory.
   std::int64_t device_limit = 0;

@@ -31,8 +31,9 @@ struct Bf16Seconds {
     return native <= in_fp32 ? Bf16Products::native : Bf16Products::in_fp32;
   }
 };
-/// Times several products by each method and keeps the fastest, in thread CPU time, so that other
-/// work on the core does not count. Measures once (about 10 ms) and then returns the stored result.
+/// Times several products by each method and returns each method's best time. Uses thread CPU time,
+/// so that other work on the core does not count. Measures once (about 10 ms) and then returns the
+/// stored result.
 Bf16Seconds measured_bf16_products();
 
 /// Returns one line that says why AMX is not used although the CPU advertises it. Empty if AMX is

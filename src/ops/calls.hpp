@@ -12,19 +12,19 @@ namespace llamesh::ops {
 /// Arguments to rms_norm().
 struct RmsNormCall {
   Tensor x;            ///< (M, D) rows
-  Tensor delta = {};   ///< (M, D) rows; if given, sum is normalised instead of x
+  Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
   Tensor sum = {};     ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
   Tensor w;            ///< (D)
   float eps;           ///< added to the mean of squares
   Tensor y;            ///< (M, D) rows, overwritten
   Tensor inverse_rms;  ///< (M) fp32, overwritten; kept for the backward pass
-  /// (t, M) fp32: rms_norm_row_sums() results from all t ranks, if each has D columns of the row.
+  /// (t, M) fp32: rms_norm_row_sums() results from t ranks, each with D columns of every row.
   Tensor row_sums = {};
 };
 
 /// Arguments to rms_norm_backward().
 struct RmsNormBackwardCall {
-  Tensor x;            ///< (M, D) rows: the tensor that was normalised, i.e. `sum` if there was a
+  Tensor x;            ///< (M, D) rows: the tensor that was normalized, i.e. `sum` if there was a
                        ///< delta
   Tensor w;            ///< (D)
   Tensor inverse_rms;  ///< (M) fp32, from the forward pass

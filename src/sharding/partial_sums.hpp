@@ -8,7 +8,8 @@
 
 namespace llamesh::sharding {
 
-/// Completes gradients that are partial sums (Placement::partial): one all-reduce per set of axes.
+/// Reducer for gradients that are partial sums (Placement::partial): one all-reduce per set of
+/// axes.
 class PartialSums {
  public:
   /// Collective over the mesh. `state` and `mesh` are borrowed.

@@ -13,7 +13,7 @@
 namespace llamesh::device {
 namespace {
 
-/// Measures bytes in use beyond those at the start of the test.
+/// Fixture that measures bytes in use beyond those at the start of the test.
 class Memory : public testing::Test {
  protected:
   std::int64_t in_use() const { return meter_.in_use() - before_; }

@@ -79,7 +79,7 @@ cudaError_t failed(cudaError_t error) {
   return error;
 }
 
-/// Counts host waits for streams, events or the whole GPU.
+/// Counter for host waits on streams, events or the whole GPU.
 struct HostWaits {
   std::atomic<std::int64_t> count{0};
   ~HostWaits() {

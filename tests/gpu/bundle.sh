@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Packs llamesh and the GPU tests of build/cuda, with Debian's Open MPI and all other libraries but glibc's, the
-# driver's and CUDA's, into a folder that runs on another machine, and the folder into FOLDER.tar.gz. There:
+# Packs llamesh and the GPU tests from build/cuda, with Debian's Open MPI and all other libraries except glibc, the
+# driver and CUDA, into a folder that runs on another machine, and the folder into FOLDER.tar.gz. On that machine:
 #   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER ...    tests/gpu/visit.sh (likewise)
-# Here:
+# On this machine:
 #   tests/gpu/bundle.sh FOLDER [CUDA-LIBRARY-FOLDER:...]
-# Needs patchelf. The second argument says where that machine keeps cuBLASLt, NCCL and cuDNN; LD_LIBRARY_PATH can say it
-# there as well.
+# Needs patchelf. The second argument is the path to cuBLASLt, NCCL and cuDNN on the other machine; LD_LIBRARY_PATH can
+# set it there as well.
 set -euo pipefail
 out=$1
 cuda=${2:-/usr/local/cuda/lib64:/usr/local/nvidia/lib64}
 root=$(cd "$(dirname "$0")/../.." && pwd)
 command -v patchelf >/dev/null || { echo "bundle.sh: needs patchelf (apt-get install patchelf)" >&2; exit 1; }
 
-# Built for any x86-64 of the last years, not for the one that packs.
+# Targets any recent x86-64 CPU rather than this one.
 cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 | grep 'Attention on GPUs'
 ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
 rm -rf "$out"
@@ -27,7 +27,7 @@ cp "$root"/build/bundle/src/llamesh "$root"/build/bundle/tests/gpu_ops_* "$out/b
 cp -L "$(command -v mpirun)" "$out/bin/mpirun"
 cp -L "$(command -v orted)" "$out/bin/orted"
 cp -L "$mpi"/openmpi3/mca_*.so "$out/lib/openmpi3"
-# Plugins for networks and launchers that one machine does not need, with the libraries that they would bring.
+# Removes network and launcher plugins that one machine does not need, with the libraries they would pull in.
 (cd "$out/lib/openmpi3" && rm -f -- *ucx* *_ofi.so *openib* *psm* *usnic* *slurm* *gridengine* *flux* *monitoring* \
   mca_memheap_* mca_scoll_* mca_spml_* mca_sshmem_* mca_atomic_* mca_pmix_isolated* mca_vprotocol_* mca_crs_*)
 cp -L "$pmix"/pmix/pmix_mca_*.so "$out/lib/pmix"
@@ -48,7 +48,7 @@ for file in "$out"/lib/*.so*; do patchelf --set-rpath "\$ORIGIN" "$file"; done
 
 cat >"$out/run.sh" <<'RUN'
 #!/usr/bin/env bash
-# run.sh N PROGRAM [ARGUMENTS]: N ranks on this machine. The folder may lie anywhere.
+# run.sh N PROGRAM [ARGUMENTS]: runs N ranks on this machine. The folder may be anywhere.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export OPAL_PREFIX=$here OPAL_LIBDIR=$here/lib OPAL_PKGLIBDIR=$here/lib/openmpi3 OPAL_BINDIR=$here/bin
 export OPAL_DATADIR=$here/share OPAL_PKGDATADIR=$here/share/openmpi OPAL_SYSCONFDIR=$here/etc/openmpi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The GPU backend's host side with a fake CUDA runtime (tests/fake_cuda): training with every strategy beside one
-# rank of the CPU, checkpoints from it and to the CPU, and what it says when NCCL or the memory fails.
+# Tests the GPU backend's host side with a fake CUDA runtime (tests/fake_cuda): training with every strategy against
+# one CPU rank, checkpoints from the fake GPU and to the CPU, and the messages when NCCL or memory fails.
 #   tests/gpu/fake_cuda.sh PROGRAM        where PROGRAM is llamesh_fake_cuda
 set -uo pipefail
 program=$(readlink -f "$1")
@@ -11,8 +11,8 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failures=0
 
-seen_by_rank=() # what starts the program, for each rank in its own way
-# ran NAME RANKS ARGUMENT...: trains for 4 steps as run NAME; the exit status is the program's
+seen_by_rank=() # per-rank launcher prefix
+# ran NAME RANKS ARGUMENT...: trains run NAME for 4 steps; returns the program's exit status
 ran() {
   local run=$1 ranks=$2
   shift 2
@@ -26,8 +26,8 @@ verdict() {
   failures=$((failures + 1))
   tail -n 5 "$work/$3.log"
 }
-# close NAME STEPS RUN OTHER TOLERANCE: whether the last command was well, and the losses of so many steps of a run
-# differ no more from those of another
+# close NAME STEPS RUN OTHER TOLERANCE: checks that the last command succeeded, and that the losses over STEPS steps
+# agree between two runs
 close() {
   local status=$? steps=$2
   set -- "$1" "${@:3}"
@@ -40,7 +40,7 @@ close() {
     verdict "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
   fi
 }
-# fails NAME STATUS TEXT RANKS ARGUMENT...: whether the program ends with the status and says the text, once a rank at most
+# fails NAME STATUS TEXT RANKS ARGUMENT...: checks for exit code STATUS and TEXT at most once per rank
 fails() {
   local name=$1 expected=$2 text=$3 ranks=$4 status=0
   shift 4
@@ -70,7 +70,7 @@ ran deep 1 --device cpu model.num_hidden_layers=7
 ran activations 2 --device cuda model.num_hidden_layers=7 memory.activation_offload=true
 close "memory.activation_offload, 2 ranks" 4 activations deep 1e-5
 
-even=(model.vocab_size=260 model.num_attention_heads=8) # which 4 ranks can divide; they share 2 kv heads
+even=(model.vocab_size=260 model.num_attention_heads=8) # divisible by 4 ranks, which share 2 kv heads
 ran even 1 --device cpu "${even[@]}"
 for case in whole/2 hidden/2 sequence/4; do
   ran "tensor-${case%/*}" 4 --device cuda "${even[@]}" "mesh.axes.tensor=${case#*/}" "tensor.residual=${case%/*}" \
@@ -78,7 +78,7 @@ for case in whole/2 hidden/2 sequence/4; do
   close "tensor ${case#*/}, ${case%/*}, 4 ranks" 4 "tensor-${case%/*}" even 1e-5
 done
 
-# Neighbours in rank on different sockets, each of which shows its own two GPUs; and no windows.
+# Adjacent ranks on different sockets, each of which sees its own two GPUs; without windows.
 # shellcheck disable=SC2016
 seen_by_rank=(sh -c 'FAKE_GPUS=2 FAKE_FIRST_GPU=$((OMPI_COMM_WORLD_LOCAL_RANK % 2 * 2)) exec "$@"' sh)
 FAKE_NCCL_WINDOWS=0 ran near 4 --device cuda sharding.strategy=full_shard
@@ -105,7 +105,7 @@ close "a checkpoint of 4 GPU ranks on 2 CPU ranks" 5 hybrid_shard cpu 1e-5
 ran hybrid_shard 2 --device cuda train.steps=6
 close "a checkpoint of 2 CPU ranks on 2 GPU ranks" 6 hybrid_shard cpu 1e-5
 
-# on DEVICE: what a model says and how well it foretells, with what only tells of the time left out
+# on DEVICE: a model's generated text and evaluation, without timings
 on() {
   timeout -k 5 300 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
     2>"$work/$1.log" || echo "generate: exit $?"
@@ -120,7 +120,7 @@ else
   verdict "generate and evaluate: $there beside $here" FAILED cuda
 fi
 
-# The fake cuBLASLt's second algorithm sums in another order, so which one a product took shows in the losses.
+# The fake cuBLASLt's second algorithm sums in another order, so the losses show which one a product used.
 last_loss() { sed -n 's/.*"step":4,"loss":\([^,}]*\),"grad_norm.*/\1/p' "$work/$1/metrics.jsonl"; }
 tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 300 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
   train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
@@ -150,8 +150,8 @@ fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this 
 head -c 200 "$work/gemms.json" >"$work/half.json"
 fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
 
-# What Nsight Systems would show of the profiled steps: the trace's steps, passes and collectives, as ranges that nest.
-# (A trace cuts long texts of what a collective of host values is for.)
+# Ranges that Nsight Systems would show for the profiled steps: the trace's steps, passes and collectives, nested.
+# (A trace truncates long purposes for collectives on host values.)
 FAKE_PROFILER=$work/profiler ran profiled 2 --device cuda sharding.strategy=full_shard profile.steps=2-3
 titles() { sed -nE 's/^[0-9]+ push //; T; s/ along [a-z]+$//; p' "$work"/profiler.* | cut -c1-40 | sort; }
 traced() { grep -E '"cat":"(step|pass|collective)"' "$work/profiled/trace/trace.json" | sed -E 's/.*"name":"([^"]*)".*/\1/' | cut -c1-40 | sort; }
@@ -168,25 +168,25 @@ else
   verdict "NVTX ranges of the profiled steps: $ranges $(diff <(titles) <(traced) | head -n 5)" FAILED profiled
 fi
 
-# waits STEPS SEQUENCES: how often the host of a rank waits for its GPU in a run of these steps
+# waits STEPS SEQUENCES: prints how often a rank's host waits for its GPU in such a run
 waits() {
   rm -rf "$work/waits"
   FAKE_GPU_TELLS_WAITS=1 ran waits 2 --device cuda sharding.strategy=full_shard "train.steps=$1" "train.global_batch=$2"
   sed -n 's/.*the host has waited \([0-9]*\) times.*/\1/p' "$work/waits.log" | sort -n | tail -n 1
 }
 short=$(waits 2 2) long=$(waits 6 2) micro_batches=$(waits 6 12)
-# An event that is complete already is not waited for, so that some waits come and go from run to run.
+# Complete events need no wait, so the count varies slightly between runs.
 if ((long - short < 8 && micro_batches - long < 8)); then
   verdict "the host waits once a step, however many micro-batches it has" ok
 else
   verdict "waits of 2 steps $short, of 6 $long, of 6 with 6 micro-batches $micro_batches" FAILED waits
 fi
 
-# No step is taken on what an aborted collective left, whichever one of the step it is: nothing is saved, no row is written.
+# Whichever collective in a step is aborted, its data is not used: the step is not taken, saved or written to metrics.
 one_step=(train.global_batch=2 sharding.strategy=full_shard)
 of_a_step=$("$program" plan inputs/tiny.yaml --ranks 2 --ranks-per-node 2 --dry-run "${one_step[@]}" | awk '$1 == "shard" { n += $NF } END { print n }')
 [[ $of_a_step -gt 5 ]] || verdict "collectives of a step: '$of_a_step'" FAILED cpu
-broken() { # broken NUMBER STEPS: whether the run whose collective of that number breaks ends with so many steps
+broken() { # broken NUMBER STEPS: checks that a run whose collective NUMBER breaks ends with STEPS steps
   rm -rf "$work/broken"
   local status=0
   FAKE_NCCL_BREAKS=$1 ran broken 2 --device cuda "${one_step[@]}" checkpoint.every_steps=1 evaluate.every_steps=0 || status=$?

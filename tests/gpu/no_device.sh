@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where there is no GPU: what the program says, in a build with the GPU backend and in one without.
+# Checks the program's messages on a machine without a GPU, in builds with and without the GPU backend.
 #   no_device.sh LLAMESH on|off    (is the GPU backend built in?)
 set -euo pipefail
 llamesh=$1 backend=$2

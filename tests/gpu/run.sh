@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# All that needs a GPU, with one command and a table at the end: every kernel against the CPU's, training on the GPU
-# against training on the CPU, both again with each attention that the build and the GPU have, every strategy with
-# several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exit 0 only if all of it
-# passed.
+# Runs every test that needs a GPU and prints a table: each kernel against the CPU's, training on the GPU against
+# training on the CPU, both again with each attention implementation that the build and the GPU have, every strategy
+# with several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exits with 0 only if
+# everything passed.
 #   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND] [PART...]
-#     --programs  where llamesh and gpu_ops_* are: a folder made by tests/gpu/bundle.sh, for a machine without a
-#                 compiler, MPI and HDF5. Left out, the preset cuda is built.
-#     --launch    starts ranks: COMMAND N PROGRAM [ARGUMENTS] (left out: the bundle's own, or tests/mpirun.sh)
-#     PART        kernels, training, attention, ranks, sanitizers; none named: all of them
+#     --programs  folder with llamesh and gpu_ops_*, made by tests/gpu/bundle.sh, for a machine without a
+#                 compiler, MPI and HDF5. Default: builds the preset cuda.
+#     --launch    starts ranks: COMMAND N PROGRAM [ARGUMENTS] (default: the bundle's own, or tests/mpirun.sh)
+#     PART        kernels, training, attention, ranks, sanitizers (default: all)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 programs='' launch='' parts=()
@@ -34,7 +34,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
 
 rows=() failures=0
-# row NAME RESULT DETAIL [LOG]: a line of the table, and of what failed the end of its log
+# row NAME RESULT DETAIL [LOG]: adds a table row; for a failure also prints the end of its log
 row() {
   rows+=("$(printf '%-44s %-7s %s' "$1" "$2" "$3")")
   echo "${rows[-1]}"
@@ -43,9 +43,9 @@ row() {
   grep -E -A 8 -m 4 'Failure$|^=+ (Error|Invalid|Race)' "$4" | head -n 40 | sed 's/^/    /'
   tail -n 15 "$4" | sed 's/^/    /'
 }
-# In the foreground, so that a signal to this script's group reaches what it started.
+# Runs in the foreground, so that a signal to this script's group reaches its children.
 limited() { timeout --foreground -k 5 "$@"; }
-# tested NAME LOG SECONDS COMMAND...: a test program, alone or under a sanitizer, as one rank, since it initializes MPI
+# tested NAME LOG SECONDS COMMAND...: runs a test program, alone or under a sanitizer, as one rank (it initializes MPI)
 tested() {
   local name=$1 log=$work/$2.log seconds=$3 status=0 detail
   shift 3
@@ -53,14 +53,14 @@ tested() {
   detail=$(grep -E '^\[  (PASSED|FAILED) |SUMMARY' "$log" | head -n 3 | tr '\n' ' ')
   if [[ $status == 0 ]] && ! grep -qE 'SKIPPED|SUMMARY: [1-9]' "$log"; then
     row "$name" passed "$detail"
-  elif [[ $status == 124 || $status == 137 ]]; then  # stopped by TERM, or by KILL
+  elif [[ $status == 124 || $status == 137 ]]; then  # killed by TERM or KILL
     row "$name" FAILED "no end after $seconds s; $(grep -c '^\[       OK' "$log") tests had passed" "$log"
   else
     row "$name" FAILED "exit $status $detail" "$log"
   fi
 }
-planning=120  # seconds that cuDNN may take to plan the shapes of a program, where it is used
-# train RUN RANKS DEVICE OVERRIDE...: into $work/RUN; the exit status is kept beside it
+planning=120  # seconds that cuDNN may take to plan a program's shapes
+# train RUN RANKS DEVICE OVERRIDE...: trains into $work/RUN and stores the exit status next to it
 train() {
   local run=$1 ranks=$2 device=$3 status=0
   shift 3
@@ -68,11 +68,11 @@ train() {
     "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1 || status=$?
   echo $status >"$work/$run.status"
 }
-# losses RUN: of each step
+# losses RUN: prints the loss per step
 losses() { sed -n 's/.*"step":\([0-9]*\),"loss":\([^,}]*\),"grad_norm.*/\1 \2/p' "$work/$1/metrics.jsonl"; }
-# ended RUN: whether it ended well
+# ended RUN: succeeds if the run did
 ended() { [[ $(<"$work/$1.status") == 0 ]]; }
-# close NAME RUN OTHER TOLERANCE: the losses of two runs, relative
+# close NAME RUN OTHER TOLERANCE: compares two runs' losses, relative
 close() {
   local worst=''
   ended "$2" && ended "$3" && worst=$(paste <(losses "$2") <(losses "$3") | awk '
@@ -87,7 +87,7 @@ close() {
   fi
 }
 wide="model.hidden_size=256 model.num_attention_heads=4 model.num_key_value_heads=2 model.intermediate_size=704"
-# wide_runs DEVICE PRECISION RUN...: of a model whose attention is that of large ones
+# wide_runs DEVICE PRECISION RUN...: trains a model with attention shapes as in large models
 wide_runs() {
   local device=$1 precision=$2 run
   shift 2
@@ -130,7 +130,7 @@ run_training() {
   close "training by it twice" tuned-again tuned 0
 }
 
-# Each attention that this build and GPU have: "cudnn" is an error where it is not taken, "builtin" means wgmma on Hopper.
+# Tests each attention that this build and GPU have: "cudnn" fails if it is not used, "builtin" means wgmma on Hopper.
 run_attention() {
   local attentions="builtin mma"
   if grep -q '^CUDA: .*attention by cuDNN' "$work/version"; then
@@ -171,7 +171,7 @@ run_ranks() {
   row "checkpoint of 4 GPU ranks, on 2 CPU ranks" FAILED "$(tail -n 1 "$log")" "$log"
 }
 
-# Of the built-in kernels, not of cuDNN's, and those with barriers and asynchronous copies first.
+# Checks the built-in kernels, not cuDNN's; those with barriers and asynchronous copies first.
 run_sanitizers() {
   if ! command -v compute-sanitizer >/dev/null; then
     row "compute-sanitizer" skipped "not found"

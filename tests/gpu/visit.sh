@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# All tests and measurements of a visit of minutes to a machine with a GPU, in order of value. Each step has a time
-# limit, and what it writes is in FOLDER at once: summary.md, made for docs/gpu-results.md, and a log of each part.
+# Runs all tests and measurements for a short visit to a machine with a GPU, the most valuable first. Each step has a
+# time limit and writes to FOLDER at once: summary.md, for docs/gpu-results.md, and a log per part.
 #   tests/gpu/visit.sh --programs FOLDER --out FOLDER [--python PROGRAM] [PART...]
 #     --programs  a folder made by tests/gpu/bundle.sh
 #     --python    has torch and yaml (python3)
-#     PART        tests (5 minutes), benches (5), steps4096 (7), steps8192 (7), sanitizers (10 at most); none: all
+#     PART        tests (5 minutes), benches (5), steps4096 (7), steps8192 (7), sanitizers (at most 10); default: all
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 programs='' out='' python=python3 parts=()
@@ -20,13 +20,13 @@ done
 [[ -n $programs && -n $out ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
 ((${#parts[@]})) || parts=(tests benches steps4096 steps8192 sanitizers)
 llamesh=$programs/bin/llamesh summary=$out/summary.md failures=0
-# Where the bundle was not told of CUDA's libraries: those of Python's packages.
+# Falls back to the CUDA libraries in Python packages if the bundle has no path to them.
 LD_LIBRARY_PATH=$("$python" -c 'import nvidia; print(*(f"{p}/{n}/lib" for p in nvidia.__path__ for n in
     ("cu13", "cudnn", "nccl")), sep=":")' 2>/dev/null)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH PATH=$PATH:/usr/local/cuda/bin
 
 say() { printf '%s\n' "$@" | tee -a "$summary"; }
-# A rank that hangs ignores the signal of the limit, may have lost its mpirun, and would keep the GPU from the next step.
+# A hanging rank ignores the time limit's signal, may have lost its mpirun, and would block the GPU for the next step.
 kill_what_is_left() {
   local process
   grep -lzxF "LLAMESH_VISIT=$$" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3 | while read -r process; do
@@ -34,7 +34,7 @@ kill_what_is_left() {
     kill -KILL "$process"
   done
 }
-# step PART SECONDS COMMAND...: all that it prints into the part's log, its table (or its end) into the summary
+# step PART SECONDS COMMAND...: writes all output to the part's log, and its table (or its end) to the summary
 step() {
   local log=$out/$1.log seconds=$2 status=0 start=$SECONDS first
   shift 2

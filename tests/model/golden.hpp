@@ -43,9 +43,9 @@ class Golden {
   Golden(Golden&&) = default;
   Golden& operator=(Golden&&) = default;
 
-  /// Keys from a Hugging Face config.json.
+  /// Returns the keys in a Hugging Face config.json.
   const nlohmann::json& config() const { return json_.at("config"); }
-  /// lr, betas, eps, weight_decay, clip_norm.
+  /// Returns lr, betas, eps, weight_decay, clip_norm.
   const nlohmann::json& adamw() const { return json_.at("adamw"); }
   /// (B, T); targets equal to -100 are ignored.
   std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
@@ -54,9 +54,10 @@ class Golden {
   std::vector<std::vector<std::int32_t>> document_starts() const {
     return json_.value("document_starts", std::vector<std::vector<std::int32_t>>());
   }
-  /// Mean over the valid targets, before any step.
+  /// Returns the mean over the valid targets, before any step.
   double loss() const { return json_.at("loss"); }
-  /// Per optimizer step on this batch: the loss before it, the gradient norm before clipping.
+  /// Return, per optimizer step on this batch, the loss before it and the gradient norm before
+  /// clipping.
   std::vector<double> step_losses() const { return json_.at("step_losses"); }
   std::vector<double> step_grad_norms() const { return json_.at("step_grad_norms"); }
 

@@ -13,7 +13,8 @@ namespace llamesh::ops::cpu {
 inline constexpr float log2_e = std::numbers::log2e_v<float>;
 inline constexpr float ln_2 = std::numbers::ln2_v<float>;
 
-/// 2^x for x < 127 with a relative error below 2e-7: exactly 1 at 0, 0 below -126.5, NaN for NaN.
+/// Returns 2^x for x < 127 with a relative error below 2e-7: exactly 1 at 0, 0 below -126.5, NaN
+/// for NaN.
 /// x = n + f with |f| <= 1/2; 2^f is the degree-5 polynomial that is 1 at 0 and has the smallest
 /// relative error (9.2e-8).
 inline Vec exp2(Vec x) {

@@ -8,7 +8,7 @@
 /// and the simulated backend counts them for a CPU. gemm_scratch() is in gemm.hpp.
 namespace llamesh::ops::cpu {
 
-/// Per thread.
+/// Return the bytes per thread.
 std::int64_t attention_scratch(const AttentionShape& shape);
 std::int64_t attention_backward_scratch(const AttentionShape& shape);
 
@@ -24,7 +24,7 @@ inline std::int64_t rms_norm_backward_scratch(std::int64_t rows, std::int64_t co
   return (rows + block - 1) / block * cols * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// For a table with `rows` rows: the sorted tokens, and each row's start.
+/// Returns the bytes for a table with `rows` rows: the sorted tokens, and each row's start.
 inline std::int64_t embedding_backward_scratch(std::int64_t tokens, std::int64_t rows) {
   return (tokens + rows + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
 }

@@ -120,7 +120,7 @@ inline Vec sqrt(Vec v) {
 #endif
 }
 
-/// e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN for NaN.
+/// Returns e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN for NaN.
 /// x = n ln 2 + r with |r| <= ln(2) / 2; e^r is its degree-7 Taylor polynomial.
 inline Vec exp(Vec x) {
   constexpr float lowest = -87.3F;

@@ -56,7 +56,7 @@ struct PartRows {
   std::int64_t first_class;
 };
 
-/// sum(exp(row)), returned in every thread.
+/// Returns sum(exp(row)) in every thread.
 template <int width, class T>
 __device__ __forceinline__ RunningSum sum_exp(const T* row, int cols) {
   auto* shared = dynamic_shared_memory<float>();
@@ -97,7 +97,7 @@ __device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int targ
   }
 }
 
-/// Gradient for an ignored row.
+/// Writes the gradient for an ignored row: zeros.
 template <int width, class T>
 __device__ __forceinline__ void overwrite_by_zeros(T* row, int cols) {
   const int whole = cols / width * width;

@@ -27,7 +27,7 @@ __device__ __forceinline__ std::uint32_t pack_bf16(float low, float high) {
   return packed;
 }
 
-/// 2^x to about 2 fp32 ulp, far below bf16 rounding.
+/// Returns 2^x to about 2 fp32 ulp, far below bf16 rounding.
 __device__ __forceinline__ float ex2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -40,7 +40,7 @@ struct alignas(16) Words4 {
 struct alignas(8) Words2 {
   std::uint32_t w[2];
 };
-/// One 8- or 16-byte access; the address must be aligned to that size.
+/// Loads 8 or 16 bytes at once, like store_words(). The address must be aligned to that size.
 template <class Words>
 __device__ __forceinline__ Words load_words(const void* from) {
   return *static_cast<const Words*>(from);

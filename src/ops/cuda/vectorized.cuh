@@ -104,7 +104,7 @@ __device__ __forceinline__ void store(T* to, const Pack<width>& from) {
   }
 }
 
-/// exp(x) as precise as type T needs: bf16 uses the fast version.
+/// Returns exp(x) as precisely as type T needs: bf16 uses the fast version.
 template <class T>
 __device__ __forceinline__ float exp_for(float x) {
   if constexpr (std::is_same_v<T, float>)

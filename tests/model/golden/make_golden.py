@@ -35,26 +35,26 @@ SHAPE = (2, 12)  # batch, sequence
 ADAMW = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
 COMMON = {"rms_norm_eps": 1e-5, "initializer_range": 0.08, "num_hidden_layers": 2}
 MODELS = {
-    # Grouped-query attention of 8 heads over 2, untied head.
+    # Grouped-query attention, 8 heads over 2, untied head.
     "gqa_8_2": {"hidden_size": 32, "intermediate_size": 44, "num_attention_heads": 8, "num_key_value_heads": 2,
                 "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
-    # heads * head_dim is not the hidden size; tied head; a vocabulary that no vector width divides.
+    # heads * head_dim differs from the hidden size; tied head; no vector width divides the vocabulary.
     "tied_6_3": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 6, "num_key_value_heads": 3,
                  "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
-    # Frequency scaling of Llama 3.1. The original context is short, so that 12 positions with head_dim 16
-    # meet all three bands (kept, blended, divided by the factor).
+    # Llama 3.1 frequency scaling. The original context is short, so that 12 positions with head_dim 16 cover
+    # all three bands (kept, blended, divided by the factor).
     "llama3_rope": {"hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 2, "num_key_value_heads": 1,
                     "head_dim": 16, "vocab_size": 40, "rope_theta": 10000.0, "tie_word_embeddings": False,
                     "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                      "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
-    # Several documents a row: of one token, longer than 64 tokens, and ending on either side of the 64th.
+    # Several documents per row: one token, more than 64 tokens, and ends on either side of the 64th.
     "packed": {"hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4, "num_key_value_heads": 2,
                "head_dim": 6, "vocab_size": 37, "rope_theta": 10000.0, "tie_word_embeddings": False,
                "initializer_range": 0.25},
-    # As tied_6_3, but the hidden size is a multiple of the heads: transformers refuses others from 5.4 on.
+    # As tied_6_3, but the hidden size is a multiple of the heads: transformers 5.4 and later require that.
     "tied_4_2": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
                  "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
-    # For tensor parallelism: all that is cut divides by 2, 3 and 4.
+    # For tensor parallelism: every split size is divisible by 2, 3 and 4.
     "gqa_24_12": {"hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 24, "num_key_value_heads": 12,
                   "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
 }

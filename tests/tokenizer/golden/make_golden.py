@@ -92,7 +92,7 @@ def ignore_merges(content):
 def llama2(name, corpus, metaspace):
     """Llama 2's kind of file: characters, byte fallback, no pattern."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
-    # Trained on words, so that no merge reaches over a space, as SentencePiece does it.
+    # Trained on words, so that no merge spans a space, as in SentencePiece.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train([corpus], trainers.BpeTrainer(
         vocab_size=900, show_progress=False,
@@ -154,7 +154,7 @@ def make_byte_level(corpus):
 
 def make_sentencepiece(corpus):
     rules = "rules.tsv"
-    with open(rules, "w", encoding="ascii") as file:  # a little of NFKC, which as a whole takes 240 KB
+    with open(rules, "w", encoding="ascii") as file:  # a small part of NFKC, which takes 240 KB in full
         file.writelines(["A\t20\n", "9\t20\n", "A0\t20\n", "3000\t20\n", "FB01\t66 69\n", "65 301\tE9\n"])
     kinds = {
         "bpe.model": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
@@ -177,9 +177,9 @@ def base36(number):
 def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         text = file.read()
-    part = "part.txt"  # relative, since SentencePiece writes the names into the models
+    part = "part.txt"  # relative, because SentencePiece writes the names into the models
     with open(part, "w", encoding="utf-8") as file:
-        file.write(text[:600_000])  # enough to learn from
+        file.write(text[:600_000])  # enough to train on
     hugging_face = make_byte_level(part)
     hugging_face["llama2.json"] = llama2("llama2.json", part, metaspace=False)
     hugging_face["metaspace.json"] = llama2("metaspace.json", part, metaspace=True)

@@ -54,7 +54,7 @@ void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
       g.cos_sin ? g.cos_sin.rows() : 0);
 }
 
-/// For kernels that do not fuse it.
+/// Rotates the gradients back, for kernels that do not fuse it.
 void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   if (!g.cos_sin) return;
   for (const Tensor& d : {g.dq, g.dk})
