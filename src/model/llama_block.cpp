@@ -9,13 +9,13 @@ namespace {
 
 using enum ActivationCheckpointing;
 
-ops::AttentionShape attention_shape(const BlockContext& ctx, const Heads& heads) {
+ops::AttentionShape attention_shape(const BlockContext& ctx, const AttentionHeads& heads) {
   return {ctx.batch, ctx.sequence, heads.q, heads.kv, heads.dim};
 }
 
 /// q, k and v as column slices of (M, (H + 2 K) E).
 struct QkvSlices {
-  QkvSlices(const Tensor& qkv, const Heads& heads)
+  QkvSlices(const Tensor& qkv, const AttentionHeads& heads)
       : q(qkv.slice_cols(0, heads.q * heads.dim)),
         k(qkv.slice_cols(q.cols(), heads.kv * heads.dim)),
         v(qkv.slice_cols(q.cols() + k.cols(), k.cols())) {}
@@ -23,7 +23,7 @@ struct QkvSlices {
 };
 
 ops::AttentionCall attention_call(const BlockContext& ctx, const LlamaBlock::Tensors& t,
-                                  const Heads& heads) {
+                                  const AttentionHeads& heads) {
   const QkvSlices s(t.qkv, heads);
   return {.shape = attention_shape(ctx, heads),
           .q = s.q,
@@ -35,7 +35,7 @@ ops::AttentionCall attention_call(const BlockContext& ctx, const LlamaBlock::Ten
 }
 
 /// Rotates q and k. They are neighbours, so that one call does both.
-void rope(const BlockContext& ctx, const Tensor& qkv, const Heads& heads) {
+void rope(const BlockContext& ctx, const Tensor& qkv, const AttentionHeads& heads) {
   ops::rope(ctx.stream, qkv.slice_cols(0, (heads.q + heads.kv) * heads.dim), ctx.cos_sin,
             ctx.document_starts, heads.dim, ops::Rotation::forward);
 }

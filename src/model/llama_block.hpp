@@ -7,7 +7,7 @@
 namespace llamesh::model {
 
 /// Attention heads of one rank: H, K, and the elements E of each.
-struct Heads {
+struct AttentionHeads {
   std::int64_t q, kv, dim;
 };
 
@@ -65,7 +65,7 @@ class LlamaBlock final : public Block {
   void recompute(const BlockContext& backward);
 
   Modules ids_;
-  Heads heads_;
+  AttentionHeads heads_;
   std::int64_t intermediate_;  ///< F
   std::size_t index_;
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
