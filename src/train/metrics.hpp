@@ -59,10 +59,12 @@ class MetricsFile {
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
-  /// {"event": name, "step": ..., "detail": ..., "time": ...}: "start", "resume", "checkpoint",
-  /// "straggler", "healed", "skipped" or "spike"; the first two also with "ranks", "host" (of rank
-  /// 0) and "version".
+  /// {"event": name, "step": ..., "detail": ..., "time": ...}: "checkpoint", "straggler", "healed",
+  /// "skipped" or "spike".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
+  /// The event "start" or "resume", also with "ranks", "mesh", "host" (of rank 0) and "version".
+  void write_start(const std::string& name, std::int64_t step, const std::string& detail,
+                   const std::string& mesh);
   /// {"event": "startup", "step": ..., "phases": {name: seconds}}
   void write_startup(std::int64_t step, const std::vector<std::pair<std::string, double>>& phases);
 

@@ -102,7 +102,7 @@ void Trainer::plan_memory() {
 std::string Trainer::describe_memory() const {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
-      "memory of a rank as planned: {:.1f} MiB after a step, {:.1f} at its peak ({})",
+      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({})",
       mebibytes(planned_.valley), mebibytes(planned_.peak), train::describe(planned_.at_peak));
 }
 
@@ -126,7 +126,7 @@ void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   const auto products = bf16_products();
-  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank{}{}",
+  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
                      setup_.table->numel(), name_of(in.precision.parameters),
                      comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
                      device::description(), threads_, threads_ == 1 ? "" : "s",
@@ -276,8 +276,8 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   if (all_valid == 0)
     comm::agree(world_, [] {  // all ranks have the same value, one reports it
       fail(ExitCode::bad_input,
-           "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
-           "other data in data.validation");
+           "no token of the validation data counts in the loss; raise evaluate.batches or change "
+           "data.validation");
     });
   return all_loss / static_cast<double>(all_valid);
 }

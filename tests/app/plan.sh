@@ -15,7 +15,7 @@ for dtype in fp32 bf16; do
     run=$dtype-$ranks
     "$mpirun" "$ranks" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/$run" train.steps=3 checkpoint.every_steps=0 \
       precision.parameters=$dtype > "$folder/log" 2>&1 || give_up "training in $run"
-    grep -q 'memory of a rank as planned: ' "$folder/log" || give_up "$run does not log what is planned"
+    grep -q 'planned memory per rank: ' "$folder/log" || give_up "$run does not log what is planned"
     sed -i '/"event"/d' "$folder/$run/metrics.jsonl"
     near "valley of $run" "$(field predicted_valley "$run")" "$(field valley "$run")"
     near "peak of $run" "$(field predicted_peak "$run")" "$(field peak "$run")"

@@ -355,7 +355,7 @@ stopped_before_training() {
   code=$? seconds=0
   expect_end 75
   expect_state stopped 75 SIGUSR2
-  grep -q "SIGUSR2 asks the run to stop: it does so before it trains" err || bad "it does not say so"
+  grep -q "SIGUSR2: stopping before the first step" err || bad "it does not say so"
   [[ -z $(ls runs/tiny/checkpoints) ]] || bad "it has saved something"
   program=$llamesh
   launch 3 train $tiny train.steps=2
@@ -386,7 +386,7 @@ short_walltime() {
   done
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row gained a step at most" "from step 0 to 0" "the end of the walltime"
+  expect_line "2 starts in a row gained one step at most" "from step 0 to 0" "the end of the walltime"
 }
 # What the start before has measured says so beforehand.
 walltime_for_one_step() {
