@@ -22,7 +22,9 @@ std::string to_utf8(std::uint32_t code);
 /// Bytes at the end of `text` that begin a character which more bytes could complete.
 std::size_t unfinished_utf8(std::string_view text);
 
-/// Every byte that belongs to no character becomes U+FFFD.
+/// Replaces each maximal sequence of bytes that begins a character but does not complete it, and
+/// each other byte that belongs to none, by one U+FFFD: Unicode's practice for maximal subparts
+/// (section 3.9, U+FFFD Substitution), as Python's errors="replace" follows it.
 std::string replace_invalid_utf8(std::string_view text);
 
 /// Whether a code point has Unicode's property White_Space.
