@@ -52,6 +52,13 @@ inline std::int64_t first_class(const BlockContext& x) {
   return x.tensor.rank() * x.config.vocab_size;
 }
 
+/// What passes are for. Each needs all that the one before it needs, and more.
+enum class Purpose : std::uint8_t {
+  generate,  ///< forward alone; the caller computes the logits that it wants
+  evaluate,  ///< forward and loss: no layer keeps anything
+  train,     ///< forward, loss and backward
+};
+
 /// What the tensors of a pass are sized by.
 struct PassShape {
   std::int64_t batch;                   ///< B
@@ -59,8 +66,10 @@ struct PassShape {
   TensorParallel::MatrixSize residual;  ///< (M', D')
   int tensor_ranks;                     ///< among which the layers' matrices are cut
   DType dtype;
-  bool has_backward;  ///< else no layer keeps anything
+  Purpose purpose;
   std::int64_t tokens() const { return batch * sequence; }
+  bool has_loss() const { return purpose != Purpose::generate; }
+  bool has_backward() const { return purpose == Purpose::train; }
 };
 
 /// A decoder layer of one kind, with what it keeps from its forward to its backward pass. The

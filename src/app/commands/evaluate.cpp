@@ -44,7 +44,8 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   data::TokenBatch batch(1, sequence_length);
   const auto tensor = mesh.tensor_parallel(
       model.config, residual_of(sequence_length, mesh.tensor_size()), sequence_length, dtype);
-  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor,
+                     model::Purpose::evaluate);
   device::Staging tokens, targets, document_starts;
   const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();
