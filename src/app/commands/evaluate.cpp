@@ -22,6 +22,7 @@
 #include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "train/bf16_product_choice.hpp"
+#include "train/metrics.hpp"
 #include "train/shared_tokens.hpp"
 #include "train/threads.hpp"
 
@@ -192,7 +193,7 @@ int evaluate(const EvaluateArguments& arguments) {
     train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world, mesh);
     const auto& groups = mesh.data_group();
-    sum = {groups.sum(mine.nats), groups.sum(mine.tokens)};
+    sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
   if (world.rank() == 0) print_result(arguments, options, *stream, sum);
   return 0;
