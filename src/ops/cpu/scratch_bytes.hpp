@@ -12,6 +12,11 @@ namespace llamesh::ops::cpu {
 std::int64_t attention_scratch(const AttentionShape& shape);
 std::int64_t attention_backward_scratch(const AttentionShape& shape);
 
+/// Of matvec(): its row in fp32.
+inline std::int64_t matvec_scratch(const Tensor& x) {
+  return x.dtype() == DType::f32 ? 0 : x.cols() * static_cast<std::int64_t>(sizeof(float));
+}
+
 /// Blocks of rows, each of which sums its part of dw: 16 rows at least, and 64 blocks at most.
 inline std::int64_t rms_norm_backward_block(std::int64_t rows) {
   constexpr std::int64_t most_blocks = 64;
