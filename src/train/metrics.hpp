@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +12,11 @@
 #include "core/file.hpp"
 
 namespace llamesh::train {
+
+/// The value, a NaN without its sign, which means nothing and would be printed: "-nan".
+inline double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
 
 /// The measurements of one optimizer step, the same on every rank.
 struct StepRecord {

@@ -123,7 +123,8 @@ class Run {
     profile_.begin(trainer_.step() + 1);
     const StepRecord record =
         trainer_.train_step([this] { watchdog_.progress(); },
-                            [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
+                            [&](double seconds) { return asked(trainer_.step() + 1, seconds); },
+                            [this] { return heal_nonfinite(); });
     if (profile_.end(record.step)) {
       progress.clear();
       profile_.write();
@@ -145,6 +146,17 @@ class Run {
 
   void check_replicas() {
     for (const auto& line : replica_check_.check()) report_.on_healed(trainer_.step(), line);
+  }
+
+  /// A step is not finite: compares the replicas before that counts as divergence, since a flipped
+  /// bit may have caused it. Returns whether replicas were healed.
+  bool heal_nonfinite() {
+    const auto lines = replica_check_.check_again();
+    for (const auto& line : lines)
+      report_.on_healed(trainer_.step(),
+                        fmt::format("{}; step {}, which was not finite, is computed again", line,
+                                    trainer_.step() + 1));
+    return !lines.empty();
   }
 
   /// What is saved has been compared.

@@ -461,6 +461,21 @@ flipped_bit() {
   launch 4 train $tiny train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=1
   [[ $code == 0 ]] && grep -q "resumed after step 2," err || bad "the run does not go on from step 2"
 }
+# The bit makes a NaN: the replicas are compared before the run counts as diverged, and a healed run loses nothing.
+flipped_bit_makes_nan() {
+  goes_wrong 75 nan:0 sharding.strategy=no_shard debug.replica_hash_every=5
+  names_rank_2
+  expect_line "after step 2: rank 2 on $(hostname) differs in weights or moments from ranks 0, 1, 3" "nothing is saved"
+  local options=(train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=5)
+  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
+  launch 4 train $tiny run.name=undisturbed "${options[@]}"
+  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  LLAMESH_FAULT="nan 2 3 0" launch 4 train $tiny run.name=healed debug.on_mismatch=heal "${options[@]}"
+  [[ $code == 0 ]] && grep -q "after step 2: rank 2 on .*; step 3, which was not finite, is computed again" err ||
+    bad "it is not healed"
+  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
+    bad "the losses are not those of an undisturbed run"
+}
 # Of two replicas nobody knows which is right.
 flipped_bit_of_two() {
   goes_wrong 75 flipped:11 mesh.ranks_per_node=2 debug.replica_hash_every=1

@@ -22,6 +22,7 @@
 #include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "train/bf16_product_choice.hpp"
+#include "train/metrics.hpp"
 #include "train/shared_tokens.hpp"
 #include "train/threads.hpp"
 
@@ -44,7 +45,8 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   data::TokenBatch batch(1, sequence_length);
   const auto tensor = mesh.tensor_parallel(
       model.config, residual_of(sequence_length, mesh.tensor_size()), sequence_length, dtype);
-  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor,
+                     model::Purpose::evaluate);
   device::Staging tokens, targets, document_starts;
   const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();
@@ -192,7 +194,7 @@ int evaluate(const EvaluateArguments& arguments) {
     train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world, mesh);
     const auto& groups = mesh.data_group();
-    sum = {groups.sum(mine.nats), groups.sum(mine.tokens)};
+    sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
   if (world.rank() == 0) print_result(arguments, options, *stream, sum);
   return 0;
