@@ -28,8 +28,7 @@ model::ParameterTable divided_table(const model::ParameterTable& table, std::int
   auto part =
       sharding::local_table(table, mesh, sharding::tensor_parallel_placements(table, mesh, {}));
   const int ranks = dims.group_size(dims.tensor());
-  validate(hidden % ranks == 0, "model.hidden_size {} cannot be divided among {} ranks", hidden,
-           ranks);
+  validate(hidden % ranks == 0, "model.hidden_size {} is not divisible by {} ranks", hidden, ranks);
   return part;
 }
 
@@ -45,7 +44,7 @@ std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
   if (!asked.empty()) return asked;
   const auto& own = model.data.tokenizer;
   validate(own == "byte" || fs::exists(own),
-           "the model's tokenizer '{}' is not there any more; name one with --tokenizer", own);
+           "the model's tokenizer '{}' no longer exists; name one with --tokenizer", own);
   validate(own == "byte" || has_tokenizer(own),
            "'{}' holds neither tokenizer.json nor tokenizer.model; name a tokenizer with "
            "--tokenizer (byte, a .model, a tokenizer.json, or a folder)",

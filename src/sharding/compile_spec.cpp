@@ -108,7 +108,8 @@ class Compiler {
   /// Returns "model.norm.weight (x.yaml:4)", or notes that the spec does not name it.
   std::string with_line(ParameterId id) const {
     const auto* entry = entry_of_[index(id)];
-    return fmt::format("{} ({})", table_[id].name, entry ? entry->where : "the spec names it not");
+    return fmt::format("{} ({})", table_[id].name,
+                       entry ? entry->where : "the spec does not name it");
   }
 
   const model::ParameterTable& table_;
@@ -151,7 +152,7 @@ AxisSet Compiler::axes(const SpecEntry& entry, std::size_t dim) const {
 void Compiler::place(const SpecTarget& target, const SpecEntry& entry) {
   const auto& parameter = table_[*target.parameter];
   const auto& shape = parameter.shape;
-  validate(entry.dims.size() == shape.size(), "{}: {} has {} dims, but {} of {}; the weight is {}",
+  validate(entry.dims.size() == shape.size(), "{}: {} has {} dims, but {} has {}; the weight is {}",
            line_of(entry), to_string(entry.dims), entry.dims.size(),
            shape.size() == 1 ? "a vector" : "a matrix", shape.size() == 1 ? "1" : "2",
            fmt::join(shape, " x "));
@@ -181,9 +182,9 @@ void Compiler::check_cut(const SpecTarget& target, const SpecEntry& entry, std::
   const bool is_embedding = *target.parameter == table_.embed_tokens.weight;
   if (by_role == dim || (is_embedding && !table_.tied())) return;
   const char* instead = !by_role       ? "a norm's weight is whole along it: [shard]"
-                        : *by_role > 0 ? "this one goes as [shard, tensor]"
-                        : is_embedding ? "a tied embedding goes as [tensor, shard]"
-                                       : "this one goes as [tensor, shard]";
+                        : *by_role > 0 ? "write [shard, tensor]"
+                        : is_embedding ? "a tied embedding is cut as [tensor, shard]"
+                                       : "write [tensor, shard]";
   fail(ExitCode::bad_input, "{}: dim {} cannot be cut along 'tensor'; {}", line_of(entry), dim,
        instead);
 }
@@ -226,8 +227,8 @@ void Compiler::check_together(std::span<const ParameterId> weights) const {
 
 void Compiler::check_output(const SpecTarget& target, const SpecEntry& entry) {
   validate(entry.dims.size() == 3,
-           "{}: {} has {} dims, but a module's output 3: batch, sequence, hidden", line_of(entry),
-           to_string(entry.dims), entry.dims.size());
+           "{}: {} has {} dims, but a module's output has 3: batch, sequence, hidden",
+           line_of(entry), to_string(entry.dims), entry.dims.size());
   const auto batch = axes(entry, 0), sequence = axes(entry, 1), hidden = axes(entry, 2);
   check_batch(entry, batch, sequence | hidden);
   const bool by_rows = sequence.any(), by_columns = hidden.any();
@@ -307,8 +308,8 @@ ResidualLayout Compiler::residual_of(ResidualLayout otherwise) const {
            at);
   if (residual_ && *residual_ != ResidualLayout::hidden)
     fail(ExitCode::bad_input,
-         "{}: it contradicts {} of {} ({}): rows of an embedding that is cut by its hidden dim are "
-         "cut by it too; write [tensor, shard] here, or 'tensor' on the last dim there",
+         "{}: this contradicts {} of {} ({}): the rows of an embedding that is cut by its hidden "
+         "dim are cut, too; write [tensor, shard] here, or 'tensor' on the last dim there",
          at, to_string(residual_entry_->dims), residual_entry_->name, residual_entry_->where);
   return ResidualLayout::hidden;
 }

@@ -43,7 +43,7 @@ model: {hf: "hf:exported"}
 data: {train: "$text", sequence_length: 32}
 train: {steps: 0, threads: 1}
 END
-ends 0 "the weights are those of $folder/exported" train "$folder/hf.yaml"
+ends 0 "loaded the weights of $folder/exported" train "$folder/hf.yaml"
 
 # --- what is none of them
 mkdir "$folder/empty"

@@ -90,7 +90,7 @@ TEST(Plan, DryRunIsPrintedAsATable) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(plan(arguments), 0);
   const auto text = testing::internal::GetCapturedStdout();
-  EXPECT_NE(text.find("1 of 8 ranks taken through a step"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 of 8 ranks simulated"), std::string::npos) << text;
   EXPECT_NE(text.find("8030261248 elements of 291 parameters: each is owned once"),
             std::string::npos)
       << text;

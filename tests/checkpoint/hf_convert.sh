@@ -44,7 +44,7 @@ round_trips() {
 }
 round_trips gqa_8_2 1
 round_trips tied_6_3 2
-grep -q "hidden_size 20 is no multiple of num_attention_heads 6: transformers refuses" "$folder/log" ||
+grep -q "hidden_size 20 is not a multiple of num_attention_heads 6: transformers refuses" "$folder/log" ||
   give_up "the export does not say that transformers refuses it"
 round_trips tied_4_2 2
 grep -q "transformers refuses" "$folder/log" && give_up "the export warns of a shape that transformers takes"
@@ -72,7 +72,7 @@ for start in "1 each_rank" "2 rank0" "4 each_rank" "4 rank0"; do
   read -r ranks load <<< "$start"
   run "$ranks" train "$folder/run.yaml" model.hf="$folder/model" model.load="$load" run.folder="$folder/second" \
     sharding.strategy=hybrid_shard mesh.ranks_per_node=auto
-  grep -q "the weights are those of $folder/model" "$folder/log" || give_up "no word of the weights"
+  grep -q "loaded the weights of $folder/model" "$folder/log" || give_up "no word of the weights"
   run 1 diff "$folder/second" "$folder/model"
   rm -rf "$folder/second"
 done
@@ -103,7 +103,7 @@ for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
   run 2 convert --from "$at.run" --to "hf:$at.hf"
   same "$words/$file" "$at.hf/$name"
   same "$at.d/tokenizer_config.json" "$at.hf/tokenizer_config.json"
-  grep -q "not there any more" "$folder/log" && give_up "a tokenizer that is there was not found"
+  grep -q "no longer exists" "$folder/log" && give_up "a tokenizer that is there was not found"
   # Trained on from that folder, which has the tokenizer under its own name now.
   run 1 train "$folder/run.yaml" model.hf="$at.hf" train.steps=1 "run.folder=$at.on" "data.tokenizer=$at.hf"
   run 1 convert --from "$at.on" --to "hf:$at.again"
@@ -117,18 +117,18 @@ same "$words/gpt2.json" "$folder/other.hf/tokenizer.json"
 [[ -e $folder/other.hf/tokenizer.model ]] && give_up "a tokenizer came along that the run did not use"
 rm -r "$folder/gpt2.json.d"
 run 2 convert --from "$folder/other" --to "hf:$folder/gone.hf"
-[[ $(grep -c "the tokenizer $folder/gpt2.json.d/gpt2.json is not there any more" "$folder/log") == 1 ]] ||
+[[ $(grep -c "the tokenizer $folder/gpt2.json.d/gpt2.json no longer exists" "$folder/log") == 1 ]] ||
   give_up "not one line about the tokenizer that is gone"
 [[ -z $(find "$folder/gone.hf" -name '*token*') ]] || give_up "tokenizer files came from somewhere"
 
 refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
 refused "must be hf:FOLDER" convert --from "$folder/first" --to "$folder/x"
 refused "must be hf:FOLDER" convert --from "hf:$folder/model" --to "hf:$folder/x"
-refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
-refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
+refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
+refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
 refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
 "$mpirun" 2 "$llamesh" convert --from hf: --to "$folder/x" > "$folder/log" 2>&1
-[[ $(grep -c "names no folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
+[[ $(grep -c "does not name a folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
 refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
 refused "there is no" convert --from "$folder/none" --to "hf:$folder/x"

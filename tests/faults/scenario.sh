@@ -355,7 +355,7 @@ stopped_before_training() {
   code=$? seconds=0
   expect_end 75
   expect_state stopped 75 SIGUSR2
-  grep -q "SIGUSR2 asks the run to stop: it does so before it trains" err || bad "it does not say so"
+  grep -q "SIGUSR2: stopping before the first step" err || bad "it does not say so"
   [[ -z $(ls runs/tiny/checkpoints) ]] || bad "it has saved something"
   program=$llamesh
   launch 3 train $tiny train.steps=2
@@ -386,7 +386,7 @@ short_walltime() {
   done
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row gained a step at most" "from step 0 to 0" "the end of the walltime"
+  expect_line "2 starts in a row gained one step at most" "from step 0 to 0" "the end of the walltime"
 }
 # What the start before has measured says so beforehand.
 walltime_for_one_step() {
@@ -460,6 +460,21 @@ flipped_bit() {
   program=${program%/*}/../src/llamesh
   launch 4 train $tiny train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=1
   [[ $code == 0 ]] && grep -q "resumed after step 2," err || bad "the run does not go on from step 2"
+}
+# The bit makes a NaN: the replicas are compared before the run counts as diverged, and a healed run loses nothing.
+flipped_bit_makes_nan() {
+  goes_wrong 75 nan:0 sharding.strategy=no_shard debug.replica_hash_every=5
+  names_rank_2
+  expect_line "after step 2: rank 2 on $(hostname) differs in weights or moments from ranks 0, 1, 3" "nothing is saved"
+  local options=(train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=5)
+  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
+  launch 4 train $tiny run.name=undisturbed "${options[@]}"
+  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  LLAMESH_FAULT="nan 2 3 0" launch 4 train $tiny run.name=healed debug.on_mismatch=heal "${options[@]}"
+  [[ $code == 0 ]] && grep -q "after step 2: rank 2 on .*; step 3, which was not finite, is computed again" err ||
+    bad "it is not healed"
+  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
+    bad "the losses are not those of an undisturbed run"
 }
 # Of two replicas nobody knows which is right.
 flipped_bit_of_two() {

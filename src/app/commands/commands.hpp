@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/output_file.hpp"
 #include "model/sampling.hpp"
 
 /// The subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
@@ -89,9 +90,10 @@ int evaluate(const EvaluateArguments& arguments);
 struct TokenizeArguments {
   std::string tokenizer;            ///< what tokenizer::open_tokenizer takes
   std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
-  std::string output;
-  int threads = 0;        ///< 0: as many as the process may run at once
-  std::string separator;  ///< text between documents; empty: a file is a document
+  std::string output;               ///< as OutputFile takes it
+  int threads = 0;                  ///< 0: as many as the process may run at once
+  std::string separator;            ///< text between documents; empty: a file is a document
+  Existing existing = Existing::refuse;
 };
 
 /// `llamesh tokenize`: writes the documents of all inputs in order, each with the tokenizer's

@@ -31,7 +31,7 @@ bool is_hf(const std::string& path) {
 
 fs::path without_prefix(const std::string& path) {
   const auto folder = path.substr(hf_prefix.size());
-  validate(!folder.empty(), "'{}' names no folder; write hf:FOLDER", path);
+  validate(!folder.empty(), "'{}' does not name a folder; write hf:FOLDER", path);
   return folder;
 }
 
@@ -50,7 +50,7 @@ Origin origin_if_known(const fs::path& checkpoint) {
   try {
     return origin_of(config);
   } catch (const std::exception& error) {
-    spdlog::warn("the checkpoint's inputs are not understood ({}): no tokenizer files are copied",
+    spdlog::warn("cannot read the checkpoint's inputs ({}): no tokenizer files are copied",
                  error.what());
     return {};
   }
@@ -67,12 +67,12 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
     options.tokenizer = tokenizer;
   else if (!tokenizer.empty())
     spdlog::warn(
-        "the tokenizer {} is not there any more (seen from {}): no tokenizer files are copied",
+        "the tokenizer {} no longer exists (looking from {}): no tokenizer files are copied",
         tokenizer, fs::current_path().string());
   else if (is_there)
     options.tokenizer = model;
   else if (!model.empty())
-    spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
+    spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
 }
 
 /// "5GB", "500MB", "2GiB", "4096" in bytes, as transformers reads them. Throws a user error for
@@ -93,8 +93,8 @@ std::int64_t bytes_of_size(const std::string& text) {
     if (error == std::errc{} && unit == name && number > 0 &&
         !__builtin_mul_overflow(number, bytes, &number))
       return number;
-  fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
-       text);
+  fail(ExitCode::bad_input,
+       "--max-shard-size '{}' is not a valid size; write it like 5GB, 500MB or 2GiB", text);
 }
 
 void export_folder(const fs::path& from, const ConvertArguments& arguments,
@@ -129,7 +129,9 @@ int convert(const ConvertArguments& arguments) {
     validate((location.kind == checkpoint::PathKind::hf_folder) != exports,
              "one of --from '{}' and --to '{}' must be hf:FOLDER, the other a checkpoint",
              arguments.from, arguments.to);
-    if (exports) without_prefix(arguments.to);
+    const auto target = exports ? without_prefix(arguments.to) : fs::path(arguments.to);
+    validate(target != "-", "--to '{}' is a folder, which cannot go to standard output",
+             arguments.to);
     type_of(arguments.dtype);
     bytes_of_size(arguments.max_shard_size);
     return (exports ? checkpoint::newest_good(location) : location.path).string();

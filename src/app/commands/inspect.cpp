@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "app/json_output.hpp"
+#include "app/report/summary.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
@@ -46,7 +47,7 @@ void describe_tensors(const TensorSource& source, Description& to) {
                        {"shape", entry.shape},
                        {"elements", numel}});
   }
-  to.line("\n{} tensors, {} elements", tensors.size(), total);
+  to.line("\n{}, {} elements", counted(static_cast<std::int64_t>(tensors.size()), "tensor"), total);
   to.json["elements"] = total;
   to.json["tensors"] = std::move(tensors);
 }
@@ -68,7 +69,8 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
 }
 
 void describe_run(const checkpoint::Location& location, Description& to) {
-  to.line("{}: {} checkpoints, newest first", location.path.string(), location.checkpoints.size());
+  to.line("{}: {}, newest first", location.path.string(),
+          counted(std::ssize(location.checkpoints), "checkpoint"));
   auto checkpoints = Json::array();
   for (const auto& path : location.checkpoints) {
     auto& one = checkpoints.emplace_back(Json{{"path", path.string()}});

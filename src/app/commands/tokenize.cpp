@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -38,7 +39,8 @@ std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
   for (const std::string& path : arguments.inputs) {
     validate(std::filesystem::exists(path), "--input: there is no file '{}'", path);
     validate(!data::has_json_name(path) || arguments.separator.empty(),
-             "--document-separator is for text, but '{}' has its documents parted", path);
+             "--document-separator is for text, but the documents of '{}' are separated already",
+             path);
     files.emplace_back(path);
   }
   return files;
@@ -52,7 +54,8 @@ class Work {
         tokenizer_(tokenizer),
         threads_(arguments.threads > 0 ? arguments.threads : tokenizer::available_threads()),
         all_bytes_(bytes),
-        output_(arguments.output, tokenizer.vocab_size()) {}
+        file_(arguments.output, arguments.existing),
+        output_(file_.path().string(), tokenizer.vocab_size()) {}
 
   /// Consecutive text files are encoded together.
   void add_text(const data::MappedFile& file) {
@@ -67,8 +70,8 @@ class Work {
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
       validate(document.masked_ranges.empty(),
-               "{}: an instruction or chat, but a token file cannot say that prompts are "
-               "masked from the loss; give the file itself in data.train, with data.format: jsonl",
+               "{}: an instruction or chat, but a token file cannot mask its prompt from the "
+               "loss; name the file itself in data.train, with data.format: jsonl",
                where);
       ++documents_;
       append(document.ids, line.size());
@@ -80,15 +83,19 @@ class Work {
     encode_waiting();
     for (const auto& file : files) file.check();
     output_.commit();
+    file_.finish();
     progress_.clear();
     const double seconds = seconds_since(start_);
+    auto* const to = file_.is_stdout() ? stderr : stdout;
     fmt::print(
-        "{}: {} tokens (uint{}, vocabulary {}) of {} documents, {} bytes; {:.1f} s, {:.3g} "
+        to,
+        "{}: {} tokens (uint{}, vocabulary {}) from {} documents, {} bytes; {:.1f} s, {:.3g} "
         "tokens/s, {:.1f} MB/s with {} threads\n",
-        arguments_.output, output_.tokens(), output_.bits(), tokenizer_.vocab_size(), documents_,
-        bytes_, seconds, static_cast<double>(output_.tokens()) / seconds,
+        file_.is_stdout() ? "standard output" : arguments_.output, output_.tokens(), output_.bits(),
+        tokenizer_.vocab_size(), documents_, bytes_, seconds,
+        static_cast<double>(output_.tokens()) / seconds,
         static_cast<double>(bytes_) / 1e6 / seconds, threads_);
-    if (end_) fmt::print("every document ends with id {} (data.eos_token)\n", *end_);
+    if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
   }
 
  private:
@@ -124,6 +131,7 @@ class Work {
   const tokenizer::Tokenizer& tokenizer_;
   int threads_;
   std::size_t all_bytes_;
+  OutputFile file_;
   data::TokenFileWriter output_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   train::ProgressBar progress_{0, steps, steps / 10};

@@ -54,7 +54,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
-    metrics_->write_event(event.name, step, event.detail);
+    metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
     warn_of_short_walltime();
@@ -83,8 +83,8 @@ void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
   if (left && *left < state_.seconds_needed)
     spdlog::warn(
-        "{:.0f} s of walltime are left, but two steps and the time to save need {:.0f} s, as the "
-        "start before has found: the run will gain one step at most; give the job more time",
+        "{:.0f} s of walltime are left, but two steps and a save took {:.0f} s in the previous "
+        "start: this start will gain one step at most; give the job more time",
         *left, state_.seconds_needed);
 }
 
