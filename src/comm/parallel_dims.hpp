@@ -8,74 +8,72 @@
 
 namespace llamesh::comm {
 
-/// One named axis of a mesh; axes are listed outermost first.
+/// One named mesh axis; axes are listed outermost first.
 struct MeshAxis {
   std::string name;
   int size = 1;
 };
 
-/// Some of the axes of one mesh: bit i is its i-th axis, or the i-th factor of its axes where one
-/// is split.
+/// A set of axes in one mesh: bit i is the i-th axis, or the i-th factor if an axis is split.
 using AxisSet = std::bitset<8>;
 
-/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
-/// neighbouring ranks. It answers every question about a rank's coordinates and about which ranks
-/// form a group, for any list of axes; nothing else computes a rank from a rank. Pure arithmetic,
-/// the same on every rank.
+/// Ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighbouring
+/// ranks. It answers every question about a rank's coordinates and about groups, for any list of
+/// axes; nothing else computes a rank from a rank. Pure arithmetic, the same on every rank.
 ///
-/// A group along some axes are the ranks that differ in these axes only, in rank order. Along no
-/// axis every rank is a group of one.
+/// A group along some axes is the set of ranks that differ only in these axes, in rank order. Along
+/// no axis every rank is a group by itself.
 class ParallelDims {
  public:
-  ParallelDims() = default;  ///< one rank
-  /// Throws a user error when a size is below 1, a name is there twice or there are too many axes.
+  ParallelDims() = default;  ///< a single rank
+  /// Throws a user error if a size is below 1, a name is repeated, or there are too many axes.
   explicit ParallelDims(std::vector<MeshAxis> axes);
 
-  /// The same mesh with the axis of this name in two factors, the inner one of `inner` ranks that
-  /// are neighbours along it: groups may run along either. Sets of axes are of one mesh: those of
-  /// the mesh before do not fit. Throws a user error where `inner` does not divide the axis.
+  /// Splits the named axis into two factors, the inner one with `inner` neighbouring ranks; groups
+  /// may run along either. Axis sets from the old mesh do not fit the new one. Throws a user error
+  /// if `inner` does not divide the axis.
   ParallelDims split(std::string_view name, int inner) const;
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   int ranks() const { return group_size(all()); }
 
   AxisSet all() const;
-  /// The axes of these names. A mesh that lacks one is as if that axis had size 1.
+  /// Returns the axes with these names. A missing axis counts as one with size 1.
   AxisSet named(std::initializer_list<std::string_view> names) const;
-  /// The inner factor of an axis that is split; none of another.
+  /// Returns the inner factor of a split axis; empty for any other.
   AxisSet inner(std::string_view name) const;
-  /// These axes but for those of one rank.
+  /// Returns these axes without those of size 1.
   AxisSet without_ones(AxisSet axes) const;
-  /// The axes along which the ranks read different data: replicate and shard.
+  /// Returns the axes along which ranks read different data: replicate and shard.
   AxisSet data() const { return named({"replicate", "shard"}); }
-  /// The axes along which the matrices of each layer are cut.
+  /// Returns the axes along which each layer's matrices are split.
   AxisSet tensor() const { return named({"tensor"}); }
 
-  /// Coordinates of `rank` along axes(), outermost first.
+  /// Returns the coordinates of `rank` along axes(), outermost first.
   std::vector<int> coordinates(int rank) const;
   int group_size(AxisSet along) const;
-  /// The rank of `rank` within its group, 0 to group_size() - 1.
+  /// Returns the rank's index within its group, 0 to group_size() - 1.
   int rank_in_group(AxisSet along, int rank) const;
-  /// The ranks of the group of `rank`.
+  /// Returns the ranks in the group that contains `rank`.
   std::vector<int> group(AxisSet along, int rank) const;
 
  private:
   struct Factor {
     std::size_t axis;
     int size;
-    int stride;  ///< how many ranks apart neighbours along it are
+    int stride;  ///< distance in ranks between neighbours along it
   };
   int coordinate(const Factor& factor, int rank) const {
     return rank / factor.stride % factor.size;
   }
 
   std::vector<MeshAxis> axes_;
-  std::vector<Factor> factors_;  ///< of each axis one, or two
+  std::vector<Factor> factors_;  ///< one or two per axis
 };
 
-/// "replicate=2 x shard=4".
+/// Formats a mesh: "replicate=2 x shard=4".
 std::string to_string(const ParallelDims& dims);
-/// "replicate x shard": the axes that are in it, or a factor of which is; empty for no axis.
+/// Formats a set: "replicate x shard", the axes with at least one factor in it; empty for no axis.
 std::string to_string(AxisSet axes, const ParallelDims& dims);
 
 }  // namespace llamesh::comm
