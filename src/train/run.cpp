@@ -129,7 +129,7 @@ class Run {
       progress.clear();
       profile_.write();
     }
-    loss_ = record.loss;
+    loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) log_startup(progress);
@@ -175,7 +175,8 @@ class Run {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
     progress.clear();
-    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(), loss);
+    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(),
+                 without_nan_sign(loss));
     report_.on_validation(trainer_.step(), loss);
   }
 

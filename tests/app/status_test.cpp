@@ -188,9 +188,9 @@ TEST_F(Status, TakesTheVerdictOfFailureJson) {
 
 TEST_F(Status, OfWhatIsNoRunFolderIsAnError) {
   write("file", "x");
-  EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("no folder"),
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("is not a folder"),
             std::string::npos);
-  EXPECT_NE(test::error_of([&] { read_status(folder_ / "absent"); }).find("no folder"),
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "absent"); }).find("is not a folder"),
             std::string::npos);
 }
 

@@ -129,7 +129,7 @@ changed_data() {
     launch 2 train $tiny run.name=on data.train=text.txt train.steps=$steps \
       checkpoint.resume=runs/tiny/checkpoints/step_00000002
     [[ $code == 0 && -e runs/on/checkpoints/step_0000000$steps ]] || bad "the run does not go on under another name"
-    [[ $(grep -c 'the training data are not those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
+    [[ $(grep -c 'the training data differ from those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
   done
 }
 
@@ -159,7 +159,7 @@ unknown_subcommand() {
 no_subcommand() {
   launch 3
   expect_end 78
-  expect_line "No command" "llamesh --help"
+  expect_line "no command given" "llamesh --help"
 }
 unknown_option() { refused 3 --fast -- $tiny --fast; }
 

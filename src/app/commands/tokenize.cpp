@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/report/summary.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "data/encode_jsonl.hpp"
@@ -87,14 +88,14 @@ class Work {
     progress_.clear();
     const double seconds = seconds_since(start_);
     auto* const to = file_.is_stdout() ? stderr : stdout;
-    fmt::print(
-        to,
-        "{}: {} tokens (uint{}, vocabulary {}) from {} documents, {} bytes; {:.1f} s, {:.3g} "
-        "tokens/s, {:.1f} MB/s with {} threads\n",
-        file_.is_stdout() ? "standard output" : arguments_.output, output_.tokens(), output_.bits(),
-        tokenizer_.vocab_size(), documents_, bytes_, seconds,
-        static_cast<double>(output_.tokens()) / seconds,
-        static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    fmt::print(to,
+               "{}: {} tokens (uint{}, vocabulary {}) from {}, {} bytes; {:.1f} s, {:.3g} "
+               "tokens/s, {:.1f} MB/s with {} threads\n",
+               file_.is_stdout() ? "standard output" : arguments_.output, output_.tokens(),
+               output_.bits(), tokenizer_.vocab_size(),
+               counted(static_cast<std::int64_t>(documents_), "document"), bytes_, seconds,
+               static_cast<double>(output_.tokens()) / seconds,
+               static_cast<double>(bytes_) / 1e6 / seconds, threads_);
     if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
   }
 
