@@ -175,11 +175,11 @@ void CommandLine::add_inspection() {
   command = cli_->add_subcommand("status",
                                  "Show a run's step, speed, newest checkpoint and last "
                                  "failure (from any machine that sees its folder)");
-  command->add_option("RUN", path_, "A run folder")->required();
+  command->add_option("RUN", path_, "A run folder, or a folder of runs")->required();
   add_json(command, output_);
   command->add_flag_callback(
       "--watch", [this] { watch_ = Watch::yes; }, "Refresh every two seconds until the run ends");
-  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
+  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status runs"});
   runs(command, [this] { return status(path_, output_, watch_); });
 
   command = cli_->add_subcommand("report",
@@ -205,13 +205,16 @@ void CommandLine::add_models() {
   command
       ->add_option("--from", convert_.from, "A checkpoint or run folder, or a Hugging Face folder")
       ->required();
-  command->add_option("--to", convert_.to, "A new hf:FOLDER, or a new checkpoint")->required();
+  command
+      ->add_option("--to", convert_.to,
+                   "A new Hugging Face folder from a checkpoint, or a new checkpoint from a folder")
+      ->required();
   command->add_option("--dtype", convert_.dtype,
                       "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
   command->add_option("--max-shard-size", convert_.max_shard_size,
                       "Largest file of the folder, e.g. 500MB (default 5GB)");
-  add_examples(command, {"llamesh convert --from runs/tiny --to hf:FOLDER --dtype bf16",
-                         "mpirun -n 8 llamesh convert --from hf:FOLDER --to CHECKPOINT"});
+  add_examples(command, {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
+                         "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
 
   const auto add_model = [](CLI::App* to, auto& arguments, const char* tensor_parallel_size) {
@@ -272,8 +275,10 @@ void CommandLine::add_tokenize() {
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
       ->required();
   command
-      ->add_option("--input", to.inputs,
-                   "Text files in UTF-8, or .jsonl or .json with a field text")
+      ->add_option(
+          "--input", to.inputs,
+          "Text files in UTF-8, or .jsonl or .json with a field text; also folders, patterns "
+          "in quotes, and @LIST (a file with a path a line)")
       ->required();
   command->add_option("--output", to.output, "The token file (.bin); - is standard output")
       ->required();

@@ -10,6 +10,7 @@
 #include "comm/device_choice.hpp"
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
+#include "core/log.hpp"
 #include "core/process.hpp"
 #include "device/device.hpp"
 #include "ops/bf16_products.hpp"
@@ -21,7 +22,8 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   std::optional<sharding::Spec> spec;
   std::string text = comm::on_rank_0(world, [&] {
     auto inputs = config::load_inputs(path, overrides);
-    config::expand_patterns(inputs.data, path);
+    config::resolve_data(inputs, path);
+    for (const auto& note : inputs.notes) spdlog::info("{}", note);
     spec = inputs.sharding.spec;
     return config::to_yaml(inputs);
   });

@@ -19,8 +19,8 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   constexpr std::array<std::string_view, 2> others{"activation_checkpoint_layers",
                                                    "optimization_barrier_layers"};
   std::error_code ignored;
-  validate(std::filesystem::is_regular_file(path, ignored),
-           "{}: sharding.spec: there is no file '{}'", where, path);
+  validate(std::filesystem::is_regular_file(path, ignored), "{}: sharding.spec: '{}' is not a file",
+           where, path);
   Node map = parse_tree(read_yaml_file(path), path);
   validate(map.kind == Node::Kind::map, "{}: expected names of weights and modules, got {}",
            map.where, map.describe());
@@ -28,8 +28,7 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   if (nested == nullptr) return map;
   for (const auto& [name, value] : map.members)
     validate(name == "sharding" || std::ranges::find(others, name) != others.end(),
-             "{}: '{}' stands beside the group sharding; put it into that group", value.where,
-             name);
+             "{}: '{}' is outside the group sharding; move it into that group", value.where, name);
   Node inner = std::move(*nested);
   return inner;
 }
@@ -87,7 +86,7 @@ void include_spec(Node& root, const std::vector<std::string>& overrides,
   Node* spec = sharding ? sharding->find("spec") : nullptr;
   const bool given = spec != nullptr && spec->kind != Node::Kind::null;
   validate(given || overrides.empty(),
-           "command line: '{}' changes an entry of a spec, but there is none; name one in "
+           "command line: '{}' changes an entry of a spec, but no spec is given; set "
            "sharding.spec",
            overrides.empty() ? "" : overrides.front());
   if (!given) return;

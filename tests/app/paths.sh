@@ -35,6 +35,8 @@ ends 0 " tensors, " inspect "$file"
 ends 0 "^checkpoint $newest" inspect "$newest"
 ends 0 "2 checkpoints, newest first" inspect "$run"
 ends 0 "->" convert --from "$folder/exported" --to "$folder/imported"
+ends 0 "->" convert --from "$folder/imported" --to "$folder/exported-again"
+ends 0 "equal: " diff "$folder/exported-again" "$file"
 ends 0 "resuming from $newest" train inputs/tiny.yaml "run.folder=$folder/from-run" train.steps=4 checkpoint.resume="$run"
 ends 0 "equal: " diff "$folder/from-run" "$run"
 cat > "$folder/hf.yaml" <<END
@@ -74,6 +76,7 @@ loss=$(grep '^loss' "$folder/log")
 ends 0 "$loss" evaluate "$run" "$folder/ids" --token-dtype uint16 --sequence-length 64
 refused "does not begin with llm.c's header; .*--token-dtype" evaluate "$run" "$folder/ids" --tokens
 refused "did you mean --token-dtype uint16" evaluate "$run" "$folder/ids" --dtype uint16
+refused "is not UTF-8 text .*--token-dtype" evaluate "$run" "$folder/ids"
 for ranks in 1 2; do
   "$mpirun" $ranks "$llamesh" evaluate --json "$run" "$text" --sequence-length 64 > "$folder/log" || give_up "no JSON"
   [[ $(wc -l < "$folder/log") == 1 ]] || give_up "not one line of JSON"

@@ -39,7 +39,13 @@ global_batch_not_divisible() {
 
 # --- the data
 
-missing_data() { refused 3 "'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+missing_data() { refused 3 "data.train: 'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+wrong_format() {
+  echo '[{"text": "a"}]' >a.json
+  printf '\377\000\001\002' >my.bin
+  refused 3 "inputs/tiny.yaml: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
+  refused 3 "inputs/tiny.yaml: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
+}
 empty_data() {
   : >empty.txt
   refused 3 "'empty.txt' is empty" -- $tiny data.train=empty.txt
@@ -89,8 +95,8 @@ truncated_data() {
   wait $job
   code=$? seconds=0
   expect_end 78
-  expect_line "'text.txt' was cut off" "had 4000000 bytes and has 1000 now"
-  expect_state failed 78 "data file 'text.txt' was cut off"
+  expect_line "'text.txt' was truncated" "had 4000000 bytes and has 1000 now"
+  expect_state failed 78 "data file 'text.txt' was truncated"
 }
 
 # The system starts no more threads for one rank. OpenMP would end it with exit code 1.
