@@ -10,6 +10,7 @@
 #include "config/spec_tree.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -188,8 +189,8 @@ void KeyReader::refuse_unknown(const Node& node, const std::string& prefix) cons
     }
     if (!nested_name && sections_.contains(full)) continue;
     validate(!known_.contains(full), "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
-             value.where, full, full.substr(0, full.rfind('.')), last_part(full));
-    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full,
+             value.where, excerpt(full), full.substr(0, full.rfind('.')), last_part(full));
+    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, excerpt(full),
          did_you_mean(full, {known_.begin(), known_.end()}));
   }
 }
