@@ -12,6 +12,7 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "core/file.hpp"
@@ -32,7 +33,8 @@ std::shared_ptr<spdlog::logger>& file_logger() {
   return logger;
 }
 
-/// Writes each line at once, to a file that is opened as all others are (core/file.hpp).
+/// Writes each line at once, to a file that is opened as all others are (core/file.hpp). A file
+/// that can no longer be written is given up.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(Descriptor file) : file_(std::move(file)) {}
@@ -41,11 +43,17 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t text;
     formatter_->format(message, text);
-    file_.append({text.data(), text.size()});
+    if (!file_) return;
+    try {
+      file_->append({text.data(), text.size()});
+    } catch (const Error& error) {
+      file_.reset();
+      fmt::print(stderr, "{}; nothing more goes into this log\n", error.what());
+    }
   }
   void flush_() override {}
 
-  Descriptor file_;
+  std::optional<Descriptor> file_;
 };
 
 /// Whether the file is empty or begins with a time as log_to_file() writes it; of a first line
