@@ -11,6 +11,7 @@
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
 #include "core/process.hpp"
+#include "device/address_space.hpp"
 #include "device/device.hpp"
 #include "ops/bf16_products.hpp"
 
@@ -42,11 +43,14 @@ comm::DeviceChoice choice_of(const std::string& text) {
 }  // namespace
 
 void use_device(const comm::Communicator& world, const std::string& choice) {
+  comm::agree(world,
+              [] { device::check_address_space(device::library_address_space(/*threads=*/1)); });
   comm::choose_device(world, choice_of(choice));
 }
 
 void use_single_device(const std::string& choice) {
   using enum comm::DeviceChoice;
+  device::check_address_space(device::library_address_space(/*threads=*/1));
   const auto wanted = choice_of(choice);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
 }
