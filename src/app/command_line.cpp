@@ -13,6 +13,7 @@
 #include "app/report/report.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/log.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -52,10 +53,15 @@ std::string CommandLine::problem(const CLI::ParseError& error,
     for (const auto* command : commands) names.push_back(command->get_name());
     const auto found = std::ranges::find(names, word);
     if (found == names.end())
-      return fmt::format("there is no command '{}'{}", word, did_you_mean(word, names));
+      return fmt::format("there is no command '{}'{}", excerpt(word), did_you_mean(word, names));
     at = commands[static_cast<std::size_t>(found - names.begin())];
   }
-  return error.what();
+  std::string text = error.what();
+  for (const auto& word : arguments)  // as it quotes them
+    if (const auto quoted = excerpt(word); quoted != word)
+      for (auto begin = text.find(word); begin != text.npos; begin = text.find(word, begin + 1))
+        text.replace(begin, word.size(), quoted);
+  return text;
 }
 
 CommandLine::~CommandLine() = default;
@@ -125,11 +131,16 @@ void CommandLine::add_plan() {
   command->add_option("--hardware", to.hardware,
                       "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
                       "in inputs/hardware");
-  command
-      ->add_option_function<double>(
-          "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
-          "Write bandwidth for checkpoints in GB/s (default 10)")
-      ->check(CLI::PositiveNumber);
+  command->add_option_function<double>(
+      "--storage",
+      [&to](double gigabytes) {
+        if (!(gigabytes >= 1e-6 && gigabytes <= 1e6))  // nan, too
+          throw CLI::ValidationError(
+              "--storage",
+              fmt::format("{} is out of range; allowed: 1e-06 to 1e+06 GB/s", gigabytes));
+        to.storage_rate = 1e9 * gigabytes;
+      },
+      "Write bandwidth for checkpoints in GB/s (default 10)");
   auto* sweep =
       command->add_flag("--sweep", to.sweep,
                         "List the meshes, strategies, checkpointing modes and micro-batches that "

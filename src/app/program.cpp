@@ -12,6 +12,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "device/address_space.hpp"
 #include "device/device.hpp"
 #include "ops/bf16_products.hpp"
 
@@ -44,11 +45,14 @@ comm::DeviceChoice choice_of(const std::string& text) {
 }  // namespace
 
 void use_device(const comm::Communicator& world, const std::string& choice) {
+  comm::agree(world,
+              [] { device::check_address_space(device::library_address_space(/*threads=*/1)); });
   comm::choose_device(world, choice_of(choice));
 }
 
 void use_single_device(const std::string& choice) {
   using enum comm::DeviceChoice;
+  device::check_address_space(device::library_address_space(/*threads=*/1));
   const auto wanted = choice_of(choice);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
 }

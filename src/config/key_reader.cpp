@@ -12,6 +12,7 @@
 #include "core/byte_size.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -204,9 +205,9 @@ void KeyReader::refuse_unknown(const Node& node, const std::string& prefix) cons
     }
     if (!nested_name && sections_.contains(full)) continue;
     validate(!known_.contains(full), "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
-             value.where, full, full.substr(0, full.rfind('.')), last_part(full));
+             value.where, excerpt(full), full.substr(0, full.rfind('.')), last_part(full));
     const auto hint = hint_for_key(full);
-    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full,
+    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, excerpt(full),
          hint.empty() ? did_you_mean(full, {known_.begin(), known_.end()}) : hint);
   }
 }

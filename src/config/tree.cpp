@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -52,7 +53,7 @@ class Converter {
     validate(key.IsScalar() && !key.Scalar().empty(), "{}: a key must be a plain word", at);
     const std::string& word = key.Scalar();
     const Node* earlier = node.find(word);
-    validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, word,
+    validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, excerpt(word),
              earlier ? earlier->where : "");
     Node child = convert(value, depth + 1);
     child.where = at;  // the line of the key, also for a group of keys below it
@@ -125,7 +126,7 @@ Node* Node::find(std::string_view key) {
 std::string Node::describe() const {
   switch (kind) {
     case Kind::scalar:
-      return fmt::format("'{}'", scalar);
+      return fmt::format("'{}'", excerpt(scalar));
     case Kind::list:
       return "a list";
     case Kind::map:
@@ -162,19 +163,19 @@ void overlay(Node& base, Node over) {
 void apply_override(Node& root, const std::string& text) {
   const auto equals = text.find('=');
   validate(equals != std::string::npos && equals > 0,
-           "command line: '{}' is not of the form key.path=value", text);
+           "command line: '{}' is not of the form key.path=value", excerpt(text));
   const std::string path = text.substr(0, equals);
   validate(std::ranges::count(path, '.') < deepest, "command line: '{}' has more than {} levels",
-           text, deepest);
+           excerpt(text), deepest);
   Node* node = &root;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
-    validate(!key.empty(), "command line: '{}' has an empty part in its key", text);
+    validate(!key.empty(), "command line: '{}' has an empty part in its key", excerpt(text));
     if (node->kind == Node::Kind::null) node->kind = Node::Kind::map;
     validate(node->kind == Node::Kind::map,
-             "command line: {}: '{}' is {} at {}, not a group of keys", text,
-             path.substr(0, begin > 0 ? begin - 1 : 0), node->describe(), node->where);
+             "command line: {}: '{}' is {} at {}, not a group of keys", excerpt(text),
+             excerpt(path.substr(0, begin > 0 ? begin - 1 : 0)), node->describe(), node->where);
     Node* child = node->find(key);
     if (child == nullptr) {
       node->members.emplace_back(key, Node{});
@@ -192,7 +193,7 @@ void apply_override(Node& root, const std::string& text) {
                               .scalar = written,
                               .items = {},
                               .members = {}}
-                       : parse_value(written, "command line: " + path);
+                       : parse_value(written, "command line: " + excerpt(path));
   set_where(value, "command line");
   overlay(*node, std::move(value));
 }

@@ -76,6 +76,7 @@ class Run {
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
+    profile_.check(trainer_.step());
     startup_.end_phase("resume");
   }
 

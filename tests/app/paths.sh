@@ -47,6 +47,14 @@ train: {steps: 0, threads: 1}
 END
 ends 0 "loaded the weights of $folder/exported" train "$folder/hf.yaml"
 
+# --- names that a terminal would obey are shown
+odd=$folder/$'a\e[2J\rb'
+cp -r "$run" "$odd"
+for command in inspect verify; do
+  ends 0 'a\\x1b\[2J\\x0db' $command "$odd/checkpoints/step_00000004"
+  ! grep -q $'[\e\r]' "$folder/log" || give_up "$command prints the name of a path raw"
+done
+
 # --- what is none of them
 mkdir "$folder/empty"
 echo "some text" > "$folder/note"

@@ -187,6 +187,19 @@ TEST_F(Status, TakesTheVerdictOfFailureJson) {
   EXPECT_EQ(json()["failure"].size(), 11U);
 }
 
+TEST_F(Status, ATerminalObeysNothingOfTheFiles) {
+  RunState state;
+  state.phase = RunPhase::failed;
+  state.reason = "a\x1b[2J\rb";
+  write_state(state);
+  write("failure.json", R"({"kind":"\u0007\u009b2J","detail":"c\u001b]0;d"})");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(status(folder_.string(), Output::text, Watch::no), 0);
+  const auto out = testing::internal::GetCapturedStdout();
+  EXPECT_NE(out.find("a\\x1b[2J\\x0db\n"), out.npos) << out;
+  EXPECT_NE(out.find("\\x07\\xc2\\x9b2J: c\\x1b]0;d\n"), out.npos) << out;
+}
+
 TEST_F(Status, OfWhatIsNoRunFolderIsAnError) {
   write("file", "x");
   EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("is not a folder"),

@@ -106,11 +106,30 @@ no_more_threads() {
     $tiny train.threads=64
 }
 
+# A rank may map too little: oneDNN, Open MPI and OpenMP would end it by a signal or their own exit codes.
+little_address_space() {
+  through 1 "ulimit -v 460000"
+  refused 2 "the limit on this process's address space, 449 MiB (ulimit -v or -d), does not leave" -- $tiny
+  # Enough for the libraries, and not for the model beside them.
+  through 1 "ulimit -v 819200"
+  refused 2 "address space, 800 MiB" -- $tiny model.num_hidden_layers=10 model.hidden_size=504 model.intermediate_size=1408
+}
+
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
   OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
   expect_end 78
   expect_line "MPI keeps the memory that the ranks of a node share in $work/absent, which cannot be written"
+}
+
+# It has room, but no inode for another file; HDF5 would fail to open a checkpoint, and not say why.
+no_inodes() {
+  mkdir full
+  mount -t tmpfs -o nr_inodes=1 tmpfs full 2>/dev/null || { echo "SKIPPED: no right to mount"; exit 77; }
+  OMPI_MCA_osc_sm_backing_directory=$work/full launch 1 train $tiny
+  umount full
+  expect_end 78
+  expect_line "in $work/full, where all 1 inodes are taken"
 }
 
 # Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.

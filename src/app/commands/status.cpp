@@ -10,6 +10,7 @@
 #include "app/json_output.hpp"
 #include "app/status/run_list.hpp"
 #include "app/status/run_status.hpp"
+#include "core/printable.hpp"
 #include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::app {
@@ -26,7 +27,10 @@ class Screen {
     if (terminal && shown_ > 0) fmt::print("\033[{}A\033[J", shown_);
     const auto columns = static_cast<std::size_t>(
         terminal ? std::max(1, train::terminal_columns(STDOUT_FILENO) - 1) : 0);
-    for (const auto& line : lines) fmt::print("{}\n", terminal ? line.substr(0, columns) : line);
+    for (const auto& line : lines) {
+      const auto text = printable(line);
+      fmt::print("{}\n", terminal ? text.substr(0, columns) : text);
+    }
     shown_ = lines.size();
   }
 
