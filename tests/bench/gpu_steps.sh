@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Benchmarks training steps for Llama 3.2 1B and Llama 3 8B at 4096 and 8192 tokens on this
-# machine's GPUs, in one run: llamesh against PyTorch FSDP2 with torch.compile, with a table at the
-# end. Each program uses its fastest setting that fits in memory, tried in the order below. Both use
-# the same batch per step. The rows "tuned" are llamesh with cuBLASLt's fastest algorithm for each
-# product (docs/gpu.md) instead of its first choice.
+# machine's GPUs: llamesh against PyTorch FSDP2 with torch.compile, with equal batches. Each program
+# uses its fastest setting that fits in memory, tried in the order below. The rows "tuned" are
+# llamesh with cuBLASLt's fastest algorithm for each product (docs/gpu.md), not its first choice.
 #   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--python PROGRAM]
 #     --programs  a folder made by tests/gpu/bundle.sh; default: build/cuda
 #     --ranks     number of GPUs (1)
