@@ -1,18 +1,18 @@
 #!/bin/bash
-# look_at_runs.sh LLAMESH: what users see of whole runs: status while and after one ran, was killed, diverged; the
-# report that a run leaves. Runs in the folder that has inputs/.
+# look_at_runs.sh LLAMESH: the user's view of whole runs: status during and after a run, and after
+# it was killed or diverged; the run's report. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# train CODE RUN OVERRIDE...: two ranks end with this code.
+# train CODE RUN OVERRIDE...: trains on two ranks, which must end with this code
 train() {
   local wanted=$1 run=$2 code; shift 2
   "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/$run" "$@" > "$folder/log" 2>&1; code=$?
   [[ $code == "$wanted" ]] || give_up "train $run $*: exit code $code instead of $wanted"
 }
-# status RUN TEXT: of a run in JSON.
+# status RUN TEXT: checks that the run's JSON status contains this text
 status() {
   "$llamesh" status --json "$folder/$1" > "$folder/log" 2>&1 || give_up "status of $1"
   grep -qF -- "$2" "$folder/log" || give_up "status of $1 without $2"
@@ -51,7 +51,7 @@ status killed '"phase":"running"'
 grep -q '"eta_seconds":[0-9]' "$folder/log" || give_up "no end in sight"
 kill -KILL $process
 wait $process 2> /dev/null
-touch -d '2 minutes ago' "$folder/killed/checkpoints/.lease"  # as it will be then
+touch -d '2 minutes ago' "$folder/killed/checkpoints/.lease"  # emulates a dead run
 status killed '"phase":"killed"'
 status killed '"eta_seconds":null'
 

@@ -8,7 +8,7 @@
 #include "data/validation.hpp"
 #include "files.hpp"
 
-// Where documents begin and what is in the loss, from the files to the batches.
+// Tests document starts and loss masks, from the files to the batches.
 
 namespace llamesh::data {
 namespace {
@@ -19,11 +19,11 @@ using test::header;
 using test::TemporaryFolder;
 using Ids = std::vector<std::int32_t>;
 
-/// A stream as it ought to be, token by token.
+/// The expected stream, token by token.
 struct Expected {
   Ids tokens;
-  std::set<std::int64_t> begins;  ///< of documents
-  std::set<std::int64_t> masked;  ///< from the loss
+  std::set<std::int64_t> begins;  ///< document starts
+  std::set<std::int64_t> masked;  ///< masked from the loss
 
   void add(const std::string& text, bool begins_document = true, bool in_loss = true) {
     if (begins_document) begins.insert(size());
@@ -43,7 +43,7 @@ DataOptions options_of(Format format, bool mask) {
   return options;
 }
 
-/// Looks at every row of every length.
+/// Checks every row for several lengths.
 void expect_rows(const TokenStream& stream, const Expected& expected, bool mask) {
   ASSERT_EQ(stream.size(), expected.size());
   for (const std::int64_t length : {1, 2, 3, 7, 16, 1000}) {
@@ -123,7 +123,7 @@ TEST_P(Documents, OfTokenFilesEndWithEos) {
   expected.add("abce");
   expected.add("e");
   expected.add("dd");
-  expected.add("de", false);  // the next file goes on with the document
+  expected.add("de", false);  // the next file continues the document
   expected.add("last");
   std::string all;
   for (const std::int32_t id : expected.tokens) all += static_cast<char>(id);
@@ -202,7 +202,7 @@ TEST(DocumentMasks, OfValidationDataKeepWhatCounts) {
     for (const std::int32_t target : batch.targets)
       if (target >= 0) predicted += static_cast<char>(target);
   }
-  EXPECT_EQ(predicted, "bcefgh");  // all but the first of each document
+  EXPECT_EQ(predicted, "bcefgh");  // all except each document's first token
 }
 
 TEST(Jsonl, StreamsAreRefusedWithFileAndLine) {
