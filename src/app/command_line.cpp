@@ -13,6 +13,7 @@
 #include "app/report/report.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/log.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -52,10 +53,15 @@ std::string CommandLine::problem(const CLI::ParseError& error,
     for (const auto* command : commands) names.push_back(command->get_name());
     const auto found = std::ranges::find(names, word);
     if (found == names.end())
-      return fmt::format("there is no command '{}'{}", word, did_you_mean(word, names));
+      return fmt::format("there is no command '{}'{}", excerpt(word), did_you_mean(word, names));
     at = commands[static_cast<std::size_t>(found - names.begin())];
   }
-  return error.what();
+  std::string text = error.what();
+  for (const auto& word : arguments)  // as it quotes them
+    if (const auto quoted = excerpt(word); quoted != word)
+      for (auto begin = text.find(word); begin != text.npos; begin = text.find(word, begin + 1))
+        text.replace(begin, word.size(), quoted);
+  return text;
 }
 
 CommandLine::~CommandLine() = default;
@@ -125,11 +131,16 @@ void CommandLine::add_plan() {
   command->add_option("--hardware", to.hardware,
                       "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
                       "in inputs/hardware");
-  command
-      ->add_option_function<double>(
-          "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
-          "Write bandwidth for checkpoints in GB/s (default 10)")
-      ->check(CLI::PositiveNumber);
+  command->add_option_function<double>(
+      "--storage",
+      [&to](double gigabytes) {
+        if (!(gigabytes >= 1e-6 && gigabytes <= 1e6))  // nan, too
+          throw CLI::ValidationError(
+              "--storage",
+              fmt::format("{} is out of range; allowed: 1e-06 to 1e+06 GB/s", gigabytes));
+        to.storage_rate = 1e9 * gigabytes;
+      },
+      "Write bandwidth for checkpoints in GB/s (default 10)");
   auto* sweep =
       command->add_flag("--sweep", to.sweep,
                         "List the meshes, strategies, checkpointing modes and micro-batches that "
@@ -175,11 +186,11 @@ void CommandLine::add_inspection() {
   command = cli_->add_subcommand("status",
                                  "Show a run's step, speed, newest checkpoint and last "
                                  "failure (from any machine that sees its folder)");
-  command->add_option("RUN", path_, "A run folder")->required();
+  command->add_option("RUN", path_, "A run folder, or a folder of runs")->required();
   add_json(command, output_);
   command->add_flag_callback(
       "--watch", [this] { watch_ = Watch::yes; }, "Refresh every two seconds until the run ends");
-  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
+  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status runs"});
   runs(command, [this] { return status(path_, output_, watch_); });
 
   command = cli_->add_subcommand("report",
@@ -205,13 +216,16 @@ void CommandLine::add_models() {
   command
       ->add_option("--from", convert_.from, "A checkpoint or run folder, or a Hugging Face folder")
       ->required();
-  command->add_option("--to", convert_.to, "A new hf:FOLDER, or a new checkpoint")->required();
+  command
+      ->add_option("--to", convert_.to,
+                   "A new Hugging Face folder from a checkpoint, or a new checkpoint from a folder")
+      ->required();
   command->add_option("--dtype", convert_.dtype,
                       "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
   command->add_option("--max-shard-size", convert_.max_shard_size,
                       "Largest file of the folder, e.g. 500MB (default 5GB)");
-  add_examples(command, {"llamesh convert --from runs/tiny --to hf:FOLDER --dtype bf16",
-                         "mpirun -n 8 llamesh convert --from hf:FOLDER --to CHECKPOINT"});
+  add_examples(command, {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
+                         "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
 
   const auto add_model = [](CLI::App* to, auto& arguments, const char* tensor_parallel_size) {
@@ -272,8 +286,10 @@ void CommandLine::add_tokenize() {
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
       ->required();
   command
-      ->add_option("--input", to.inputs,
-                   "Text files in UTF-8, or .jsonl or .json with a field text")
+      ->add_option(
+          "--input", to.inputs,
+          "Text files in UTF-8, or .jsonl or .json with a field text; also folders, patterns "
+          "in quotes, and @LIST (a file with a path a line)")
       ->required();
   command->add_option("--output", to.output, "The token file (.bin); - is standard output")
       ->required();

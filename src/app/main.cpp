@@ -33,7 +33,7 @@ void check_output() {
 }  // namespace llamesh::app
 
 int main(int argc, char** argv) {
-  // A file larger than RLIMIT_FSIZE is a failed write then, and reported as one.
+  // With SIGXFSZ ignored, exceeding RLIMIT_FSIZE is a failed write, and reported as such.
   std::signal(SIGXFSZ, SIG_IGN);
   if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::catch_stop_signals();
   const auto launch = llamesh::app::launch();

@@ -11,34 +11,36 @@
 
 namespace llamesh::app {
 
-/// The ranks of `generate` and `evaluate`: groups of neighbours that hold a model together, each
-/// rank its part of every matrix. All groups hold the same.
+/// Ranks for `generate` and `evaluate`: groups of neighbours that hold one model copy together,
+/// each rank its part of every matrix.
 class ModelMesh {
  public:
-  /// One process that has all; it needs no MPI.
+  /// Uses one process with the whole model; needs no MPI.
   ModelMesh() = default;
-  /// Groups of `tensor_size` ranks. Collective, once the device is chosen; `world` is borrowed.
-  /// Throws a user error where the ranks cannot be divided into such groups. Rank 0 warns where a
-  /// group would be on several nodes.
+  /// Creates groups with `tensor_size` ranks. Collective, after the device is chosen; borrows
+  /// `world`. Throws a user error if the ranks cannot be divided into such groups. Rank 0 warns if
+  /// a group spans several nodes.
   ModelMesh(const comm::Communicator& world, std::int64_t tensor_size);
 
   const comm::ParallelDims& dims() const { return dims_; }
-  int rank() const { return rank_; }  ///< in the world
+  int rank() const { return rank_; }  ///< world rank
   int tensor_size() const { return dims_.group_size(dims_.tensor()); }
   int groups() const { return dims_.group_size(dims_.batch_axes()); }
-  int group() const { return dims_.rank_in_group(dims_.batch_axes(), rank_); }  ///< this rank's
-  /// One rank of each group. Collective at the first call.
+  int group() const {
+    return dims_.rank_in_group(dims_.batch_axes(), rank_);
+  }  ///< this rank's group
+  /// Returns the communicator with one rank from each group. The first call is collective.
   const comm::Communicator& data_group();
-  /// What the model asks of its group, for passes of up to `rows` tokens. Collective.
+  /// Returns this group's tensor parallelism, for passes with up to `rows` tokens. Collective.
   std::unique_ptr<model::TensorParallel> tensor_parallel(const model::LlamaConfig& config,
                                                          sharding::ResidualLayout residual,
                                                          std::int64_t rows, DType dtype);
 
  private:
-  const comm::Communicator* world_ = nullptr;  ///< null: one process without MPI
+  const comm::Communicator* world_ = nullptr;  ///< null: a single process without MPI
   int rank_ = 0;
   comm::ParallelDims dims_;
-  std::optional<comm::DeviceMesh> mesh_;  ///< where a group has several ranks
+  std::optional<comm::DeviceMesh> mesh_;  ///< set if a group has several ranks
 };
 
 }  // namespace llamesh::app

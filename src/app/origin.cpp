@@ -8,7 +8,7 @@
 namespace llamesh::app {
 namespace {
 
-/// Empty when it is missing.
+/// Returns the scalar at section.key, or "" if it is missing.
 std::string value_of(const config::Node& root, std::string_view section, std::string_view key) {
   const auto* const found = root.find(section);
   const auto* const value = found == nullptr ? nullptr : found->find(key);

@@ -7,22 +7,23 @@
 
 namespace llamesh::app {
 
-/// What a checkpoint's inputs say about its model and data.
+/// Information about model and data from a checkpoint's inputs.
 struct Origin {
-  std::string hf;          ///< the Hugging Face folder that the model came from; empty: none
-  data::DataOptions data;  ///< format, tokenizer, document_mask and eos_token; others are not set
+  std::string hf;          ///< Hugging Face folder that the model came from; empty: none
+  data::DataOptions data;  ///< only format, tokenizer, document_mask and eos_token are set
 };
 
-/// Reads the inputs stored in a checkpoint (YAML): those of a run of any version, or the few keys
-/// that `convert` writes. Missing keys have their defaults. Throws a user error where the text is
-/// not YAML.
+/// Reads the inputs stored in a checkpoint (YAML): from a run by any version, or the few keys that
+/// `convert` writes. Missing keys get their defaults. Throws a user error if the text is not YAML.
 Origin origin_of(const std::string& config);
 
-/// The tokenizer of the model's text, for tokenizer::open_tokenizer: that of the run's data; where
-/// these are ids or unknown, and no tokenizer is named, that of the folder the model came from.
+/// Returns the tokenizer for the model's text, for tokenizer::open_tokenizer: the one for the run's
+/// data. If these are ids or unknown and no tokenizer is named, the one in the model's Hugging Face
+/// folder.
 std::string tokenizer_of(const Origin& origin);
 
-/// Whether there is a tokenizer: a file, or a folder with one of those that open_tokenizer() takes.
+/// Returns true if the path has a tokenizer: a file, or a folder with one that open_tokenizer()
+/// accepts.
 bool has_tokenizer(const std::filesystem::path& path);
 
 }  // namespace llamesh::app

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "app/report/chart.hpp"
 #include "app/report/summary.hpp"
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
@@ -49,12 +48,11 @@ PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
 std::string describe(const train::Setup& setup, const device::Hardware& hardware) {
   const auto& in = setup.inputs;
   return fmt::format(
-      "{}: {}parameters in {}, {} on {}, {}\n"
+      "{}: {} parameters in {}, {} on {}, {}\n"
       "mesh {}, {}, {} micro-batch{} of {} x {} tokens per rank\n",
-      in.run.name, compact(static_cast<double>(setup.table->numel())) + " ",
-      name_of(in.precision.parameters), counted(setup.mesh.ranks(), "rank"),
-      counted(setup.topology.nodes, "node"), hardware.name, comm::to_string(setup.mesh),
-      sharding::name_of(in.sharding.strategy), setup.micro_batches,
+      in.run.name, parameters_text(setup.table->numel()), name_of(in.precision.parameters),
+      counted(setup.mesh.ranks(), "rank"), counted(setup.topology.nodes, "node"), hardware.name,
+      comm::to_string(setup.mesh), sharding::name_of(in.sharding.strategy), setup.micro_batches,
       setup.micro_batches == 1 ? "" : "es", in.train.micro_batch, in.data.sequence_length);
 }
 

@@ -13,8 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The elements of a part of a tensor, by read(begin, values) of those that follow one another from
-/// `begin` on.
+/// Loads a tensor part by calling read(begin, values) for each contiguous run of elements.
 template <class Read>
 std::vector<float> load_runs(const TensorSource::Entry& entry, const Box& part, const Read& read) {
   std::vector<float> all(static_cast<std::size_t>(part.numel()));

@@ -6,19 +6,20 @@
 
 namespace llamesh::checkpoint {
 
-/// `checkpoint:` of the inputs.
+/// Options under the inputs' `checkpoint:` key.
 struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: only at the end of the run
   double every_minutes = 0;      ///< 0: not by time
-  std::int64_t keep = 2;         ///< newest ones kept
+  std::int64_t keep = 2;         ///< newest checkpoints to keep
   std::int64_t keep_every = 0;   ///< also keep those whose step is a multiple of this; 0: none
   std::string resume =
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
   bool async = false;  ///< write while training continues
-  /// Start writing to the disk while the file is still being filled (sync_file_range), so that a
-  /// local disk is busy during the transfers.
+  /// Early write-back: writing to disk starts while the file is still being filled
+  /// (sync_file_range), so that a local disk is busy during the transfers.
   bool early_write_back = true;
-  /// "key=value" for the MPI-IO driver, e.g. "striping_factor=16"; a driver ignores unknown ones.
+  /// "key=value" hints for the MPI-IO driver, e.g. "striping_factor=16"; drivers ignore unknown
+  /// ones.
   std::vector<std::string> mpi_io_hints = {};
 };
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto timeout = std::chrono::seconds(5);
 
-/// Ends the job unless it is destroyed in time.
+/// Ends the job unless it is destroyed within `timeout`.
 class AbortTimer {
  public:
   explicit AbortTimer(std::string why) : why_(std::move(why)), thread_([this] { wait(); }) {}

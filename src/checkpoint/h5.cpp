@@ -19,8 +19,9 @@ namespace {
 
 constexpr std::int64_t max_transfer = std::int64_t{1} << 28U;  // elements: 1 GiB, below MPI-IO's 2
 
-/// Once per process: our messages contain the error stack, so HDF5 need not print it; and no file
-/// locks, which some cluster file systems refuse (the lease excludes a second job).
+/// Configures HDF5 once per process. Our messages contain the error stack, so HDF5 need not print
+/// it. File locks are off because some cluster file systems refuse them; the lease excludes a
+/// second job.
 void set_up() {
   static const bool done = [] {
     H5dont_atexit();  // an abandoned file must not be closed at exit
@@ -32,7 +33,7 @@ void set_up() {
   static_cast<void>(done);
 }
 
-/// HDF5's error stack in one line, the innermost cause last.
+/// Formats HDF5's error stack on one line, innermost cause last.
 std::string error_stack() {
   std::string text;
   H5Ewalk2(
@@ -53,8 +54,8 @@ void check(bool ok, std::string_view doing, std::string_view name) {
   if (!ok) fail(ExitCode::io_failure, "HDF5 failed to {} {}: {}", doing, name, error_stack());
 }
 
-/// What `open` returns once no signal interrupts it: HDF5 does not try an open() again, which file
-/// systems over a network may interrupt.
+/// Calls `open` until no signal interrupts it. HDF5 does not retry open() on EINTR, which network
+/// file systems may return.
 template <class Open>
 hid_t uninterrupted(Open open) {
   while (true) {
@@ -73,7 +74,7 @@ Handle properties(hid_t kind) {
   return {H5Pcreate(kind), H5Pclose, "make a property list"};
 }
 
-/// Owns an MPI_Info with the hints for the MPI-IO driver.
+/// An MPI_Info with the hints for the MPI-IO driver.
 class MpiInfo {
  public:
   explicit MpiInfo(const std::vector<std::string>& hints) {
@@ -93,7 +94,7 @@ class MpiInfo {
   MPI_Info info_ = MPI_INFO_NULL;
 };
 
-/// Whether this soft link is that of a tied head: GROUP/lm_head.weight.
+/// Returns true if this soft link is a tied head: GROUP/lm_head.weight.
 bool is_alias_of_head(hid_t file, std::string_view name, std::size_t target_bytes) {
   constexpr std::string_view head = "/lm_head.weight";
   if (!name.ends_with(head)) return false;
@@ -143,7 +144,7 @@ void Handle::release() {
 
 Dataset::Dataset(Handle handle, std::string path)
     : handle_(std::move(handle)), path_(std::move(path)) {
-  // The layout first: for its shape a virtual dataset opens other files.
+  // Check the layout first: asking a virtual dataset for its shape opens other files.
   const Handle plist(H5Dget_create_plist(handle_.id()), H5Pclose, "ask for the layout of " + path_);
   const Handle type(H5Dget_type(handle_.id()), H5Tclose, "ask for the type of " + path_);
   if (H5Pget_layout(plist.id()) != H5D_CONTIGUOUS || H5Pget_external_count(plist.id()) != 0 ||
@@ -169,7 +170,7 @@ std::int64_t Dataset::offset() const {
 }
 
 void Dataset::write(const Box& box, std::int64_t begin, std::span<const float> values) {
-  // HDF5 only reads through the pointer when it writes the file.
+  // HDF5 only reads through the pointer during a write.
   transfer({box, begin, std::ssize(values)}, const_cast<float*>(values.data()), Direction::write);
 }
 
@@ -177,8 +178,8 @@ void Dataset::read(const Box& box, std::int64_t begin, std::span<float> values) 
   transfer({box, begin, std::ssize(values)}, values.data(), Direction::read);
 }
 
-/// Box by box, since a range of elements is no hyperslab: that of a whole dataset is contiguous in
-/// the file, so HDF5 moves each in one piece.
+/// Transfers box by box, since an element range is no hyperslab. A whole dataset's box is
+/// contiguous in the file, so HDF5 moves it in one piece.
 void Dataset::transfer(const BoxRange& range, float* data, Direction direction) const {
   expects(range.count <= max_transfer, "a transfer of {} elements, at most {}", range.count,
           max_transfer);
@@ -211,7 +212,7 @@ File File::create(const std::filesystem::path& path) {
   set_up();
   const Handle access = properties(H5P_FILE_ACCESS);
   H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
-  // The first format that can hold attributes of more than 64 KiB, all of them in a heap then.
+  // The first format that can hold attributes above 64 KiB; it then keeps all of them in a heap.
   check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V110) >= 0,
         "choose the file format of", path.string());
   const Handle creation = properties(H5P_FILE_CREATE);

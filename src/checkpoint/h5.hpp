@@ -10,17 +10,17 @@
 #include "comm/communicator.hpp"
 #include "core/box.hpp"
 
-/// The wrapper of HDF5. Every failure is thrown (exit 74) with HDF5's error stack. The library is
-/// not thread-safe: only one thread of a process at a time may use it.
+/// Wrapper around HDF5. Every failure throws (exit 74) with HDF5's error stack. HDF5 is not
+/// thread-safe: only one thread per process may use it at a time.
 namespace llamesh::checkpoint::h5 {
 
-/// Owns an HDF5 identifier (hid_t). Move-only; the destructor logs what it cannot report.
+/// An owned HDF5 identifier (hid_t). Move-only; the destructor logs errors.
 class Handle {
  public:
   using Close = int (*)(std::int64_t);
 
   Handle() = default;
-  /// Throws unless `id` is valid. `doing` says what was tried.
+  /// Throws unless `id` is valid. `doing` names the attempted operation.
   Handle(std::int64_t id, Close closer, std::string_view doing);
   ~Handle();
   Handle(Handle&& other) noexcept;
@@ -29,9 +29,9 @@ class Handle {
   Handle& operator=(const Handle&) = delete;
 
   std::int64_t id() const { return id_; }
-  /// Closes now, and throws when that fails.
+  /// Closes now, and throws if that fails.
   void close(std::string_view doing);
-  /// Releases it without closing it.
+  /// Releases the identifier without closing it.
   void release();
 
  private:
@@ -39,18 +39,18 @@ class Handle {
   Close close_ = nullptr;
 };
 
-/// A contiguous fp32 dataset, its elements in row-major order.
+/// A contiguous fp32 dataset with elements in row-major order.
 class Dataset {
  public:
-  /// Throws unless it is stored in this file as llamesh writes datasets: one to Tensor::max_dims
-  /// dims of little-endian fp32, contiguous, with all of its bytes.
+  /// Throws unless the dataset is stored in this file the way llamesh writes it: one to
+  /// Tensor::max_dims dims, little-endian fp32, contiguous, complete.
   Dataset(Handle handle, std::string path);
 
   const Shape& shape() const { return shape_; }
-  /// Where its bytes start in the file.
+  /// Returns the file offset of the first byte.
   std::int64_t offset() const;
-  /// As many elements of a box as there are values, from its element `begin` on, at most 1 GiB of
-  /// them. Independent of other ranks.
+  /// Transfers values.size() elements of a box, from its element `begin` on, at most 1 GiB.
+  /// Independent of other ranks.
   void write(const Box& box, std::int64_t begin, std::span<const float> values);
   void read(const Box& box, std::int64_t begin, std::span<float> values) const;
 
@@ -64,35 +64,36 @@ class Dataset {
   Shape shape_;
 };
 
-/// A file. One process creates its structure, or reads it, with the POSIX driver, so that no rank
-/// waits for another over metadata that cannot be written or read; then all ranks of a group fill
+/// An HDF5 file. One process creates or reads its structure with the POSIX driver, so that no rank
+/// waits for another over metadata that cannot be written or read. Then all ranks in a group fill
 /// it with the MPI-IO driver.
 class File {
  public:
-  /// Creates the file on this process. An existing file is overwritten and keeps its mode.
+  /// Creates the file on this process. Overwrites an existing file and keeps its mode.
   static File create(const std::filesystem::path& path);
-  /// Opens an existing file to fill its datasets, which changes no metadata. Collective, as is
-  /// close() then. The hints ("key=value") go to the MPI-IO driver.
+  /// Opens an existing file to fill its datasets, without changing metadata. Collective, and so is
+  /// its close(). The hints ("key=value") go to the MPI-IO driver.
   static File open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
                            const std::vector<std::string>& hints);
-  /// Throws unless it is a regular file. HDF5 opens it by its name once more: a file exchanged in
-  /// between can still block it.
+  /// Throws unless the path is a regular file. HDF5 then opens it again by name: a file swapped in
+  /// between can still block.
   static File open(const std::filesystem::path& path);
 
-  /// Throws when the file has a link other than our own: an external one, or a soft one other than
-  /// lm_head.weight to its group's model.embed_tokens.weight (link() makes those).
+  /// Throws if the file has any link other than those made by link(): an external link, or a soft
+  /// link other than lm_head.weight to its group's model.embed_tokens.weight.
   void check_links() const;
-  /// Space is allocated at once and not filled. Missing groups of the path are created.
+  /// Creates a dataset and any missing groups in its path. Allocates its space now, without filling
+  /// it.
   Dataset create_dataset(const std::string& path, const Shape& shape);
   void create_attribute(const std::string& name, const std::string& text);
   void create_attribute(const std::string& name, std::int64_t number);
-  /// Makes `path` another name of `target`.
+  /// Makes `path` another name for `target`.
   void link(const std::string& target, const std::string& path);
   Dataset dataset(const std::string& path) const;
-  /// Abandons the file without closing it. After a failed write closing would flush, fail again on
+  /// Abandons the file without closing it. After a failed write, closing would flush, fail again on
   /// some rank, and leave the other ranks waiting for it.
   void abandon();
-  /// The bytes are then in the page cache, not yet on the disk.
+  /// Closes the file. The bytes are then in the page cache, not yet on disk.
   void close();
 
  private:
@@ -101,10 +102,10 @@ class File {
   std::filesystem::path path_;
 };
 
-/// Throws exit 78 unless each hint is "key=value" with a length that MPI allows.
+/// Throws exit 78 unless each hint is "key=value" within MPI's length limits.
 void check_hints(const std::vector<std::string>& hints);
 
-/// The library's version, for --version.
+/// Returns the HDF5 version, for --version.
 std::string version();
 
 }  // namespace llamesh::checkpoint::h5

@@ -7,11 +7,11 @@
 
 namespace llamesh::checkpoint {
 
-/// The exclusive right to write into a folder, for the object's lifetime: a file `.lease` that
-/// names the holder, locked on this host (the system releases the lock when the process ends) and
-/// touched every 5 s for other hosts. Throws exit 78, naming the holder, while another job holds
-/// it. A lease left behind by a dead job is taken over: at once from this host or the same job,
-/// else after 12 s without a touch.
+/// Exclusive write access to a folder for the object's lifetime. A `.lease` file names the holder,
+/// is locked on this host (the system releases the lock when the process ends), and is touched
+/// every 5 s for other hosts. While another job holds it, the constructor throws exit 78 and names
+/// the holder. It takes over a dead job's lease: at once from this host or the same job, else after
+/// 12 s without a touch.
 class Lease {
  public:
   explicit Lease(const std::filesystem::path& folder);
@@ -24,7 +24,7 @@ class Lease {
   std::unique_ptr<Heartbeat> heartbeat_;
 };
 
-/// The holder of a lease, as its file says: words of printable characters. Empty: none.
+/// A lease's holder, from its file: printable words. Empty: none.
 struct LeaseHolder {
   std::string job, host, process;
 
@@ -33,7 +33,7 @@ struct LeaseHolder {
 std::string to_text(const LeaseHolder& holder);
 LeaseHolder parse_lease(std::string_view text);
 
-/// Names this run of the program: "<job id>.<restarts>" under Slurm, else "<host>-<pid>.0".
+/// Names this run: "<job id>.<restarts>" under Slurm, else "<host>-<pid>.0".
 std::string job_name();
 
 }  // namespace llamesh::checkpoint

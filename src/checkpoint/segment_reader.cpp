@@ -18,10 +18,10 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Read and hashed inline: a piece fits in the second-level cache of a core.
+/// Elements read and hashed inline at a time: a piece fits in a core's L2 cache.
 constexpr std::int64_t piece_numel = std::int64_t{1} << 16U;
 
-/// Fewer are hashed inline in either case: waking the other thread would take longer.
+/// Smallest segment hashed on the other thread; for a smaller one the wake-up takes longer.
 constexpr std::int64_t worth_waking_for = std::int64_t{1} << 17U;
 
 void compare(const DatasetEntry& entry, const Segment& s, std::uint64_t hash) {
@@ -47,7 +47,7 @@ void check_segment(const DatasetEntry& entry, const Segment& segment,
   compare(entry, segment, hash_of(values.data(), values.size_bytes()));
 }
 
-/// The thread that hashes, and the segments that wait for it.
+/// The hashing thread and its queue of segments.
 class SegmentReader::Checker {
  public:
   Checker() : thread_([this] { work(); }) {}
@@ -104,7 +104,7 @@ class SegmentReader::Checker {
   std::condition_variable wake_;
   std::deque<Job> waiting_;
   bool no_more_ = false;
-  std::exception_ptr error_;  // of the thread, until it has ended
+  std::exception_ptr error_;  // set by the thread, read after it ends
   std::thread thread_;
 };
 

@@ -10,15 +10,15 @@
 
 namespace llamesh::checkpoint {
 
-/// Who hashes what is read: the reading thread, piece by piece while it is in the cache; or another
-/// thread, which overlaps the hashing with the reads where there is an idle core.
+/// Thread that hashes the data: the reading thread, piece by piece while in cache, or another
+/// thread, which overlaps hashing with reads if a core is idle.
 enum class Hashing : bool { synchronous, asynchronous };
 
-/// Asynchronous where each rank has at least two cores. Collective.
+/// Returns asynchronous if each rank has at least two cores. Collective.
 Hashing best_hashing(const comm::Communicator& world);
 
-/// Reads segments of state.h5 by pread, at the offsets on which HDF5 and the manifest agree, and
-/// checks their hashes. Every failure is thrown (exit 74).
+/// A reader for segments in state.h5. It uses pread at the offsets on which HDF5 and the manifest
+/// agree, and checks hashes. Every failure throws (exit 74).
 class SegmentReader {
  public:
   SegmentReader(const std::filesystem::path& state_file, Hashing hashing);
@@ -26,12 +26,12 @@ class SegmentReader {
   SegmentReader(const SegmentReader&) = delete;
   SegmentReader& operator=(const SegmentReader&) = delete;
 
-  /// Reads one segment; it is checked before this returns.
+  /// Reads one segment and checks it before returning.
   void read(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
-  /// Reads one segment; it is checked before finish() returns. The entry and the values must stay
-  /// valid until then.
+  /// Reads one segment and checks it before finish() returns. Until then the entry and the values
+  /// must stay valid.
   void read_ahead(const DatasetEntry& entry, const Segment& segment, std::span<float> values);
-  /// Throws the error of the first damaged segment of read_ahead().
+  /// Throws the error for the first damaged segment from read_ahead().
   void finish();
 
  private:
@@ -42,7 +42,7 @@ class SegmentReader {
   std::unique_ptr<Checker> checker_;  // with Hashing::asynchronous
 };
 
-/// Throws exit 74 unless the values are those of the segment.
+/// Throws exit 74 unless the values match the segment's hash.
 void check_segment(const DatasetEntry& entry, const Segment& segment,
                    std::span<const float> values);
 

@@ -14,10 +14,10 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A segment takes some 50 bytes of it and is one of 4 MiB, so this is that of some 80 TiB.
+/// Largest manifest accepted, for some 80 TiB: a 4 MiB segment takes some 50 bytes.
 constexpr std::int64_t longest_manifest = std::int64_t{1} << 30U;
 
-/// Opens a dataset and checks that it is where and what the manifest says.
+/// Opens a dataset and checks its shape and offset against the manifest.
 h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   auto dataset = file.dataset(entry.path);
   if (dataset.shape() != entry.shape || dataset.offset() != entry.offset)
@@ -25,8 +25,8 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   return dataset;
 }
 
-/// A segment within the transfer is read in place, where the host can access it; any other is read
-/// into `spare`.
+/// Reads a transfer. A segment within it is read in place if the host can access it; any other goes
+/// through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const Transfer& transfer, std::vector<float>& spare) {
   const bool in_host = device::host_accessible(transfer.memory);
@@ -50,8 +50,8 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
   }
 }
 
-/// Without HDF5: the manifest has the datasets' offsets, and metadata_hash has shown that HDF5's
-/// headers are unchanged.
+/// Reads without HDF5: the manifest has the datasets' offsets, and metadata_hash has shown that
+/// HDF5's headers are unchanged.
 void read_transfers(const std::filesystem::path& path, const Manifest& manifest, const State& state,
                     Hashing hashing) {
   const auto wanted = datasets_of(state);
@@ -68,15 +68,15 @@ void read_transfers(const std::filesystem::path& path, const Manifest& manifest,
   reader.finish();
 }
 
-/// Checks that the datasets are stored in state.h5 as the manifest says, before their bytes are
-/// read. The hash of the headers detects damage; this detects a crafted file.
+/// Checks that state.h5 stores the datasets as the manifest says, before their bytes are read. The
+/// header hash detects damage; this detects a crafted file.
 void check_structure(const std::filesystem::path& path, const Manifest& manifest) {
   const auto file = h5::File::open(path);
   file.check_links();
   for (const auto& entry : manifest.datasets) open_dataset(file, entry);
 }
 
-/// A checkpoint may have any name; one of the form step_N must match its step.
+/// Checks the folder's name against the manifest. Any name is fine, but step_N must match the step.
 void check_name(const std::filesystem::path& checkpoint, const Manifest& manifest) {
   std::error_code error;
   const auto name = std::filesystem::weakly_canonical(checkpoint, error).filename().string();
@@ -90,8 +90,7 @@ std::string read_manifest_text(const std::filesystem::path& checkpoint) {
   return read_file(checkpoint / manifest_name, longest_manifest, ExitCode::io_failure);
 }
 
-/// The manifest, whose text is at hand; all of what it says about state.h5 outside the datasets is
-/// checked.
+/// Parses the manifest text and checks everything it says about state.h5 outside the datasets.
 Manifest check_manifest(const std::filesystem::path& checkpoint, const std::string& text) {
   const auto path = checkpoint / state_name;
   auto manifest = parse_manifest(text, (checkpoint / manifest_name).string());
@@ -159,7 +158,7 @@ void verify_written(const std::filesystem::path& checkpoint, const Manifest& man
     if (world.rank() == 0) read_manifest(checkpoint);
     SegmentReader reader(checkpoint / state_name, Hashing::synchronous);
     std::vector<float> values;
-    std::int64_t at = 0;  // of the segment in the row of all
+    std::int64_t at = 0;  // position of the segment in the sequence of all
     for (const auto& entry : manifest.datasets) {
       for (const auto& s : entry.segments) {
         if (at >= first && at < last) {

@@ -18,7 +18,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A segment that this rank wrote; trivially copyable, so that ranks can exchange it.
+/// A segment written by this rank; trivially copyable, so that ranks can exchange it.
 struct Written {
   std::size_t dataset;
   Segment segment;
@@ -39,7 +39,7 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
   file.create_attribute("bf16_products", progress.bf16_products);
 }
 
-/// A tied head is another name of the embedding in every group.
+/// Links a tied head to the embedding in every group.
 void link_tied_head(h5::File& file, const State& state) {
   const auto& table = state.layout.table();
   if (!table.tied()) return;
@@ -48,11 +48,11 @@ void link_tied_head(h5::File& file, const State& state) {
               group.path + "/lm_head.weight");
 }
 
-/// Attributes, datasets and links, by one rank: a full disk is then its error alone, and no rank
-/// waits for another one inside HDF5.
+/// Creates attributes, datasets and links on one rank. A full disk is then an error on that rank
+/// alone, and no rank waits for another inside HDF5.
 void create_structure(const std::filesystem::path& path, const State& state,
                       const Manifest& manifest) {
-  Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);  // for its mode
+  Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);  // sets the mode
   auto file = h5::File::create(path);
   try {
     write_attributes(file, manifest);
@@ -65,10 +65,10 @@ void create_structure(const std::filesystem::path& path, const State& state,
   }
 }
 
-/// Makes tensors, one at a time, readable by the host.
+/// A host-readable view of tensors, one at a time.
 class HostView {
  public:
-  /// Of at most segment_numel elements. Valid until the next call.
+  /// Returns a view of at most segment_numel elements. Valid until the next call.
   std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
     if (device::host_accessible(memory)) return values.span<float>();
     if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
@@ -78,15 +78,15 @@ class HostView {
   }
 
  private:
-  device::Buffer copy_;  // host copy of a segment on a GPU
+  device::Buffer copy_;  // host copy of a GPU segment
 };
 
-/// The same file without HDF5 and MPI-IO.
+/// The same file, opened without HDF5 and MPI-IO.
 class PlainFile {
  public:
   PlainFile(const std::filesystem::path& path, bool early_write_back)
       : file_(Descriptor::to_write(path, O_WRONLY)), early_write_back_(early_write_back) {}
-  /// Asks the system to start writing this range to the disk; a hint, so a failure is ignored.
+  /// Asks the kernel to start writing this range to disk; only a hint, so failures are ignored.
   void start_write_back(const DatasetEntry& entry, const BoxRange& range) const {
     if (!early_write_back_) return;
     std::int64_t first = entry.numel();
@@ -98,9 +98,8 @@ class PlainFile {
     ::sync_file_range(file_.get(), entry.offset + 4 * first, 4 * (last - first),
                       SYNC_FILE_RANGE_WRITE);
   }
-  /// After a failure of MPI-IO, which does not report the system's error and gives up on an
-  /// interrupted or partial write: writes the same bytes again. Throws the system's error if it
-  /// persists.
+  /// Writes the same bytes again after MPI-IO failed: MPI-IO hides the system's error and gives up
+  /// on an interrupted or partial write. Throws the system's error if it persists.
   void write_after(const Error& failure, const DatasetEntry& entry, const BoxRange& range,
                    std::span<const float> values) {
     for_each_run(entry.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
@@ -166,7 +165,8 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
   comm::agree(world, [&] {
     if (world.rank() == 0) create_structure(path, state, manifest);
   });
-  // First, since a rank whose open fails within MPI-IO waits there for the others.
+  // Open the plain file first: a rank that fails to open inside MPI-IO would wait there for the
+  // others.
   std::optional<PlainFile> plain;
   comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
@@ -193,7 +193,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
     file->abandon();
     throw;
   }
-  // On each rank, since on a cluster file system fsync covers what this node has written.
+  // Sync on each rank: on a cluster file system fsync covers this node's writes.
   comm::agree(world, [&] { Descriptor::to_write(path, O_WRONLY).sync(); });
   exchange_segments(world, written, manifest.datasets);
   const auto sums = comm::on_rank_0(world, [&] {

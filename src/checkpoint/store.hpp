@@ -24,36 +24,36 @@
 
 namespace llamesh::checkpoint {
 
-/// The checkpoints of a run: commits new ones, finds the newest good one, removes old ones. All
-/// calls are collective over the world. A checkpoint is committed by one rename; a process that is
-/// killed at any instant leaves the former ones unchanged (docs/checkpoint-format.md).
+/// Store for a run's checkpoints: commits new ones, finds the newest good one, removes old ones.
+/// All calls are collective over the world. A single rename commits a checkpoint; a process killed
+/// at any instant leaves earlier ones unchanged (docs/checkpoint-format.md).
 class Store {
  public:
-  /// `folder` is <run>/checkpoints; it is created, a lease taken on it, and what killed saves have
-  /// left in it removed. The world is borrowed until the constructor returns.
+  /// Creates `folder` (<run>/checkpoints), takes a lease on it, and removes leftovers from killed
+  /// saves. Borrows the world until the constructor returns.
   Store(std::filesystem::path folder, const CheckpointOptions& options,
         const comm::Communicator& world);
   ~Store();  ///< Waits for a save in progress; logs its error if wait() was not called.
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
-  /// Saves, and returns the checkpoint's folder. With options.async it returns when the shards are
-  /// copied, once the save before has ended; errors surface at the next save() or wait().
-  /// Before anything older is removed, the new checkpoint is read back and verified. Only verified
-  /// ones count as kept; damaged ones are quarantined.
-  /// Throws exit 74 when it fails: the former checkpoints remain.
+  /// Saves, and returns the checkpoint's folder. With options.async it returns once the previous
+  /// save has ended and the shards are copied; errors surface at the next save() or wait(). The new
+  /// checkpoint is read back and verified before anything older is removed. Only verified
+  /// checkpoints count toward `keep`; damaged ones are quarantined. Throws exit 74 on failure;
+  /// earlier checkpoints remain.
   std::filesystem::path save(const State& state, const Progress& progress);
   /// Waits for the save in progress, and throws its error.
   void wait();
 
-  /// The duration of the slowest completed save so far, in seconds.
+  /// Returns the longest save time so far, in seconds.
   double slowest_save() const { return slowest_save_; }
 
-  /// Fills the state as `mode` (CheckpointOptions::resume) says: "none": nothing; "auto": from the
-  /// newest good checkpoint, if there is any at all; else from the checkpoint or run of that path.
-  /// Throws exit 78 when there are checkpoints but none is good, or when one does not fit the
-  /// model; rank 0 calls `accept` before a state is read. With options.async it also allocates the
-  /// copies of the shards, so that the first save need not.
+  /// Fills the state according to `mode` (CheckpointOptions::resume). "none": does nothing. "auto":
+  /// loads the newest good checkpoint, if there are any. A path: loads that checkpoint or run.
+  /// Throws exit 78 if there are checkpoints but no good one, or if one does not fit the model.
+  /// Rank 0 calls `accept` before any state is read. With options.async it also allocates the shard
+  /// copies, so that the first save need not.
   std::optional<Progress> resume(const State& state, const std::string& mode,
                                  const Accept& accept = {});
 
@@ -72,8 +72,8 @@ class Store {
   CheckpointOptions options_;
   comm::Communicator world_;
   std::unique_ptr<Lease> lease_;         // rank 0
-  std::set<std::int64_t> verified_;      // steps whose every byte this start has read
-  device::Buffer copy_;                  // of the shards, for an asynchronous save
+  std::set<std::int64_t> verified_;      // steps fully verified since this start
+  device::Buffer copy_;                  // shard copies for an asynchronous save
   std::atomic<double> slowest_save_{0};  // written by the thread, read at any time
   std::thread thread_;
   std::exception_ptr error_;

@@ -31,7 +31,7 @@ std::vector<fs::path> names_in(const fs::path& folder) {
   return found;
 }
 
-/// The step of a checkpoint in quarantine; -1 for any other name.
+/// Returns the step of a quarantined checkpoint; -1 for any other name.
 std::int64_t step_of_quarantined(const fs::path& path) {
   const auto name = path.filename().string();
   const auto at = name.find(".quarantined-");

@@ -20,7 +20,7 @@ constexpr int yields_before_sleep = 256;
 
 std::atomic<bool> stopped{false};
 
-/// A wait that has gone on for so long sleeps until it looks again: 1/64 of it, and 1 ms at most.
+/// Returns the sleep between polls after waiting this long: 1/64 of the wait, at most 1 ms.
 nanoseconds sleep_after(Clock::duration waited) {
   return std::clamp(nanoseconds(waited) / 64, nanoseconds(20'000), nanoseconds(1'000'000));
 }
@@ -51,15 +51,14 @@ void Backoff::reset() {
 
 }  // namespace llamesh::comm
 
-/// Replaces libc's sched_yield() in the whole process because of MPI's blocking calls
-/// (MPI_Comm_split, MPI_Win_allocate_shared, MPI-IO), which yield for as long as they wait
-/// (mpi_yield_when_idle). Where ranks share cores, several processes that only yield starve the
-/// others on a core (on Linux 6.18 for 20 to 60 s). So only the first yields in a row yield; those
-/// that follow sleep.
+/// Replaces libc's sched_yield() in the whole process because MPI's blocking calls (MPI_Comm_split,
+/// MPI_Win_allocate_shared, MPI-IO) yield for as long as they wait (mpi_yield_when_idle). If ranks
+/// share cores, several processes that only yield starve the others on a core (on Linux 6.18 for 20
+/// to 60 s). So only the first calls in a row yield; later ones sleep.
 extern "C" int sched_yield() noexcept {
   using Clock = std::chrono::steady_clock;
   constexpr int yields_in_a_row = 64;
-  constexpr std::chrono::microseconds longest_gap{100};  // between calls of one row
+  constexpr std::chrono::microseconds longest_gap{100};  // between calls in a row
   constexpr std::chrono::microseconds sleep{20};
   static thread_local Clock::time_point last;
   static thread_local int calls = 0;

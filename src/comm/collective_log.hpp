@@ -11,31 +11,32 @@
 
 namespace llamesh::comm {
 
-/// A call that all ranks of a group have to make alike.
+/// A call that every rank in a group must make identically.
 struct CollectiveCall {
   std::string_view kind;     ///< "all_gather", "allocate_gathered", ...
-  std::string_view subject;  ///< what it is for: a unit
-  DType dtype;               ///< of what is sent
-  std::int64_t numel;        ///< of what the call is about; of an allocation bytes
-  int root = 0;              ///< of a broadcast
+  std::string_view subject;  ///< the call's unit
+  DType dtype;               ///< of the data sent
+  std::int64_t numel;        ///< elements in the call's full tensor; bytes for an allocation
+  int root = 0;              ///< for a broadcast
 
   bool operator==(const CollectiveCall&) const = default;
 };
 
-/// "all_gather of 4096 bf16 (model.layers.0)".
+/// Formats a call: "all_gather of 4096 bf16 (model.layers.0)".
 std::string describe(const CollectiveCall& call);
 
-/// The calls of one rank in its group along some axes, in their order.
+/// One rank's calls in its group along some axes, in order.
 struct GroupCalls {
-  std::string name;  ///< of the axes
+  std::string name;  ///< the axes' name
   AxisSet along;
   std::vector<CollectiveCall> calls;
 };
 
-/// All that one rank of a simulated mesh calls. The subjects are not copied: they must outlive it.
+/// Every call that one rank in a simulated mesh makes. Subjects are not copied: they must outlive
+/// the log.
 struct CollectiveLog {
-  std::vector<GroupCalls> groups;  ///< in the order in which the mesh makes them
-  std::vector<std::size_t> order;  ///< of the calls of all groups together: which group is next
+  std::vector<GroupCalls> groups;  ///< in the order in which the mesh creates them
+  std::vector<std::size_t> order;  ///< group index for each call, over all groups
 
   void add(std::size_t group, const CollectiveCall& call) {
     groups[group].calls.push_back(call);

@@ -18,7 +18,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// One nonblocking MPI collective, completed by polling with backoff.
+/// Runs a nonblocking MPI collective to completion, polling with backoff.
 template <class Start>
 void complete(const Communicator& group, const char* kind, const char* purpose, Start&& start) {
   const InCollective in(group.members(), kind, purpose);
@@ -61,7 +61,8 @@ Communicator::Handle::Handle(MPI_Comm owned, Handle* parent, const std::string& 
   Members made{name, 0, ranks_in_world(comm, size)};
   if (parent != nullptr) {
     if (name.empty()) made.name = parent->members->name;
-    // All ranks create the same communicators from one, so they compute the same id for each.
+    // All ranks create the same communicators in the same order, so they compute the same id for
+    // each.
     const std::array origin{parent->members->id, ++parent->children,
                             static_cast<std::uint64_t>(made.ranks.front())};
     made.id = hash_of(origin.data(), sizeof(origin));
@@ -191,10 +192,10 @@ void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine
 
 namespace {
 
-/// How a phase ended on one rank, encoded as one integer for exchange.
+/// Outcome of a phase on one rank, encoded as one integer for exchange.
 struct Outcome {
-  std::optional<ExitCode> code;  // none: it went well
-  bool follows = false;          // the error is another rank's (PeerFailure)
+  std::optional<ExitCode> code;  // none: success
+  bool follows = false;          // another rank failed (PeerFailure)
 
   std::int64_t encode() const {
     return code ? 2 * (static_cast<std::int64_t>(*code) + 1) + (follows ? 1 : 0) : 0;
@@ -205,7 +206,7 @@ struct Outcome {
   }
 };
 
-/// What a rank sends to the others after a phase.
+/// Message from each rank after a phase.
 struct PhaseResult {
   std::int64_t outcome = 0;  // Outcome::encode()
   std::int64_t value = 0;
@@ -232,7 +233,7 @@ std::vector<std::int64_t> agree_and_gather(const Communicator& group,
     mine = {ExitCode::internal_error, false};
     error = std::make_exception_ptr(Error(ExitCode::internal_error, "an error of unknown type"));
   }
-  // The reporting rank is the lowest one that failed itself; a PeerFailure has nothing to report.
+  // The lowest rank with an error of its own reports; a PeerFailure has nothing to report.
   int reporting = -1;
   Outcome reported;
   std::vector<std::int64_t> values;

@@ -10,21 +10,21 @@
 
 namespace llamesh::comm {
 
-/// The ranks of a communicator.
+/// Ranks in a communicator.
 struct Members {
-  std::string name;        ///< "world", or that of a mesh axis, for messages
+  std::string name;        ///< "world", or a mesh axis, for messages
   std::uint64_t id = 0;    ///< the same on all ranks; unique among communicators
-  std::vector<int> ranks;  ///< world rank, by rank of the communicator
+  std::vector<int> ranks;  ///< world rank, by rank in the communicator
 };
 
-/// Owns an MPI communicator: a group of ranks with its own message context. Move-only.
+/// An owned MPI communicator: a group of ranks with its own message context. Move-only.
 ///
-/// The collectives here are the control plane, for small host values: every rank of the group calls
-/// them, in the same order. They poll with backoff (yield, then short sleeps), so that a waiting
-/// rank does not take the core of a computing one. An MPI error is thrown with MPI's text. Only one
-/// thread at a time may use a communicator; give another thread a duplicate().
+/// Its collectives are the control plane, for small host values: every rank in the group calls them
+/// in the same order. They poll with backoff (yield, then short sleeps), so that a waiting rank
+/// does not take a computing rank's core. MPI errors throw with MPI's text. Only one thread at a
+/// time may use a communicator; give another thread a duplicate().
 ///
-/// `purpose` says what a call is for ("the loss"), in the line that reports a hang; the text
+/// `purpose` names the reason for a call ("the loss") in the line that reports a hang; the text
 /// outlives the call.
 class Communicator {
  public:
@@ -36,27 +36,27 @@ class Communicator {
   int size() const;
   const std::shared_ptr<const Members>& members() const;
 
-  /// MPI_Comm_dup: the same group with its own message context. Collective.
+  /// Calls MPI_Comm_dup: the same group with its own message context. Collective.
   Communicator duplicate() const;
-  /// The ranks that gave the same `color`, in the order of `key`, under this communicator's name or
-  /// another one. Collective.
+  /// Groups the ranks with the same `color`, ordered by `key`, under this communicator's name or a
+  /// new one. Collective.
   Communicator split(int color, int key, const std::string& name = "") const;
-  /// The ranks that share memory with this one (MPI_Comm_split_type SHARED). Collective.
+  /// Groups the ranks that share memory with this one (MPI_Comm_split_type SHARED). Collective.
   Communicator split_shared_memory() const;
 
   void barrier(const char* purpose = "") const;
-  /// Sums in rank order: every rank gets the same bits.
+  /// Sums in rank order, so every rank gets the same bits.
   double sum(double value, const char* purpose = "") const;
   std::int64_t sum(std::int64_t value, const char* purpose = "") const;
   std::int64_t max(std::int64_t value, const char* purpose = "") const;
   std::int64_t min(std::int64_t value, const char* purpose = "") const;
-  /// What each rank passed, by rank.
+  /// Returns each rank's value, by rank.
   std::vector<std::int64_t> all_gather(std::int64_t value, const char* purpose = "") const;
   std::vector<std::string> all_gather(std::string_view text) const;
   /// Returns root's text on every rank.
   std::string broadcast(std::string text, int root = 0) const;
 
-  /// Access to the MPI handle for this layer and for parallel HDF5 (comm/mpi.hpp).
+  /// MPI handle for this layer and for parallel HDF5 (comm/mpi.hpp).
   struct Handle;
   const Handle& handle() const { return *handle_; }
   explicit Communicator(std::unique_ptr<Handle> handle);
@@ -65,13 +65,13 @@ class Communicator {
   std::unique_ptr<Handle> handle_;
 };
 
-/// Runs `phase` on every rank of the group and agrees on the outcome. When it threw anywhere, every
-/// rank throws: the lowest rank on which it failed the original error, the others a PeerFailure. So
-/// one rank reports, all exit with the same code, and no rank waits for one that failed.
+/// Runs `phase` on every rank in the group and agrees on the outcome. If it threw anywhere, every
+/// rank throws: the lowest failing rank the original error, the others a PeerFailure. So one rank
+/// reports, all exit with the same code, and no rank waits for a failed one.
 void agree(const Communicator& group, const std::function<void()>& phase,
            const char* purpose = "the outcome of a phase");
 
-/// Runs `phase` on rank 0 alone, as agree() does, and broadcasts its text.
+/// Runs `phase` on rank 0 only, like agree(), and broadcasts its text.
 std::string on_rank_0(const Communicator& group, const std::function<std::string()>& phase);
 
 }  // namespace llamesh::comm

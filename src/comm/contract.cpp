@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t most_axes = 16;
 
-/// What a rank has called along one axis.
+/// Hash over a rank's calls along one axis.
 struct Called {
   std::uint64_t group = 0;
   std::uint64_t hash = 0;
@@ -30,13 +30,13 @@ using CalledByAxis = std::array<Called, most_axes>;
 
 struct Difference {
   std::size_t axis;
-  std::vector<int> blamed;  // ranks of the world; without a majority all of a group
-  bool decided;             // by a majority
-  int other;                // a rank that differs from the first of them
+  std::vector<int> blamed;  // world ranks; the whole group if there is no majority
+  bool decided;             // by majority
+  int other;                // a rank that differs from the first blamed one
 };
 
-/// Where a group has no majority, the ranks of all groups along the axis decide: they have the same
-/// program.
+/// Finds the minority in a group. If the group has no majority, the ranks in all groups along the
+/// axis decide, since they run the same program.
 Difference difference_in(std::size_t axis, const std::vector<int>& group,
                          const std::vector<std::uint64_t>& hashes) {
   std::vector<std::uint64_t> of_group;
@@ -55,7 +55,7 @@ Difference difference_in(std::size_t axis, const std::vector<int>& group,
   return {axis, blamed, blamed.size() < group.size(), *other};
 }
 
-/// The first one; the same on all ranks.
+/// Returns the first difference; the same on all ranks.
 std::optional<Difference> find_difference(const std::vector<CalledByAxis>& by_rank,
                                           std::size_t axes) {
   for (std::size_t axis = 0; axis < axes; ++axis) {
@@ -125,7 +125,7 @@ std::string first_difference(const std::string& mine, int rank, const std::strin
 
 namespace {
 
-/// World rank 0 logs both sides; the first rank to blame reports.
+/// Fails the check: world rank 0 logs both sides, and the first blamed rank reports.
 void fail_on(const Communicator& world, const Collectives& axis, const Difference& difference) {
   const auto& [number, blamed, decided, other] = difference;
   const auto own = axis.contract()->describe();

@@ -12,38 +12,38 @@ namespace llamesh::comm {
 
 class Collectives;
 
-/// Which collectives a rank has called along one axis since the last check: their order, kinds,
-/// dtypes and sizes have to be the same on all ranks of the axis. Only the calling thread uses it.
+/// Collectives that a rank has called along one axis since the last check. Order, kinds, dtypes and
+/// sizes must be the same on all ranks along the axis. Only the calling thread uses it.
 class Contract {
  public:
   struct Call {
     const char* kind;
     const char* subject;
     DType dtype;
-    std::int64_t bytes;  ///< of the tensor that is as large on all ranks
+    std::int64_t bytes;  ///< size of the tensor that is equal on all ranks
   };
 
   void note(const Call& call) { calls_.push_back(call); }
-  /// Of all calls in their order. Subjects are not part of it.
+  /// Returns a hash over all calls in order, without their subjects.
   std::uint64_t hash() const;
-  /// A line for each call: "all-gather of layers.2: 4096 bytes of fp32".
+  /// Lists the calls, one line each: "all-gather of layers.2: 4096 bytes of fp32".
   std::string describe() const;
-  /// Starts anew.
+  /// Forgets all calls.
   void clear() { calls_.clear(); }
 
  private:
   std::vector<Call> calls_;
 };
 
-/// Where two sequences of lines first differ, with up to three lines of each side before and after
-/// it, marked. Empty where they are equal. Pure.
+/// Shows where two sequences of lines first differ: the lines, marked, with up to three lines of
+/// context from each side. Empty if they are equal. Pure.
 std::string first_difference(const std::string& mine, int rank, const std::string& theirs,
                              int other);
 
-/// Compares what all ranks have called along these axes, which keep contracts, since the last
-/// check, in one small collective of the world. Where the ranks of an axis differ, each rank
-/// throws: one an internal error that shows both sides, which it also logs, the others PeerFailure.
-/// Collective; every rank passes the same axes in the same order.
+/// Compares all ranks' calls along these axes since the last check, in one small collective over
+/// the world; the axes must record calls. If ranks on an axis differ, every rank throws: one an
+/// internal error that shows both sides, which is also logged, the others PeerFailure. Collective;
+/// every rank passes the same axes in the same order.
 void check_contracts(const Communicator& world, std::span<Collectives* const> axes);
 
 }  // namespace llamesh::comm

@@ -16,7 +16,7 @@ bool may_share() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
-/// Whether all ranks see a GPU; refuses a job in which some do.
+/// Returns true if all ranks see a GPU; refuses a job in which only some do.
 bool all_see_a_gpu(const Communicator& world, bool required) {
   const auto seen = world.all_gather(std::int64_t{device::cuda_devices() > 0});
   const auto without = std::ranges::find(seen, 0);
@@ -31,7 +31,7 @@ bool all_see_a_gpu(const Communicator& world, bool required) {
   return false;
 }
 
-/// This rank's place among the ranks of its machine that see the same GPUs.
+/// Returns this rank's index among the ranks on its machine that see the same GPUs.
 int place_on(const Communicator& machine, const std::string& seen) {
   const auto all = machine.all_gather(seen);
   const auto mine = all.begin() + machine.rank();

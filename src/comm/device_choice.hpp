@@ -6,14 +6,14 @@
 
 namespace llamesh::comm {
 
-/// `--device`. automatic: GPUs where every rank sees one, else the CPU where none does.
+/// Values for `--device`. automatic: GPUs if every rank sees one, the CPU if none does.
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 
-/// Chooses this process's device: on GPUs the one whose index is the rank's local rank among those
-/// of its machine that see the same GPUs, so the launcher may show each rank all of them, only its
-/// own, or those near its cores. Two ranks on one GPU are refused (LLAMESH_SHARE_GPU=1 allows it,
-/// for tests), and so is a job of which some ranks see a GPU and others do not. Must be called
-/// before any buffer or stream is created. Collective.
+/// Chooses this process's device. On GPUs, the index is the rank's local rank among those on its
+/// machine that see the same GPUs, so the launcher may show each rank all GPUs, only its own, or
+/// those near its cores. Refuses two ranks on one GPU (LLAMESH_SHARE_GPU=1 allows it, for tests),
+/// and a job in which only some ranks see a GPU. Must be called before any buffer or stream is
+/// created. Collective.
 void choose_device(const Communicator& world, DeviceChoice choice);
 
 }  // namespace llamesh::comm

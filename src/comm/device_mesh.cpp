@@ -14,7 +14,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// The groups along some axes, each as the ranks that are in it.
+/// Returns the groups along some axes, each as a list of ranks.
 std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along) {
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < dims.ranks(); ++rank)
@@ -22,7 +22,7 @@ std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along)
   return groups;
 }
 
-/// How many ranks of a group are on each node.
+/// Counts a group's ranks on each node.
 std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topology& topology) {
   std::map<int, std::int64_t> ranks;
   for (const int rank : group) ++ranks[topology.node_of[static_cast<std::size_t>(rank)]];
@@ -34,7 +34,7 @@ std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topolog
 double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
                            Route route) {
   const std::int64_t size = dims.group_size(along);
-  std::int64_t crossing = 0;  // of the sends of one collective in which all ranks take part
+  std::int64_t crossing = 0;  // sends between nodes, in one collective over all ranks
   std::int64_t sends = 0;
   for (const auto& group : groups_of(dims, along)) {
     const auto nodes = by_node(group, topology);
@@ -80,7 +80,7 @@ void DeviceMesh::make_axes() {
     axes_.push_back(make_axis(axis.name, dims_.named({axis.name})));
 }
 
-/// Collective.
+/// Creates an axis, with its communicator and collectives. Collective.
 DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
   Axis axis{.name = name,
             .size = dims_.group_size(along),
@@ -99,7 +99,7 @@ bool DeviceMesh::on_gpus() const {
                 : device::Simulation::current().hardware().kind == device::Kind::cuda;
 }
 
-/// Collective.
+/// Creates an axis' collectives on the fitting transport. Collective.
 std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
   if (!world_) {
     if (log_) log_->groups.push_back({axis.name, along, {}});

@@ -9,14 +9,14 @@
 
 #include "comm/communicator.hpp"
 
-// One collective where several values go together. `purpose` is as with Communicator.
+// Several values exchanged in one collective. `purpose` is as in Communicator.
 namespace llamesh::comm {
 
-/// To `all`, each rank's bytes, by rank; as many of each.
+/// Gathers each rank's bytes into `all`, by rank; every rank passes the same size.
 void all_gather_bytes(const Communicator& group, std::span<const std::byte> mine,
                       std::span<std::byte> all, const char* purpose);
 
-/// What each rank passed, by rank: a trivially copyable struct.
+/// Gathers a trivially copyable struct from each rank, by rank.
 template <class T>
 std::vector<T> all_gather(const Communicator& group, const T& value, const char* purpose) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -26,7 +26,7 @@ std::vector<T> all_gather(const Communicator& group, const T& value, const char*
   return all;
 }
 
-/// As agree(), and returns what `phase` returned on each rank, by rank.
+/// Runs agree(), and returns each rank's result from `phase`, by rank.
 std::vector<std::int64_t> agree_and_gather(const Communicator& group,
                                            const std::function<std::int64_t()>& phase,
                                            const char* purpose);

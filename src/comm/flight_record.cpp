@@ -13,7 +13,8 @@
 namespace llamesh::comm {
 namespace {
 
-/// Of the control plane on the lane of its thread, which waits for it; else on that of its axis.
+/// Traces a collective. A control-plane call goes on the lane of the thread that waits for it; any
+/// other on its axis' lane.
 void trace(const CollectiveRecord& record) {
   TraceEvent event;
   event.start = record.started;
@@ -30,14 +31,15 @@ void trace(const CollectiveRecord& record) {
   Trace::instance().add(event);
 }
 
-/// A new file of the image's size with room on its file system, mapped; null where there is none.
+/// Creates a file with the image's size and space reserved on its file system, and maps it; null on
+/// failure.
 FlightImage* map_new_file(const std::filesystem::path& file) {
   constexpr auto bytes = static_cast<off_t>(sizeof(FlightImage));
   ::unlink(file.c_str());
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return nullptr;
   void* mapped = MAP_FAILED;
-  // The room first: a write to a page without any would end the process.
+  // Reserve space first: writing to a page without any would kill the process.
   if (::posix_fallocate(fd, 0, bytes) == 0)
     mapped = ::mmap(nullptr, sizeof(FlightImage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
@@ -51,7 +53,7 @@ FlightImage* map_new_file(const std::filesystem::path& file) {
 struct FlightRecorder::State {
   CollectiveRecord* find(std::int64_t ticket) {
     auto& record = image->records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
-    return record.ticket == ticket ? &record : nullptr;  // later ones may have taken its place
+    return record.ticket == ticket ? &record : nullptr;  // a later record may have replaced it
   }
 
   std::mutex mutex;
@@ -150,7 +152,7 @@ void FlightRecorder::release() {
   const std::lock_guard lock(state_->mutex);
   if (state_->image == &state_->own) return;
   record_stop_signals_in(nullptr);
-  // Not the signals, which their handler may write at any time.
+  // Except the signals, which their handler may write at any time.
   state_->own.alive_at = state_->image->alive_at;
   state_->own.activity = state_->image->activity;
   state_->own.step = state_->image->step;

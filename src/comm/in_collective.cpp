@@ -14,7 +14,7 @@ namespace {
 struct Record {
   std::mutex mutex;
   std::vector<const InCollective*> open;
-  std::unordered_map<std::uint64_t, std::int64_t> entered;  // by the members' id
+  std::unordered_map<std::uint64_t, std::int64_t> entered;  // per Members::id
 };
 
 Record& record() {

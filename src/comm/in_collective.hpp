@@ -11,14 +11,13 @@
 
 namespace llamesh::comm {
 
-/// Records that the calling thread is in a collective, for as long as the object lives, or on a GPU
-/// enqueues one; takes a lock and, unless it is traced, allocates nothing. Read by the search for
-/// what a rank waits for. Any thread.
+/// A record that the calling thread is in a collective (on a GPU: enqueues one), for the object's
+/// lifetime. Takes a lock and, unless traced, allocates nothing. The hang diagnosis reads it. Any
+/// thread.
 class InCollective {
  public:
-  /// `kind`: "all-gather". `subject`: what it is of, a unit or a purpose, or "". Both texts outlive
-  /// the object. `ticket`: of the flight record where it was asked for before; 0: it is asked for
-  /// now.
+  /// `kind`: "all-gather". `subject`: its unit or purpose, or "". Both texts outlive the object.
+  /// `ticket`: the flight record's, if the call was already recorded; 0: records it now.
   InCollective(std::shared_ptr<const Members> members, const char* kind, const char* subject,
                std::int64_t ticket = 0);
   ~InCollective();
@@ -37,20 +36,20 @@ class InCollective {
   TraceRange range_;
 };
 
-/// A collective that a thread of this process is in.
+/// A collective that a thread in this process is in.
 struct OpenCollective {
   std::shared_ptr<const Members> members;
-  std::int64_t number;  ///< of these members' collectives, from 1, the same on all ranks
+  std::int64_t number;  ///< index among these members' collectives, from 1, the same on all ranks
   std::string kind;     ///< "all-gather"
   std::string subject;  ///< "layers.3"
   std::string what;     ///< "all-gather of layers.3 along shard"
   std::chrono::steady_clock::time_point since;
 };
 
-/// Those of all threads, the one that was entered first coming first.
+/// Returns those on all threads, earliest first.
 std::vector<OpenCollective> open_collectives();
 
-/// How many collectives of these members this process has entered so far.
+/// Returns how many collectives with these members this process has entered so far.
 std::int64_t collectives_entered(std::uint64_t members_id);
 
 }  // namespace llamesh::comm

@@ -6,8 +6,9 @@
 
 namespace llamesh::comm {
 
-/// Collectives by MPI point-to-point, for an axis that crosses nodes. Buffers are ordinary memory.
-/// Where it keeps a contract the ranks compare each call before it, in one small collective more.
+/// Collectives over MPI point-to-point, for an axis that crosses nodes. Buffers are ordinary
+/// memory. With contracts on, the ranks compare each call before it runs, in an extra small
+/// collective.
 class MpiCollectives final : public Collectives {
  public:
   /// Collective over `group`.
@@ -26,8 +27,8 @@ class MpiCollectives final : public Collectives {
   CallImage image(const char* kind, const Tensor& whole) const;
   void compare(const CallImage& call);
 
-  PairwiseExchange exchange_;  ///< used by the stream's worker only
-  SameCalls same_calls_;       ///< the same
+  PairwiseExchange exchange_;  ///< used only by the stream's worker
+  SameCalls same_calls_;       ///< likewise
 };
 
 }  // namespace llamesh::comm

@@ -6,22 +6,22 @@
 #include "comm/collectives.hpp"
 #include "comm/communicator.hpp"
 
-/// The GPU side of this layer: nccl/*, or nccl_absent.cpp in a build without CUDA.
+/// GPU side of this layer: nccl/*, or nccl_absent.cpp in a build without CUDA.
 namespace llamesh::comm {
 
-/// One NCCL communicator over all ranks, from which those of the mesh axes are split; none where
+/// One NCCL communicator over all ranks, from which the mesh axes' communicators are split; none if
 /// there is one rank.
 class Nccl {
  public:
-  /// Collective. Rank 0 creates the ncclUniqueId, MPI broadcasts it. Throws when NCCL has not
-  /// connected all ranks within two minutes. The process has chosen its GPU.
+  /// Collective. Rank 0 creates the ncclUniqueId, MPI broadcasts it. Throws if NCCL has not
+  /// connected all ranks within two minutes. The process must have chosen its GPU.
   explicit Nccl(const Communicator& world);
   ~Nccl();
   Nccl(Nccl&&) noexcept;
   Nccl& operator=(Nccl&&) noexcept;
 
-  /// The collectives of the ranks of `group`, all of which pass the same `color`, unlike any other
-  /// rank. Collective over the world. `axis` is a name for messages.
+  /// Creates the collectives for the ranks in `group`, all of which pass the same `color`, unlike
+  /// any other rank. Collective over the world. `axis` is a name for messages.
   std::unique_ptr<Collectives> axis(const std::string& axis, const Communicator& group,
                                     int color) const;
 
@@ -31,7 +31,7 @@ class Nccl {
   std::unique_ptr<Connection> world_;
 };
 
-/// NCCL's version as text; empty in a build without it.
+/// Returns NCCL's version; empty in a build without it.
 std::string nccl_version();
 
 }  // namespace llamesh::comm

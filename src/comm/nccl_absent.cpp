@@ -1,6 +1,6 @@
 #include "comm/nccl.hpp"
 
-// Replaces nccl/ in a build without CUDA. No process of it chooses a GPU.
+// Replaces nccl/ in a build without CUDA, where no process chooses a GPU.
 
 namespace llamesh::comm {
 

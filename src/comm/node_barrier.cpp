@@ -29,7 +29,7 @@ void NodeBarrier::arrive_and_wait(int ranks) {
   const std::uint32_t generation = generation_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(ranks)) {
     arrived_.store(0, std::memory_order_relaxed);
-    // Sequentially consistent, as is the sleepers' side: either we see the sleeper, or its futex
+    // Sequentially consistent, like the sleepers' side: either we see the sleeper, or its futex
     // call sees the new generation and returns at once.
     generation_.store(generation + 1);
     if (sleepers_.load() > 0) futex(generation_, FUTEX_WAKE, INT_MAX, nullptr);

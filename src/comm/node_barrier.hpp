@@ -5,10 +5,9 @@
 
 namespace llamesh::comm {
 
-/// A barrier of the ranks of one node, in memory that they share and that is zero at first. What a
-/// rank wrote before it arrived is seen by all after they left. A waiting rank yields a little and
-/// then sleeps in the kernel (a futex); it wakes up from time to time, so that stop_waiting() ends
-/// the wait.
+/// A barrier between the ranks on one node, in memory that they share and that starts zeroed. After
+/// it, everybody sees all writes made before it. A waiting rank yields briefly and then sleeps in
+/// the kernel (a futex). It wakes up periodically, so that stop_waiting() ends the wait.
 class NodeBarrier {
  public:
   void arrive_and_wait(int ranks);

@@ -15,7 +15,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-/// Which elements of an all-reduce rank `rank` sums: whole cache lines, in order of ranks.
+/// Elements that rank `rank` sums in an all-reduce: whole cache lines, in rank order.
 struct Slice {
   std::int64_t first;
   std::int64_t count;
@@ -34,8 +34,8 @@ std::vector<const std::byte*> moved(const std::vector<std::byte*>& from, std::in
 
 }  // namespace
 
-/// What the ranks share besides buffers: a barrier, then each rank's tensor location, double
-/// buffered, since a rank may begin the next call while another still reads those of this one.
+/// Control data shared by the ranks: a barrier, then each rank's tensor location. Double buffered,
+/// since a rank may begin the next call while another still reads this call's locations.
 struct NodeCollectives::Control {
   NodeBarrier barrier;
 
@@ -125,7 +125,7 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const TensorLocatio
     if (region.kind != kind) return {};
     all.push_back(region.window->data() + location.offset);
   }
-  // Gathered memory is one copy only when all ranks pass the same location.
+  // Gathered memory is a single copy only if all ranks pass the same location.
   if (kind == Kind::gathered && std::ranges::adjacent_find(all, std::not_equal_to<>{}) != all.end())
     return {};
   return all;
@@ -146,7 +146,7 @@ void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine,
   const Tensor own = whole.slice(rank() * n, n);
   const auto locations = exchange_locations(location);
   if (!addresses(locations, Kind::gathered).empty()) {
-    // After the first barrier no rank reads the former contents.
+    // After the first barrier no rank reads the old contents.
     if (std::ranges::all_of(locations, &TensorLocation::written)) return;
     copy_cast(own, mine);
     return barrier();
@@ -222,7 +222,7 @@ device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event af
 
 void NodeCollectives::broadcast_now(const Tensor& data, int root, const TensorLocation& location) {
   const auto locations = exchange_locations(location);
-  if (!addresses(locations, Kind::gathered).empty()) return;  // one copy that all ranks share
+  if (!addresses(locations, Kind::gathered).empty()) return;  // one copy shared by all ranks
   const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.broadcast(data, root);
   if (rank() != root)

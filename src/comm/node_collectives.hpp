@@ -13,17 +13,17 @@
 
 namespace llamesh::comm {
 
-/// Collectives of ranks that share a node, by loads and stores in MPI shared-memory windows:
-/// gathered buffers are one copy that all ranks see, so gathering into them in place is a barrier;
-/// sums read the peers' symmetric buffers in place. Where any rank passes other memory, MPI
+/// Collectives between ranks on one node, by loads and stores in MPI shared-memory windows. A
+/// gathered buffer is a single copy that all ranks see, so gathering in place is just a barrier;
+/// sums read the peers' symmetric buffers in place. If any rank passes other memory, MPI
 /// point-to-point is used.
 ///
-/// Windows are freed when this object and every buffer of them are destroyed; since that is
-/// collective, all ranks destroy them in the same order.
+/// A window is freed once this object and every buffer in it are destroyed. That is collective, so
+/// all ranks must destroy them in the same order.
 class NodeCollectives final : public Collectives {
  public:
-  /// Collective; all ranks of `group` share memory. Keeps two duplicates of it: for the calling
-  /// thread (allocations) and for the stream's worker.
+  /// Collective; all ranks in `group` share memory. Keeps two duplicates of the group: for the
+  /// calling thread (allocations) and for the stream's worker.
   explicit NodeCollectives(const Communicator& group);
   ~NodeCollectives() override;
   NodeCollectives(const NodeCollectives&) = delete;
@@ -44,11 +44,11 @@ class NodeCollectives final : public Collectives {
     std::shared_ptr<SharedWindow> window;
     Kind kind;
   };
-  /// A rank's tensor as the others find it, exchanged at the start of a collective.
+  /// A rank's tensor as other ranks find it, exchanged at the start of a collective.
   struct alignas(64) TensorLocation {
     std::int64_t region = -1;  ///< index into regions_; -1: in no window
-    std::int64_t offset = 0;   ///< bytes from the start of the window
-    bool written = false;      ///< all_gather: this rank's range of it is written already
+    std::int64_t offset = 0;   ///< bytes from the window's start
+    bool written = false;      ///< all_gather: this rank's range is already written
     CallImage call = {};
   };
   struct Control;
@@ -57,9 +57,9 @@ class NodeCollectives final : public Collectives {
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
 
   void barrier();
-  /// Exchanges the ranks' tensor locations; a barrier. Throws as SameCalls does.
+  /// Exchanges the ranks' tensor locations; a barrier. Throws like SameCalls.
   std::vector<TensorLocation> exchange_locations(const TensorLocation& mine);
-  /// The addresses of all ranks' tensors when they are all in windows of this kind, else none.
+  /// Returns the addresses of all ranks' tensors if all are in windows of this kind, else none.
   std::vector<std::byte*> addresses(std::span<const TensorLocation> locations, Kind kind) const;
 
   void gather_now(const Tensor& whole, const Tensor& mine, const TensorLocation& location);
@@ -72,8 +72,8 @@ class NodeCollectives final : public Collectives {
   PairwiseExchange messages_;
   SharedWindow control_window_;
   Control* control_;
-  std::int64_t calls_ = 0;    // of the worker
-  SameCalls same_calls_;      // the worker's
+  std::int64_t calls_ = 0;    // made by the worker
+  SameCalls same_calls_;      // used by the worker
   mutable std::mutex mutex_;  // the calling thread adds regions while the worker reads them
   std::vector<Region> regions_;
 };

@@ -10,21 +10,20 @@
 namespace llamesh::comm {
 namespace {
 
-constexpr std::int64_t piece_bytes = std::int64_t{512}
-                                     << 10U;  // four fit into a second-level cache
+constexpr std::int64_t piece_bytes = std::int64_t{512} << 10U;  // four fit into an L2 cache
 constexpr int in_flight = 4;
-constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // of an all-reduce, over all ranks
+constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // all-reduce size, over all ranks
 constexpr std::int64_t broadcast_chunk_bytes = std::int64_t{64} << 20U;
 constexpr int tag = 1;
 
-/// One direction of an exchange: pieces numbered step by step, a few of them in flight.
+/// One direction in an exchange: pieces numbered step by step, a few in flight.
 class Flow {
  public:
   template <class Post>
   void post_up_to(std::int64_t total, Post&& post) {
     for (; posted_ < total && posted_ - done_ < in_flight; ++posted_) post(posted_, &slot(posted_));
   }
-  /// Whether the oldest piece in flight is complete; it is not counted as done yet.
+  /// Returns true if the oldest piece in flight is complete; does not yet count it as done.
   bool oldest_complete(std::string_view doing) {
     if (done_ == posted_) return false;
     int complete = 0;
@@ -48,14 +47,15 @@ std::int64_t pieces_of(std::int64_t bytes) {
   return std::max<std::int64_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
 }
 
-/// Piece `index` of `range`; empty past its end.
+/// Returns piece `index` of `range`; empty past its end.
 Tensor piece_of(const Tensor& range, std::int64_t index) {
   const std::int64_t length = piece_bytes / size_of(range.dtype());
   const std::int64_t first = std::min(index * length, range.numel());
   return range.slice(first, std::min(length, range.numel() - first));
 }
 
-/// Slice `rank` of `data` cut into `size` equal ones of whole cache lines; the last may be short.
+/// Returns slice `rank` of `data` when split into `size` equal slices of whole cache lines; the
+/// last may be short.
 Tensor slice_of(const Tensor& data, int rank, int size) {
   constexpr std::int64_t line = 16;
   const std::int64_t n = ((data.numel() + size - 1) / size + line - 1) / line * line;
@@ -82,8 +82,8 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
   const auto from = [&](std::int64_t step) {
     return static_cast<int>((rank - step + size) % size);
   };
-  // What one rank sends to another that one receives in as many pieces, all steps alike: sizes
-  // differ in the last slice of an all-reduce only, where the longest counts.
+  // All steps use the same number of pieces, so that both sides agree. Sizes differ only in an
+  // all-reduce's last slice; the longest counts.
   std::int64_t longest = 0;
   for (int peer = 0; peer < size; ++peer)
     longest = std::max({longest, outgoing(peer).bytes(), incoming(peer).bytes()});

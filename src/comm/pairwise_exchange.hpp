@@ -11,18 +11,18 @@
 namespace llamesh::comm {
 
 /// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
-/// rank sends to the k-th after it and receives from the k-th before it, in pieces of which few are
-/// in flight, so a large group is never flooded and a receiver adds one piece while the next
-/// arrives. Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes
-/// the same calls. Tensors and results as in Collectives.
+/// rank sends to the k-th rank after it and receives from the k-th before it, in pieces with few in
+/// flight: a large group is never flooded, and a receiver adds one piece while the next arrives.
+/// Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes the same
+/// calls. Tensors and results as in Collectives.
 class PairwiseExchange {
  public:
   /// Collective: messages use a duplicate of `group`.
   explicit PairwiseExchange(const Communicator& group) : group_(group.duplicate()) {}
 
-  /// The one whose messages it uses.
+  /// Returns the communicator that carries its messages.
   const Communicator& group() const { return group_; }
-  /// What the first sum allocates, and what is then kept.
+  /// Bytes that the first sum allocates and the object then keeps.
   static const std::int64_t scratch_bytes;
 
   void all_gather(const Tensor& whole, const Tensor& mine);
@@ -31,13 +31,13 @@ class PairwiseExchange {
   void broadcast(const Tensor& data, int root);
 
  private:
-  /// The bytes that are exchanged with `peer`.
+  /// Callback that returns the range exchanged with `peer`.
   using Range = std::function<Tensor(int peer)>;
   using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
 
   void all_reduce_small(const Tensor& data);
-  /// Sends outgoing(peer) to and receives incoming(peer) from every other rank. With `arrived` the
-  /// pieces are received into scratch and handed to it, `first` being the piece's first element.
+  /// Sends outgoing(peer) to and receives incoming(peer) from every other rank. With `arrived`,
+  /// pieces are received into scratch and passed to it; `first` is the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
   std::byte* scratch();
 

@@ -17,7 +17,7 @@ enum class Divides : std::uint8_t {
   nothing,   ///< all have the same tokens: they divide matrices
 };
 
-/// One named axis of a mesh; axes are listed outermost first.
+/// One named mesh axis; axes are listed outermost first.
 struct MeshAxis {
   std::string name;
   int size = 1;
@@ -30,52 +30,51 @@ struct MeshAxis {
       : name(std::move(name)), size(size), divides(divides) {}
 };
 
-/// Some of the axes of one mesh: bit i is its i-th axis, or the i-th factor of its axes where one
-/// is split.
+/// A set of axes in one mesh: bit i is the i-th axis, or the i-th factor if an axis is split.
 using AxisSet = std::bitset<8>;
 
-/// The ranks laid out as a grid with named axes, row-major: the innermost axis runs over
-/// neighbouring ranks. It answers every question about a rank's coordinates and about which ranks
-/// form a group, for any list of axes; nothing else computes a rank from a rank. Pure arithmetic,
-/// the same on every rank.
+/// Ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighbouring
+/// ranks. It answers every question about a rank's coordinates and about groups, for any list of
+/// axes; nothing else computes a rank from a rank. Pure arithmetic, the same on every rank.
 ///
-/// A group along some axes are the ranks that differ in these axes only, in rank order. Along no
-/// axis every rank is a group of one.
+/// A group along some axes is the set of ranks that differ only in these axes, in rank order. Along
+/// no axis every rank is a group by itself.
 class ParallelDims {
  public:
-  ParallelDims() = default;  ///< one rank
-  /// Throws a user error when a size is below 1, a name is there twice or there are too many axes.
+  ParallelDims() = default;  ///< a single rank
+  /// Throws a user error if a size is below 1, a name is repeated, or there are too many axes.
   explicit ParallelDims(std::vector<MeshAxis> axes);
 
-  /// Splits the outermost factor of an axis in two, the inner one of `inner` ranks that are
-  /// neighbours along it: groups may run along either. An axis may be split several times, from
-  /// the innermost groups to the outermost. An AxisSet belongs to one mesh: sets of the mesh before
-  /// the split do not fit the result. Throws a user error if `inner` does not divide the factor.
+  /// Splits the outermost factor of the named axis in two, the inner one with `inner` neighbouring
+  /// ranks; groups may run along either. An axis may be split again, from the innermost groups to
+  /// the outermost. Axis sets from the old mesh do not fit the new one. Throws a user error if
+  /// `inner` does not divide the factor.
   ParallelDims split(std::string_view name, int inner) const;
 
   const std::vector<MeshAxis>& axes() const { return axes_; }
   int ranks() const { return group_size(all()); }
 
   AxisSet all() const;
-  /// The axes of these names. A mesh that lacks one is as if that axis had size 1.
+  /// Returns the axes with these names. A missing axis counts as one with size 1.
   AxisSet named(std::initializer_list<std::string_view> names) const;
-  /// The inner factors of an axis that is split; none of another.
+  /// Returns the inner factors of a split axis; empty for any other.
   AxisSet inner(std::string_view name) const;
-  /// These axes but for those of one rank.
+  /// Returns these axes without those of size 1.
   AxisSet without_ones(AxisSet axes) const;
-  /// Axes along which the ranks read different sequences.
+  /// Returns the axes along which the ranks read different sequences.
   AxisSet batch_axes() const { return dividing({Divides::batch}); }
-  /// Axes over which gradients, losses and token counts add up: they divide batch or sequence.
+  /// Returns the axes over which gradients, losses and token counts add up: those that divide batch
+  /// or sequence.
   AxisSet gradient_axes() const { return dividing({Divides::batch, Divides::sequence}); }
-  /// The axis along which the matrices of each layer are divided.
+  /// Returns the axis along which each layer's matrices are split.
   AxisSet tensor() const { return named({"tensor"}); }
 
-  /// Coordinates of `rank` along axes(), outermost first.
+  /// Returns the coordinates of `rank` along axes(), outermost first.
   std::vector<int> coordinates(int rank) const;
   int group_size(AxisSet along) const;
-  /// The rank of `rank` within its group, 0 to group_size() - 1.
+  /// Returns the rank's index within its group, 0 to group_size() - 1.
   int rank_in_group(AxisSet along, int rank) const;
-  /// The ranks of the group of `rank`.
+  /// Returns the ranks in the group that contains `rank`.
   std::vector<int> group(AxisSet along, int rank) const;
 
  private:
@@ -84,7 +83,7 @@ class ParallelDims {
   struct Factor {
     std::size_t axis;
     int size;
-    int stride;  ///< how many ranks apart neighbours along it are
+    int stride;  ///< distance in ranks between neighbours along it
   };
   int coordinate(const Factor& factor, int rank) const {
     return rank / factor.stride % factor.size;
@@ -94,9 +93,9 @@ class ParallelDims {
   std::vector<Factor> factors_;  ///< one or several per axis
 };
 
-/// "replicate=2 x shard=4".
+/// Formats a mesh: "replicate=2 x shard=4".
 std::string to_string(const ParallelDims& dims);
-/// "replicate x shard": the axes that are in it, or a factor of which is; empty for no axis.
+/// Formats a set: "replicate x shard", the axes with at least one factor in it; empty for no axis.
 std::string to_string(AxisSet axes, const ParallelDims& dims);
 
 }  // namespace llamesh::comm

@@ -5,7 +5,7 @@
 #include "comm/roll_call.hpp"
 #include "core/clock.hpp"
 
-// The verdicts of a roll call, as text and in parts.
+// Verdicts from a roll call, as text and in parts.
 namespace llamesh::comm {
 std::string RollCall::name_of(int rank) const {
   return fmt::format("rank {} on {}", rank, host_of(rank));

@@ -15,7 +15,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// The ranks of each call, in the order of the first of them.
+/// Ranks that made each call, ordered by their first rank.
 using ByCall = std::vector<std::pair<const CallImage*, std::vector<int>>>;
 
 ByCall by_call_of(std::span<const CallImage> by_rank, const std::vector<int>& world_ranks) {

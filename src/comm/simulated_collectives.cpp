@@ -16,12 +16,12 @@ const device::Hardware& hardware() {
   return device::Simulation::current().hardware();
 }
 
-/// Seconds of a pass over device memory.
+/// Returns the seconds for one pass over device memory.
 double pass_seconds(std::int64_t bytes) {
   return static_cast<double>(bytes) / hardware().memory_bandwidth;
 }
 
-/// Seconds of the pass that casts or adds to a rank's own part, where it is not in place.
+/// Returns the seconds to cast or add a rank's own part; zero if it is in place.
 double own_part_seconds(const Tensor& to, const Tensor& from) {
   return to.data() == from.data() ? 0 : pass_seconds(to.bytes() + from.bytes());
 }
@@ -92,7 +92,7 @@ device::Event SimulatedCollectives::take(const device::Event& after, std::int64_
   return stream().record();
 }
 
-/// What messages between CPUs take, from the first sum on.
+/// Allocates scratch as CPU messages do, at the first sum.
 void SimulatedCollectives::need_scratch() {
   if (!on_cpu_ || shares_memory_ || scratch_) return;
   const device::AllocatesFor use(device::MemoryUse::scratch);
@@ -104,7 +104,7 @@ device::Event SimulatedCollectives::all_gather(Tensor whole, Tensor mine, device
   note("all_gather", whole.dtype(), whole.numel());
   const auto sent = all_gather_bytes(whole, size());
   const double own = own_part_seconds(whole.slice(rank() * mine.numel(), mine.numel()), mine);
-  // In a shared window the others' parts need not come.
+  // In a shared window the other ranks' parts are already there.
   const double moved = shares_memory_ ? 0 : static_cast<double>(sent);
   return take(after, sent, own, ring(moved, size() - 1));
 }

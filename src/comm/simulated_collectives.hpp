@@ -8,20 +8,19 @@
 
 namespace llamesh::comm {
 
-/// Collectives that take time and count what they would send, and move nothing: on the hardware of
-/// the current device::Simulation. Memory is that of NodeCollectives and MpiCollectives where the
-/// hardware is a CPU node's, else that of NcclCollectives.
+/// Collectives that take time and count the bytes they would send, but move nothing, on the current
+/// device::Simulation's hardware. They use memory like NodeCollectives and MpiCollectives on CPU
+/// nodes, else like NcclCollectives.
 ///
-/// Time is that of NCCL's model of a ring (its src/graph/tuning.cc): latency x steps, of which
-/// those between nodes take longer, + bytes sent / bandwidth of the slowest link that it crosses,
-/// over which the bytes of one collective follow those of another.
+/// Time follows NCCL's ring model (its src/graph/tuning.cc): latency x steps, where steps between
+/// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. Collectives that share
+/// a link take turns on it.
 class SimulatedCollectives final : public Collectives {
  public:
-  /// The group's ranks are on `nodes` nodes, equally many on each; `within_node`: and so is every
-  /// other group along the same axes, each on one. `log`, if any, gets what is called as the
-  /// calls of its last group.
+  /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
+  /// the same axes lies on a single node. `log`, if any, receives the calls in its last group.
   SimulatedCollectives(int rank, int size, int nodes, bool within_node, CollectiveLog* log);
-  /// From now on what is sent takes turns on the links with what the other one sends.
+  /// Shares the links with another object: their messages take turns from now on.
   void share_links_of(const SimulatedCollectives& other) { links_ = other.links_; }
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
@@ -34,23 +33,23 @@ class SimulatedCollectives final : public Collectives {
   device::Event broadcast(Tensor data, int root, device::Event after) override;
 
  private:
-  /// Seconds to send bytes in steps to the next rank.
+  /// Seconds to send bytes around a ring, in steps to the next rank.
   struct Ring {
     double latency, transfer;
   };
   Ring ring(double bytes, int steps) const;
-  /// `own`: seconds of what the rank does by itself.
+  /// `own`: seconds for the rank's local work.
   device::Event take(const device::Event& after, std::int64_t sent, double own, const Ring& ring);
   void note(std::string_view kind, DType dtype, std::int64_t numel, int root = 0);
   void need_scratch();
 
   int nodes_;
   bool on_cpu_;
-  bool shares_memory_;                     ///< windows of NodeCollectives
-  std::shared_ptr<device::Stream> links_;  ///< what is sent over them
+  bool shares_memory_;                     ///< uses NodeCollectives' windows
+  std::shared_ptr<device::Stream> links_;  ///< timeline of the links
   device::Buffer scratch_;
   CollectiveLog* log_;
-  std::size_t group_;  ///< in the log
+  std::size_t group_;  ///< index in the log
 };
 
 }  // namespace llamesh::comm

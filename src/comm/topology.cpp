@@ -28,7 +28,7 @@ int nodes_of(const std::vector<int>& ranks, const Topology& topology) {
 
 Topology discover_topology(const Communicator& world, int ranks_per_node) {
   const auto machine = world.split_shared_memory();
-  // A machine is named by the lowest world rank on it.
+  // A machine is named by its lowest world rank.
   const auto name = machine.min(world.rank());
   const auto names = world.all_gather(name);
   return make_topology({names.begin(), names.end()}, world.all_gather(this_process().host),
@@ -47,7 +47,7 @@ Topology make_topology(const std::vector<int>& machine_of, const std::vector<std
   Topology topology;
   topology.host_of = host_of;
   std::map<int, int> seen_of_machine;
-  std::map<std::pair<int, int>, int> node_of_part;  // (machine, which part of it) -> node
+  std::map<std::pair<int, int>, int> node_of_part;  // (machine, part) -> node
   for (std::size_t r = 0; r < machine_of.size(); ++r) {
     const int machine = machine_of[r];
     const int on_machine = ranks_of_machine[machine];

@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, 5> without_effect{"run", "checkpoint", "log", "debug",
                                                          "profile"};
 
-/// The value in one line.
+/// Formats the value on one line.
 std::string text_of(const Node& node) {
   if (node.kind == Node::Kind::scalar) return node.scalar.empty() ? "''" : node.scalar;
   if (node.kind == Node::Kind::null) return "null";

@@ -4,8 +4,7 @@
 
 namespace llamesh::config {
 
-/// inputs/hardware/NAME.yaml as it was when this program was built; hardware_files.cpp is made by
-/// CMake.
+/// inputs/hardware/NAME.yaml embedded at build time; CMake generates hardware_files.cpp.
 struct HardwareFile {
   std::string_view name;
   const char* text;

@@ -7,7 +7,7 @@
 
 namespace llamesh::config {
 
-/// The allowed values of a number.
+/// Allowed range for a number.
 struct Range {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
   double low = -infinity;
@@ -18,7 +18,7 @@ struct Range {
   bool contains(double value) const {
     return (low_open ? value > low : value >= low) && (high_open ? value < high : value <= high);
   }
-  /// "[0, 1)" or ">= 1".
+  /// Formats the range: "[0, 1)" or ">= 1".
   std::string describe() const {
     if (high == infinity) return fmt::format("{} {}", low_open ? ">" : ">=", low);
     return fmt::format("{}{}, {}{}", low_open ? '(' : '[', low, high, high_open ? ')' : ']');
@@ -34,11 +34,11 @@ constexpr Range above(double low) {
 constexpr Range from_to(double low, double high) {
   return {.low = low, .high = high};
 }
-/// (low, high]
+/// Returns (low, high].
 constexpr Range above_to(double low, double high) {
   return {.low = low, .high = high, .low_open = true};
 }
-/// [low, high)
+/// Returns [low, high).
 constexpr Range from_below(double low, double high) {
   return {.low = low, .high = high, .high_open = true};
 }

@@ -11,50 +11,48 @@
 
 namespace llamesh::data {
 
-/// Identifies a file of the training data, wherever it is stored.
+/// Identity of a training data file, independent of its location.
 struct FileFingerprint {
   std::string path;  ///< for messages
   std::int64_t tokens = 0;
-  std::uint64_t hash = 0;  ///< of its ids and what is said about them; see add_sample()
+  std::uint64_t hash = 0;  ///< over its ids and their annotations; see add_sample()
 };
 
-/// How a run cuts its data into sequences and in which order it reads them.
+/// Splitting of a run's data into sequences, and their order.
 struct DataOrder {
   std::int64_t sequence_length = 0;
-  std::int64_t global_batch = 0;  ///< sequences of a step
+  std::int64_t global_batch = 0;  ///< sequences per step
   std::string order;              ///< "shuffled" or "sequential"
-  std::vector<double> weights;    ///< by source
+  std::vector<double> weights;    ///< per source
 };
 
-/// By this a resumed run notices that its training data have changed: a checkpoint holds only the
-/// position in them.
+/// Fingerprint that lets a resumed run detect changed training data: a checkpoint only holds the
+/// position in the data.
 struct Fingerprint {
-  std::string tokenizer;  ///< its name, for messages; empty where the files hold ids
+  std::string tokenizer;  ///< its name, for messages; empty if the files hold ids
   std::uint64_t vocabulary = 0;
   std::vector<std::vector<FileFingerprint>> sources;
-  /// Empty in checkpoints of versions that did not store it.
+  /// Empty in checkpoints from versions that did not store it.
   std::optional<DataOrder> data_order = {};
 };
 
-/// Adds to `hash` how many `bytes` there are and the bytes themselves; of more than 8 x
-/// `piece_bytes` only so many pieces, evenly spaced from the first byte to the last. A change
-/// between the pieces that leaves the size as it was is not noticed: the price of not reading
-/// terabytes.
+/// Adds the number of `bytes` and the bytes themselves to `hash`. Above 8 x `piece_bytes` it adds
+/// only 8 pieces, evenly spaced from the first byte to the last. A change between the pieces that
+/// keeps the size goes unnoticed: the price for not reading terabytes.
 void add_sample(RunningHash& hash, std::span<const std::uint8_t> bytes, std::size_t piece_bytes);
 
-/// A piece's bytes where there are so many files: the sample of a file takes 8 MiB, and those of
-/// all files 64 MiB; of more than 512 files 128 KiB each.
+/// Returns the piece size for this many files: a file's sample takes 8 MiB, and all samples
+/// together 64 MiB; above 512 files it is 128 KiB per file.
 std::size_t piece_bytes_for(std::size_t files);
 
-/// JSON of one line.
+/// Serializes to one line of JSON.
 std::string to_text(const Fingerprint& fingerprint);
 
-/// Nothing when `text` is not to_text() of this version of llamesh. Numbers are in their range,
-/// also the sum of a source's tokens.
+/// Parses to_text(). Returns nothing if `text` is not from this version of llamesh. Checks that all
+/// numbers are in range, and so is the token sum per source.
 std::optional<Fingerprint> parse_fingerprint(const std::string& text);
 
-/// The first difference from `then`, as text for a user; paths are not compared. Empty when there
-/// is none.
+/// Describes the first difference from `then`, for the user; empty if there is none. Ignores paths.
 std::string difference(const Fingerprint& then, const Fingerprint& now);
 
 }  // namespace llamesh::data

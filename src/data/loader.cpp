@@ -52,7 +52,7 @@ const TokenBatch& Loader::next() {
 void Loader::run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    // Slot of the batch in use, number taken_ - 1, must not be overwritten.
+    // The slot in use, for batch taken_ - 1, must not be overwritten.
     changed_.wait(lock,
                   [this] { return stop_ || filled_ - (taken_ > 0 ? taken_ - 1 : 0) < ring_size; });
     if (stop_) return;

@@ -13,36 +13,35 @@
 
 namespace llamesh::data {
 
-/// How the sequences of a step are divided among the data ranks. Micro-batch a of data rank r takes
-/// the positions step * global_batch + (a * ranks + r) * micro_batch and the micro_batch - 1 that
-/// follow.
+/// Division of a step's sequences among the data ranks. Micro-batch a on data rank r takes
+/// `micro_batch` positions from step * global_batch + (a * ranks + r) * micro_batch on.
 struct BatchPartition {
   std::int64_t sequence_length = 512;
-  std::int64_t micro_batch = 1;  ///< sequences of one batch of one rank
+  std::int64_t micro_batch = 1;  ///< sequences per micro-batch and rank
   std::int64_t global_batch =
       1;         ///< sequences of a step over all ranks: a multiple of ranks * micro_batch
-  int rank = 0;  ///< among the data ranks
+  int rank = 0;  ///< sequences per step over all ranks: a multiple of ranks * micro_batch
   int ranks = 1;
 
   std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }
 };
 
-/// Loads the training data: batch after batch of one rank, from any step on. Its only state is the
-/// step, so a resumed run reads exactly what an uninterrupted one would. A background thread fills
-/// a few batches ahead; the memory is allocated once.
+/// Loader for one rank's training batches, starting at any step. Its only state is the step, so a
+/// resumed run reads exactly the same data as an uninterrupted one. A background thread fills a few
+/// batches ahead; memory is allocated once.
 class Loader {
  public:
-  /// Starts reading at the first micro-batch of `first_step`. `data` is borrowed.
+  /// Starts reading at the first micro-batch of `first_step`. Borrows `data`.
   Loader(const TrainingData& data, const BatchPartition& partition, std::uint64_t seed,
          std::int64_t first_step);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  /// The next micro-batch; valid until the next call. Throws the error of reading it, for example a
-  /// token id outside the vocabulary.
+  /// Returns the next micro-batch, valid until the next call. Throws any error from reading it,
+  /// e.g. a token id outside the vocabulary.
   const TokenBatch& next();
-  /// Sequences in an epoch.
+  /// Returns the sequences per epoch.
   std::int64_t epoch_length() const { return sampler_.epoch_length(); }
 
  private:
@@ -52,15 +51,15 @@ class Loader {
   const TrainingData& data_;
   BatchPartition partition_;
   Sampler sampler_;
-  std::int64_t first_;            ///< number of the first micro-batch, counted from step 0
+  std::int64_t first_;            ///< index of the first micro-batch, counted from step 0
   std::vector<TokenBatch> ring_;  ///< batch k is in slot k % size
-  std::mutex mutex_;              ///< guards what follows
+  std::mutex mutex_;              ///< guards the members below
   std::condition_variable changed_;
-  std::int64_t filled_ = 0;  ///< batches made
+  std::int64_t filled_ = 0;  ///< batches filled
   std::int64_t taken_ = 0;   ///< batches handed out; the last one is still in use
   bool stop_ = false;
-  std::exception_ptr error_;  ///< of batch number filled_
-  std::thread thread_;        ///< last, so that it starts when all else is constructed
+  std::exception_ptr error_;  ///< from batch number filled_
+  std::thread thread_;        ///< last, so that it starts after everything else is constructed
 };
 
 }  // namespace llamesh::data

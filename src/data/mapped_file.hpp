@@ -11,15 +11,14 @@
 
 namespace llamesh::data {
 
-/// A whole file mapped read-only into memory; the pages are shared with every other rank of the
-/// machine. Where the file is truncated while it is mapped, zeros are read: readers call check()
-/// afterwards. Move-only.
+/// A whole file mapped read-only into memory; all ranks on a node share its pages. If the file is
+/// truncated while mapped, reads return zeros: readers must call check() afterwards. Move-only.
 class MappedFile {
  public:
-  /// Throws a user error that names the file when it is missing, unreadable, empty or no regular
+  /// Throws a user error that names the file if it is missing, unreadable, empty or not a regular
   /// file.
   explicit MappedFile(const std::string& path);
-  /// Maps an open file, which may then be closed.
+  /// Maps an open file, which may be closed afterwards.
   explicit MappedFile(const Descriptor& file);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -27,8 +26,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
-  /// Throws when some of the bytes read so far were missing: a user error when the file was
-  /// truncated, an I/O failure when its disk cannot be read.
+  /// Throws if bytes read so far were missing: a user error if the file was truncated, an I/O
+  /// failure if its disk cannot be read.
   void check() const {
     if (range_->lost_at() >= 0) fail_lost();
   }
@@ -41,7 +40,7 @@ class MappedFile {
   std::unique_ptr<MappedRange> range_;
 };
 
-/// The i-th of little-endian integers that may be unaligned.
+/// Loads the i-th little-endian integer, which may be unaligned.
 template <class T>
 T load(const std::uint8_t* values, std::int64_t i = 0) {
   T value;
@@ -49,8 +48,8 @@ T load(const std::uint8_t* values, std::int64_t i = 0) {
   return value;
 }
 
-/// Asks the system to read these bytes of a mapped file soon. Page faults without it may wait for
-/// megabytes around them (read_ahead_kb). A hint, which other systems ignore.
+/// Asks the kernel to read these mapped bytes soon. Otherwise a page fault may wait for megabytes
+/// around it (read_ahead_kb). A hint that other systems ignore.
 void read_soon(std::span<const std::uint8_t> bytes) noexcept;
 
 }  // namespace llamesh::data

@@ -12,10 +12,10 @@
 namespace llamesh::data {
 namespace {
 
-/// Few rounds suffice for large domains; more of them also mix tiny ones well.
+/// Few rounds are enough for large domains; more also mix tiny ones well.
 constexpr std::uint32_t rounds = 8;
 
-/// One pass of the network over 2 * half_bits bits, a bijection.
+/// Applies the Feistel network once to 2 * half_bits bits. A bijection.
 std::uint64_t feistel(std::uint64_t value, int half_bits, std::uint64_t key, std::uint64_t epoch) {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
   std::uint64_t left = value >> half_bits;
@@ -83,8 +83,8 @@ SourceSequence Sampler::sequence_at(std::int64_t position) const {
   const std::int64_t in_quota = quota(source);
   const std::int64_t draw = epoch * in_quota + index - (ends_[source] - in_quota);
   const std::int64_t count = shares_[source].sequences;
-  // Where an epoch reads the whole source a whole number of times, the epoch's order mixes the
-  // sequences.
+  // If an epoch reads the whole source a whole number of times, the epoch's own order already mixes
+  // its sequences.
   if (order_ == Order::sequential || in_quota % count == 0) return {source, draw % count};
   const std::uint64_t seed = seed_ ^ name_hash(fmt::format("data source {}", source));
   return {source, permuted(draw % count, count, seed, draw / count)};

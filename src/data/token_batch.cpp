@@ -6,12 +6,12 @@
 namespace llamesh::data {
 namespace {
 
-/// Fills document_starts of the row that begins with token `begin`, and ignores the targets that
-/// are the first of a document.
+/// Fills document_starts for the row that begins at token `begin`, and ignores targets that start a
+/// new document.
 void mark_documents(const TokenStream& stream, std::int64_t begin, std::span<std::int32_t> targets,
                     std::span<std::int32_t> starts) {
   const auto length = static_cast<std::int64_t>(starts.size());
-  // One token more than the row: its last target is one too.
+  // One token beyond the row, for its last target.
   const std::int64_t end = std::min(begin + length + 1, stream.size());
   std::int64_t start = 0;
   for (std::int64_t at = begin + 1; (at = stream.next_document(at, end)) < end; ++at) {

@@ -7,21 +7,21 @@
 
 namespace llamesh::data {
 
-/// One micro-batch of one rank. B sequences, T tokens each.
+/// One micro-batch on one rank: B sequences with T tokens each.
 struct TokenBatch {
   std::vector<std::int32_t> tokens;   ///< (B, T)
-  std::vector<std::int32_t> targets;  ///< (B, T): the token that follows, or ignored_target
-  /// (B, T): the index in its row of the first token of a token's document, 0 where the document
-  /// began in an earlier row; a target is never in another document than its token. Empty unless
-  /// the stream masks documents: then a token attends to all of the row before it.
+  std::vector<std::int32_t> targets;  ///< (B, T): the next token, or ignored_target
+  /// (B, T): row index where each token's document begins; 0 if it began in an earlier row. A
+  /// target is always in its token's document. Empty unless the stream masks documents: then a
+  /// token attends to its whole row so far.
   std::vector<std::int32_t> document_starts;
 
   /// Allocates B x T.
   TokenBatch(std::int64_t sequences, std::int64_t sequence_length);
   std::int64_t sequence_length;
 
-  /// Fills row `row` with sequence `sequence` of the stream; past the stream's end with token 0 and
-  /// ignored targets.
+  /// Fills a row with a sequence from the stream; past the stream's end, with token 0 and ignored
+  /// targets.
   void set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence);
 };
 

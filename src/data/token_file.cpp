@@ -12,7 +12,7 @@
 namespace llamesh::data {
 namespace {
 
-constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();  // by the header
+constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();  // header limit
 
 }  // namespace
 

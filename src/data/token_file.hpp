@@ -9,19 +9,19 @@
 
 namespace llamesh::data {
 
-/// Writes a token file with llm.c's header (TokenStream says what that is) under a temporary name
-/// in the folder of `path`; it is renamed when it is complete, and removed otherwise.
+/// Writer for a token file with llm.c's header (see TokenStream). It writes under a temporary name
+/// in the same folder; commit() renames the file, otherwise it is removed.
 class TokenFileWriter {
  public:
-  /// Ids are written as uint16 when `vocab_size` fits into it, else as uint32. A file that cannot
-  /// be created or written throws an I/O failure that names it.
+  /// Writes ids as uint16 if `vocab_size` fits, else as uint32. Throws an I/O failure with the
+  /// file's name if it cannot be created or written.
   TokenFileWriter(std::string path, std::int64_t vocab_size);
   ~TokenFileWriter();
   TokenFileWriter(const TokenFileWriter&) = delete;
   TokenFileWriter& operator=(const TokenFileWriter&) = delete;
 
   void append(std::span<const std::int32_t> ids);
-  /// Puts the bytes on the disk, and the name. A file without tokens is a user error.
+  /// Syncs the bytes and the name to disk. A file without tokens is a user error.
   void commit();
 
   std::int64_t tokens() const { return tokens_; }
@@ -34,7 +34,7 @@ class TokenFileWriter {
   std::string temporary_;
   bool wide_;
   Descriptor file_;
-  std::int64_t end_;  ///< where the next bytes go
+  std::int64_t end_;  ///< offset of the next write
   bool complete_ = false;
   std::int64_t tokens_ = 0;
   std::vector<std::uint16_t> narrowed_;

@@ -11,7 +11,7 @@
 
 namespace llamesh::data {
 
-/// A view of token ids as stored in a file: unsigned little-endian integers, not aligned.
+/// A view of token ids as stored in a file: unsigned little-endian integers, unaligned.
 class IdArray {
  public:
   IdArray() = default;
@@ -22,16 +22,16 @@ class IdArray {
   std::int64_t size() const { return static_cast<std::int64_t>(bytes_.size()) / id_bytes_; }
   std::int64_t id_bytes() const { return id_bytes_; }
   std::span<const std::uint8_t> bytes() const { return bytes_; }
-  /// Ids [first, first + count).
+  /// Returns ids [first, first + count).
   IdArray slice(std::int64_t first, std::int64_t count) const {
     return {bytes_.subspan(static_cast<std::size_t>(first * id_bytes_),
                            static_cast<std::size_t>(count * id_bytes_)),
             id_bytes_};
   }
   std::uint32_t operator[](std::int64_t i) const;
-  /// Writes ids [first, first + out.size()) and returns the largest, which need not fit into int32.
+  /// Writes ids [first, first + out.size()) and returns the largest, which may exceed int32.
   std::uint32_t widen(std::int64_t first, std::span<std::int32_t> out) const;
-  /// The first i in [from, to) with this id, or `to`.
+  /// Returns the first i in [from, to) with this id, or `to`.
   std::int64_t find(std::uint32_t id, std::int64_t from, std::int64_t to) const;
 
  private:
@@ -42,7 +42,7 @@ class IdArray {
 /// Ids in memory, in as few bytes as the vocabulary allows.
 class TokenBuffer {
  public:
-  /// All ids are below `vocab_size`.
+  /// All ids must be below `vocab_size`.
   explicit TokenBuffer(std::int64_t vocab_size);
   void append(std::span<const std::int32_t> ids);
   IdArray ids() const { return {bytes_, id_bytes_}; }
@@ -54,17 +54,18 @@ class TokenBuffer {
   std::int64_t id_bytes_;
 };
 
-/// Whether a file begins as llm.c's token files do.
+/// Returns true if a file begins like an llm.c token file.
 bool has_token_header(std::span<const std::uint8_t> file);
 
-/// The ids of a token file. llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a header
-/// of 256 int32: magic 20240520, version 1, count, then uint16 ids; magic 20240801, version 7,
-/// count, then uint32 ids. Without a header the ids begin at once, as `stated`. Throws a user error
-/// that names the file when it is neither, cut off, or not as `stated`.
+/// Returns the ids in a token file. llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a
+/// header with 256 int32: magic 20240520, version 1, count, then uint16 ids; or magic 20240801,
+/// version 7, count, then uint32 ids. Without a header the ids begin at once, in the dtype
+/// `stated`. Throws a user error that names the file if it is neither, truncated, or not as
+/// `stated`.
 IdArray ids_of_token_file(std::span<const std::uint8_t> file, const std::string& path,
                           TokenDtype stated);
 
-/// That header, of a file of `count` ids of 2 or 4 bytes each.
+/// Returns that header for `count` ids with 2 or 4 bytes each.
 std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count);
 
 }  // namespace llamesh::data

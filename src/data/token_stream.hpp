@@ -15,65 +15,64 @@
 
 namespace llamesh::data {
 
-/// The target of a position that is masked from the loss.
+/// Target for a position that is masked from the loss.
 inline constexpr std::int32_t ignored_target = -1;
 
-/// The tokens of one or more files, one after another, as a numbered stream that knows where
-/// documents begin and which tokens are in the loss. Nothing is read ahead: the files are mapped,
-/// and ids are widened to int32 in read(). Only JSONL, and text with a tokenizer other than `byte`,
-/// is tokenized at once, into memory.
+/// A numbered stream over the concatenated tokens in one or more files. It knows where documents
+/// begin and which tokens are in the loss. Nothing is read ahead: the files are mapped, and read()
+/// widens ids to int32. Only JSONL, and text with a tokenizer other than `byte`, is tokenized up
+/// front, into memory.
 ///
-/// Text: a file is a document. With `byte` every byte is a token; otherwise the tokenizer's
-/// prefix tokens, the file's tokens, its suffix tokens (BOS and EOS, where it has them).
+/// Text: a file is a document. With `byte` every byte is a token; otherwise the tokenizer's prefix
+/// tokens, the file's tokens, and its suffix tokens (BOS and EOS, if any).
 ///
-/// JSONL: a line is a document, as parse_jsonl says; prefix and suffix tokens as above, and with
-/// `byte` byte 0 after each.
+/// JSONL: a line is a document (see parse_jsonl), with prefix and suffix tokens as above; `byte`
+/// adds byte 0 after each.
 ///
-/// Token files: what ids_of_token_file reads. A document begins at the start of the stream and
-/// after each DataOptions::eos_token.
+/// Token files: see ids_of_token_file. A document begins at the start of the stream and after each
+/// DataOptions::eos_token.
 ///
-/// Megatron pairs: what MegatronFile reads. Its index says where documents begin.
+/// Megatron pairs: see MegatronFile. Its index gives the document starts.
 ///
 /// Random tokens: an endless stream, a function of DataOptions::seed; no file is opened. Documents
 /// end with DataOptions::eos_token.
 class TokenStream {
  public:
-  /// Opens `files` as `options` say. Where is_tokenized(options), `tokenized` are their tokens, or
-  /// they are tokenized here. Throws a user error naming the file when it is missing, unreadable,
-  /// empty, cut off or malformed, when the tokenizer's ids do not fit into `vocab_size`, when
-  /// check_text_size does, or when document_mask is set and nothing says where documents begin.
+  /// Opens `files` according to `options`. If is_tokenized(options), `tokenized` holds their
+  /// tokens, or they are tokenized here. Throws a user error with the file's name if it is missing,
+  /// unreadable, empty, truncated or malformed, if the tokenizer's ids exceed `vocab_size`, if
+  /// check_text_size does, or if document_mask is set and nothing marks document starts.
   TokenStream(const DataOptions& options, std::span<const std::string> files,
               std::int64_t vocab_size, std::optional<TokenizedText> tokenized = {});
 
-  /// Number of tokens.
+  /// Returns the number of tokens.
   std::int64_t size() const { return size_; }
   /// Writes tokens [begin, begin + out.size()), which must be within the stream. Throws a user
-  /// error naming file, position and id when an id is not below the vocabulary's size. Thread-safe.
+  /// error with file, position and id if an id is outside the vocabulary. Thread-safe.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
-  /// Writes ignored_target over those of tokens [begin, begin + targets.size()) that are masked
-  /// from the loss: the prompts of JSONL.
+  /// Overwrites masked targets (JSONL prompts) among tokens [begin, begin + targets.size()) with
+  /// ignored_target.
   void mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
-  /// DataOptions::document_mask.
+  /// Returns DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
-  /// The first token in [from, limit) with which a document begins, or `limit`, which is at most
-  /// size(); `from` is at least 1. Only where masks_documents().
+  /// Returns the first token in [from, limit) that begins a document, or `limit`, which is at most
+  /// size(); `from` is at least 1. Requires masks_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
-  std::size_t files() const { return files_.size(); }  ///< 0 of random tokens
-  /// The fingerprint of each file: of its ids, of what is masked from the loss, and of Megatron's
-  /// index. What was tokenized is hashed as a whole, what is mapped by a sample of such pieces.
+  std::size_t files() const { return files_.size(); }  ///< 0 for random tokens
+  /// Returns each file's fingerprint, over its ids, the loss mask, and Megatron's index. Tokenized
+  /// data are hashed in full, mapped data by sampling pieces of this size.
   std::vector<FileFingerprint> file_fingerprints(std::size_t piece_bytes) const;
-  /// "bible.txt" or "a.bin and 3 more", for messages.
+  /// Returns "bible.txt" or "a.bin and 3 more", for messages.
   std::string describe() const;
 
  private:
   struct File {
     std::string path;
     IdArray ids = {};
-    std::int64_t begin = 0;  ///< where the file starts in the stream
-    std::optional<MappedFile> mapped =
-        {};  ///< that holds `ids`, unless megatron or tokenized_ does
+    std::int64_t begin = 0;                 ///< file start within the stream
+    std::optional<MappedFile> mapped = {};  ///< holds `ids`, unless megatron or tokenized_ does
     std::optional<MegatronFile> megatron = {};
-    void check() const;  ///< as of MappedFile
+    void check() const;  ///< as MappedFile::check()
   };
   void check_documents_are_known() const;
   void take_tokenized(std::span<const std::string> files);

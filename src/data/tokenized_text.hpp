@@ -11,41 +11,42 @@
 
 namespace llamesh::data {
 
-/// Whether the files of such data are tokenized as a whole at the start: JSONL, and text with a
-/// tokenizer other than `byte`. All else stays mapped.
+/// Returns true if such files are tokenized up front: JSONL, and text with a tokenizer other than
+/// `byte`. Everything else stays mapped.
 inline bool is_tokenized(const DataOptions& options) {
   return options.format == Format::jsonl ||
          (options.format == Format::text && options.tokenizer != "byte");
 }
 
-/// Throws a user error when there is more text or JSONL than is sensible to tokenize at every start
-/// (1 GiB), or a file cannot be read. Formats that stay mapped pass.
+/// Throws a user error if there is more text or JSONL than is sensible to tokenize at every start
+/// (1 GiB), or if a file cannot be read. Formats that stay mapped pass.
 void check_text_size(const DataOptions& options, std::span<const std::string> files);
 
-/// The tokenizer of text or JSONL. Throws a user error when its ids do not fit into `vocab_size`.
+/// Opens the tokenizer for text or JSONL. Throws a user error if its ids exceed `vocab_size`.
 std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,
                                                                    std::int64_t vocab_size);
 
-/// The tokens of text or JSONL files, one file after another, in one block of bytes that contains
-/// no address, so that processes can share it.
+/// Tokens from text or JSONL files, one file after another, in one block of bytes without
+/// addresses, so that processes can share it.
 class TokenizedText {
  public:
-  /// Tokenizes the files, as TokenStream says. Throws a user error naming the file when it is
-  /// missing, unreadable, empty or malformed, or when check_text_size does.
+  /// Tokenizes the files (see TokenStream). Throws a user error with the file's name if it is
+  /// missing, unreadable, empty or malformed, or if check_text_size does.
   TokenizedText(const DataOptions& options, std::span<const std::string> files,
                 std::int64_t vocab_size, const tokenizer::Tokenizer& tokenizer);
-  /// From a copy of another one's bytes(), aligned to 8, in memory that `owner` keeps alive.
+  /// Wraps a copy of another object's bytes(), aligned to 8, in memory that `owner` keeps alive.
   TokenizedText(std::shared_ptr<const void> owner, std::span<const std::uint8_t> bytes);
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }
   IdArray ids() const;
-  /// After the last token of each file.
+  /// Returns the end position of each file's tokens.
   std::span<const std::int64_t> file_ends() const;
-  /// The first token of each document.
+  /// Returns the first token of each document.
   std::span<const std::int64_t> documents() const;
-  /// Tokens [0] to [1], [2] to [3], ... are masked from the loss. Sorted; of JSONL.
+  /// Returns the ranges masked from the loss: tokens [0] to [1], [2] to [3], ... Sorted; JSONL
+  /// only.
   std::span<const std::int64_t> masked_ranges() const;
-  /// Of the tokenizer.
+  /// Returns the tokenizer's hash.
   std::uint64_t vocabulary_hash() const;
 
  private:

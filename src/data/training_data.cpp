@@ -65,7 +65,7 @@ std::vector<std::string> TrainingData::describe() const {
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     const auto& [sequences, weight] = shares_[i];
-    if (streams_[i].files() == 0) {  // random tokens: the number of an endless stream says nothing
+    if (streams_[i].files() == 0) {  // random tokens: an endless stream has no token count to show
       lines.push_back(fmt::format("data: {}", streams_[i].describe()));
       continue;
     }

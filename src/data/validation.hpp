@@ -7,19 +7,19 @@
 
 namespace llamesh::data {
 
-/// The validation data in file order, every prediction of the stream exactly once. Sequence
-/// (k * ranks + r) * micro_batch + i is row i of batch k of rank r. The last sequence may be short,
-/// and ranks may run out of sequences before others: missing rows have ignored targets, so that
-/// every rank has the same number of batches.
+/// Validation data in file order, with every prediction in the stream exactly once. Sequence (k *
+/// ranks + r) * micro_batch + i is row i in batch k on rank r. The last sequence may be short, and
+/// some ranks may run out early: missing rows have ignored targets, so that every rank has the same
+/// number of batches.
 class ValidationData {
  public:
-  /// `stream` is borrowed; of `partition` the global batch is not used. `limit` batches at most, 0:
-  /// no limit. Throws a user error when the stream has fewer than two tokens.
+  /// Borrows `stream`; ignores the partition's global batch. Reads at most `limit` batches; 0: no
+  /// limit. Throws a user error if the stream has fewer than two tokens.
   ValidationData(const TokenStream& stream, const BatchPartition& partition, std::int64_t limit);
 
-  /// Batches of each rank.
+  /// Returns the batches per rank.
   std::int64_t batches() const { return batches_; }
-  /// Fills batch `k` of this rank; `batch` must have room for micro_batch x sequence_length.
+  /// Fills this rank's batch `k`; `batch` must have room for micro_batch x sequence_length.
   void read(std::int64_t k, TokenBatch& batch) const;
 
  private:

@@ -10,6 +10,7 @@
 
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 #include "sharding/spec_names.hpp"
 #include "sharding/tensor_placements.hpp"
 
@@ -78,6 +79,7 @@ class Compiler {
     for (std::size_t t = 0; t < chosen_.size(); ++t)
       if (chosen_[t] && !names_.targets()[t].is_weight)
         check_output(names_.targets()[t], *chosen_[t]);
+    check_names_a_weight();
     const auto layout = residual_of(residual);
     for (std::size_t i = 0; i < placements_.size(); ++i) {
       const auto& parameter = table_.parameters[i];
@@ -89,6 +91,7 @@ class Compiler {
   }
 
  private:
+  void check_names_a_weight() const;
   AxisSet axis(const SpecEntry& entry, const std::string& word) const;
   AxisSet axes(const SpecEntry& entry, std::size_t dim) const;
   void place(const SpecTarget& target, const SpecEntry& entry);
@@ -132,11 +135,20 @@ AxisSet Compiler::axis(const SpecEntry& entry, const std::string& word) const {
   if (set.any() && !(is_tensor && dims_.group_size(set) == 1)) return set;
   const bool known =
       is_tensor || name == "context" || name == "expert" || name == "shard" || name == "replicate";
-  validate(known, "{}: unknown axis '{}'{}", line_of(entry), word,
+  validate(known, "{}: unknown axis '{}'{}", line_of(entry), excerpt(word),
            did_you_mean(word, {"replicate", "shard", "tensor", "data", "fsdp"}));
   fail(ExitCode::bad_input, "{}: the mesh {} has no axis '{}'; {}", line_of(entry),
-       comm::to_string(dims_), word,
+       comm::to_string(dims_), excerpt(word),
        is_tensor ? "give it 2 or more ranks in mesh.axes.tensor, or write null" : "write null");
+}
+
+void Compiler::check_names_a_weight() const {
+  for (std::size_t t = 0; t < chosen_.size(); ++t)
+    if (chosen_[t] && names_.targets()[t].is_weight) return;
+  fail(ExitCode::bad_input,
+       "sharding.spec does not name any of the model's {} weights, so every rank would hold all of "
+       "them; name weights as the files in inputs/specs do, or leave sharding.spec out",
+       table_.parameters.size());
 }
 
 AxisSet Compiler::axes(const SpecEntry& entry, std::size_t dim) const {

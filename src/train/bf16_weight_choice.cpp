@@ -35,7 +35,7 @@ StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepP
   if (!fits) {
     keep = KeepBf16Weights::no;
     of_cast = plan();
-    // Where all units stay gathered anyway, kept weights take no more than those.
+    // If all units stay gathered anyway, kept weights take no extra memory.
     fits = of_cast->peak >= planned.peak;
   }
   setup.bf16_weights = fmt::format(

@@ -8,14 +8,14 @@
 
 namespace llamesh::train {
 
-/// What `sharding.keep_bf16_weights: auto` comes to: bf16 weights are kept where the step of the
-/// fullest rank, which `plan()` plans by the setup as it stands, takes at most nine tenths of
-/// `limit` bytes with them, or no more than without. The rest is for what no plan knows: a GPU's
-/// context, NCCL, cuDNN's scratch. Records the choice in the setup's inputs, and in a line for the
-/// log, and returns the plan by it. Where there is nothing to choose this is `plan()`.
+/// Resolves `sharding.keep_bf16_weights: auto`. bf16 weights are kept if the peak-memory rank's
+/// step, which `plan()` plans from the current setup, then takes at most nine tenths of `limit`
+/// bytes, or no more than without them. The rest is for memory that no plan knows: a GPU's context,
+/// NCCL, cuDNN's scratch. Records the choice in the setup's inputs and in a log line, and returns
+/// the resulting plan. If there is nothing to choose, it returns `plan()`.
 StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepPlan()>& plan);
 
-/// The same for the device of each rank, all of which choose the same. Collective.
+/// Resolves it against every rank's device memory; all ranks choose the same. Collective.
 void choose_bf16_weights(const comm::Communicator& world, Setup& setup);
 
 }  // namespace llamesh::train

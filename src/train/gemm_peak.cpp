@@ -11,7 +11,7 @@
 namespace llamesh::train {
 namespace {
 
-constexpr double steady = 0.8;  ///< median of the windows over the best, on a quiet machine 0.95
+constexpr double steady = 0.8;  ///< minimum ratio of median to best window; 0.95 on a quiet machine
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 
 #include "checkpoint/state.hpp"
 #include "comm/device_mesh.hpp"
+#include "device/address_space.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
@@ -320,6 +321,8 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
              "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
              "its part of the host's memory is {}; use fewer ranks a node or more nodes",
              planned.on_host, of_device, of_host);
+    device::check_address_space(of_device + planned.on_host +
+                                device::library_address_space(threads));
   });
 }
 

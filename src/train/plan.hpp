@@ -66,7 +66,8 @@ std::int64_t device_limit(const Setup& setup, int rank);
 std::int64_t host_limit(const Setup& setup, int rank);
 
 /// Throws a user error with the numbers where a step of any rank would take more than
-/// device_limit() or host_limit(). Collective.
+/// device_limit() or host_limit(), or may not map as much as that takes with the libraries
+/// (ulimit -v). Collective.
 void check_memory(const comm::Communicator& world, const Setup& setup);
 
 }  // namespace llamesh::train

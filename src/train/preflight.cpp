@@ -23,7 +23,7 @@ std::vector<int> odd_ones_out(const std::vector<std::string>& texts) {
   std::map<std::string_view, int> count;
   for (const auto& text : texts) ++count[text];
   const auto frequency = [&](const std::string& text) { return count.at(text); };
-  const auto usual = std::ranges::max_element(texts, {}, frequency);  // the first of equals
+  const auto usual = std::ranges::max_element(texts, {}, frequency);  // the first among equals
   std::vector<int> odd;
   for (std::size_t r = 0; r < texts.size(); ++r)
     if (texts[r] != *usual) odd.push_back(static_cast<int>(r));

@@ -9,26 +9,25 @@
 
 namespace llamesh::train {
 
-/// What one check found, the same on every rank.
+/// Result of one check, the same on every rank.
 struct Finding {
   std::string name;
-  std::string text;                        ///< the result in a line
-  std::map<std::string, std::string> bad;  ///< host -> what is wrong there
+  std::string text;                        ///< one-line result
+  std::map<std::string, std::string> bad;  ///< host -> problem there
 };
 
-/// Those ranks whose text differs from the most frequent one (of several such, that of the lowest
-/// rank). Pure.
+/// Returns the ranks whose text differs from the most frequent one (on a tie, the lowest rank's).
+/// Pure.
 std::vector<int> odd_ones_out(const std::vector<std::string>& texts);
 
-/// The first line says whether all checks passed; for bad hosts it has the option that excludes
-/// them from the next submission. Pure.
+/// Formats the findings. The first line says whether all checks passed; for bad hosts it has the
+/// option that excludes them from the next submission. Pure.
 std::string verdict(const std::vector<Finding>& findings);
 
 /// Checks every node before a long run: the same build everywhere, correct collectives on every
-/// axis, the compute rate, a run folder that all see and can write durably, room for two and a half
-/// checkpoints, clocks that agree. Rank 0 prints a table. `build` is this rank's version text.
-/// Returns `stopped_early` when some of the nodes are bad; throws where all of them are. Leaves no
-/// files. Collective.
+/// axis, compute rate, a run folder that all nodes see and can write durably, room for two and a
+/// half checkpoints, clocks that agree. Rank 0 prints a table. `build` is this rank's version text.
+/// Returns `stopped_early` if some nodes are bad; throws if all are. Leaves no files. Collective.
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build);
 
 }  // namespace llamesh::train

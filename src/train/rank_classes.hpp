@@ -6,24 +6,25 @@
 
 namespace llamesh::train {
 
-/// Ranks of which a step calls the same collectives and takes the same memory (on a CPU but for a
-/// few bytes that sums of squares keep). They may differ in what neither depends on: which part of
-/// a parameter they hold.
+/// Classes of ranks whose step calls the same collectives and takes the same memory (on a CPU, up
+/// to a few bytes for sums of squares). Ranks in a class may still hold different parts of a
+/// parameter.
 struct RankClasses {
-  std::vector<int> of_rank;  ///< by rank: the number of its class
-  std::vector<int> first;    ///< by class: its lowest rank
+  std::vector<int> of_rank;  ///< rank -> class
+  std::vector<int> first;    ///< class -> its lowest rank
 };
 
-/// By what a rank's collectives and memory depend on: on how many nodes each of its groups is, and
-/// which pieces of partial sums it has to complete (Placement::partial). All else of a
-/// ShardedState, a Fsdp and a model is of the same size on every rank. Pure.
+/// Classifies ranks by everything that their collectives and memory depend on: the number of nodes
+/// in each of their groups, and the pieces of partial sums that they must complete
+/// (Placement::partial). All else in a ShardedState, an Fsdp and a model has the same size on every
+/// rank. Pure.
 RankClasses rank_classes(const Setup& setup);
 
-/// Each rank is a class of its own. Pure.
+/// Returns a separate class for each rank. Pure.
 RankClasses every_rank(const Setup& setup);
 
-/// Ranks of which one takes the most memory: of those with groups on equally many nodes the one
-/// that has the most elements to complete. Pure.
+/// Returns candidates for the rank with peak memory: among ranks with equal node counts per group,
+/// the one with the most elements to complete. Pure.
 std::vector<int> possibly_fullest_ranks(const Setup& setup);
 
 }  // namespace llamesh::train

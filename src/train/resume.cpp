@@ -28,8 +28,7 @@ namespace {
 
 /// What has changed, as text for a user; empty when nothing has, as far as is known.
 std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
-  if (saved.seed != now.seed)
-    return fmt::format("run.seed is {}, where it was {}", now.seed, saved.seed);
+  if (saved.seed != now.seed) return fmt::format("run.seed is {}; it was {}", now.seed, saved.seed);
   if (saved.data.empty()) return "";
   const auto then = data::parse_fingerprint(saved.data);
   const auto here = data::parse_fingerprint(now.fingerprint);

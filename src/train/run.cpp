@@ -76,6 +76,7 @@ class Run {
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
+    profile_.check(trainer_.step());
     startup_.end_phase("resume");
   }
 
@@ -129,7 +130,7 @@ class Run {
       progress.clear();
       profile_.write();
     }
-    loss_ = record.loss;
+    loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) log_startup(progress);
@@ -175,7 +176,8 @@ class Run {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
     progress.clear();
-    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(), loss);
+    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(),
+                 without_nan_sign(loss));
     report_.on_validation(trainer_.step(), loss);
   }
 

@@ -16,31 +16,30 @@
 
 namespace llamesh::train {
 
-/// The checkpoints of a run: resuming, deciding when a save is due, and saving, asynchronously if
-/// the inputs say so. checkpoint::Store manages the files and removes old ones.
+/// A run's checkpoints: resuming, deciding when a save is due, and saving, asynchronously if the
+/// inputs say so. checkpoint::Store manages the files and removes old ones.
 class RunCheckpoints {
  public:
-  /// Collective. All but `folder` is borrowed.
+  /// Collective. Borrows everything except `folder`.
   RunCheckpoints(const comm::Communicator& world, const Setup& setup, const std::string& config,
                  Trainer& trainer, comm::Watchdog& watchdog, JobReport& report);
 
-  /// Restores the trainer from the newest good checkpoint, or initializes it. `changes` is that of
+  /// Restores the trainer from the newest good checkpoint, or initializes it. `changes` is as in
   /// run(). Collective.
   StartEvent resume(const ConfigChanges& changes);
 
-  /// Whether a save is due after `step`, as far as this rank knows: every rank decides by the step,
-  /// rank 0 alone by time, since the ranks' clocks differ.
+  /// Returns true if a save is due after `step`, as far as this rank knows: every rank decides by
+  /// steps, rank 0 alone by time, since the ranks' clocks differ.
   bool due(std::int64_t step) const;
-  /// Whether there is time for a save until the job ends, by rank 0's clock. Collective.
+  /// Returns true if there is time for a save before the job ends, by rank 0's clock. Collective.
   bool fits(Deadline& deadline) const;
   /// Saves the trainer's state after its last step; an asynchronous save continues until finish().
   /// Collective.
   void save(ProgressBar& progress);
-  /// Waits for an asynchronous save; only then is it reported that there is a checkpoint.
-  /// Collective.
+  /// Waits for an asynchronous save; only then is the checkpoint reported. Collective.
   void finish();
 
-  /// The step of the run's newest own checkpoint; -1: none.
+  /// Returns the step of the run's newest own checkpoint; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
   double slowest_save() const { return store_.slowest_save(); }
 
@@ -56,12 +55,12 @@ class RunCheckpoints {
   Trainer& trainer_;
   comm::Watchdog& watchdog_;
   JobReport& report_;
-  std::filesystem::path folder_;  ///< of the run's own checkpoints
-  checkpoint::State state_;       ///< views of the trainer's
+  std::filesystem::path folder_;  ///< the run's own checkpoints
+  checkpoint::State state_;       ///< views into the trainer
   DataOfRun data_;
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();
-  std::filesystem::path under_way_;  ///< the checkpoint that is being saved
+  std::filesystem::path under_way_;  ///< checkpoint being saved
   std::int64_t saved_step_ = -1;
 };
 

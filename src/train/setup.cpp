@@ -22,10 +22,10 @@
 namespace llamesh::train {
 namespace {
 
-/// Kernels number the tokens of a micro-batch by int32.
+/// Limit from kernels, which number a micro-batch's tokens with int32.
 constexpr std::int64_t most_tokens_at_once = std::numeric_limits<std::int32_t>::max();
 
-/// How often each rank calls the model for one optimizer step.
+/// Returns the micro-batches per rank and optimizer step.
 std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   const std::int64_t at_once = ranks * options.micro_batch;
   if (options.global_batch == 0) options.global_batch = at_once;
@@ -37,8 +37,8 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   return options.global_batch / at_once;
 }
 
-/// As many steps as read `epochs` times the sequences of an epoch; the last step may reach into the
-/// next epoch.
+/// Returns the steps that read `epochs` times an epoch's sequences; the last step may reach into
+/// the next epoch.
 std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
   const double sequences =
       std::max(1.0, std::round(options.epochs * static_cast<double>(epoch_length)));
@@ -50,8 +50,7 @@ bool validates(const Inputs& in) {
   return in.evaluate.every_steps > 0;
 }
 
-/// Tokenizes all text of the run: each training source, then the validation data if there are any.
-/// Collective.
+/// Tokenizes all text in the run: each training source, then any validation data. Collective.
 std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const Inputs& in) {
   if (!data::is_tokenized(in.data)) return {};
   return tokenize_once(world, [&] {
@@ -65,8 +64,7 @@ std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const
 
 data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_size,
                                   std::optional<data::TokenizedText> tokens) {
-  options.seed ^=
-      name_hash("validation");  // so that random tokens differ from those of the training
+  options.seed ^= name_hash("validation");  // makes random tokens differ from those for training
   data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
@@ -91,8 +89,8 @@ void open_data(const comm::Communicator& world, Setup& setup) {
   });
 }
 
-/// Checks the Hugging Face folder of the initial weights. A run that resumes from its own
-/// checkpoint does not need it.
+/// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
+/// need it.
 void check_start(const Inputs& in, const model::ParameterTable& table) {
   if (!checkpoint::committed_checkpoints(in.run.folder + "/checkpoints").empty()) return;
   const auto& resume = in.checkpoint.resume;
@@ -102,7 +100,7 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
     checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
 }
 
-/// Called once train.steps is known.
+/// Checks the schedule, once train.steps is known.
 void check_schedule(const Inputs& in) {
   if (in.schedule.name == optim::ScheduleName::wsd)
     validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
@@ -110,8 +108,8 @@ void check_schedule(const Inputs& in) {
              in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
 }
 
-/// The placements that the spec of the inputs gives, or Megatron's; how the spec lays out the
-/// residual stream goes into the inputs.
+/// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
+/// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
   if (!in.sharding.spec) return sharding::tensor_parallel_placements(table, mesh, in.tensor);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t alignment = 64;
 
-/// The sizes of the parts, as rank 0 has them.
+/// Returns the part sizes from rank 0.
 std::vector<std::int64_t> sizes_on_rank_0(const comm::Communicator& machine,
                                           const std::vector<data::TokenizedText>& parts) {
   std::string text;

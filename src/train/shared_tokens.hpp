@@ -8,9 +8,9 @@
 
 namespace llamesh::train {
 
-/// The result of `tokenize`, which is called on one rank of each machine; the others see the same
-/// bytes in shared memory. Collective, as is the destruction of the last copy of the result. When
-/// it throws on any rank, all ranks throw, as in agree(); a user error where a machine has too
+/// Calls `tokenize` on one rank per machine and returns its result; the other ranks see the same
+/// bytes in shared memory. Collective, and so is the destruction of the result's last copy. If it
+/// throws on any rank, all ranks throw, as in agree(). Throws a user error if a machine has too
 /// little shared memory.
 std::vector<data::TokenizedText> tokenize_once(
     const comm::Communicator& world,

@@ -7,21 +7,21 @@
 
 namespace llamesh::train {
 
-/// Finds losses and gradient norms that are far above those of the last 100 steps: by more than 10
-/// times their median absolute deviation, and by a minimum, since where all are nearly equal any
-/// difference is many deviations.
+/// Detector for losses and gradient norms far above the last 100 steps: by more than 10 times their
+/// median absolute deviation, and by a minimum, since among nearly equal values any difference is
+/// many deviations.
 class Spikes {
  public:
   static constexpr std::int64_t window = 100;
-  static constexpr std::int64_t fewest = 50;  ///< values without which nothing is a spike
+  static constexpr std::int64_t fewest = 50;  ///< values required before anything counts as a spike
   static constexpr double deviations = 10;
   static constexpr double least_loss = 0.5;  ///< nats
-  static constexpr double least_norm = 4;    ///< times the median of the norms
-  /// Steps in a row that are not above, after which the next one is a new spike.
+  static constexpr double least_norm = 4;    ///< times the median norm
+  /// Consecutive steps without a high value after which the next one is a new spike.
   static constexpr std::int64_t calm = 10;
 
-  /// After each step: a line for each value that begins a spike, "step 70: the loss is ...". What
-  /// is not finite is passed over.
+  /// Returns a line for each value that begins a spike: "step 70: the loss is ...". Called after
+  /// each step; skips non-finite values.
   std::vector<std::string> observe(std::int64_t step, double loss, double grad_norm);
 
  private:

@@ -16,7 +16,7 @@ double mean_of_middle_two(std::vector<double> values) {
   return 0.5 * (values[(count - 1) / 2] + values[count / 2]);
 }
 
-/// Their median, but of two ranks the faster one: else neither could exceed it by much.
+/// Returns the median; with two ranks the faster one, or neither could exceed it by much.
 double typical_of_all(const std::vector<double>& by_rank) {
   return by_rank.size() == 2 ? std::min(by_rank[0], by_rank[1]) : mean_of_middle_two(by_rank);
 }

@@ -15,7 +15,7 @@ namespace {
 
 struct Cores {
   int count;
-  std::int64_t fingerprint;  ///< equal for equal sets of cores
+  std::int64_t fingerprint;  ///< equal for equal core sets
 };
 
 Cores cores_of_this_process() {
@@ -26,7 +26,7 @@ Cores cores_of_this_process() {
   return {std::max(1, CPU_COUNT(&set)), static_cast<std::int64_t>(name_hash(bytes))};
 }
 
-/// Throws where so many more threads cannot be started: OpenMP would end the process with its own
+/// Throws if this many more threads cannot be started: OpenMP would end the process with its own
 /// message and exit code 1.
 void try_threads(int more) {
   std::latch all_run(1);

@@ -4,8 +4,8 @@
 
 namespace llamesh::train {
 
-/// Sets the number of compute threads of this rank and returns it. 0: the cores that this process
-/// may use, divided among the ranks of its machine that may use the same ones. Collective.
+/// Sets this rank's number of compute threads and returns it. 0: the cores available to this
+/// process, divided among the ranks on its machine that may use the same ones. Collective.
 int set_threads(int requested, const comm::Communicator& world);
 
 }  // namespace llamesh::train

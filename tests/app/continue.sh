@@ -1,7 +1,8 @@
 #!/bin/bash
-# continue.sh LLAMESH: the second example of docs/hugging-face.md at small size. A model trained with a
-# SentencePiece vocabulary becomes a Hugging Face folder, is trained on from there on other meshes, and becomes a
-# folder again, which has all that generating takes. Runs in the folder that has inputs/.
+# continue.sh LLAMESH: docs/hugging-face.md's second example at small size. A model trained with a
+# SentencePiece vocabulary is exported to a Hugging Face folder, trained further from there on other
+# meshes, and exported again; the final folder can generate text. Runs in the folder that has
+# inputs/.
 llamesh=$1
 command -v spm_train > /dev/null || { echo "SKIPPED: no spm_train"; exit 77; }
 mpirun="$(dirname "$0")/../mpirun.sh"
@@ -9,12 +10,12 @@ text=inputs/text/tiny.txt
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# get RANKS ARGUMENT...: what llamesh prints, in $got
+# get RANKS ARGUMENT...: runs llamesh; its output is in $got
 get() {
   local ranks=$1; shift
   got=$("$mpirun" "$ranks" "$llamesh" "$@" 2> "$folder/log") || give_up "$ranks ranks: llamesh $*: exit code $?"
 }
-# below A B WHAT: A and B are numbers, and A is less
+# below A B WHAT: checks that number A is less than number B
 below() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a + 0 > 0 && a + 0 < b + 0) }' || give_up "$3: $1, not below $2"; }
 bits_of() { get 1 evaluate "$@" --sequence-length 64; bits=$(sed -n 's/^bits.byte *//p' <<< "$got"); }
 
@@ -27,9 +28,9 @@ cmp "$folder/words.model" "$folder/hf/tokenizer.model" > "$folder/log" || give_u
 bits_of "hf:$folder/hf" $text; before=$bits
 below "$before" 3.2 "bits a byte of the exported model"
 
-get 3 train inputs/continue.yaml "run.folder=$folder/second" "model.hf=$folder/hf" "data.tokenizer=$folder/hf" \
+get 3 train inputs/continue.yaml "run.folder=$folder/second" "model.hf=$folder/hf" \
   data.train=$text data.sequence_length=64 train.steps=20
-# It starts where the other run ended, not at log 400 = 6.
+# It must start at the other run's last loss, not at log 400 = 6.
 below "$(sed -n 's/^{"step":1,"loss":\([0-9.]*\).*/\1/p' "$folder/second/metrics.jsonl")" 4 "first loss"
 get 2 convert --from "$folder/second" --to "hf:$folder/again"
 cmp "$folder/words.model" "$folder/again/tokenizer.model" > "$folder/log" || give_up "the tokenizer did not come along"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# exposed.sh LLAMESH: `bench step` and metrics.jsonl say what the collectives of each axis take, and how much of it nothing
-# hides. Runs in the folder that has inputs/.
+# exposed.sh LLAMESH: `bench step` and metrics.jsonl report the time in each axis' collectives, and
+# its exposed part. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
@@ -20,7 +20,7 @@ grep -q "^axis replicate" "$folder/log" && give_up "bench step names an axis tha
 grep '"loss"' "$folder/run/metrics.jsonl" > "$folder/log"
 [[ $(grep -cE '"seconds_compute":[0-9.e-]+,"exposed":\{"replicate":[0-9.e-]+,"shard":[0-9.e-]+\}' "$folder/log") == 2 ]] ||
   give_up "not in metrics.jsonl"
-# Of 5 decimals: seconds_compute + exposed <= seconds.
+# With 5 decimals: seconds_compute + exposed <= seconds.
 sed -E 's/.*"seconds":([^,]*),.*"seconds_compute":([^,]*),.*"replicate":([^,]*),"shard":([^}]*)\}.*/\1 \2 \3 \4/' "$folder/log" |
   awk '{ if (!($2 > 0 && $2 + $3 + $4 <= $1 * 1.00001)) bad = 1 } END { exit bad || NR != 2 }' || give_up "more than the step"
 echo "exposed time is told"

@@ -17,7 +17,8 @@
 #include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
 
-// Every kind of file that the program opens by a name that others could have put something under.
+// Covers every kind of file that the program opens under a name where others may put something
+// else.
 
 namespace llamesh {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Use {
-  std::string file;  ///< where the hostile thing lies
+  std::string file;  ///< path for the hostile file
   std::function<void(const fs::path& folder)> open;
   ExitCode code = ExitCode::bad_input;
 };
@@ -70,12 +71,12 @@ TEST(HostileFiles, AreRefusedAtOnce) {
       test::put_hostile(kind, folder.path() / use.file);
       EXPECT_EQ(code_of(use, folder.path()), use.code);
     }
-  setup_logging();  // without what log.txt has added
+  setup_logging();  // drops what log.txt has added
 }
 
 TEST(HostileFiles, AreRefusedWhenTheyAreLargerThanMemory) {
   for (const auto& use : uses()) {
-    // Mapped, not read; and those that are not begun as ours are put out of the way.
+    // These are mapped rather than read, or set aside if they do not begin like ours.
     if (use.file == "text.txt" || use.file == ".lease" || use.file == "log.txt") continue;
     SCOPED_TRACE(use.file);
     const test::TemporaryFolder folder;

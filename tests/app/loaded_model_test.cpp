@@ -1,4 +1,4 @@
-// What a rank holds of a model that is divided among several.
+// Tests a rank's share of a model that is divided among several ranks.
 #include "app/loaded_model.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ comm::ParallelDims divided_among(int ranks) {
   return comm::ParallelDims({{"replicate", 2}, {"tensor", ranks}});
 }
 
-/// The elements of a parameter.
+/// Returns a parameter's elements.
 std::vector<float> values_of(const LoadedModel& model, model::ParameterId id) {
   const Tensor values = model.weights.values(id);
   const auto flat = values.reshape({values.numel()}).span<float>();
@@ -29,7 +29,7 @@ std::vector<float> values_of(const LoadedModel& model, model::ParameterId id) {
 TEST(LoadedModel, TheRanksOfAGroupHoldItTogether) {
   const LoadedModel whole(folder("gqa_8_2"), DType::f32);
   const auto dims = divided_among(2);
-  const LoadedModel first(folder("gqa_8_2"), DType::f32, dims, 2);  // of the second group
+  const LoadedModel first(folder("gqa_8_2"), DType::f32, dims, 2);  // in the second group
   const LoadedModel second(folder("gqa_8_2"), DType::f32, dims, 3);
   std::int64_t norms = 0;
   for (std::size_t i = 0; i < whole.table.parameters.size(); ++i) {

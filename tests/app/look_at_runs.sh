@@ -1,18 +1,18 @@
 #!/bin/bash
-# look_at_runs.sh LLAMESH: what users see of whole runs: status while and after one ran, was killed, diverged; the
-# report that a run leaves. Runs in the folder that has inputs/.
+# look_at_runs.sh LLAMESH: the user's view of whole runs: status during and after a run, and after
+# it was killed or diverged; the run's report. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# train CODE RUN OVERRIDE...: two ranks end with this code.
+# train CODE RUN OVERRIDE...: trains on two ranks, which must end with this code
 train() {
   local wanted=$1 run=$2 code; shift 2
   "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/$run" "$@" > "$folder/log" 2>&1; code=$?
   [[ $code == "$wanted" ]] || give_up "train $run $*: exit code $code instead of $wanted"
 }
-# status RUN TEXT: of a run in JSON.
+# status RUN TEXT: checks that the run's JSON status contains this text
 status() {
   "$llamesh" status --json "$folder/$1" > "$folder/log" 2>&1 || give_up "status of $1"
   grep -qF -- "$2" "$folder/log" || give_up "status of $1 without $2"
@@ -21,6 +21,8 @@ status() {
 mkdir "$folder/run"
 status run '"phase":"not_started"'
 train 0 run train.steps=4 checkpoint.every_steps=2
+tail -n 1 "$folder/log" | grep -Eq "done: step 4 of 4, final loss [0-9.]+, .* of wall-clock time; report: $folder/run/report.html; next: llamesh generate $folder/run" ||
+  give_up "the last line does not say what the run came to"
 status run '"phase":"done","step":4,"steps":4,'
 status run '"checkpoint":{"step":4,"age_seconds":'
 status run '"restarts":0,"failure":null'
@@ -34,6 +36,7 @@ train 0 quiet train.steps=2 log.report=false
 [[ ! -e $folder/quiet/report.html ]] || give_up "a report in spite of log.report=false"
 
 train 93 diverged train.steps=50 optimizer.lr=1e30 optimizer.clip_norm=0
+grep -q -- '-nan' "$folder/log" && give_up "a NaN with a sign"
 status diverged '"phase":"failed"'
 status diverged 'diverged'
 [[ -s $folder/diverged/report.html ]] || give_up "no report of a run that diverged"
@@ -48,9 +51,11 @@ status killed '"phase":"running"'
 grep -q '"eta_seconds":[0-9]' "$folder/log" || give_up "no end in sight"
 kill -KILL $process
 wait $process 2> /dev/null
-touch -d '2 minutes ago' "$folder/killed/checkpoints/.lease"  # as it will be then
+touch -d '2 minutes ago' "$folder/killed/checkpoints/.lease"  # emulates a dead run
 status killed '"phase":"killed"'
 status killed '"eta_seconds":null'
 
 "$llamesh" report "$folder/run" "$folder/killed" --output "$folder/both.html" > "$folder/log" 2>&1 || give_up "report of two runs"
+"$llamesh" report "$folder/run" --output "$folder/run/metrics.jsonl" > "$folder/log" 2>&1
+[[ $? == 78 ]] && grep -q '"step":1,' "$folder/run/metrics.jsonl" || give_up "a report in the place of the metrics"
 grep -q "<td>train.steps</td><td>6</td><td>1000000</td>" "$folder/both.html" || give_up "no difference of the inputs"

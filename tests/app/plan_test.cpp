@@ -96,6 +96,17 @@ TEST(Plan, DryRunIsPrintedAsATable) {
       << text;
 }
 
+TEST(Plan, OfASmallModelHasSizesAndTimesThatAreNotZero) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(plan(arguments), 0);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("1 rank on 1 node, "), std::string::npos) << text;
+  EXPECT_NE(text.find("MiB  of 79.16 GiB: fits"), std::string::npos) << text;
+  EXPECT_EQ(text.find("0.00"), std::string::npos) << text;
+}
+
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {
   const auto [code, json] = printed(cluster("llama3-8b-1x8", 8));
   const double parameters = 8030261248;

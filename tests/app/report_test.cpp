@@ -273,8 +273,9 @@ TEST_F(Report, DrawsWhatTheAxesTakeAndHowTheRunStarted) {
         i, 1763861810 + i,
         R"(,"seconds_compute":0.3,"exposed":{"shard":0.15},"traffic":{"shard":1048576},"mfu":0.5)");
   const std::string html = report(lines);
-  for (const char* part : {"waiting for shard", "computing", "node7", ">64<", "0.1.9",
-                           "2025-11-23 01:36 UTC", "MPI_Init", "2.5 s", "KiB sent per rank and step"})
+  for (const char* part :
+       {"waiting for shard", "computing", "node7", ">64<", "0.1.9", "2025-11-23 01:36 UTC",
+        "MPI_Init", "2.5 s", "KiB sent per rank and step"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(count(html, "nothing recorded"), 4u);  // memory, throughput, norm, rate
 }

@@ -1,5 +1,5 @@
-// Real weights against transformers. Opt-in: LLAMESH_SMOLLM2 names the folder that
-// smollm2/make_folder.py makes.
+// Compares real weights against transformers. Opt-in: LLAMESH_SMOLLM2 names the folder made by
+// smollm2/make_folder.py.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-/// SmolLM2 in fp32 and what transformers computed with it in float64.
+/// SmolLM2 in fp32, and transformers' float64 results.
 class SmolLM2 : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class SmolLM2 : public ::testing::Test {
   model::Decoder decoder() const {
     return {model_->config, model_->table, model_->weights, 128, DType::f32};
   }
-  /// The largest distance of some logits from those of transformers after `position`.
+  /// Returns the maximum distance between some logits and transformers' after `position`.
   double distance(std::span<const float> logits, std::size_t position) const {
     double most = 0;
     for (std::size_t i = 0; i < golden_["some_ids"].size(); ++i)

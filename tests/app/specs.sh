@@ -1,18 +1,21 @@
 #!/bin/bash
-# specs.sh LLAMESH: --print-spec of strategies and of inputs/specs, launched and planned; a spec that cannot be is refused in
-# one line by all ranks; a run with a spec. Runs in the folder that has inputs/.
+# specs.sh LLAMESH: --print-spec for strategies and for inputs/specs, launched and planned; all
+# ranks refuse an impossible spec with one line; a run with a spec. Runs in the folder that has
+# inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# prints TEXT ARGUMENT...: the spec of inputs/tiny.yaml, planned, has a line that matches this.
+# prints TEXT ARGUMENT...: checks that the planned spec of inputs/tiny.yaml has a line that matches
+# this text
 prints() {
   local text=$1; shift
   "$llamesh" train inputs/tiny.yaml --print-spec "$@" > "$folder/log" 2>&1 || give_up "--print-spec $*"
   grep -qE -- "$text" "$folder/log" || give_up "--print-spec $*: no '$text'"
 }
-# refused TEXT ARGUMENT...: 2 ranks say this in one line and end with 78, before there is a run folder.
+# refused TEXT ARGUMENT...: 2 ranks must print one line with this text and end with 78, before there
+# is a run folder
 refused() {
   local text=$1 code; shift
   "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/refused" "$@" > "$folder/log" 2>&1; code=$?
@@ -21,7 +24,7 @@ refused() {
   [[ ! -e $folder/refused ]] || give_up "train $*: a run folder was made"
 }
 
-# --- strategies are specs that are built in
+# --- strategies are built-in specs
 for strategy in full_shard shard_grad_op hybrid_shard hybrid_shard_zero2; do
   prints "^spec $strategy \(built in\), mesh replicate=[12] x shard=[24]" --ranks 4 --ranks-per-node 2 \
     sharding.strategy=$strategy
@@ -31,7 +34,7 @@ done
 prints '^lm_head.weight +259 x 48 +259 x 48  whole +49728$' --ranks 4 sharding.strategy=no_shard
 prints '^model.layers.2.self_attn.q_proj.weight ' --all --ranks 4
 
-# --- specs of files, launched and planned
+# --- specs from files, launched and planned
 "$mpirun" 4 "$llamesh" train inputs/tiny.yaml --print-spec mesh.ranks_per_node=2 sharding.spec=inputs/specs/hybrid.yaml \
   > "$folder/launched" 2> "$folder/log" || give_up "no spec"
 prints '^spec of the inputs, meshed as hybrid_shard, mesh replicate=2 x shard=2' --ranks 4 --ranks-per-node 2 \
@@ -50,7 +53,7 @@ prints 'mesh replicate=1 x shard=2 x tensor=2, residual stream divided by column
 prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat over shard +12480$' --ranks 4 "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
 
-# --- what cannot be
+# --- impossible specs
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
 refused "model.vocab_size 259 cannot be divided among 2 ranks" mesh.axes.tensor=2
@@ -74,7 +77,7 @@ refused "the batch, is divided along replicate" mesh.ranks_per_node=1 sharding.s
 refused "model.norm.weight: \[shard, null\] has 2 dims" sharding.spec=inputs/specs/fsdp.yaml \
   'sharding.spec.model.norm.weight=[shard, null]'
 
-# --- a run; what it wrote down of its inputs is read again
+# --- a run whose recorded inputs are read again
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=2 sharding.spec=inputs/specs/hybrid.yaml \
   > "$folder/log" 2>&1 || give_up "a run with a spec"
 grep -q "the spec leaves 7 of 30 weights whole on every rank" "$folder/log" || give_up "nothing is said of whole weights"

@@ -1,18 +1,18 @@
 #!/bin/bash
-# tensor_parallel.sh LLAMESH: `evaluate` and `generate` of a model that is divided among ranks say what one rank says, from a
-# checkpoint and from a Hugging Face folder; what cannot be divided is refused in one line. Runs in the folder that has
-# inputs/.
+# tensor_parallel.sh LLAMESH: `evaluate` and `generate` with a model divided among ranks give one
+# rank's results, from a checkpoint and from a Hugging Face folder; an impossible division is
+# refused with one line. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# get RANKS ARGUMENT...: what llamesh prints, in $got
+# get RANKS ARGUMENT...: runs llamesh; its output is in $got
 get() {
   local ranks=$1; shift
   got=$("$mpirun" "$ranks" "$llamesh" "$@" 2> "$folder/log") || give_up "llamesh $*: exit code $?"
 }
-# refused RANKS TEXT ARGUMENT...: one rank says this in one line, and all end with 78.
+# refused RANKS TEXT ARGUMENT...: one rank must print one line with this text, and all end with 78
 refused() {
   local ranks=$1 text=$2 code; shift 2
   "$mpirun" "$ranks" "$llamesh" "$@" > "$folder/log" 2>&1; code=$?
@@ -20,11 +20,11 @@ refused() {
     give_up "$ranks ranks, llamesh $*: exit code $code, not one line with '$text'"
 }
 
-# Grouped-query attention that 2 ranks divide; of 4, two share a kv head.
+# Grouped-query attention that 2 ranks can divide; with 4, two ranks share a kv head.
 model=(inputs/tiny.yaml "run.folder=$folder/run" model.vocab_size=260 model.hidden_size=64 model.num_attention_heads=8
   model.num_key_value_heads=2)
 get 1 train "${model[@]}" train.steps=60
-get 2 train "${model[@]}" train.steps=61 mesh.axes.tensor=2  # so that the checkpoint's matrices are cut
+get 2 train "${model[@]}" train.steps=61 mesh.axes.tensor=2  # so that the checkpoint's matrices are split
 get 1 convert --from "$folder/run" --to "hf:$folder/exported"
 head -c 3000 inputs/text/tiny.txt > "$folder/text"
 
@@ -48,8 +48,8 @@ done
 loss 2 "$folder/run" --sequence-length 64 --tensor-parallel-size 2 --dtype bf16
 awk -v a="$told" -v b="$expected" 'BEGIN { exit !(a - b < 1e-2 * b && b - a < 1e-2 * b) }' || give_up "bf16: the loss is $told"
 
-# --- the text, greedy and drawn; one rank prints it
-prompt=$(head -c 600 "$folder/text")  # more than goes through at a time
+# --- the text, greedy and sampled; one rank prints it
+prompt=$(head -c 600 "$folder/text")  # more than one forward pass takes
 for options in "--temperature 0" "--temperature 1 --top-k 20 --seed 3"; do
   write() { # RANKS MODEL
     # shellcheck disable=SC2086
@@ -69,11 +69,11 @@ get 2 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 4 --ten
 LLAMESH_TEST_MPIRUN=1 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
 [[ $got == "In the"* ]] || give_up "it wrote '$got'"
 
-# A shell in an allocation of several tasks is one process.
+# A shell in an allocation with several tasks is a single process.
 SLURM_NTASKS=4 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
 [[ $got == "In the"* ]] || give_up "in an allocation it wrote '$got'"
 
-# --- what cannot be
+# --- impossible divisions
 get 1 train inputs/tiny.yaml "run.folder=$folder/odd" train.steps=1
 evaluate=(evaluate "$folder/run" "$folder/text")
 refused 4 "tensor-parallel-size is 3, which does not divide the 4 ranks" "${evaluate[@]}" --tensor-parallel-size 3

@@ -1,7 +1,7 @@
 #!/bin/bash
-# tensorboard.sh LLAMESH: event files as TensorBoard's Python package reads them, of a run that was started three times,
-# once from an older checkpoint than its last step. LLAMESH_PYTHON is a Python that has tensorboard; without it: skipped.
-# Runs in the folder that has inputs/.
+# tensorboard.sh LLAMESH: reads event files with TensorBoard's Python package, for a run that was
+# started three times, once from a checkpoint older than its last step. LLAMESH_PYTHON is a Python
+# with tensorboard; skipped without it. Runs in the folder that has inputs/.
 llamesh=$1
 here=$(dirname "$0")
 python=${LLAMESH_PYTHON:-python3}
@@ -16,7 +16,7 @@ train() {
 }
 train train.steps=5
 train train.steps=8
-rm -r "$folder"/run/checkpoints/step_0000000[568]  # what remains is older than the last step
+rm -r "$folder"/run/checkpoints/step_0000000[568]  # the remaining ones are older than the last step
 train train.steps=7
 "$python" "$here/check_events.py" "$folder/run" > "$folder/log" 2>&1 || give_up "TensorBoard shows something else"
 cat "$folder/log"

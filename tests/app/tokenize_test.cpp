@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "../data/files.hpp"
 #include "data/token_stream.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -99,6 +102,45 @@ TEST(Tokenize, WritesTokensAndNothingElseToStandardOutput) {
   EXPECT_EQ(read(file), document("God created"));
 }
 
+TEST(Tokenize, TakesFoldersPatternsAndLists) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("corpus/more"));
+  folder.write("corpus/b", "b");
+  folder.write("corpus/more/c", "c");
+  const auto list = folder.write("list", folder.path("corpus/b") + "\n");
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(
+      tokenize(
+          {"byte", {folder.path("corpus"), "@" + list, folder.path("corpus/?")}, output, 1, ""}),
+      0);
+  EXPECT_EQ(read(output), (Ids{'b', 'c', 'b', 'b'}));
+}
+
+TEST(Tokenize, TakesMoreFilesThanCanBeMappedAtOnce) {
+  const TemporaryFolder folder;
+  std::int64_t limit = 65'530;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  const auto files = std::min<std::int64_t>(limit + 1, 200'000);
+  const auto one = folder.write("a", "ab");
+  std::string lines;
+  for (std::int64_t i = 0; i < files; ++i) lines += one + '\n';
+  const auto list = folder.write("list", lines);
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(tokenize({"byte", {"@" + list}, output, 1, ""}), 0);
+  EXPECT_EQ(std::ssize(read(output)), 2 * files);
+}
+
+TEST(Tokenize, RefusesWhatIsNeitherTextNorRecords) {
+  const TemporaryFolder folder;
+  const auto text = folder.write("a", "text");
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(tokenize({"byte", {text}, output, 1, ""}), 0);
+  EXPECT_ERROR(tokenize({"byte", {output}, folder.path("again.bin"), 1, ""}),
+               "out.bin' holds token ids already");
+  EXPECT_ERROR(tokenize({"byte", {folder.write("b", "\xff")}, folder.path("again.bin"), 1, ""}),
+               "--input: '");
+}
+
 TEST(Tokenize, LeavesTheOldFileWhenItFails) {
   const TemporaryFolder folder;
   const auto empty = folder.write("only separators", "----");
@@ -106,8 +148,9 @@ TEST(Tokenize, LeavesTheOldFileWhenItFails) {
   EXPECT_ERROR(tokenize({llama2, {empty}, output, 1, "--", Existing::replace}),
                "the input holds no text");
   EXPECT_ERROR(tokenize({llama2, {empty}, output, 1, ""}), "exists; choose another name");
-  EXPECT_ERROR(tokenize({llama2, {folder.path("none")}, output, 1, ""}), "there is no file");
-  EXPECT_ERROR(tokenize({"what", {empty}, output, 1, ""}), "tokenizer 'what' is not known");
+  EXPECT_ERROR(tokenize({llama2, {folder.path("none")}, output, 1, ""}),
+               "none' cannot be opened: No such file");
+  EXPECT_ERROR(tokenize({"what", {empty}, output, 1, ""}), "the tokenizer 'what' does not exist");
   EXPECT_EQ(std::filesystem::file_size(output), 3U);
   const std::filesystem::directory_iterator names(folder.path(""));
   EXPECT_EQ(std::distance(begin(names), end(names)), 2);

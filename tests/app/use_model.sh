@@ -1,12 +1,12 @@
 #!/bin/bash
-# use_model.sh LLAMESH: what `generate` and `evaluate` make of a trained model, from each place that has it. Runs in
-# the folder that has inputs/.
+# use_model.sh LLAMESH: `generate` and `evaluate` with a trained model, from every place that has
+# it. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# get RANKS ARGUMENT...: what llamesh prints, in $got
+# get RANKS ARGUMENT...: runs llamesh; its output is in $got
 get() {
   local ranks=$1; shift
   got=$("$mpirun" "$ranks" "$llamesh" "$@" 2> "$folder/log") || give_up "llamesh $*: exit code $?"
@@ -34,13 +34,13 @@ printf 'In the' > "$folder/prompt"
 get 1 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 40
 [[ $got == "$text" ]] || give_up "from a file it wrote '$got', not '$text'"
 
-# A seed makes the same choices again, another seed others.
+# The same seed repeats its choices, another seed makes others.
 chosen() { get 1 generate "$folder/run" --prompt "In the" --max-tokens 40 --temperature 1 --top-k 20 --top-p 0.95 --seed "$1"; }
 chosen 1; first=$got
 chosen 1; [[ $got == "$first" ]] || give_up "seed 1 wrote '$got', then '$first'"
 chosen 2; [[ $got != "$first" ]] || give_up "seeds 1 and 2 wrote the same"
 
-# evaluate says what the run's validation said, however many ranks share the work.
+# evaluate must match the run's validation, on any number of ranks.
 for ranks in 1 3; do
   get $ranks evaluate "$folder/run" inputs/text/tiny.txt --sequence-length 64
   told=$(sed -n 's/^loss *\([0-9.]*\) .*/\1/p' <<< "$got")
@@ -51,8 +51,8 @@ for ranks in 1 3; do
     give_up "$ranks ranks: bits a byte do not follow from the loss: $got"
 done
 
-# A folder made into a checkpoint is used like any other, its tokenizer being the folder's: here it has none. It need
-# not be there any more.
+# A checkpoint converted from a folder works like any other, with the folder's tokenizer (here there
+# is none). The folder may be gone.
 get 1 convert --from "hf:$folder/exported" --to "$folder/imported"
 refused "exported' holds neither" generate "$folder/imported" --prompt "In the"
 mv "$folder/exported" "$folder/elsewhere"
@@ -60,7 +60,7 @@ get 1 generate "$folder/imported" --tokenizer byte --prompt "In the" --max-token
 [[ $got == "$text" ]] || give_up "the imported checkpoint wrote '$got', the run '$text'"
 mv "$folder/elsewhere" "$folder/exported"
 
-# Documents are parted where the model's run parted them.
+# Documents are split like in the model's run.
 for ((i = 0; i < 400; ++i)); do echo "{\"text\": \"lamp $((i * i % 97)) of $((i % 7))\"}"; done > "$folder/lamps.jsonl"
 for mask in true false; do
   get 1 train inputs/tiny.yaml "run.folder=$folder/mask-$mask" "data.train=$folder/lamps.jsonl" data.format=jsonl \
@@ -72,7 +72,7 @@ for mask in true false; do
     'BEGIN { exit !(a - b < 2e-5 && b - a < 2e-5 && a > 0) }' || give_up "document_mask $mask: $got; in the run $loss"
 done
 
-# One of the ranks tells what all of them find wrong.
+# One rank reports an error that all of them find.
 printf x > "$folder/one.txt"
 "$mpirun" 2 "$llamesh" evaluate "$folder/run" "$folder/one.txt" > /dev/null 2> "$folder/log"; code=$?
 [[ $code == 78 && $(grep -c 'has 1 tokens' "$folder/log") == 1 ]] || give_up "exit code $code, or not one line"

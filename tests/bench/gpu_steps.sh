@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Training steps of Llama 3.2 1B and Llama 3 8B at 4096 and 8192 tokens on the GPUs of this machine, by llamesh and by
-# PyTorch FSDP2 with torch.compile, in one run, with a table at the end. Each program takes the fastest of its settings
-# that the memory holds: they are tried in the order below. The batch of a step is the same for both. The rows "tuned"
-# are llamesh with the fastest of cuBLASLt's algorithms for each product (docs/gpu.md) in place of its first choices.
+# Benchmarks training steps for Llama 3.2 1B and Llama 3 8B at 4096 and 8192 tokens on this
+# machine's GPUs: llamesh against PyTorch FSDP2 with torch.compile, with equal batches. Each program
+# uses its fastest setting that fits in memory, tried in the order below. The rows "tuned" are
+# llamesh with cuBLASLt's fastest algorithm for each product (docs/gpu.md), not its first choice.
 #   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--python PROGRAM]
-#     --programs  a folder made by tests/gpu/bundle.sh; left out: build/cuda
-#     --ranks     as many GPUs (1)
+#     --programs  a folder made by tests/gpu/bundle.sh; default: build/cuda
+#     --ranks     number of GPUs (1)
 #     --only      only rows whose "model/sequence" contain TEXT, e.g. --only 1b or --only 8b/4096
-#     --python    has torch and yaml (python3)
+#     --python    a Python with torch and yaml (python3)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh ranks=1 only='' python=python3
@@ -25,7 +25,8 @@ trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
 
 rows=() done_all=true
-# row MODEL SEQUENCE PROGRAM SETTING LOG [LINE]: from the lines "memory" and LINE ("median") that both programs print
+# row MODEL SEQUENCE PROGRAM SETTING LOG [LINE]: prints a row from the lines "memory" and LINE
+# ("median") that both programs print
 row() {
   rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk -v line="${6:-median}" '
     $1 == line { rate = $3; mfu = $(NF - 1) }
@@ -33,9 +34,10 @@ row() {
     END { printf "%12s %6s %% %10.1f", rate, mfu, peak }' "$5")")
   echo "${rows[-1]}"
 }
-# In the foreground, so that a signal to this script's group reaches what it started.
+# In the foreground, so that a signal to this script's group reaches the programs.
 limited() { timeout --foreground -k 10 "$@"; }
-# first_that_fits MODEL SEQUENCE PROGRAM SETTING...: runs PROGRAM until one of the settings is not out of memory
+# first_that_fits MODEL SEQUENCE PROGRAM SETTING...: runs PROGRAM with the first setting that does
+# not run out of memory
 first_that_fits() {
   local model=$1 sequence=$2 program=$3 setting status
   shift 3
@@ -54,8 +56,9 @@ first_that_fits() {
   rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of $*: see above")")
   done_all=false
 }
-# PROGRAM MODEL SEQUENCE MICRO-BATCH CHECKPOINTING; a step has 262144 (1B) or 65536 (8B) tokens a rank. For llamesh
-# selective+N is selective but for the first N layers, which are full.
+# by_PROGRAM MODEL SEQUENCE MICRO-BATCH CHECKPOINTING: runs it; a step has 262144 (1B) or 65536 (8B)
+# tokens per rank. For llamesh, selective+N is selective except for the first N layers, which are
+# full.
 global_batch() {
   [[ $1 == *8b ]] && echo $((8 * ranks * 8192 / $2)) || echo $((8 * ranks * 32768 / $2))
 }
@@ -69,13 +72,14 @@ by_llamesh() {
     --tune-gemms "$work/gemms.json"
 }
 by_torch() {
-  local start=()  # one rank needs no rendezvous, and so no name of this machine that resolves
+  local start=()  # one rank needs no rendezvous, and thus no resolvable name for this machine
   ((ranks == 1)) || start=(-m torch.distributed.run --nproc-per-node "$ranks" --master-addr 127.0.0.1)
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True limited 240 "$python" "${start[@]}" tests/bench/torch_fsdp2.py \
     --model "inputs/models/$1.yaml" --steps 3 --sequence "$2" --micro-batch "$3" --checkpointing "$4" \
     --global-batch "$(global_batch "$1" "$2")"
 }
-# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS, each setting MICRO-BATCH/CHECKPOINTING
+# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS: benchmarks both; a setting is
+# MICRO-BATCH/CHECKPOINTING
 both() {
   [[ $1/$2 == *$only* ]] || return 0
   # shellcheck disable=SC2086
@@ -86,7 +90,7 @@ both() {
 "$llamesh" --version
 both llama3.2-1b 4096 "8/none 8/selective" "8/none 8/selective 4/none 4/selective 2/none"
 both llama3.2-1b 8192 "4/none 4/selective" "4/none 4/selective 2/none 2/selective 1/none"
-# docs/gpu.md has the arithmetic for one GPU; several hold 8B with none of the layers full.
+# docs/gpu.md has the arithmetic for one GPU; several GPUs hold 8B without full layers.
 both llama3-8b 4096 "1/selective 1/selective+8 2/full" "1/none 1/selective 1/full"
 both llama3-8b 8192 "1/selective 1/selective+21 1/selective+26 1/full" "1/none 1/selective 1/full"
 

@@ -43,7 +43,7 @@ def read_model(path):
     """The keys of a file of inputs/models over the defaults of src/model/llama_config.hpp, with what `auto` stands for."""
     with open(path, encoding="utf-8") as file:
         model = DEFAULTS | yaml.safe_load(file)
-    for key in "rms_norm_eps", "rope_theta", "initializer_range":  # YAML 1.1 takes 1e-5 for a text
+    for key in "rms_norm_eps", "rope_theta", "initializer_range":  # YAML 1.1 reads 1e-5 as a string
         model[key] = float(model[key])
     if model["num_key_value_heads"] == "auto":
         model["num_key_value_heads"] = model["num_attention_heads"]
@@ -67,7 +67,7 @@ def rotary_table(model, sequence):
     return angle.cos().float(), angle.sin().float()
 
 
-# What selective checkpointing keeps.
+# Outputs that selective checkpointing keeps.
 KEPT = {torch.ops.aten.mm.default, torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
         torch.ops.aten._scaled_dot_product_cudnn_attention.default,
@@ -249,7 +249,7 @@ def make_model(model, options, device, attend):
         fully_shard(layer, mp_policy=policy)
     if options.compile:
         llama.head.compile()
-    if not tied:  # a tied table belongs to the root, which holds both ends
+    if not tied:  # a tied table belongs to the root, which uses it at both ends
         fully_shard(llama.embed_tokens, mp_policy=policy)
         fully_shard(llama.head, mp_policy=policy)
     fully_shard(llama, mp_policy=policy)

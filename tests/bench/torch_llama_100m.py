@@ -37,7 +37,7 @@ class RmsNorm(nn.Module):
 def rotary_tables():
     frequency = 10000.0 ** (-torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
     angle = torch.outer(torch.arange(SEQUENCE).float(), frequency)
-    angle = torch.cat([angle, angle], -1)  # (T, d): the convention that rotates halves
+    angle = torch.cat([angle, angle], -1)  # (T, d): the rotate-half convention
     return angle.cos(), angle.sin()
 
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# any_mesh.sh LLAMESH: a checkpoint that 4 ranks (hybrid 2x2) wrote is loaded by whole runs on 1, 2, 3, 4
-# (each strategy) and 6 ranks. They have nothing left to train and save what they loaded; each such copy
-# must equal the first one to the bit. Runs in the folder that has inputs/.
+# any_mesh.sh LLAMESH: whole runs on 1, 2, 3, 4 (each strategy) and 6 ranks load a checkpoint
+# written by 4 ranks (hybrid 2x2). They have nothing left to train and save what they loaded; each
+# copy must equal the first checkpoint to the bit. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
@@ -14,7 +14,7 @@ train() {
   "$mpirun" "$ranks" "$llamesh" train inputs/tiny.yaml train.steps=3 "run.folder=$folder/$run" "$@" > "$folder/log" 2>&1
 }
 
-# The 3 steps leave moments that differ from tensor to tensor, so a mix-up cannot pass.
+# After 3 steps the moments differ from tensor to tensor, so a mix-up cannot pass.
 train 4 first sharding.strategy=hybrid_shard mesh.ranks_per_node=2 || give_up "the first run failed"
 saved=$folder/first/checkpoints/step_00000003
 grep -q 'replicate=2 x shard=2' "$saved/manifest.json" || give_up "the first run was not hybrid 2x2"
@@ -41,7 +41,7 @@ done
 loads 6 hybrid_shard 2
 loads 6 full_shard auto
 
-# The test can fail: another seed is another state.
+# The comparison can fail: another seed gives another state.
 train 1 other run.seed=2 || give_up "the run with another seed failed"
 "$llamesh" diff "$saved" "$folder/other/checkpoints/step_00000003" > "$folder/log" 2>&1 && give_up "diff calls different states equal"
 echo "saved on 4 ranks (hybrid 2x2), loaded on $meshes meshes: all equal"

@@ -17,7 +17,7 @@ using comm::Verdict;
 
 enum class LateTo : bool { opening, closing };
 
-/// All ranks but one are in a phase in which HDF5 itself communicates, for which they wait.
+/// A phase in which HDF5 itself communicates. All ranks but one enter it and wait for that one.
 class CollectiveIo : public testing::Test {
  protected:
   void SetUp() override {
@@ -28,21 +28,21 @@ class CollectiveIo : public testing::Test {
   }
   static int late_rank() { return world().size() / 2; }
 
-  /// What this rank's watchdog reports of the file that is opened and closed.
+  /// Returns this rank's watchdog report while the file is opened and closed.
   Verdict reported(LateTo late_to) {
     const bool late = world().rank() == late_rank();
     std::promise<Verdict> alarm;
     auto reported = alarm.get_future();
     comm::Watchdog watchdog(
         world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
-        {.interval = late ? 300ms : 20ms,  // it leaves it to the others to report
+        {.interval = late ? 300ms : 20ms,  // slower, so that the others report it
          .silence = 30s,
          .in_a_collective = 200ms,
          .answer = 1000ms});
     watchdog.begin(comm::Activity::saving, 20, 2s);
     const auto come_late = [&] {
       reported.wait_for(20s);
-      std::this_thread::sleep_for(500ms);  // the alarm reaches those that wait
+      std::this_thread::sleep_for(500ms);  // time for the alarm to reach the waiting ranks
     };
     std::optional<File> file;
     if (late && late_to == LateTo::opening) come_late();
@@ -53,7 +53,7 @@ class CollectiveIo : public testing::Test {
                                                                : Verdict{"none", {}, {}, {}};
   }
   void expect_named(const Verdict& verdict, const std::string& collective) const {
-    if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
+    if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
     EXPECT_EQ(verdict.ranks, std::vector{late_rank()});
     EXPECT_NE(verdict.line.find(" has not come to the " + collective + " for "), std::string::npos)
         << verdict.line;

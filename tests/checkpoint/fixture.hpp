@@ -28,7 +28,7 @@ inline model::LlamaConfig small_config(std::int64_t hidden = 24, bool tied = fal
   return config.resolved();
 }
 
-/// A folder of its own for a test on all ranks; removed at its end.
+/// A temporary folder for a test on all ranks.
 class Folder {
  public:
   Folder() {
@@ -50,19 +50,19 @@ class Folder {
   std::filesystem::path path_;
 };
 
-/// The placements of a table on a mesh.
+/// Function that returns a table's placements on a mesh.
 using PlacementsOf = sharding::Placements (*)(const model::ParameterTable& table,
                                               const comm::ParallelDims& dims);
 
-/// The state of a run, each number a function of (version, group, parameter, element).
+/// A run's state; each number is a function of (version, group, parameter, element).
 class Job {
  public:
-  /// On a mesh [replicate, shard = world / replicate].
+  /// Uses the mesh [replicate, shard = world / replicate].
   explicit Job(int replicate, sharding::Wrap wrap = sharding::Wrap::layer,
                const model::LlamaConfig& config = small_config())
       : Job(comm::ParallelDims({{"replicate", replicate}, {"shard", shards(replicate)}}),
             sharding::whole_and_sharded, wrap, config) {}
-  /// On any mesh of the world's size.
+  /// Uses any mesh with the world's size.
   Job(const comm::ParallelDims& dims, PlacementsOf placements,
       sharding::Wrap wrap = sharding::Wrap::layer,
       const model::LlamaConfig& config = small_config())
@@ -79,7 +79,7 @@ class Job {
 
   checkpoint::State state() const { return {layout, world().rank(), groups}; }
 
-  /// Calls visit(number, what it is in `version`) for all numbers of this rank.
+  /// Calls visit(number, its value in `version`) for all numbers on this rank.
   void for_each(int version, const std::function<void(float&, float)>& visit) const {
     for (const auto& group : groups)
       for (std::size_t u = 0; u < group.shards.size(); ++u)
@@ -101,7 +101,7 @@ class Job {
   void fill(int version) const {
     for_each(version, [](float& number, float value) { number = value; });
   }
-  /// How many of this world's numbers are not those of `version`.
+  /// Counts the numbers, over all ranks, that differ from `version`.
   std::int64_t wrong(int version) const {
     std::int64_t count = 0;
     for_each(version, [&](float& number, float value) { count += number != value ? 1 : 0; });
@@ -120,8 +120,8 @@ inline checkpoint::Progress progress(std::int64_t step) {
   return {step, 10 * step, 7, "replicate=2 x shard=2", "hybrid_shard", "a: 1\n", "{}", "test"};
 }
 
-/// The exit code with which `work` ended; done when it did not throw. Every rank must see the same
-/// one.
+/// Returns the exit code with which `work` ended; done if it did not throw. Every rank must see the
+/// same code.
 inline ExitCode code_of(const std::function<void()>& work) {
   try {
     work();

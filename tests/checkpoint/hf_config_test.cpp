@@ -10,8 +10,8 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A config.json of a small model with `more` keys in front; of a key given twice there is none, so
-/// keys to be replaced are left out by `without`.
+/// Returns a small model's config.json with `more` keys in front. Duplicate keys are refused, so
+/// list keys to be replaced in `without`.
 std::string config(const std::string& more = "", const std::string& without = "") {
   const std::pair<std::string, std::string> keys[] = {{"architectures", R"(["LlamaForCausalLM"])"},
                                                       {"model_type", "\"llama\""},
@@ -45,7 +45,7 @@ TEST(HfConfig, OldModelsSayLittle) {
   const auto c = parse_config_json(config(), "config.json");
   EXPECT_EQ(c.num_key_value_heads, 8);
   EXPECT_EQ(c.head_dim, 8);
-  EXPECT_EQ(c.rms_norm_eps, 1e-6);  // transformers' own value
+  EXPECT_EQ(c.rms_norm_eps, 1e-6);  // transformers' default
   EXPECT_EQ(c.rope_theta, 10000);
   EXPECT_FALSE(c.rope_scaling);
   EXPECT_FALSE(c.tie_word_embeddings);
@@ -80,7 +80,7 @@ TEST(HfConfig, RopeScalingInEverySpelling) {
     EXPECT_EQ(c.rope_scaling->factor, 32);
     EXPECT_EQ(c.rope_scaling->high_freq_factor, 4);
     EXPECT_EQ(c.rope_scaling->original_max_position_embeddings, 8192);
-    // What is written says the same.
+    // Writing and reading back gives the same config.
     const auto again = parse_config_json(to_config_json(c, "bfloat16", ""), "config.json");
     EXPECT_EQ(to_config_json(again), to_config_json(c));
   }
@@ -113,7 +113,7 @@ TEST(HfConfig, WhatIsNotComputedIsNamed) {
         << more << ": " << error_of_config(config(more, without));
 }
 
-/// Which took minutes to parse before there was a limit.
+/// Returns an object that took minutes to parse before there was a limit.
 std::string many_keys(int count) {
   std::string text = "{\"k\": 0";
   for (int i = 0; i < count; ++i) text += fmt::format(", \"k{}\": 0", i);
@@ -149,7 +149,7 @@ TEST(HfConfig, BadFilesAreRefused) {
         << text.substr(0, 200) << ": " << error_of_config(text);
 }
 
-/// Whatever bytes are changed: an error of one line, or a model that fits together.
+/// Mutated bytes give either a one-line error or a consistent model.
 TEST(HfConfig, Mutations) {
   constexpr unsigned seed = 20240608;
   SCOPED_TRACE(seed);

@@ -8,8 +8,8 @@
 #include "model/parameters.hpp"
 #include "train/setup.hpp"
 
-// The shapes of known models against the numbers of parameters that their makers publish, and every
-// run input that ships.
+// Checks known model shapes against their published parameter counts, and every run input that
+// ships.
 
 namespace llamesh {
 namespace {
@@ -37,9 +37,9 @@ TEST(HfModels, EveryRunInputIsGood) {
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       if (entry.path().extension() != ".yaml") continue;
       const auto inputs = config::load_inputs(entry.path());
-      // A run's name is its file's, so that runs of two inputs do not meet in one folder.
+      // A run is named after its file, so that two inputs' runs never share a folder.
       EXPECT_EQ(inputs.run.name, entry.path().stem()) << entry.path();
-      // nodes x 8 ranks at the end of a cluster input's name
+      // A cluster input's name ends with nodes x 8 ranks.
       const auto stem = entry.path().stem().string();
       if (folder.filename() == "clusters") {
         const auto ranks = 8 * std::stoi(stem.substr(stem.rfind('-') + 1));

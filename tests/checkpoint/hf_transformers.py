@@ -31,7 +31,7 @@ def load(folder, dtype):
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         folder, torch_dtype=dtype, attn_implementation="eager", output_loading_info=True
     )
-    # With a tied head transformers may count it as not there, or not.
+    # transformers may or may not report a tied head as missing.
     assert not report["unexpected_keys"] and not report["mismatched_keys"], report
     assert set(report["missing_keys"]) <= ({"lm_head.weight"} if model.config.tie_word_embeddings else set()), report
     return model
@@ -73,7 +73,7 @@ def check_refused(folder):
 
 def main(llamesh):
     models = {"gqa_8_2": 1, "tied_4_2": 2, "llama3_rope": 1}
-    odd = golden / "hf" / "tied_6_3"  # the hidden size is no multiple of the heads: exporting it warns of 5.4
+    odd = golden / "hf" / "tied_6_3"  # hidden size no multiple of the heads: 5.4 warns on export
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 4):
         models[odd.name] = 2
     else:

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 const auto golden_folder =
     fs::path(__FILE__).parent_path().parent_path() / "model" / "golden" / "hf";
 
-/// This rank's numbers of the model that are not those of `expected` (parameter name, element).
+/// Counts this rank's model numbers that differ from `expected` (parameter name, element).
 template <class Expected>
 std::int64_t wrong(const test::Job& job, const Expected& expected) {
   std::int64_t count = 0;
@@ -33,8 +33,8 @@ std::int64_t wrong(const test::Job& job, const Expected& expected) {
   return test::world().sum(count);
 }
 
-/// The folders that transformers wrote hold the numbers of the golden files: on every mesh, read by
-/// every rank or by one.
+/// Folders written by transformers hold the golden files' numbers: on every mesh, read by every
+/// rank or by one.
 TEST(HfWeights, GoldenFolders) {
   for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"}) {
     const auto golden = test::load_golden(name);
@@ -58,7 +58,7 @@ TEST(HfWeights, GoldenFolders) {
   }
 }
 
-/// Element i of a tensor in the folders below: exact in every type.
+/// Returns element i of a tensor in the folders below: exact in every type.
 float number(const std::string& name, std::int64_t i) {
   return static_cast<float>((static_cast<std::int64_t>(name_hash(name) % 251U) + 7 * i) % 251 -
                             125);
@@ -72,13 +72,13 @@ std::string data_of(const std::string& name, std::int64_t numel, StoredType type
   return bytes;
 }
 
-/// A folder of the small model as a list of tensors that a test may change before it is written.
+/// The small model's folder as a list of tensors that a test may change before writing it.
 struct Folder {
   explicit Folder(StoredType stored, bool is_tied = false)
       : type(stored), config(test::small_config(24, is_tied)) {
     for (const auto& p : model::parameter_table(config).parameters) tensors[p.name] = p.shape;
   }
-  /// One file, or (`files` > 1) several with an index.
+  /// Writes one file, or (`files` > 1) several with an index.
   void write(const fs::path& folder, int files) const {
     if (test::world().rank() == 0) {
       fs::remove_all(folder);
@@ -94,7 +94,7 @@ struct Folder {
   }
   void write_file(const fs::path& folder, int file, int files, std::string& map) const {
     const auto name = files == 1 ? "model.safetensors" : fmt::format("part-{}.safetensors", file);
-    // A header of odd length: the numbers lie at odd addresses.
+    // A header with odd length puts the numbers at odd addresses.
     std::string header = "{\"__metadata__\":{}", data;
     int i = 0;
     for (const auto& [tensor, shape] : tensors) {
@@ -121,7 +121,7 @@ struct Folder {
   std::map<std::string, std::vector<std::int64_t>> tensors;
 };
 
-/// What loading the folder ends in, on this rank; every rank must have the same exit code.
+/// Returns the error from loading the folder on this rank; every rank must have the same exit code.
 std::string load(const test::Job& job, const fs::path& folder, ReadBy by = ReadBy::each_rank) {
   std::string what = "no error";
   auto code = ExitCode::done;

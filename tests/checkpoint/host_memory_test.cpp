@@ -10,14 +10,14 @@
 #include "core/build_info.hpp"
 #include "sanitized.hpp"
 
-// What passes through the host on the way to a file, or from one, is no copy of the state.
+// Transfers between state and file must not need a host copy of the whole state.
 
 namespace llamesh::checkpoint {
 namespace {
 
 constexpr std::int64_t mebibyte = std::int64_t{1} << 20U;
 
-/// Of this process so far, in bytes.
+/// Returns this process's peak resident memory so far, in bytes.
 std::int64_t peak_resident() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -25,7 +25,7 @@ std::int64_t peak_resident() {
   return 0;
 }
 
-/// `work` needs less than `bytes` of host memory beyond what there was.
+/// Checks that `work` needs less than `bytes` of additional host memory.
 template <class Work>
 void expect_needs_less_than(std::int64_t bytes, const char* what, const Work& work) {
   const auto before = peak_resident();

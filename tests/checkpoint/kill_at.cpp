@@ -1,10 +1,9 @@
-// Preloaded into a program (LD_PRELOAD), it ends it by SIGKILL at the LLAMESH_KILL_AT-th call that
-// changes a file or the names in a folder, before the call is made. Of an MPI program it does so to
-// the rank LLAMESH_KILL_RANK (0 without it). With LLAMESH_KILL_AT=0 nothing is killed, and the
-// number of calls is printed at the end. Calls count from the moment on at which the environment
-// has LLAMESH_KILL_ARMED.
+// A library to preload (LD_PRELOAD). It kills the program with SIGKILL just before the
+// LLAMESH_KILL_AT-th call that changes a file or a folder's names. In an MPI program it kills only
+// rank LLAMESH_KILL_RANK (default 0). With LLAMESH_KILL_AT=0 it kills nothing and prints the number
+// of calls at the end. Counting starts once the environment has LLAMESH_KILL_ARMED.
 //
-// With LLAMESH_READ_ONLY=FOLDER nothing is killed: from that call on every change below the folder
+// With LLAMESH_READ_ONLY=FOLDER it kills nothing: from that call on, every change below the folder
 // fails as on a file system that has become read-only.
 #include <dlfcn.h>
 #include <errno.h>
@@ -29,7 +28,7 @@ bool this_rank() {
   return atoi(rank != nullptr ? rank : "0") == atoi(wanted != nullptr ? wanted : "0");
 }
 
-/// Counts the call, and kills when it is the one. True when it has to fail.
+/// Counts the call, and kills if it is the chosen one. Returns true if the call must fail.
 bool point(const char* path) {
   static const char* at = getenv("LLAMESH_KILL_AT");
   static const char* read_only = getenv("LLAMESH_READ_ONLY");
@@ -47,7 +46,7 @@ bool on_disk(int fd) {
   return fstat(fd, &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
 }
 
-/// The same for a file that is open.
+/// Counts a call on an open file.
 bool point(int fd) {
   if (!on_disk(fd)) return false;
   char link[64];

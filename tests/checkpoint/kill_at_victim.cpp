@@ -1,7 +1,7 @@
-// A small run for kill_at_test.sh: resumes, checks that the state is that of the step it resumed
-// at, and goes on to step LAST with a save at each. Usage: kill_at_victim FOLDER LAST [async].
-// Prints the step that it resumed at; exits with 2 when a state that it loads is not the right one,
-// and with the code of the error when a save fails.
+// A small run for kill_at_test.sh: resumes, checks the state against the step it resumed at, and
+// continues to step LAST with a save at each step. Usage: kill_at_victim FOLDER LAST [async].
+// Prints the step it resumed at. Exits with 2 if a loaded state is wrong, and with the error's code
+// if a save fails.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -54,7 +54,7 @@ int main(int count, char** arguments) {
   try {
     return llamesh::run(arguments[1], std::atoi(arguments[2]), count > 3);
   } catch (const llamesh::comm::PeerFailure& error) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // the rank that failed leaves first
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // the failed rank leaves first
     return static_cast<int>(error.code());
   } catch (const llamesh::Error& error) {
     fmt::print("{}\n", error.what());

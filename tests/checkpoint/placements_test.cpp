@@ -1,5 +1,5 @@
-// Checkpoints and Hugging Face folders of parameters that are cut as well as sharded: what one
-// placement has written another one reads, to the bit.
+// Checkpoints and Hugging Face folders with parameters that are both split and sharded: whatever
+// one placement writes, another reads back bit-exactly.
 #include <fcntl.h>
 
 #include <deque>
@@ -18,7 +18,7 @@ using checkpoint::Store;
 
 const comm::ParallelDims cube({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
 
-/// The same mesh, cut by other dims.
+/// Uses the same mesh, with the other dims split.
 sharding::Placements cut_in_another_turn(const model::ParameterTable& table,
                                          const comm::ParallelDims& dims) {
   auto placements = sharding::whole_and_sharded(table, dims);
@@ -28,7 +28,7 @@ sharding::Placements cut_in_another_turn(const model::ParameterTable& table,
   return placements;
 }
 
-/// Matrices cut by both dims: by rows along `shard`, by columns along `tensor`; not flat-sharded.
+/// Splits matrices along both dims: rows along `shard`, columns along `tensor`; not flat-sharded.
 sharding::Placements cut_twice(const model::ParameterTable& table, const comm::ParallelDims& dims) {
   sharding::Placements placements;
   for (const auto& parameter : table.parameters) {
@@ -39,7 +39,7 @@ sharding::Placements cut_twice(const model::ParameterTable& table, const comm::P
   return placements;
 }
 
-std::deque<Job> jobs() {  // a job stays where it was made
+std::deque<Job> jobs() {  // a deque keeps addresses stable
   std::deque<Job> all;
   for (const auto placements :
        {sharding::whole_and_sharded, cut_in_turn, cut_in_another_turn, cut_twice})

@@ -1,14 +1,14 @@
 #!/bin/bash
-# random_kills.sh LLAMESH [N] [SEED]: N times (default 20) a whole run of 4 ranks that saves after every step,
-# every second time asynchronously, loses a random rank to SIGKILL at a random instant and is started
-# again. It must end as the run that nothing disturbed did: the same loss and gradient norm of each step, digit by
-# digit, and a last checkpoint that is equal to the bit. A run that does not end is shown with the stacks of its ranks
-# and fails the test. Runs in the folder that has inputs/.
+# random_kills.sh LLAMESH [N] [SEED]: kills whole runs N times (default 20). A run on 4 ranks saves
+# after every step, every second run asynchronously; it loses a random rank to SIGKILL at a random
+# instant and is started again. It must end like an undisturbed run: the same loss and gradient norm
+# in each step, digit by digit, and a last checkpoint that is equal to the bit. A run that does not
+# end is shown with its ranks' stacks and fails the test. Runs in the folder that has inputs/.
 llamesh=$1 n=${2:-20} seed=${3:-$RANDOM}
 RANDOM=$seed
 mpirun="$(dirname "$0")/../mpirun.sh"
 steps=10
-limit=60  # seconds for a run, which takes some 2, and 15 on a busy machine
+limit=60  # seconds per run; it takes some 2, and 15 on a busy machine
 folder=$(mktemp -d) || exit 1
 timer=
 trap 'kill $timer 2>/dev/null; rm -rf "$folder"' EXIT
@@ -18,21 +18,21 @@ cycle() { echo "kill $killed, try $tries, async: ${async:-false}, after ${instan
 give_up() { echo "$1 ($(cycle))"; tail -30 "$folder/log"; exit 1; }
 
 micros() { echo "${EPOCHREALTIME/./}"; }
-# pause MICROSECONDS, without a process of its own
+# pause MICROSECONDS: sleeps without starting a process
 pause() { read -rt "$(($1 / 1000000)).$(printf %06d $(($1 % 1000000)))" -u $never; }
 
-# train RUN ASYNC: becomes mpirun, so that its children are the ranks.
+# train RUN ASYNC: execs mpirun, so that its children are the ranks
 train() {
   exec "$mpirun" 4 "$llamesh" train inputs/tiny.yaml train.steps=$steps train.global_batch=4 mesh.ranks_per_node=2 log.every_steps=1 \
        checkpoint.every_steps=1 "checkpoint.async=$2" "run.folder=$folder/$1" >> "$folder/log" 2>&1
 }
-# begin RUN ASYNC: starts it as $job, with a limit for the time that it may take.
+# begin RUN ASYNC: starts the run as $job, with a time limit
 begin() {
   train "$@" & job=$!
   begun=$(micros)
   sleep "$limit" & timer=$!
 }
-# ranks: the processes of the job's ranks that have not ended.
+# ranks: lists the processes of the job's ranks that have not ended
 ranks() {
   local children rank state
   { children=$(cat "/proc/$job/task"/*/children); } 2>/dev/null
@@ -42,7 +42,7 @@ ranks() {
   done
 }
 
-# show_stuck: what mpirun and its ranks wait for.
+# show_stuck: shows where mpirun and its ranks are waiting
 show_stuck() {
   local process
   echo "not over after $limit s ($(cycle)); the end of its log:"
@@ -55,9 +55,10 @@ show_stuck() {
       timeout 20 eu-stack -p "$process" 2>/dev/null || echo "no stack: neither gdb nor eu-stack can tell"
   done
 }
-# ended: waits for the job and returns its code. One that does not end is killed and fails the test, unless none of the
-# ranks is left: after 5 of 218 kills within the first 1.5 s, on a busy machine, mpirun alone did not end, since in
-# Open MPI 4.1.4 with PMIx 4.2.2 its orte_finalize waits for a mutex in PMIx_server_finalize. That returns 255.
+# ended: waits for the job and returns its code. A job that does not end is killed and fails the
+# test, unless no rank is left: after 5 out of 218 kills within the first 1.5 s, on a busy machine,
+# only mpirun did not end, since orte_finalize (Open MPI 4.1.4 with PMIx 4.2.2) waits for a mutex in
+# PMIx_server_finalize. That returns 255.
 ended() {
   local who code left
   wait -n -p who "$job" "$timer"
@@ -76,14 +77,14 @@ ended() {
 
 restart() { begin run "$async"; ended; }
 
-# count RUN: sets rows to the number of lines of its metrics.jsonl, of which a run writes two a step.
+# count RUN: sets rows to the number of lines in its metrics.jsonl; a run writes two per step
 count() {
   local lines=()
   { mapfile -t lines < "$folder/$1/metrics.jsonl"; } 2>/dev/null
   rows=${#lines[@]}
 }
-# past RUN ROWS: waits until so many rows are there; false when the job ended before. Keeps how long it took from the
-# start to the first row, and from one row to the next.
+# past RUN ROWS: waits for this many rows; false if the job ended first. Records the time from the
+# start to the first row, and between rows.
 start_micros=0 row_micros=0
 past() {
   local since=$begun before=0 now
@@ -99,7 +100,7 @@ past() {
     pause 2000
   done
 }
-# losses RUN: what was told last about each step.
+# losses RUN: prints the last report about each step
 losses() {
   sed -n 's/^{\("step":[0-9]*\),\("loss":[^,]*,"grad_norm":[^,]*\),.*/\1 \2/p' "$folder/$1/metrics.jsonl" |
     awk '{ told[$1] = $2 } END { for (step in told) print step, told[step] }' | sort
@@ -121,7 +122,8 @@ while [ $killed -lt "$n" ]; do
   : > "$folder/log"
   rm -rf "$folder/run"
   begin run $async
-  # At a random instant: every fifth time of the start, half of these as soon as there are ranks; else between two rows.
+  # At a random instant: every fifth kill is during the start, half of those as soon as there are
+  # ranks; all others are between two rows.
   case $((killed % 10)) in
     4) instant="$((RANDOM % 50)) ms of the ranks"
        while [ -z "$(ranks)" ] && kill -0 "$job" 2>/dev/null; do pause 1000; done

@@ -54,7 +54,7 @@ def check(checkpoint):
             assert line in printed, line
         names = [f"/{group}/{name}" for group in ("model", "optimizer/exp_avg", "optimizer/exp_avg_sq") for name in f[group]]
         assert sorted(names) == sorted(d["path"] for d in manifest["datasets"])
-        for d in manifest["datasets"]:  # against the plain bytes at the place that the manifest tells
+        for d in manifest["datasets"]:  # compare with the plain bytes at the manifest's offset
             tensor = f[d["path"]]
             values = numpy.fromfile(path, "<f4", int(numpy.prod(d["shape"])), offset=d["offset"]).reshape(d["shape"])
             assert tensor.dtype == "<f4" and numpy.array_equal(tensor[...], values), d["path"]

@@ -7,11 +7,11 @@
 
 namespace {
 
-bool rot = false;  ///< change what is in state.h5 as soon as it has been brought to the disk
+bool rot = false;  ///< corrupt state.h5 as soon as it is synced
 
 void flip_a_byte_in_the_middle(const std::filesystem::path& path) {
   auto file = llamesh::Descriptor::to_write(path, O_RDWR);
-  const auto at = file.bytes() / 2;  // of a dataset
+  const auto at = file.bytes() / 2;  // inside a dataset
   char byte = 0;
   file.read(at, &byte, 1);
   byte = static_cast<char>(byte ^ 1);
@@ -20,7 +20,7 @@ void flip_a_byte_in_the_middle(const std::filesystem::path& path) {
 
 }  // namespace
 
-/// Takes the place of the C library's: a disk, or a file system, that does not keep what it got.
+/// Replaces the C library's fsync: emulates a disk or file system that loses data.
 extern "C" int fsync(int fd) {
   const auto result = static_cast<int>(syscall(SYS_fsync, fd));
   const auto path = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd));
@@ -61,7 +61,7 @@ TEST(ReadBack, NothingIsRemovedForACheckpointThatIsNotAsWritten) {
     EXPECT_TRUE(fs::exists(folder.path() / "step_00000002.quarantined-1"));
 
     run.fill(3);
-    store.save(run.state(), progress(3));  // a good one takes the place of both
+    store.save(run.state(), progress(3));  // a good one replaces both
     store.wait();
     run.fill(0);
     EXPECT_EQ(store.resume(run.state(), "auto")->step, 3);

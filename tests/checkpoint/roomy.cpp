@@ -1,6 +1,5 @@
-// Preloaded into a program (LD_PRELOAD), it makes every file system seem to have room: what the
-// program asks beforehand is answered well, and then a write finds the disk full, as when other
-// jobs fill it.
+// A library to preload (LD_PRELOAD). It makes every file system appear to have room: free-space
+// queries succeed, and then a write finds the disk full, as when other jobs fill it.
 #include <dlfcn.h>
 #include <sys/statvfs.h>
 

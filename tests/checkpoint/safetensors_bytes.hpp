@@ -8,7 +8,7 @@
 
 namespace llamesh::test {
 
-/// A safetensors file with this header, whatever it says, and this data.
+/// Returns a safetensors file with this header, valid or not, and this data.
 inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
   std::string bytes(8, '\0');
   for (unsigned i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));

@@ -10,8 +10,8 @@ namespace {
 
 using checkpoint::Hashing;
 
-/// A file with one dataset of segments of several sizes, some above and some below what is hashed
-/// by another thread; and its numbers.
+/// A file with one dataset, and its numbers. The segments have several sizes, some above and some
+/// below the threshold for hashing on another thread.
 struct Sample {
   explicit Sample(std::uint64_t seed) {
     auto file = Descriptor::to_write(folder.path() / fmt::format("state-{}", world().rank()),
@@ -30,7 +30,7 @@ struct Sample {
   std::filesystem::path path() const {
     return folder.path() / fmt::format("state-{}", world().rank());
   }
-  /// All segments, by read_ahead() or read() in turn.
+  /// Reads all segments, alternating between read_ahead() and read().
   std::vector<float> read(Hashing hashing) const {
     std::vector<float> got(values.size());
     checkpoint::SegmentReader reader(path(), hashing);

@@ -134,7 +134,7 @@ TEST(Store, AnAsynchronousSaveHoldsTheStateOfItsCall) {
     for (int step = 1; step <= 3; ++step) {
       run.fill(step);
       store.save(run.state(), progress(step));
-      run.fill(99);                                             // training goes on
+      run.fill(99);                                             // training continues
       EXPECT_EQ(world().sum(std::int64_t{1}), world().size());  // and so do its collectives
     }
     store.wait();

@@ -6,16 +6,16 @@
 #include "fixture.hpp"
 #include "hostile_files.hpp"
 
-// Files that were made to mislead: manifest and hashes fit them, but HDF5 would read other bytes
-// than the manifest says, or other files.
+// Crafted files whose manifest and hashes match, but HDF5 would read other bytes than the manifest
+// says, or other files.
 
 namespace llamesh::test {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// A saved checkpoint, of which one dataset is taken out of state.h5 so that something else can
-/// take its place. By one rank.
+/// A saved checkpoint with one dataset removed from state.h5, so that something else can replace
+/// it. Runs on one rank.
 class Structure : public testing::Test {
  protected:
   void SetUp() override {
@@ -32,7 +32,7 @@ class Structure : public testing::Test {
     ASSERT_GE(H5Ldelete(file_, victim_.c_str(), H5P_DEFAULT), 0);
   }
 
-  /// A dataset in the victim's place. Where its bytes lie is told to the manifest.
+  /// Creates a dataset in the victim's place, and writes its offset into the manifest.
   void make(hid_t type, std::vector<hsize_t> shape, hid_t plist = H5P_DEFAULT) {
     const auto space = H5Screate_simple(static_cast<int>(shape.size()), shape.data(), nullptr);
     const auto made =
@@ -48,7 +48,7 @@ class Structure : public testing::Test {
     H5Sclose(space);
   }
 
-  /// Closes the file, and makes a manifest whose checksums fit it.
+  /// Closes the file, and writes a manifest with matching checksums.
   void seal() {
     ASSERT_GE(H5Fclose(file_), 0);
     const auto h5 = path_ / "state.h5";
@@ -57,7 +57,7 @@ class Structure : public testing::Test {
     write_durably(path_ / "manifest.json", checkpoint::to_text(manifest_));
   }
 
-  /// Every command that reads a checkpoint begins with its manifest.
+  /// Expects a refusal; every command that reads a checkpoint starts with its manifest.
   void expect_refused(const std::string& part) {
     seal();
     const TimeLimit limit(20);

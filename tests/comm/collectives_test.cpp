@@ -9,16 +9,14 @@
 #include "comm/node_collectives.hpp"
 #include "mpi_world.hpp"
 
-// One set of assertions over every implementation. Inputs are small integers, of which every sum is
-// exact in fp32 (and in bf16 before the sum), so expected values do not depend on the order of
-// summing.
+// The same assertions run on every implementation. Inputs are small integers whose sums are exact
+// in fp32 (and the inputs in bf16), so expected values do not depend on summation order.
 namespace llamesh::comm {
 namespace {
 
 constexpr std::uint64_t seed = 20240229;
 
-/// The number that rank `rank` contributes at element `i` of call `call`: an integer in [-100,
-/// 100].
+/// Returns rank `rank`'s number at element `i` in call `call`: an integer in [-100, 100].
 float number(int rank, std::int64_t i, int call) {
   std::uint64_t x = seed + static_cast<std::uint64_t>(i) * 0x9E3779B97F4A7C15U +
                     static_cast<std::uint64_t>(rank) * 0xBF58476D1CE4E5B9U +
@@ -86,7 +84,7 @@ TYPED_TEST(CollectivesTest, AllGatherCastsAndPlacesEveryRange) {
           this->axis.all_gather(whole, mine, {}).wait();
           for (std::int64_t i = 0; i < whole.numel(); ++i)
             ASSERT_EQ(at(whole, i), number(static_cast<int>(i / n), i % n, call)) << "n " << n;
-          test::world().barrier();  // before the owner's next call nobody reads any more
+          test::world().barrier();  // nobody may read during the owner's next call
         }
       }
 }
@@ -188,7 +186,7 @@ TYPED_TEST(CollectivesTest, BroadcastFromEveryRoot) {
     }
 }
 
-/// A training step's pattern many times over the same buffers, without a wait in between.
+/// Runs a training step's pattern many times over the same buffers, without waiting in between.
 TYPED_TEST(CollectivesTest, ManyCallsBackToBackOnTheSameBuffers) {
   constexpr std::int64_t n = 513;
   auto gathered = this->gathered(n * 2, Memory::window);
@@ -261,7 +259,8 @@ TYPED_TEST(CollectivesTest, TheTimeOfALateRankIsExposedWhereItIsWaitedFor) {
     EXPECT_GT(exposed, 0.1);
     EXPECT_GT(this->axis.seconds(), 0.1);
   }
-  // What is complete, or waited for by others than the compute stream, is not exposed.
+  // A collective is not exposed if it is complete, or if only other streams than compute wait for
+  // it.
   const double hidden = reduce_late([](const auto& reduced) { reduced.wait(); });
   EXPECT_EQ(hidden, 0);
   auto other = device::Stream::worker();
@@ -301,7 +300,7 @@ TYPED_TEST(CollectivesTest, BuffersAreZeroAlignedAndCounted) {
   EXPECT_EQ(device::MemoryMeter::instance().in_use() - before, shared + 100);
 }
 
-/// One rank takes the memory from the heap, several from a file system.
+/// A single rank allocates from the heap, several from a file system.
 TEST(SharedWindow, TooMuchIsAUserError) {
   const auto alone = test::world().split(test::world().rank(), 0);
   for (const Communicator* group : {&test::world(), &alone}) {

@@ -41,7 +41,7 @@ TEST(Communicator, SplitsByColorInTheOrderOfKeys) {
 }
 
 TEST(Backoff, YieldsInARowSleep) {
-  // The MPI library finds the same function as this program.
+  // The MPI library resolves to the same function as this program.
   EXPECT_EQ(dlsym(RTLD_DEFAULT, "sched_yield"), reinterpret_cast<void*>(&sched_yield));
   const auto sleeps = [] {  // a yield is no voluntary switch
     rusage usage{};
@@ -64,7 +64,7 @@ TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
   }
 }
 
-/// The exit code and text with which this rank left the phase.
+/// Returns the exit code and text with which this rank left the phase.
 std::pair<int, std::string> outcome(const std::function<void()>& phase) {
   try {
     agree(world(), phase);

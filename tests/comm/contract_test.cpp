@@ -57,12 +57,12 @@ TEST(FirstDifference, IsShownWithWhatIsAroundIt) {
             "rank 1 called 2 collectives in this step:\n    1: 1\n  > 2: 2\n");
 }
 
-/// An axis of all ranks that keeps its contract.
+/// A fixture with one axis over all ranks that records its calls.
 class CheckContracts : public testing::Test {
  protected:
   void SetUp() override { mesh_.keep_contracts(); }
 
-  /// A small collective of the dtype, on this axis.
+  /// Runs a small collective with this dtype on the axis.
   void reduce(DType dtype) {
     auto& axis = *mesh_.axis("shard").collectives;
     axis.set_subject("layers.1");
@@ -84,7 +84,7 @@ TEST_F(CheckContracts, PassesWhereAllCallTheSame) {
   }
 }
 
-/// How an error came to this rank.
+/// An error as seen on this rank.
 struct Seen {
   std::optional<ExitCode> code;
   std::string said;  ///< empty: another rank reports
@@ -102,13 +102,14 @@ Seen seen_in(const Work& work) {
   return {};
 }
 
-/// One of four differs and reports it; of two nobody knows which is wrong, and the first reports.
+/// With four ranks, the one that differs reports; with two, nobody knows which one is wrong, and
+/// the first reports.
 TEST_F(CheckContracts, NameTheRankThatDiffers) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() - 1;
   auto& axis = *mesh_.axis("shard").collectives;
   reduce(DType::f32);
-  // As a rank that would move fewer bytes, which would hang or corrupt if it were called.
+  // Imitates a rank that would move fewer bytes; a real call would hang or corrupt data.
   axis.contract()->note({"all-gather", "layers.2", DType::f32, world().rank() == other ? 64 : 128});
   const auto [code, said] = seen_in([&] { mesh_.check_contracts(); });
   EXPECT_EQ(code, ExitCode::internal_error);
@@ -125,7 +126,7 @@ TEST_F(CheckContracts, NameTheRankThatDiffers) {
   EXPECT_NE(said.find(expected), std::string::npos) << said;
 }
 
-/// In groups of two the other groups decide.
+/// In groups of two, the other groups decide.
 TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
   if (world().size() < 4) GTEST_SKIP() << "needs two groups";
   DeviceMesh mesh(world(), discover_topology(world(), 0),
@@ -141,7 +142,7 @@ TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
       << said;
 }
 
-/// A rank calls a broadcast where the others reduce, within a node and between nodes (of one rank).
+/// One rank calls a broadcast while the others reduce, within a node and between single-rank nodes.
 class AnotherCollective : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(RanksPerNode, AnotherCollective, testing::Values(0, 1));
 
@@ -181,8 +182,8 @@ TEST(MinorityOf, IsWhoDiffersFromMoreThanHalf) {
   EXPECT_EQ(of({7, 8, 7, 8}), (std::vector<int>{0, 1, 2, 3}));
 }
 
-/// A rank waits in another collective than the others: nobody is late, and none of them ends. Of
-/// four it is alone; of two both are named.
+/// One rank waits in a different collective: nobody is late, and neither collective can finish.
+/// With four ranks that rank is named; with two, both are.
 TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() / 2;
@@ -194,15 +195,15 @@ TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
         world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
         {.interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms});
     watchdog.begin(Activity::training, 14);
-    const auto both = world().duplicate();  // another thread is in one of these, as are all ranks
+    const auto both = world().duplicate();  // like all ranks, another thread is in one of these
     const InCollective in_both(both.members(), "all-gather", "layers.1");
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
     ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
-    std::this_thread::sleep_for(200ms);  // the alarm reaches the others
+    std::this_thread::sleep_for(200ms);  // time for the alarm to reach the others
   }
   const auto verdict = reported.get();
-  if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
+  if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
   EXPECT_EQ(verdict.kind, "order");
   EXPECT_EQ(verdict.ranks, world().size() > 2 ? std::vector<int>{other} : (std::vector<int>{0, 1}));
   EXPECT_EQ(verdict.axis, "world");

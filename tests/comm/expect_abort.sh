@@ -1,5 +1,6 @@
 #!/bin/sh
-# expect_abort.sh MPIRUN PROGRAM: three ranks of which one throws end within 10 s with exit code 74.
+# expect_abort.sh MPIRUN PROGRAM: three ranks, one of which throws, must end within 10 s with exit
+# code 74.
 begin=$(date +%s)
 timeout 20 "$1" 3 "$2"
 code=$?

@@ -8,13 +8,13 @@
 #include "comm/node_collectives.hpp"
 #include "mpi_world.hpp"
 
-// Buffers of more than 2 GiB, past what a 32-bit count of bytes can say.
+// Tests buffers above 2 GiB, beyond a 32-bit byte count.
 
 namespace llamesh::comm {
 namespace {
 
 constexpr std::int64_t numel = (std::int64_t{1} << 29U) + (std::int64_t{1} << 22U);  // 2.02 GiB
-constexpr std::int64_t stride = 65521;  // elements that are looked at
+constexpr std::int64_t stride = 65521;  // between elements that are checked
 
 std::int64_t available_gib() {
   std::ifstream in("/proc/meminfo");

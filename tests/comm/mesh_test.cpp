@@ -75,11 +75,11 @@ TEST(Mesh, TheShareBetweenNodesIsThatOfTheSendsThatCross) {
   const ParallelDims hybrid({{"replicate", 2}, {"shard", 4}});
   EXPECT_EQ(share(hybrid, 0, two_of_four), Shares(1, 1));
   EXPECT_EQ(share(hybrid, 1, two_of_four), Shares(0, 0));
-  // One group over both nodes: 4 of a rank's 7 peers are on the other one; a ring crosses twice.
+  // One group over both nodes: 4 of a rank's 7 peers are on the other node; a ring crosses twice.
   const ParallelDims full({{"replicate", 1}, {"shard", 8}});
   EXPECT_EQ(share(full, 0, two_of_four), Shares(0, 0));
   EXPECT_EQ(share(full, 1, two_of_four), Shares(4.0 / 7, 2.0 / 8));
-  // Of unequal nodes the mean over the ranks: 6 x 2 and 2 x 6 of 8 x 7 sends.
+  // With unequal nodes, the mean over the ranks: 6 x 2 and 2 x 6 out of 8 x 7 sends.
   EXPECT_EQ(share(full, 1, nodes_of({0, 0, 0, 0, 0, 0, 1, 1})), Shares(24.0 / 56, 2.0 / 8));
   // Half of the groups cross.
   EXPECT_EQ(share(hybrid, 1, nodes_of({0, 0, 0, 0, 1, 1, 2, 2})), Shares(8.0 / 24, 2.0 / 8));

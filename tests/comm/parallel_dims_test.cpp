@@ -30,7 +30,7 @@ TEST(ParallelDims, AGroupDiffersInItsAxesOnly) {
   EXPECT_EQ(dims.group(dims.named({"expert"}), 17), std::vector<int>{17}) << "an axis not there";
 }
 
-/// Every subset of the axes cuts the ranks into groups: each rank is in one, at its place.
+/// Every subset of the axes partitions the ranks into groups: each rank is in one, at its index.
 TEST(ParallelDims, GroupsArePartitions) {
   for (unsigned long bits = 0; bits < 8; ++bits) {
     const AxisSet along(bits);

@@ -5,7 +5,7 @@
 #include "comm/session.hpp"
 #include "core/error.hpp"
 
-// Rank 1 throws while the others, and its own workers, wait in collectives that never complete.
+// Throws on rank 1 while the others, and its own workers, wait in collectives that never complete.
 int main() {
   using namespace llamesh;
   try {

@@ -8,8 +8,8 @@
 #include "data/loader.hpp"
 #include "files.hpp"
 
-// What the cursor promises: the sequences of a run, in their order, are a function of its inputs,
-// whatever the number of ranks and however often it was resumed.
+// The cursor's guarantee: a run's sequences and their order are a function of its inputs, for any
+// number of ranks and resumes.
 
 namespace llamesh::data {
 namespace {
@@ -20,7 +20,7 @@ using Row = std::vector<std::int32_t>;  ///< tokens, targets, document starts
 constexpr std::int64_t length = 8;
 constexpr std::int64_t global_batch = 12;
 
-/// Three sources of JSONL with prompts, told apart by their letters.
+/// Three JSONL sources with prompts, distinguished by their letters.
 class Cursor : public testing::Test {
  protected:
   Cursor() {
@@ -41,8 +41,8 @@ class Cursor : public testing::Test {
     options_.document_mask = true;
   }
 
-  /// The rows of steps [first, first + steps), as `ranks` ranks together read them, in the order of
-  /// their positions.
+  /// Returns the rows in steps [first, first + steps), as read by `ranks` ranks together, ordered
+  /// by position.
   static std::vector<Row> rows(const TrainingData& data, int ranks, std::int64_t micro,
                                std::int64_t first, std::int64_t steps) {
     std::vector<Row> result(static_cast<std::size_t>(steps * global_batch));
@@ -92,7 +92,7 @@ TEST_F(Cursor, GoesOnAtAnyStepWithAnyNumberOfRanks) {
 TEST_F(Cursor, ShowsEverySequenceAsOftenAsItsWeightSays) {
   const TrainingData data(options_, 256);
   const Sampler sampler = data.sampler(5);
-  // As many positions as make two epochs, whatever the steps they fall into.
+  // Enough positions for two epochs, regardless of step boundaries.
   const std::int64_t positions = 2 * sampler.epoch_length();
   auto seen = rows(data, 3, 2, 0, positions / global_batch + 1);
   seen.resize(static_cast<std::size_t>(positions));
@@ -102,7 +102,7 @@ TEST_F(Cursor, ShowsEverySequenceAsOftenAsItsWeightSays) {
   for (std::size_t source = 0; source < 3; ++source) {
     const TokenStream& stream = data.stream(source);
     const std::int64_t sequences = whole_sequences(stream.size(), length);
-    // Two epochs of weight 0.5 are one pass, and perhaps one more sequence where it is rounded up.
+    // Two epochs with weight 0.5 are one pass, plus one sequence if the quota is rounded up.
     ASSERT_TRUE(source != 1 || sequences % 2 == 0) << sequences << ": take other texts";
     for (std::int64_t i = 0; i < sequences; ++i) {
       TokenBatch batch(1, length);
@@ -119,7 +119,7 @@ TEST_F(Cursor, ShowsEverySequenceAsOftenAsItsWeightSays) {
 TEST_F(Cursor, SequencesDoNotCrossSources) {
   const TrainingData data(options_, 256);
   for (const Row& row : rows(data, 1, 12, 0, 30)) {
-    // The letters of the template are in all of them, so only runs of a letter are looked at.
+    // The template's letters are in all rows, so only look at repeated letters.
     std::set<char> letters;
     for (std::size_t i = 0; i + 1 < length; ++i)
       if (row[i] == row[i + 1] && row[i] >= 'a' && row[i] <= 'c')

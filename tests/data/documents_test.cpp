@@ -8,7 +8,7 @@
 #include "data/validation.hpp"
 #include "files.hpp"
 
-// Where documents begin and what is in the loss, from the files to the batches.
+// Tests document starts and loss masks, from the files to the batches.
 
 namespace llamesh::data {
 namespace {
@@ -19,11 +19,11 @@ using test::header;
 using test::TemporaryFolder;
 using Ids = std::vector<std::int32_t>;
 
-/// A stream as it ought to be, token by token.
+/// The expected stream, token by token.
 struct Expected {
   Ids tokens;
-  std::set<std::int64_t> begins;  ///< of documents
-  std::set<std::int64_t> masked;  ///< from the loss
+  std::set<std::int64_t> begins;  ///< document starts
+  std::set<std::int64_t> masked;  ///< masked from the loss
 
   void add(const std::string& text, bool begins_document = true, bool in_loss = true) {
     if (begins_document) begins.insert(size());
@@ -43,7 +43,7 @@ DataOptions options_of(Format format, bool mask) {
   return options;
 }
 
-/// Looks at every row of every length.
+/// Checks every row for several lengths.
 void expect_rows(const TokenStream& stream, const Expected& expected, bool mask) {
   ASSERT_EQ(stream.size(), expected.size());
   for (const std::int64_t length : {1, 2, 3, 7, 16, 1000}) {
@@ -123,7 +123,7 @@ TEST_P(Documents, OfTokenFilesEndWithEos) {
   expected.add("abce");
   expected.add("e");
   expected.add("dd");
-  expected.add("de", false);  // the next file goes on with the document
+  expected.add("de", false);  // the next file continues the document
   expected.add("last");
   std::string all;
   for (const std::int32_t id : expected.tokens) all += static_cast<char>(id);
@@ -182,9 +182,10 @@ TEST(DocumentMasks, NeedToKnowWhereDocumentsEnd) {
   const std::vector<std::string> files = {folder.write("ids", "\1\0\2\0"s)};
   auto options = options_of(Format::tokens, true);
   options.token_dtype = TokenDtype::uint16;
-  EXPECT_ERROR(TokenStream(options, files, 256), "name the id in data.eos_token");
+  EXPECT_ERROR(TokenStream(options, files, 256), "needs the id that ends a document");
   options.eos_token = 256;
-  EXPECT_ERROR(TokenStream(options, files, 256), "data.eos_token is 256, but model.vocab_size is");
+  EXPECT_ERROR(TokenStream(options, files, 256),
+               "data.eos_token is 256, but ids must be below model.vocab_size");
   options.eos_token = 255;
   EXPECT_EQ(TokenStream(options, files, 256).size(), 2);
 }
@@ -201,7 +202,7 @@ TEST(DocumentMasks, OfValidationDataKeepWhatCounts) {
     for (const std::int32_t target : batch.targets)
       if (target >= 0) predicted += static_cast<char>(target);
   }
-  EXPECT_EQ(predicted, "bcefgh");  // all but the first of each document
+  EXPECT_EQ(predicted, "bcefgh");  // all except each document's first token
 }
 
 TEST(Jsonl, StreamsAreRefusedWithFileAndLine) {
@@ -211,8 +212,8 @@ TEST(Jsonl, StreamsAreRefusedWithFileAndLine) {
     return TokenStream(options_of(Format::jsonl, false), files, 256);
   };
   EXPECT_ERROR(open("{\"text\": \"a\"}\n{\"text\": 4}\n"), "f.jsonl', line 2: 'text' must be");
-  EXPECT_ERROR(open("\n \n"), "f.jsonl' holds no document");
-  EXPECT_ERROR(open("[]"), "f.jsonl' holds no document");
+  EXPECT_ERROR(open("\n \n"), "f.jsonl' contains no document");
+  EXPECT_ERROR(open("[]"), "f.jsonl' contains no document");
   EXPECT_ERROR(open("[{\"text\": \"a\"},\n{\"text\": 4}]"), "record 2 (line 2): 'text' must be");
   EXPECT_ERROR(open(""), "is empty");
   EXPECT_EQ(open("{\"text\": \"a\"}").size(), 2);

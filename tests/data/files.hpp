@@ -11,13 +11,13 @@
 
 namespace llamesh::test {
 
-/// The bytes of numbers, as they lie in memory.
+/// Returns the numbers' bytes, as they lie in memory.
 template <class T>
 std::string bytes_of(const std::vector<T>& numbers) {
   return {reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T)};
 }
 
-/// llm.c's header.
+/// Returns llm.c's header.
 inline std::string header(std::int32_t magic, std::int32_t version, std::int32_t count) {
   std::vector<std::int32_t> words(256, 0);
   words[0] = magic;

@@ -54,7 +54,7 @@ BatchPartition deal(std::int64_t length, std::int64_t micro, std::int64_t global
 }
 
 TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
-  const Text text(1000);  // 99 sequences of 10: the third step crosses into the next epoch
+  const Text text(1000);  // 99 sequences with 10 tokens: the third step crosses into the next epoch
   for (const Order order : {Order::sequential, Order::shuffled}) {
     const std::vector<Share> shares = {{99}};
     const Sampler sampler(shares, order, 5);
@@ -81,7 +81,7 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
 
 TEST(Loader, ResumesAtAnyStep) {
   const Text text(2000);
-  const BatchPartition partition = deal(8, 2, 8, 1, 2);  // two micro-batches a step
+  const BatchPartition partition = deal(8, 2, 8, 1, 2);  // two micro-batches per step
   const TrainingData data = text.data(8, Order::shuffled);
   Loader whole(data, partition, 9, 0);
   for (std::int64_t step = 0; step < 40; ++step) {
@@ -102,7 +102,7 @@ TEST(Loader, KeepsTheBatchInUseUntouched) {
   for (int i = 0; i < 20; ++i) {
     const TokenBatch& batch = loader.next();
     const TokenBatch copy = batch;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the thread fills what it may
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // time for the thread to fill ahead
     EXPECT_EQ(batch.tokens, copy.tokens);
   }
 }
@@ -187,7 +187,7 @@ TEST(RandomTokens, AreAFunctionOfSeedAndIndex) {
   EXPECT_NE(all, others);
   std::vector<double> counts(vocabulary);
   for (const std::int32_t token : all) ++counts.at(static_cast<std::size_t>(token));
-  double chi_squared = 0;  // 49 degrees of freedom: below 86 in 999 of 1000 seeds
+  double chi_squared = 0;  // 49 degrees of freedom: below 86 for 999 in 1000 seeds
   for (const double count : counts) chi_squared += (count - 200) * (count - 200) / 200;
   EXPECT_LT(chi_squared, 86);
   std::mt19937 random(5);
@@ -203,7 +203,7 @@ TEST(RandomTokens, AreAFunctionOfSeedAndIndex) {
 
 TEST(RandomTokens, AreDealtToAnyNumberOfRanksFromAnyStep) {
   const TrainingData data(random_options(3), 50);
-  const auto rows = [&](int ranks, std::int64_t first_step) {  // of step 2, in order
+  const auto rows = [&](int ranks, std::int64_t first_step) {  // for step 2, in order
     std::vector<std::vector<std::int32_t>> seen(4);
     for (int rank = 0; rank < ranks; ++rank) {
       Loader loader(data, deal(7, 1, 4, rank, ranks), 3, first_step);

@@ -47,8 +47,8 @@ TEST(Sampler, SeedAndEpochChangeTheOrder) {
   EXPECT_NE(epoch_of(100, 1, 0), plain);
 }
 
-// Each place must see each element about equally often over seeds: chi-square with 6 degrees of
-// freedom is below 33 but for one case in 100,000.
+// Over all seeds, each place must see each element about equally often: chi-square with 6 degrees
+// of freedom is below 33 except for one case in 100,000.
 TEST(Sampler, SmallPermutationsAreUniform) {
   constexpr std::size_t count = 7;
   constexpr int trials = 7000;
@@ -87,7 +87,7 @@ TEST(Sampler, SequentialWrapsAndShuffledChangesByEpoch) {
     EXPECT_EQ(shuffled.sequence_at(p), (SourceSequence{0, permuted(p % 10, 10, 1, p / 10)}));
 }
 
-/// How often positions [begin, end) show each sequence of a source.
+/// Counts how often positions [begin, end) show each sequence in a source.
 std::vector<int> shown(const Sampler& sampler, std::size_t source, std::int64_t sequences,
                        std::int64_t begin, std::int64_t end) {
   std::vector<int> counts(static_cast<std::size_t>(sequences));
@@ -122,7 +122,7 @@ TEST(Sampler, WeightsSayHowOftenAnEpochShowsASequence) {
   }
 }
 
-/// A bug that showed one half in every epoch would satisfy a count over two epochs of other halves.
+/// Counting over two epochs alone would miss a bug that shows the same half in every epoch.
 TEST(Sampler, EveryPassOverASourceHasAnOrderOfItsOwn) {
   const Sampler sampler = sampler_of({{1000, 0.5}, {1000, 0.5}, {500}});
   const std::int64_t length = sampler.epoch_length();

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154,SC2034
-# Sourced by the scripts of this folder: llamesh under mpirun in a fresh folder, and what has to be
-# true of a run that ends badly. $program is the llamesh under test, $sources the repository.
+# Sourced by the scripts in this folder: runs llamesh under mpirun in a fresh folder, and checks
+# runs that end badly. $program is the llamesh under test, $sources the repository.
 set -uo pipefail
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-faults.XXXXXX")
@@ -9,13 +9,14 @@ trap 'end_processes; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 ln -s "$sources/inputs" inputs
 
-llamesh=$program  # $program may be changed by through
+llamesh=$program  # through may change $program
 this_shell=$(readlink "/proc/$$/exe")
 
-# Of a Slurm job around the tests nothing may be seen.
+# Hide a Slurm job around the tests.
 for variable in $(compgen -e SLURM_); do unset "$variable"; done
 
-# processes: the ids of all that runs in the work folder (the ranks and their mpirun) but our shells.
+# processes: lists the ids of everything that runs in the work folder (the ranks and their mpirun)
+# except our shells
 processes() {
   local process
   for process in /proc/[0-9]*; do
@@ -30,7 +31,7 @@ end_processes() {
   for process in $(processes); do kill -KILL "$process" 2>/dev/null; done
 }
 
-# bad TEXT: the test has failed.
+# bad TEXT: fails the test
 bad() {
   echo "FAILED: $1"
   echo "--- exit code ${code:-?} after ${seconds:-?} s; standard error:"
@@ -38,7 +39,8 @@ bad() {
   exit 1
 }
 
-# launch RANKS ARGUMENT...: llamesh with these arguments to its end, or for 60 s. Sets code and seconds.
+# launch RANKS ARGUMENT...: runs llamesh with these arguments to its end, or for 60 s. Sets code and
+# seconds.
 launch() {
   local ranks=$1 begin=$SECONDS
   shift
@@ -47,24 +49,25 @@ launch() {
   seconds=$((SECONDS - begin))
 }
 
-# through RANK COMMAND: from now on this rank runs the shell command before llamesh starts.
+# through RANK COMMAND: from now on this rank runs the shell command before llamesh starts
 through() {
   printf '#!/bin/bash\nif [[ $OMPI_COMM_WORLD_RANK == %s ]]; then %s; fi\nexec %q "$@"\n' "$1" "$2" "$llamesh" >through.sh
   chmod +x through.sh
   program=$work/through.sh
 }
 
-# expect_end CODE: the run has ended with this exit code, in time, and without a trace in the system.
+# expect_end CODE: checks that the run ended with this exit code, in time, and left no trace in the
+# system
 expect_end() {
   [[ $code == "$1" ]] || bad "exit code $code instead of $1"
   ((seconds < 20)) || bad "it took $seconds s"
-  # mpirun may still be taking its leave.
+  # mpirun may still be shutting down.
   for _ in {1..20}; do [[ -z $(processes) ]] && return || sleep 0.1; done
   bad "processes are left: $(processes)"
 }
 
-# expect_line TEXT...: one rank has said one line, these texts are in it, and nothing comes after it (no page of
-# text of mpirun or MPI_Abort).
+# expect_line TEXT...: checks that one rank printed a single line with these texts, and nothing
+# after it (no page of text from mpirun or MPI_Abort)
 expect_line() {
   local lines text
   [[ $(tail -n 1 err) == "llamesh: "* ]] || bad "the last line does not begin with 'llamesh: '"
@@ -75,7 +78,8 @@ expect_line() {
   done
 }
 
-# refused RANKS TEXT... -- ARGUMENT...: `llamesh train ARGUMENT...` is refused before any work, with these texts.
+# refused RANKS TEXT... -- ARGUMENT...: checks that `llamesh train ARGUMENT...` is refused before
+# any work, with these texts
 refused() {
   local ranks=$1 texts=()
   shift
@@ -87,7 +91,7 @@ refused() {
   [[ ! -e runs ]] || bad "a run folder was made"
 }
 
-# a_rank N: the process id of rank N.
+# a_rank N: prints the process id of rank N
 a_rank() {
   local process
   for process in $(processes); do

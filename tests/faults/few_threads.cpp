@@ -1,5 +1,5 @@
-// Preloaded into a rank: the system starts 40 threads for it and no more. (RLIMIT_NPROC does not
-// hold for root, and counts the processes of a user, not of a test.)
+// A library to preload into a rank: it allows 40 new threads and no more. (RLIMIT_NPROC does not
+// apply to root, and counts a user's processes, not a test's.)
 #include <dlfcn.h>
 #include <pthread.h>
 

@@ -39,7 +39,13 @@ global_batch_not_divisible() {
 
 # --- the data
 
-missing_data() { refused 3 "'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+missing_data() { refused 3 "data.train: 'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+wrong_format() {
+  echo '[{"text": "a"}]' >a.json
+  printf '\377\000\001\002' >my.bin
+  refused 3 "inputs/tiny.yaml: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
+  refused 3 "inputs/tiny.yaml: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
+}
 empty_data() {
   : >empty.txt
   refused 3 "'empty.txt' is empty" -- $tiny data.train=empty.txt
@@ -89,8 +95,8 @@ truncated_data() {
   wait $job
   code=$? seconds=0
   expect_end 78
-  expect_line "'text.txt' was cut off" "had 4000000 bytes and has 1000 now"
-  expect_state failed 78 "data file 'text.txt' was cut off"
+  expect_line "'text.txt' was truncated" "had 4000000 bytes and has 1000 now"
+  expect_state failed 78 "data file 'text.txt' was truncated"
 }
 
 # The system starts no more threads for one rank. OpenMP would end it with exit code 1.
@@ -100,11 +106,30 @@ no_more_threads() {
     $tiny train.threads=64
 }
 
+# A rank may map too little: oneDNN, Open MPI and OpenMP would end it by a signal or their own exit codes.
+little_address_space() {
+  through 1 "ulimit -v 460000"
+  refused 2 "the limit on this process's address space, 449 MiB (ulimit -v or -d), does not leave" -- $tiny
+  # Enough for the libraries, and not for the model beside them.
+  through 1 "ulimit -v 819200"
+  refused 2 "address space, 800 MiB" -- $tiny model.num_hidden_layers=10 model.hidden_size=504 model.intermediate_size=1408
+}
+
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
   OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
   expect_end 78
   expect_line "MPI keeps the memory that the ranks of a node share in $work/absent, which cannot be written"
+}
+
+# It has room, but no inode for another file; HDF5 would fail to open a checkpoint, and not say why.
+no_inodes() {
+  mkdir full
+  mount -t tmpfs -o nr_inodes=1 tmpfs full 2>/dev/null || { echo "SKIPPED: no right to mount"; exit 77; }
+  OMPI_MCA_osc_sm_backing_directory=$work/full launch 1 train $tiny
+  umount full
+  expect_end 78
+  expect_line "in $work/full, where all 1 inodes are taken"
 }
 
 # Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
@@ -129,7 +154,7 @@ changed_data() {
     launch 2 train $tiny run.name=on data.train=text.txt train.steps=$steps \
       checkpoint.resume=runs/tiny/checkpoints/step_00000002
     [[ $code == 0 && -e runs/on/checkpoints/step_0000000$steps ]] || bad "the run does not go on under another name"
-    [[ $(grep -c 'the training data are not those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
+    [[ $(grep -c 'the training data differ from those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
   done
 }
 
@@ -159,7 +184,7 @@ unknown_subcommand() {
 no_subcommand() {
   launch 3
   expect_end 78
-  expect_line "No command" "llamesh --help"
+  expect_line "no command given" "llamesh --help"
 }
 unknown_option() { refused 3 --fast -- $tiny --fast; }
 

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Breaks runs of 4 ranks, each in a rank and at a time that its number draws, and counts how often the verdict is right:
-# the rank (and its host) in failure.json and `llamesh status`, and in the log.
+# Breaks runs on 4 ranks, each at a rank and time drawn from its number, and counts how often the
+# verdict is right: the rank (and its host) in failure.json, in `llamesh status`, and in the log.
 #   tests/faults/verdicts.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
-# FAULTY is build/*/tests/faulty_llamesh. Under mpirun on this machine, or with --slurm on nodes of a cluster made for it
-# (tests/cluster/cluster.sh), one rank on each. KIND:
+# FAULTY is build/*/tests/faulty_llamesh. Runs under mpirun on this machine, or with --slurm on
+# nodes of a cluster made for it (tests/cluster/cluster.sh), one rank per node. KIND:
 #   killed   SIGKILL
 #   stopped  SIGSTOP
 #   cut      two nodes lose each other's packets (with --slurm)
-#   another  the rank is asked for another collective than the others, for one more or one less (debug.contract)
-#   flipped  a bit of the rank's weights or moments flips, of 4 replicas (debug.replica_hash_every)
-#   pair     the same of 2 replicas: both are named
-#   slow     stopped for 45 of every 60 ms, one try at a time
-# Seconds are from the fault to failure.json, of a slow rank to the line that names it, of a rank killed under mpirun,
-# which leaves nobody to tell of it, from the next start on. A line for each try, then a table; ends with 1 where a
-# verdict was not right.
+#   another  the rank calls a different collective, or one more or one less (debug.contract)
+#   flipped  a bit in the rank's weights or moments flips, with 4 replicas (debug.replica_hash_every)
+#   pair     the same with 2 replicas: both are named
+#   slow     stopped for 45 out of every 60 ms, one try at a time
+# Times in seconds run from the fault to failure.json; for a slow rank to the line that names it;
+# for a rank killed under mpirun, which leaves nobody to report it, from the next start. Prints a
+# line per try, then a table; ends with 1 if a verdict was wrong.
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/../cluster/jobs.sh"
@@ -38,10 +38,10 @@ fi
 mkdir faulty && ln -s "$faulty" faulty/llamesh
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }  # ms
-# draw WHAT N: a number below N, the same for a try on every machine.
+# draw WHAT N: prints a number below N, the same for a try on every machine
 draw() { echo $((0x$(sha1sum <<<"$scenario $1" | cut -c 1-8) % $2)); }
 
-# rank N RUN: as that of jobs.sh, also under mpirun.
+# rank N RUN: as in jobs.sh, but also under mpirun
 rank() {
   local process
   for process in $(ranks "$2"); do
@@ -49,7 +49,7 @@ rank() {
   done
 }
 
-# start KEY=VALUE...: the run of this try, in the background.
+# start KEY=VALUE...: starts this try's run in the background
 same_run=(train.steps=100000 "data.train=[inputs/text/tiny.txt]" train.global_batch=8 checkpoint.every_steps=200)
 start() {
   if [[ $slurm == yes ]]; then
@@ -61,15 +61,15 @@ start() {
   fi
 }
 
-# host_of RANK: a job has all nodes of its group, or the first ones.
+# host_of RANK: prints its host; a job has all nodes in its group, or the first ones
 host_of() { if [[ $slurm == yes ]]; then echo "node$((${nodes%% *} + $1 / per_node))"; else hostname; fi; }
 
-# has_verdict: also the start after a rank was killed may give it.
+# has_verdict: checks for a verdict, which may also come from the start after a kill
 has_verdict() { [[ -s $run/failure.json ]]; }
 over() { no_ranks "$run"; }
 over_but() { [[ $(ranks "$run") == "$1" ]] || over; }
 
-# options: what the kind needs; a slow rank much work between two collectives, since it is slow in that.
+# options: prints the kind's options; a slow rank needs much work between two collectives to show
 options() {
   case $kind in
     another) echo debug.contract=true sharding.strategy=full_shard ;;
@@ -79,7 +79,8 @@ options() {
   esac
 }
 
-# break_it: the fault, and what it leaves until there is a verdict. Sets struck, and verdict_at for some.
+# break_it: injects the fault, and keeps it up until there is a verdict. Sets struck, and verdict_at
+# for some.
 break_it() {
   local pid
   pid=$(rank "$victim" "$run")
@@ -99,7 +100,7 @@ break_it() {
   esac
 }
 
-# named: what the run says of the try, and whether it is right.
+# named: prints the run's verdict, and whether it is right
 named() {
   local name="rank $victim on $host" status
   case $kind in
@@ -118,7 +119,7 @@ named() {
   esac
 }
 
-# try KIND NUMBER: a line "KIND NUMBER right|wrong SECONDS WHAT".
+# try KIND NUMBER: prints a line "KIND NUMBER right|wrong SECONDS WHAT"
 try() {
   local kind=$1 number=$2 scenario=$1-$2 run=run-$1-$2 verdict=wrong said='' struck=0 verdict_at='' job
   local program=$llamesh on_path=bin/llamesh victim host peer peer_host step per_node=1
@@ -129,7 +130,7 @@ try() {
     LLAMESH_FAULT="${kind/pair/flipped} $victim $step $(draw number 100000)"
     export LLAMESH_FAULT LLAMESH_FAULT_AT=$work/$scenario.at
   fi
-  # Under mpirun nodes are logical ones; of one node all shards are in its memory.
+  # Under mpirun nodes are logical; on a single node all shards share its memory.
   if [[ $kind == pair ]]; then per_node=2; elif [[ $slurm == no ]]; then per_node=$((number % 2 ? 2 : 4)); fi
   # shellcheck disable=SC2046
   start $(options)
@@ -151,7 +152,7 @@ try() {
   rm -rf "$run"
 }
 
-# work_on GROUP OF: every so many tries, with --slurm on nodes of their own.
+# work_on GROUP OF: runs every OF-th try, with --slurm on its own nodes
 work_on() {
   local group=$1 number node=$((4 * ($1 - 1) + 1)) nodes
   nodes="$node $((node + 1)) $((node + 2)) $((node + 3))"

@@ -8,8 +8,8 @@
 
 namespace llamesh::test {
 
-/// Runs `action`, which must return or throw an error on one line, of bad input (exit 78) or with
-/// the code `other`; anything else is the end of the program, which is what a fuzzer looks for.
+/// Runs `action`, which must return or throw a one-line error, for bad input (exit 78) or with the
+/// code `other`. Anything else ends the program, which is what a fuzzer looks for.
 template <class Action>
 void expect_an_answer(const Action& action, ExitCode other = ExitCode::bad_input) {
   try {
@@ -22,7 +22,7 @@ void expect_an_answer(const Action& action, ExitCode other = ExitCode::bad_input
   }
 }
 
-/// Ends the program, with a word why, unless `ok`.
+/// Ends the program with a reason unless `ok`.
 inline void expect(bool ok, const char* what) {
   if (ok) return;
   std::fprintf(stderr, "broken: %s\n", what);

@@ -1,7 +1,7 @@
-// Whatever stands in the files of a checkpoint, `verify` answers in time, and finds every byte that
-// is not as it was written. An input changes bytes of a small checkpoint: of state.h5, of
-// manifest.json, or of state.h5 with a manifest that is made anew to fit it, so that HDF5 gets to
-// read what is damaged. Not for libFuzzer: it would see nothing of what HDF5 does.
+// For any checkpoint files, `verify` must answer in time, and find every byte that differs from the
+// original. An input changes bytes in a small checkpoint: in state.h5, in manifest.json, or in
+// state.h5 with a fitting new manifest, so that HDF5 reads the damaged data. Not for libFuzzer: it
+// has no coverage inside HDF5.
 #include <unistd.h>
 
 #include <cstddef>
@@ -55,7 +55,8 @@ class Checkpoint {
 
   enum class Change : std::uint8_t { state, manifest, sealed_state };
 
-  /// An edit has four bytes: a place, and what is added to the byte there; 0 cuts the file off.
+  /// Applies edits with four bytes each: a position, and a value to add to the byte there; 0
+  /// truncates the file.
   void change(Change what, std::span<const std::uint8_t> edits) {
     auto state = state_text_;
     auto manifest = manifest_text_;
@@ -92,7 +93,7 @@ class Checkpoint {
     manifest_.datasets.push_back(std::move(entry));
   }
 
-  /// A manifest that fits state.h5 but for the datasets' own bytes.
+  /// Makes a manifest that fits state.h5 except for the datasets' own bytes.
   void seal() {
     manifest_.file_bytes = static_cast<std::int64_t>(fs::file_size(state_));
     manifest_.metadata_hash = 0;

@@ -1,6 +1,5 @@
-// Runs a fuzz target without libFuzzer: first the files of a corpus as they are, then mutations of
-// them from a fixed seed. Prints what it does, so that the last line names the input that broke the
-// target.
+// Runs a fuzz target without libFuzzer: first a corpus' files unchanged, then mutations with a
+// fixed seed. Prints each input first, so that the last line names the one that broke the target.
 //   TARGET MUTATIONS SEED FILE...
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace {
 
-/// What the formats are made of.
+/// Building blocks of the formats.
 const std::vector<std::string> words = {
     "{",  "}",     "[",     "]",    "\"",    ":",          ",",       "null",    "true", "false",
     "-1", "1e308", "0",     "255",  "65536", "4294967296", "\\u0000", "\\ud800", "\xff", "\"\"",

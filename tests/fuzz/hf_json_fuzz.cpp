@@ -1,5 +1,5 @@
-// Whatever stands in a model.safetensors.index.json or a config.json, the answer is a map of plain
-// file names or a model that can be written and read again, or a user error.
+// For any model.safetensors.index.json or config.json, the answer is a map to plain file names or a
+// model that can be written and read again, or a user error.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>

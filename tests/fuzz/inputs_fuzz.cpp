@@ -1,5 +1,5 @@
-// Whatever stands in an input file or an override, the answer is inputs that can be written and
-// read again, or a user error.
+// For any input file or override, the answer is inputs that can be written and read again, or a
+// user error.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -12,7 +12,8 @@ namespace {
 
 namespace config = llamesh::config;
 
-/// A file that names others is only parsed, so that the fuzzer opens none.
+/// Returns true if the text names other files; it is then only parsed, so that the fuzzer opens
+/// none.
 bool names_files(const std::string& text) {
   const auto root = config::parse_tree(text, "fuzzed");
   const auto* model = root.find("model");

@@ -1,5 +1,5 @@
-// Whatever stands in a file of JSON records, the answer is documents or a user error. An array of
-// objects is cut as a whole parser cuts it.
+// For any file with JSON records, the answer is documents or a user error. An array of objects must
+// be split exactly as a whole-document parser splits it.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::string_view record; records.next(record);)
       llamesh::test::expect_an_answer([&] { llamesh::data::parse_jsonl(record, records.where()); });
   });
-  if (text.find('\0') != text.npos) return 0;  // the whole parser takes it for the end
+  if (text.find('\0') != text.npos) return 0;  // the whole-document parser stops there
   const json whole = json::parse(text, nullptr, false);
   const auto is_object = [](const json& element) { return element.is_object(); };
   if (whole.is_array() && std::ranges::all_of(whole, is_object)) check_cut(whole, text);

@@ -1,6 +1,6 @@
-// Whatever stands in a manifest.json, the answer is datasets that lie in their file, or an error.
-// An input is taken twice: as it is, and behind a first line that seals it, so that the fuzzer need
-// not guess a checksum.
+// For any manifest.json, the answer is datasets that lie within their file, or an error. Each input
+// is used twice: as it is, and after a first line that seals it, so that the fuzzer need not guess
+// a checksum.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ void check_dataset(const checkpoint::DatasetEntry& entry, std::int64_t file_byte
              entry.numel() <= (file_bytes - entry.offset) / 4,
          "a dataset lies outside the file");
   if (entry.numel() > 1'000'000) return;
-  std::vector<int> times(static_cast<std::size_t>(entry.numel()), 0);  // that an element is in one
+  std::vector<int> times(static_cast<std::size_t>(entry.numel()), 0);  // segments per element
   for (const auto& segment : entry.segments)
     llamesh::for_each_run(entry.shape, entry.range(segment),
                           [&](std::int64_t begin, std::int64_t, std::int64_t count) {

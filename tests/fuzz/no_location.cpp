@@ -1,5 +1,5 @@
-// In place of checkpoint/location.cpp, which needs HDF5 and MPI to look into checkpoints: here
-// every folder is one of Hugging Face's.
+// Replaces checkpoint/location.cpp, which needs HDF5 and MPI to look into checkpoints: here every
+// folder is a Hugging Face folder.
 #include "checkpoint/location.hpp"
 
 namespace llamesh::checkpoint {

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Lets libFuzzer search for inputs that break the parsers: every target of tests/fuzz, or those that are named,
-# for so many seconds each, on all cores. Ends with a line a target; fails when there is a finding and says where
-# the input lies. New inputs are kept below build/fuzz/corpus, where the next run starts from.
+# Runs libFuzzer on the parsers: every target in tests/fuzz, or the named ones, for this many
+# seconds each, on all cores. Prints a line per target; fails on a finding and prints the input's
+# path. New inputs are kept below build/fuzz/corpus, where the next run starts.
 #   tests/fuzz/run.sh SECONDS [TARGET...]
-#   tests/fuzz/run.sh --minutes N [TARGET...]   for a night: the corpus is minimised at the end
-# To see a finding again:  build/fuzz/fuzz_TARGET FILE, or with g++ and its backtraces in the preset asan
+#   tests/fuzz/run.sh --minutes N [TARGET...]   for a night: minimises the corpus at the end
+# To reproduce a finding:  build/fuzz/fuzz_TARGET FILE, or with g++ and its backtraces in the preset
+# asan
 # build/asan/tests/fuzz_TARGET 0 0 FILE
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -26,10 +27,10 @@ scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
 source scripts/sanitizer_options.sh
 mkdir -p $build/findings
 
-# An input may take 10 s and 2 GiB, and ask for 512 MiB at once.
+# Limits per input: 10 s, 2 GiB, and 512 MiB per allocation.
 limits="-timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512"
 
-# minimise TARGET: keeps of its corpus what adds coverage.
+# minimise TARGET: keeps the part of its corpus that adds coverage
 minimise() {
   local corpus=$build/corpus/$1
   rm -rf "$corpus.minimal"

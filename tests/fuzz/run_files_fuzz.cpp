@@ -1,6 +1,6 @@
-// Whatever stands in the small files of a run folder, in what a checkpoint says of its data, or in
-// a table of GEMMs, the answer is a value that can be written and read again, or none. The first
-// byte of an input chooses the file.
+// For any small file in a run folder, any data fingerprint in a checkpoint, or any GEMM table, the
+// answer is a value that can be written and read again, or none. An input's first byte chooses the
+// file.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +32,7 @@ void read_state(const std::string& text) {
   if (!state) return;
   auto again = train::parse_run_state(to_text(*state));
   expect(again.has_value(), "the state is not taken once it is written");
-  again->job = state->job;  // the writer's
+  again->job = state->job;  // the writer's own
   again->time = state->time;
   expect(again == state, "the state does not survive writing");
   for (const bool scheduled : {false, true})
@@ -60,12 +60,12 @@ void read_fingerprint(const std::string& text) {
   difference({}, *fingerprint);
 }
 
-/// A page that a browser can show.
+/// Checks that a browser can show the page.
 void check_page(const std::string& html) {
   expect(html.ends_with("</html>\n"), "the report has no end");
   for (auto at = html.find("<svg"); at != html.npos; at = html.find("<svg", at + 1)) {
     auto svg = html.substr(at, html.find("</svg>", at) - at);
-    constexpr std::string_view name = "data-label=\"";  // may be that of any axis
+    constexpr std::string_view name = "data-label=\"";  // may be any axis' name
     for (auto from = svg.find(name); from != svg.npos; from = svg.find(name, from))
       svg.erase(from, svg.find('"', from + name.size()) - from);
     expect(svg.find("nan") == svg.npos && svg.find("inf") == svg.npos, "a point lies nowhere");

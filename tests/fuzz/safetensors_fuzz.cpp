@@ -1,6 +1,6 @@
-// Whatever stands in a safetensors file, the answer is tensors that lie in it or a user error. An
-// input is taken twice: as a whole file, and as a line of header that the target makes a file of,
-// with the rest of the input as its data, so that the fuzzer need not guess the header's length.
+// For any safetensors file, the answer is tensors that lie within it, or a user error. Each input
+// is used twice: as a whole file, and as a header line from which the target builds a file, with
+// the rest as its data, so that the fuzzer need not guess the header length.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -28,7 +28,7 @@ void parse(const std::string& file) {
   }
   expect(sum <= std::ssize(file), "tensors overlap");
 
-  // What was read can be written, and reads the same.
+  // Tensors that were read can be written, and read back the same.
   const auto header = llamesh::checkpoint::safetensors_header(tensors);
   const std::string again = header + std::string(static_cast<std::size_t>(sum), '\0');
   const auto read = llamesh::checkpoint::parse_safetensors(

@@ -1,4 +1,4 @@
-// Whatever stands in a SentencePiece model, the answer is a tokenizer that works or a user error.
+// For any SentencePiece model, the answer is a working tokenizer or a user error.
 #include <cstddef>
 #include <cstdint>
 #include <string>

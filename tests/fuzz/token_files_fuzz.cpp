@@ -1,7 +1,6 @@
-// Whatever stands in a file of token ids or in the index of a Megatron pair, the answer is ids and
-// documents that lie in the file, or a user error. The first byte of an input chooses the format:
-// token ids with llm.c's header (h), without it (2 or 4 bytes an id), or an index (m) behind the
-// size of its .bin in two bytes.
+// For any token id file or Megatron index, the answer is ids and documents that lie within the
+// file, or a user error. An input's first byte chooses the format: token ids with llm.c's header
+// (h), without it (2 or 4 bytes per id), or an index (m) after a two-byte size for its .bin.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -55,7 +54,7 @@ void read(std::uint8_t format, Bytes file) {
   if (format == '2') read_ids(file, data::TokenDtype::uint16);
   if (format == '4') read_ids(file, data::TokenDtype::uint32);
   if (format == 'm' && file.size() >= 2)
-    read_index(file.subspan(2), 1 + file[0] + 256 * file[1]);  // an empty one cannot be mapped
+    read_index(file.subspan(2), 1 + file[0] + 256 * file[1]);  // an empty file cannot be mapped
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Whatever stands in a tokenizer.json, the answer is a tokenizer that works or a user error.
+// For any tokenizer.json, the answer is a working tokenizer or a user error.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -13,7 +13,7 @@ inline constexpr std::string_view tricky_texts[] = {
     "don't  \r\n\t 12345 \u00e9\u4f60\U0001f600", "<|endoftext|> <|mask|>  \xff\xc3",
     "    \n\n  aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
 
-/// Tokenizes some texts; what cannot be is the end of the program.
+/// Tokenizes some texts; ends the program on an impossible result.
 inline void use(const tokenizer::Tokenizer& tokenizer) {
   for (const auto text : tricky_texts) {
     const auto ids = tokenizer.encode(text);
@@ -28,8 +28,8 @@ inline void use(const tokenizer::Tokenizer& tokenizer) {
   tokenizer.decode(tokenizer.suffix_ids());
 }
 
-/// Opens a tokenizer by `open` and uses it: the answer is one that works, or a user error on one
-/// line.
+/// Opens a tokenizer with `open` and uses it: the answer is a working one, or a one-line user
+/// error.
 template <class Open>
 void open_and_use(const Open& open) {
   expect_an_answer([&] { use(*open()); });

@@ -159,7 +159,8 @@ TEST(Spec, TheResidualStreamIsAsOutputsSayOrTheEmbeddingOrElseTheOption) {
   EXPECT_EQ(residual({{"model.embed_tokens.weight", rows}}), ResidualLayout::hidden);
   EXPECT_EQ(residual({{"model.layers.*", {{"shard"}, {}, {}}}}), ResidualLayout::whole);
   EXPECT_EQ(residual({{"model.norm", {{"shard"}, {"tensor"}, {}}}}), ResidualLayout::sequence);
-  EXPECT_EQ(compile(lines({}), table, shard_and_tensor).residual, ResidualLayout::whole);
+  EXPECT_EQ(compile(lines({{"lm_head.weight", sharded}}), table, shard_and_tensor).residual,
+            ResidualLayout::whole);
 }
 
 TEST(SpecErrors, UnknownNamesHaveTheNearest) {
@@ -179,6 +180,13 @@ TEST(SpecErrors, UnknownNamesHaveTheNearest) {
             "s.yaml:1: the model has no weight or module 'transformer.wte'");
   EXPECT_EQ(error({{"model.layers.2.mlp.up_proj.weight", sharded}}),
             "s.yaml:1: model.layers.2.mlp.up_proj.weight: the model has layers 0 to 1");
+}
+
+/// As of an empty file, or of one that is not UTF-8.
+TEST(SpecErrors, ASpecMustNameAWeight) {
+  const std::string what = "sharding.spec does not name any of the model's 21 weights";
+  EXPECT_EQ(error({}).find(what), 0U);
+  EXPECT_EQ(error({{"model.layers.*", {{"replicate", "shard"}, {}, {}}}}).find(what), 0U);
 }
 
 TEST(SpecErrors, AxesThatTheMeshLacks) {
@@ -297,7 +305,8 @@ TEST(SpecErrors, TheBatchIsDividedOverAllDataAxes) {
             "first dim, the batch, is divided along replicate and shard, and no other dim is; "
             "write [[replicate, shard], null, null]");
   EXPECT_NO_THROW(
-      compile(lines({{"model.layers.*", {{"fsdp"}, {}, {}}}}), table_of(), shards_only));
+      compile(lines({{"lm_head.weight", sharded}, {"model.layers.*", {{"fsdp"}, {}, {}}}}),
+              table_of(), shards_only));
   for (const auto& dims : {Dims{{}, {}, {}}, Dims{{"shard"}, {"replicate"}, {}},
                            Dims{{"replicate", "shard", "tensor"}, {}, {}}})
     EXPECT_NE(error({{"lm_head", dims}}).find("the first dim, the batch, is divided along"),

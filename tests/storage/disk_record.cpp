@@ -27,8 +27,8 @@ bool is_of_names(Call call) {
   return call != Call::write && call != Call::resize && call != Call::sync;
 }
 
-/// Carries one call out in a folder. Of calls before it some may be missing, so a name is taken
-/// away only where it still is that of the node.
+/// Applies one call to a folder. Earlier calls may be missing, so a name is removed only if it
+/// still belongs to that node.
 void change_names(const RecordedCall& c, std::map<std::string, Node>& folder) {
   const auto take_away = [&](const std::string& name) {
     const auto at = folder.find(name);
@@ -43,7 +43,7 @@ void change_names(const RecordedCall& c, std::map<std::string, Node>& folder) {
   if (c.call == Call::make_file || c.call == Call::make_folder) folder[c.name] = c.node;
 }
 
-/// Carries out what there is of a write or a change of the size.
+/// Applies the surviving part of a write or a size change.
 void change_text(const RecordedCall& c, const Fate& fate, std::string& text) {
   const auto offset = static_cast<std::size_t>(c.offset);
   if (fate.kind == Fate::missing) return;
@@ -69,9 +69,9 @@ std::vector<RecordedCall> read_record(const fs::path& record, const fs::path& ro
   const auto text = read_bytes(record);
   struct stat status {};
   if (stat(root.c_str(), &status) != 0) throw std::runtime_error("no folder " + root.string());
-  std::map<std::uint64_t, Node> nodes{{status.st_ino, 0}};  // by inodes, which are used again
-  std::map<Node, std::map<std::string, Node>> folders;      // all calls carried out
-  std::vector<std::string> name_of{""};                     // of each node, now
+  std::map<std::uint64_t, Node> nodes{{status.st_ino, 0}};  // by inode; inodes are reused
+  std::map<Node, std::map<std::string, Node>> folders;      // with all calls applied
+  std::vector<std::string> name_of{""};                     // current name of each node
   std::vector<RecordedCall> calls;
   for (std::size_t at = 0; at < text.size();) {
     CallHeader h;

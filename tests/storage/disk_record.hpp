@@ -9,52 +9,52 @@
 
 #include "record.hpp"
 
-/// A record of record_shim.cpp, and what a power loss may leave on the disk of what it tells.
+/// A record from record_shim.cpp, and the disk states that a power loss may leave after it.
 namespace llamesh::test {
 
-/// A file or folder, however it is called: its place in the order in which they were made. 0 is the
-/// folder below which calls were recorded.
+/// A file or folder under any name: its index in creation order. 0 is the folder below which calls
+/// were recorded.
 using Node = std::size_t;
 
 struct RecordedCall {
   Call call;
   int rank;
-  Node node;                   ///< which is made, written, synced, renamed or removed
-  Node folder;                 ///< that holds the names
-  std::string name, new_name;  ///< of a sync `name` is that of the node
-  std::int64_t offset;         ///< of a write; the new size of a resize
+  Node node;                   ///< created, written, synced, renamed or removed
+  Node folder;                 ///< holds the names
+  std::string name, new_name;  ///< for a sync, `name` is the node's
+  std::int64_t offset;         ///< for a write; for a resize, the new size
   std::string bytes;
 };
 
-/// The calls below `root`, which is as empty now as it was before them.
+/// Reads the calls below `root`, which must be as empty now as it was before them.
 std::vector<RecordedCall> read_record(const std::filesystem::path& record,
                                       const std::filesystem::path& root);
 
-/// What became of a call that was not brought to the disk in time.
+/// Fate of a call that was not synced in time.
 struct Fate {
   enum Kind { missing, present, cut, pages } kind = present;
-  std::size_t cut_at = 0;  ///< cut: so many of its bytes are there
-  std::uint64_t mask = 0;  ///< pages: the write's page i is there where bit i % 64 is set
+  std::size_t cut_at = 0;  ///< cut: number of surviving bytes
+  std::uint64_t mask = 0;  ///< pages: the write's page i survives if bit i % 64 is set
 };
 
-/// Of pending calls, by their place in the record; one that is not there is `present`.
+/// Fates by call index in the record; a missing entry means `present`.
 using Fates = std::map<std::size_t, Fate>;
 
 /// Files and folders by their paths from the root; a folder has no text.
 using Tree = std::map<std::filesystem::path, std::optional<std::string>>;
 
-/// The disk after a part of a record. What fsync brought to the disk is there; the other calls are
-/// `pending`, each with a fate of its own:
-/// - fsync of a file brings what its rank wrote (another rank may be on another node);
-/// - fsync of a folder brings the names made, changed and removed in it, by whatever rank;
-/// - the two are independent: a file on the disk may lack its name, a name may lack the bytes.
+/// The disk after part of a record. Everything synced is there; the other calls are `pending`, each
+/// with its own fate:
+/// - fsync on a file persists its own rank's writes (another rank may be on another node);
+/// - fsync on a folder persists all names created, changed and removed in it, by any rank;
+/// - the two are independent: a file on disk may lack its name, and a name may lack the bytes.
 class Disk {
  public:
-  /// fsync of files and folders whose names contain `unsynced` (or NAME@RANK: by that rank alone)
-  /// is taken as not made; empty: all count.
+  /// Ignores fsync on files and folders whose names contain `unsynced` (or NAME@RANK: only by that
+  /// rank); empty: all count.
   Disk(const std::vector<RecordedCall>& calls, std::string unsynced);
 
-  /// Takes the next call in.
+  /// Applies the next call.
   void advance();
   std::size_t point() const { return point_; }
   const std::vector<std::size_t>& pending() const { return pending_; }
@@ -66,14 +66,14 @@ class Disk {
 
   const std::vector<RecordedCall>& calls_;
   std::string unsynced_;
-  std::map<Node, std::vector<std::size_t>> changes_;  // of files: writes and sizes
+  std::map<Node, std::vector<std::size_t>> changes_;  // for files: writes and sizes
   std::size_t point_ = 0;
   std::vector<std::size_t> pending_;  // calls, in order
 };
 
-/// What is there now.
+/// Reads the current tree.
 Tree read_tree(const std::filesystem::path& root);
-/// Makes it so, in an empty folder.
+/// Writes the tree into an empty folder.
 void write_tree(const Tree& tree, const std::filesystem::path& root);
 
 }  // namespace llamesh::test

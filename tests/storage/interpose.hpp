@@ -8,16 +8,16 @@
 
 #include <string>
 
-/// For libraries that are preloaded into a program (LD_PRELOAD) and stand before the C library.
+/// Helpers for libraries that are preloaded (LD_PRELOAD) to intercept calls to the C library.
 namespace llamesh::test {
 
-/// The function that the program would call without us.
+/// Returns the function that the program would call without us.
 template <class Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
-/// The name under which the file is open; empty where it is none.
+/// Returns the name of an open file; empty if it has none.
 inline std::string path_of(int fd) {
   char path[PATH_MAX];
   const auto link = "/proc/self/fd/" + std::to_string(fd);

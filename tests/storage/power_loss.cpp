@@ -1,12 +1,11 @@
-// power_loss RECORD ROOT SCRATCH STATES [seed=N] [unsynced=NAME] [samples=FOLDER:COUNT]: builds,
-// from what record_shim.cpp recorded of a run in ROOT/runs/tiny, disks as a power loss may leave
-// them, and starts from each as a run does. It must find the last committed checkpoint, or the one
-// being committed, with every weight as it was, and open its other files. At every call of the
-// record: each pending call alone missing, cut, or with zeros for some of its pages, and each alone
-// present; beside them random combinations. STATES of these are tried; 0: all of the first kind.
-// With unsynced=NAME what calls itself so is taken as never brought to the disk; then a disk that
-// is found bad is what the test wants, and none is its failure. Copies of COUNT random disks go to
-// FOLDER.
+// power_loss RECORD ROOT SCRATCH STATES [seed=N] [unsynced=NAME] [samples=FOLDER:COUNT]: builds
+// disks that a power loss may leave, from record_shim.cpp's record of a run in ROOT/runs/tiny, and
+// starts from each like a run. The start must find the last committed checkpoint, or the one being
+// committed, with every weight intact, and open its other files. At every call in the record, each
+// pending call alone is missing, cut, or has zeros in some pages, or is the only one present;
+// random combinations are added. STATES of these are tried; 0: all of the first kind. With
+// unsynced=NAME, calls with that name never reach the disk; then the test wants to find a bad disk,
+// and fails if there is none. Copies of COUNT random disks go to FOLDER.
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
@@ -28,7 +27,7 @@
 #include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
 
-/// The disks are made to be thrown away.
+/// Skips syncing: these disks are thrown away.
 extern "C" int fsync(int) {
   return 0;
 }
@@ -47,14 +46,14 @@ namespace fs = std::filesystem;
 
 const fs::path run_folder = "runs/tiny";
 
-/// A point of the record, and what a start there may find.
+/// A point in the record, with the results allowed for a start there.
 struct Expected {
-  std::int64_t committed = 0;             // step of the newest checkpoint that is
-  std::optional<std::int64_t> under_way;  // one whose rename is not yet on the disk
+  std::int64_t committed = 0;             // newest committed checkpoint's step
+  std::optional<std::int64_t> under_way;  // a checkpoint whose rename is not yet on disk
 };
 
-/// Follows the commits of a record: a checkpoint has its name by a rename, for good by the fsync
-/// after it of the folder that holds it.
+/// Tracker for commits in a record: a rename gives a checkpoint its name, and an fsync on the
+/// folder that holds it makes that durable.
 class Commits {
  public:
   void advance(const RecordedCall& c) {
@@ -73,7 +72,7 @@ class Commits {
   Node folder_ = 0;
 };
 
-/// What one disk does to the pending calls of its point. `one` is one of them.
+/// One disk's effect on the calls pending at a point. `one` is one of them.
 struct Plan {
   enum Kind { none, every, all_but_one, only_one, one_cut, one_in_pages, random } kind;
   std::size_t point;
@@ -87,7 +86,7 @@ Fate torn(Fate::Kind kind, const RecordedCall& call, std::mt19937_64& random) {
 Fates fates_of(const Plan& plan, const Disk& disk, const std::vector<RecordedCall>& calls,
                std::mt19937_64& random) {
   Fates fates;
-  const auto odds = 1 + random() % 9;  // of 10, for each call to be there
+  const auto odds = 1 + random() % 9;  // chance out of 10 for each call to be present
   for (const auto i : disk.pending()) {
     const bool is_one = i == plan.one;
     auto kind = Fate::present;
@@ -106,7 +105,7 @@ Fates fates_of(const Plan& plan, const Disk& disk, const std::vector<RecordedCal
   return fates;
 }
 
-/// All disks on which one pending call differs from the others, at every point.
+/// Returns all disks on which a single pending call differs from the others, at every point.
 std::vector<Plan> single_faults(const std::vector<RecordedCall>& calls,
                                 const std::string& unsynced) {
   std::vector<Plan> plans;
@@ -126,11 +125,11 @@ std::vector<Plan> single_faults(const std::vector<RecordedCall>& calls,
   }
 }
 
-/// Those to be tried: `count` of the single faults and as many random ones, or all of the single
-/// faults and half as many random ones. In the order of their points.
+/// Chooses the disks to try: half of `count` from the single faults and half random, or all single
+/// faults and half as many random ones. Sorted by point.
 std::vector<Plan> choose(std::vector<Plan> plans, std::size_t count, std::size_t points,
                          std::mt19937_64& random) {
-  // Nothing or everything pending on the disk, at every point: these are always tried.
+  // Nothing or everything pending on disk, at every point: always tried.
   const auto rest = std::ranges::stable_partition(
       plans, [](const Plan& plan) { return plan.kind == Plan::none || plan.kind == Plan::every; });
   std::ranges::shuffle(rest, random);
@@ -142,19 +141,19 @@ std::vector<Plan> choose(std::vector<Plan> plans, std::size_t count, std::size_t
   return plans;
 }
 
-/// Starts as a run does, in this process.
+/// A start like a run's, in this process.
 class Start {
  public:
   explicit Start(const std::string& model_config)
       : job_(1, sharding::Wrap::layer,
              checkpoint::parse_config_json(model_config, "the manifest")) {}
 
-  /// What a run finds in its folder: the step, 0 for none, and its weights. Throws where it would
-  /// stop.
+  /// Returns what a run finds in its folder: the step (0 for none) and its weights. Throws if the
+  /// run would stop.
   std::pair<std::int64_t, std::vector<float>> find(const fs::path& folder) {
     setup_logging();
     spdlog::set_level(spdlog::level::off);
-    // A lease of another host is waited for; this one is what the killed process left.
+    // A start would wait for another host's lease; this one is left by the killed process.
     fs::remove(folder / "checkpoints/.lease");
     checkpoint::Store store(folder / "checkpoints", {}, world());
     job_.fill(0);
@@ -170,7 +169,7 @@ class Start {
   }
 
  private:
-  /// Each line is one of ours, and no step is there twice.
+  /// Checks that each line is ours, and that no step appears twice.
   static void check_metrics(const fs::path& file, std::int64_t step) {
     std::int64_t last = 0;
     for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool) {
@@ -212,7 +211,7 @@ class Replay {
     learn_weights();
   }
 
-  /// How many disks were bad.
+  /// Returns the number of bad disks.
   std::size_t try_all() {
     const auto all_single = single_faults(calls_, options_.unsynced);
     const auto plans = choose(all_single, options_.states, calls_.size(), random_);
@@ -238,8 +237,8 @@ class Replay {
   }
 
  private:
-  /// The record knows of all that the run has written. The lease is left out: its holder goes on
-  /// touching it.
+  /// Checks that the record covers everything the run has written, except the lease: its holder
+  /// keeps touching it.
   static void check_completeness(const Tree& replayed, const Tree& real) {
     if (replayed == real) return;
     for (const auto& [path, text] : real)
@@ -290,7 +289,7 @@ class Replay {
                trouble);
   }
 
-  /// The disk as FOLDER/N/disk, and beside it the steps that a run may resume from.
+  /// Saves the disk as FOLDER/N/disk, with the steps that a run may resume from beside it.
   void keep_sample(const Tree& tree, const Expected& expected) {
     const auto folder = options_.samples / std::to_string(samples_++);
     fs::create_directories(folder / "disk");

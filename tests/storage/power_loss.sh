@@ -1,13 +1,14 @@
 #!/bin/bash
-# power_loss.sh LLAMESH SHIM REPLAY [STATES [SEED [SAMPLES]]]: records a run of 2 ranks that saves three times, and
-# starts again on STATES disks as a power loss may leave them at any instant of it (power_loss.cpp; 0: all with one
-# fault): within one process, and on SAMPLES of them by the program itself, which must come to the weights of the
-# unbroken run. Then the fsync of each file and folder that a commit needs is taken away in the replay, and the test
-# must notice it. Runs in the folder that has inputs/.
+# power_loss.sh LLAMESH SHIM REPLAY [STATES [SEED [SAMPLES]]]: records a run on 2 ranks that saves
+# three times, and restarts on STATES disks that a power loss may leave at any instant
+# (power_loss.cpp; 0: all with one fault). Most restarts are within one process; SAMPLES of them use
+# the program itself, which must reach the unbroken run's weights. Then the replay ignores the fsync
+# of each file and folder that a commit needs, and the test must notice. Runs in the folder that has
+# inputs/.
 llamesh=$1 shim=$2 replay=$3 states=${4:-10000} seed=${5:-1} samples=${6:-12}
 mpirun="$(dirname "$0")/../mpirun.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_ess_singleton_isolated=1  # no helper process of MPI's for one rank
+export OMPI_MCA_ess_singleton_isolated=1  # no MPI helper process for a single rank
 [ -w /dev/shm ] && export TMPDIR=/dev/shm  # thousands of small disks are made and thrown away
 folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
 trap 'rm -rf "$folder"' EXIT

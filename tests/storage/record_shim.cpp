@@ -1,6 +1,6 @@
-// Preloaded into the ranks of a run (LD_PRELOAD), it appends each call that changes the disk below
-// the folder LLAMESH_RECORD_BELOW to the file LLAMESH_RECORD, with its bytes: calls that were made
-// well, of all processes in the one order in which they were made (record.hpp).
+// A library to preload (LD_PRELOAD) into a run's ranks. It appends each successful call that
+// changes the disk below the folder LLAMESH_RECORD_BELOW to the file LLAMESH_RECORD, with its
+// bytes, for all processes in one common order (record.hpp).
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 namespace llamesh::test {
 namespace {
 
-/// Held while a call is made and recorded: by one thread of one process at a time.
+/// A lock held while a call is made and recorded: one thread in one process at a time.
 class Turn {
  public:
   Turn() : lock_(mutex()) { flock(record(), LOCK_EX); }
@@ -44,7 +44,7 @@ class Turn {
   std::unique_lock<std::mutex> lock_;
 };
 
-/// The folder itself counts too: what is made in it is brought to the disk by its fsync.
+/// Returns true below the root. The root itself counts too: its fsync persists names created in it.
 bool is_ours(const std::string& path) {
   static const char* const root = getenv("LLAMESH_RECORD_BELOW");
   return root != nullptr && (path == root || path.starts_with(std::string(root) + "/"));
@@ -60,7 +60,7 @@ std::uint64_t inode_of(const std::string& path) {
   return lstat(path.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-/// A name that a call is about: the folder that holds it, and itself.
+/// A name in a call: its folder, and itself.
 struct Name {
   Name(int at, const char* path) {
     std::string full = path;
@@ -114,7 +114,7 @@ void put_bytes(int fd, std::int64_t offset, const void* data, ssize_t bytes) {
         {}, data);
 }
 
-/// Where write(2) will put its bytes.
+/// Returns the offset where write(2) will put its bytes.
 std::int64_t position(int fd) {
   struct stat status {};
   if ((fcntl(fd, F_GETFL) & O_APPEND) != 0 && fstat(fd, &status) == 0) return status.st_size;
@@ -165,7 +165,7 @@ int rename_path(const char* from, const char* to, Call call, MakeCall make_call)
   return result;
 }
 
-/// A change of the size, or a sync.
+/// Records a size change or a sync.
 template <class MakeCall>
 int on_file(int fd, Call call, std::int64_t size, MakeCall make_call) {
   if (!is_ours(path_of(fd))) return make_call();
@@ -175,7 +175,7 @@ int on_file(int fd, Call call, std::int64_t size, MakeCall make_call) {
   return result;
 }
 
-/// A write at `offset`, or, where that is negative, at the file's position.
+/// Records a write at `offset` or, if that is negative, at the file's position.
 template <class MakeCall>
 ssize_t on_write(int fd, std::int64_t offset, const iovec* parts, int count, MakeCall make_call) {
   if (!is_ours(path_of(fd))) return make_call();
@@ -202,7 +202,7 @@ ssize_t on_write(int fd, std::int64_t offset, const void* data, size_t bytes, Ma
 
 using namespace llamesh::test;
 
-// A function of the C library: `make_call` calls it, `result` is what the program gets.
+// Wraps a C library function: `make_call` calls it, and the program gets `result`.
 #define INTERPOSE(type, name, parameters, arguments, result) \
   extern "C" type name parameters {                          \
     static const auto real = next<type parameters>(#name);   \

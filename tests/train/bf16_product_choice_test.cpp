@@ -14,7 +14,7 @@ using test::world;
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
-/// Leaves the way of this process as it was.
+/// A fixture that restores this process's method.
 class Bf16ProductsOfAJob : public testing::Test {
  protected:
   ~Bf16ProductsOfAJob() override { ops::use_bf16_products(before_); }

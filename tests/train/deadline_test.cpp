@@ -31,7 +31,7 @@ TEST_F(DeadlineTest, AsksNothingByItself) {
 }
 
 TEST_F(DeadlineTest, HearsSignalsAndTheStrongestOneCounts) {
-  std::raise(SIGPIPE);  // also before it is there
+  std::raise(SIGPIPE);  // even before the object exists
   Deadline deadline(folder_, false);
   EXPECT_EQ(deadline.asked(1, 1), Stop::broken_pipe);
   std::raise(SIGHUP);
@@ -41,7 +41,7 @@ TEST_F(DeadlineTest, HearsSignalsAndTheStrongestOneCounts) {
   std::raise(SIGUSR2);
   EXPECT_EQ(deadline.asked(1, 1), Stop::user_signal);
   std::raise(SIGTERM);
-  std::raise(SIGTERM);  // a second one does not kill either
+  std::raise(SIGTERM);  // a second one must not kill either
   std::raise(SIGUSR2);
   EXPECT_EQ(deadline.asked(1, 1), Stop::terminate);
   EXPECT_EQ(describe(Stop::terminate, folder_), "SIGTERM");

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace tensorboard;
 
-/// What is in an event, by protozero's reader.
+/// An event's content, as read by protozero.
 struct Read {
   double wall_time = 0;
   std::int64_t step = 0;
@@ -77,7 +77,7 @@ T take(std::string_view& bytes) {
   return value;
 }
 
-/// Bit by bit, with the polynomial of RFC 3720, and TFRecord's mask.
+/// Computes the CRC bit by bit, with RFC 3720's polynomial and TFRecord's mask.
 std::uint32_t masked_crc(std::string_view bytes) {
   std::uint32_t crc = ~0U;
   for (const char byte : bytes) {
@@ -103,14 +103,14 @@ std::vector<Read> events_of(const fs::path& file) {
   return events;
 }
 
-/// The files in the order in which TensorBoard reads them.
+/// Returns the files in TensorBoard's reading order.
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files{fs::directory_iterator(folder), {}};
   std::ranges::sort(files);
   return files;
 }
 
-/// tag -> step -> value, with restarts as TensorBoard takes them.
+/// Returns tag -> step -> value, with restarts handled like TensorBoard.
 std::map<std::string, std::map<std::int64_t, float>> shown(const fs::path& folder) {
   std::map<std::string, std::map<std::int64_t, float>> all;
   for (const auto& file : files_in(folder))
@@ -144,7 +144,7 @@ TEST_F(Events, BeginWithTheVersionAndTheStart) {
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_TRUE(events[1].is_start);
-  EXPECT_EQ(events[1].step, 8);  // the first that this start will write
+  EXPECT_EQ(events[1].step, 8);  // the first step that this start will write
   EXPECT_GT(events[1].wall_time, 1.7e9);
 }
 
@@ -220,7 +220,7 @@ TEST_F(Events, ComeBehindThoseOfANodeWhoseClockIsAhead) {
 }
 
 TEST(Records, HaveTheChecksumsOfTfRecord) {
-  // The check value of CRC-32C, and RFC 3720's example of 32 zero bytes (B.4).
+  // CRC-32C's check value, and RFC 3720's example with 32 zero bytes (B.4).
   EXPECT_EQ(masked_crc("123456789"), std::rotr(0xe3069283U, 15) + 0xa282ead8U);
   const std::string zeros(32, '\0');
   const auto record = to_record(zeros);

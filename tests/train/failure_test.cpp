@@ -21,7 +21,8 @@ void set(std::array<char, n>& field, std::string_view text) {
 
 constexpr std::uint64_t shard = 7;
 
-/// Of a rank that has done number - 1 collectives along shard and is in the next one.
+/// Returns the record of a rank that has done number - 1 collectives along shard and is in the next
+/// one.
 FlightImage record_of(int rank, std::int64_t number, const std::string& subject) {
   FlightImage image;
   image.job = 100;

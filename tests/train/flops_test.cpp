@@ -5,7 +5,7 @@
 namespace llamesh::train {
 namespace {
 
-/// Llama 2 7B: 6738415616 parameters, 131072000 of them the embedding.
+/// Llama 2 7B: 6738415616 parameters, including 131072000 in the embedding.
 TEST(Flops, OfLlama27B) {
   model::LlamaConfig c;
   c.hidden_size = 4096;
@@ -20,7 +20,7 @@ TEST(Flops, OfLlama27B) {
   EXPECT_EQ(causal_flops_per_token(c, table, 4096), 6.0 * 6607343616 + 6.0 * 32 * 4096 * 4096);
 }
 
-/// Grouped-query attention costs what full attention costs, and heads * head_dim counts, not the
+/// Grouped-query attention costs as much as full attention, and heads * head_dim counts, not the
 /// hidden size.
 TEST(Flops, CountTheQueryHeads) {
   model::LlamaConfig c;
@@ -40,7 +40,7 @@ TEST(Flops, CountTheQueryHeads) {
   EXPECT_EQ(causal_flops_per_token(c, table, 10), 6 * n + 6.0 * 3 * 48 * 10);
 }
 
-/// A tied embedding takes part in the product of the head, so tying changes nothing.
+/// A tied embedding takes part in the head's product, so tying changes nothing.
 TEST(Flops, AreTheSameWithATiedHead) {
   model::LlamaConfig c = model::LlamaConfig().resolved();
   const double untied = flops_per_token(c, model::parameter_table(c), 64);

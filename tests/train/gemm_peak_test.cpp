@@ -10,7 +10,7 @@ namespace {
 
 using Rates = std::vector<double>;
 
-/// Measures what it is given, one set of windows after the other.
+/// Returns a peak that "measures" these sets of windows, one after another.
 GemmPeak peak_of(std::vector<Rates> sets) {
   return GemmPeak([sets, next = 0U]() mutable { return sets.at(next++); });
 }

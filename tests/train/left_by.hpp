@@ -9,8 +9,8 @@
 
 namespace llamesh::test {
 
-/// What a rank says that leaves the action with an error of this code; "follows" where another rank
-/// tells, and "" where there is no error.
+/// Returns this rank's message when the action fails with this code: "follows" if another rank
+/// reports, and "" if there is no error.
 template <class Action>
 std::string left_by(const Action& action, ExitCode code) {
   try {

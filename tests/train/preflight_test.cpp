@@ -19,7 +19,7 @@ using test::world;
 TEST(OddOnesOut, AreThoseThatDifferFromMost) {
   EXPECT_EQ(odd_ones_out({"a", "a", "a"}), std::vector<int>{});
   EXPECT_EQ(odd_ones_out({"b", "a", "a", "c"}), (std::vector<int>{0, 3}));
-  EXPECT_EQ(odd_ones_out({"a", "b"}), std::vector<int>{1});  // of equals rank 0's counts
+  EXPECT_EQ(odd_ones_out({"a", "b"}), std::vector<int>{1});  // on a tie rank 0's counts
 }
 
 TEST(Verdict, NamesEachBadHostOnceAndHowToLeaveItOut) {
@@ -66,10 +66,10 @@ TEST_F(PreflightTest, WantsRoomForTwoAndAHalfCheckpoints) {
   }
 }
 
-/// Each rank is a node here.
+/// A fixture in which each rank is a node.
 class SharedFolderTest : public testing::Test {
  protected:
-  /// What `check` throws on the rank that tells, on every rank.
+  /// Returns, on every rank, the error that `check` throws on the reporting rank.
   static std::string told(const std::function<void()>& check) {
     std::string text;
     try {
@@ -110,7 +110,7 @@ TEST_F(SharedFolderTest, OfEachNodeItsOwnIsRefused) {
       << text;
   EXPECT_NE(text.find("name one on a file system that all of them mount"), std::string::npos);
   EXPECT_TRUE(is_empty(folder));
-  // Of a rank whose node another one speaks for nothing is asked.
+  // A rank that does not represent its node is not checked.
   EXPECT_EQ(told([&] { check_shared_folder(world(), !last, folder); }), "");
 }
 

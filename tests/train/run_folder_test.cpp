@@ -18,7 +18,7 @@ std::string contents(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Takes what a test adds to the log away again.
+/// A fixture that undoes a test's changes to logging.
 class RunFolder : public testing::Test {
  protected:
   void TearDown() override { setup_logging(); }

@@ -66,7 +66,7 @@ TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
   EXPECT_EQ(json["restarts"], "3");
 }
 
-// The next job of a chain goes on where state is "stopped".
+// The next job in a chain continues only if the state is "stopped".
 TEST_F(RunStateTest, SaysOfAFailureWhetherToStartAgain) {
   record_failure(folder_, ExitCode::stopped_early, "rank 2 on node1 is lost");
   EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::stopped);
@@ -142,11 +142,11 @@ TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
     EXPECT_EQ(error.code(), ExitCode::no_progress);
     EXPECT_NE(std::string(error.what()).find("step 40"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(start_after(state, 42, true).starts_here, 1);  // it came on
+  EXPECT_EQ(start_after(state, 42, true).starts_here, 1);  // it made progress
   EXPECT_EQ(start_after(state, 42, true).starts, state.starts + 1);
-  EXPECT_EQ(start_after(state, 40, false).starts_here, 3);  // a person at a terminal may
+  EXPECT_EQ(start_after(state, 40, false).starts_here, 3);  // a user at a terminal may
   state.phase = RunPhase::done;
-  EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // to train further is a new beginning
+  EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // training further is a new beginning
 }
 
 // Each job has time for one step: every start begins elsewhere, and gains next to nothing.
@@ -169,7 +169,7 @@ TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
     EXPECT_NE(text.find("from step 41 to 42"), std::string::npos) << text;
     EXPECT_NE(text.find("the end of the walltime"), std::string::npos) << text;
   }
-  EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody has begun again
+  EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody started over
 }
 
 }  // namespace

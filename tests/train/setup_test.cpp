@@ -11,8 +11,8 @@ namespace {
 
 class SetupTest : public testing::Test {
  protected:
-  /// The setup fails on all ranks: rank `reporting` has the error with its text, the others follow
-  /// with the same exit code.
+  /// Checks that the setup fails on all ranks: rank `reporting` has the error text, the others
+  /// follow with the same exit code.
   void expect_error(const std::string& part, int reporting = 0) {
     const int rank = test::world().rank();
     try {
@@ -81,7 +81,7 @@ TEST_F(SetupTest, RefusesMoreTokensThanCanBeNumbered) {
 }
 
 TEST_F(SetupTest, CountsTheStepsOfEpochs) {
-  // 10 sequences of 24 tokens, and the token that the last target needs.
+  // 10 sequences with 24 tokens, and the extra token for the last target.
   inputs_.data.train = {write("text.txt", std::string(241, 'x'))};
   inputs_.train.global_batch = 3;
   const auto steps = [&](double epochs) {
@@ -101,7 +101,7 @@ TEST_F(SetupTest, CountsTheStepsOfEpochs) {
 
 TEST_F(SetupTest, RefusesAScheduleLongerThanTheRun) {
   inputs_.schedule.name = optim::ScheduleName::wsd;
-  inputs_.schedule.decay_steps = 17;  // of 20, of which 4 warm up
+  inputs_.schedule.decay_steps = 17;  // out of 20 steps, 4 of which warm up
   expect_error("4 warmup_steps and 17 decay_steps do not fit into 20 steps");
   inputs_.schedule.warmup_steps = inputs_.schedule.decay_steps =
       std::numeric_limits<std::int64_t>::max();
@@ -137,7 +137,7 @@ std::vector<std::int32_t> tokens_of(const data::TokenStream& stream) {
   stream.read(0, tokens);
   return tokens;
 }
-/// Which tokens count, and where documents begin.
+/// Marks the tokens in the loss, and the document starts.
 std::vector<std::int32_t> marks_of(const data::TokenStream& stream) {
   std::vector<std::int32_t> marks(static_cast<std::size_t>(stream.size()), 0);
   stream.mask_targets(0, marks);

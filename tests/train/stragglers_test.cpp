@@ -8,7 +8,7 @@ namespace {
 
 class StragglersTest : public testing::Test {
  protected:
-  /// What is said during 20 steps of these seconds, of which the first is another.
+  /// Returns the messages during 20 steps with these seconds; the first step may differ.
   std::vector<std::string> after_20(const std::vector<double>& seconds,
                                     double first_of_rank_0 = 0) {
     std::vector<std::string> said;
@@ -43,7 +43,7 @@ TEST_F(StragglersTest, AreNotThoseOfASingleSlowStep) {
 }
 
 TEST_F(StragglersTest, AreComparedWithTheMiddleOfTheOthers) {
-  EXPECT_TRUE(after_20({1.0, 1.0, 1.2, 1.3}).empty());  // 18 % more than 1.1
+  EXPECT_TRUE(after_20({1.0, 1.0, 1.2, 1.3}).empty());  // 18 % above 1.1
   EXPECT_EQ(after_20({1.0, 1.0, 1.1, 1.3}).size(), 1U);
 }
 

@@ -6,7 +6,8 @@
 #include "train/bf16_weight_choice.hpp"
 #include "training/small_run.hpp"
 
-// Runs that keep bf16 weights beside the fp32 masters, against those that cast them at each gather.
+// Runs that keep bf16 weights beside the fp32 masters must match runs that cast them at each
+// gather.
 
 namespace llamesh::test {
 namespace {
@@ -15,7 +16,7 @@ using model::ActivationCheckpointing;
 using sharding::KeepBf16Weights;
 using sharding::Strategy;
 
-/// Accumulates; where ranks are even, of two nodes.
+/// Returns inputs with accumulation; with an even rank count, on two nodes.
 train::Inputs bf16_inputs(Strategy strategy, const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
@@ -81,7 +82,7 @@ TEST(Bf16Weights, GiveTheSameBitsUnderASpecATensorAxisAndSecondaryShards) {
   expect_same_bits(secondary);
 }
 
-/// The bytes that the masters of this rank's state, rounded, and the copies differ in.
+/// Counts the bytes that differ between this rank's rounded masters and their copies.
 std::int64_t differences(const sharding::ShardedState& state) {
   std::int64_t count = 0;
   for (std::size_t u = 0; u < state.layout().units().size(); ++u) {
@@ -115,7 +116,7 @@ TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
   }
 }
 
-/// Bytes of weights on the device, gathered ones and those of the state.
+/// Returns the bytes of weights on the device: gathered ones, and those in the state.
 std::pair<std::int64_t, std::int64_t> weights_of(const train::Inputs& in) {
   const auto setup = train::make_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
@@ -136,7 +137,7 @@ std::pair<std::int64_t, std::int64_t> weights_of(const train::Inputs& in) {
   return {seen.first / setup.layout->shard_numel(), seen.second};
 }
 
-// docs/strategies.md: 2 P / S more, and no gathered units within a node.
+// docs/strategies.md: 2 P / S extra bytes, and no gathered units within a node.
 TEST(Bf16Weights, TakeTwoBytesAParameterAndSpareGatheredUnits) {
   const TemporaryFolder folder;
   auto in = bf16_inputs(Strategy::full_shard, folder);
@@ -154,7 +155,7 @@ TEST(Bf16Weights, TakeTwoBytesAParameterAndSpareGatheredUnits) {
   }
 }
 
-/// What `auto` comes to where the device has `limit` bytes.
+/// Returns the resolution of `auto` on a device with `limit` bytes.
 KeepBf16Weights chosen(train::Inputs in, std::int64_t limit) {
   in.sharding.keep_bf16_weights = KeepBf16Weights::automatic;
   in.memory.device_limit = limit;
@@ -172,7 +173,7 @@ TEST(Bf16Weights, AreKeptWhereTheyLeaveATenthOfTheDevice) {
   const auto peak = world().max(train::plan_on_this_device(setup, world().rank(), 1).peak, "peak");
   EXPECT_EQ(chosen(in, peak * 10 / 9 + 2), KeepBf16Weights::yes);
   EXPECT_EQ(chosen(in, peak * 10 / 9 - 2), KeepBf16Weights::no);
-  in.sharding.strategy = Strategy::no_shard;  // of which all units stay gathered
+  in.sharding.strategy = Strategy::no_shard;  // keeps all units gathered
   EXPECT_EQ(chosen(in, peak), KeepBf16Weights::yes);
   in.sharding.offload = sharding::Offload::optimizer;
   EXPECT_EQ(chosen(in, peak * 2), KeepBf16Weights::automatic);

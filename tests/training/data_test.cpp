@@ -8,7 +8,8 @@
 namespace llamesh::test {
 namespace {
 
-/// Two sources of JSONL, short documents and instructions, with weights and document masks.
+/// Returns inputs with two JSONL sources, short documents and instructions, with weights and
+/// document masks.
 train::Inputs packed_inputs(const TemporaryFolder& folder) {
   train::Inputs in = small_inputs(folder.path());
   const auto texts = folder.path() / "texts.jsonl";
@@ -48,7 +49,7 @@ TEST(PackedDocuments, TheMaskReachesTheModel) {
   const auto masked = run_alone(in);
   in.data.document_mask = false;
   const auto open = run_alone(in);
-  // Other targets count and other keys are seen: by far more than rounding.
+  // Targets and visible keys differ, which changes the loss by far more than rounding.
   EXPECT_GT(std::abs(masked.losses[0] - open.losses[0]), 1e-4);
 }
 

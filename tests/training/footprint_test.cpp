@@ -3,7 +3,7 @@
 #include "device/memory_meter.hpp"
 #include "training/small_run.hpp"
 
-// The bytes that a rank holds and sends, against the formulas of docs/performance.md.
+// Checks the bytes that a rank holds and sends against the formulas in docs/performance.md.
 
 namespace llamesh::test {
 namespace {
@@ -18,8 +18,7 @@ train::Inputs measured_inputs(Strategy strategy, const TemporaryFolder& folder) 
   return in;
 }
 
-/// The elements over the shard axis of the units that stay gathered from one micro-batch to the
-/// next.
+/// Returns the elements, over the shard axis, in units that stay gathered between micro-batches.
 std::int64_t kept_by(const sharding::ShardLayout& layout, int prefetch) {
   std::int64_t kept = 0;
   int entered = 0;
@@ -46,10 +45,10 @@ TEST_P(EveryStrategyMeasured, TrafficIsExactlyThatOfTheFormulas) {
   const std::int64_t s = setup.layout->units()[0].shards;
   const std::int64_t r = setup.mesh.ranks() / s;
   const std::int64_t a = setup.micro_batches;
-  std::int64_t gathered = 0;  // elements, over all gathers of a micro-batch
+  std::int64_t gathered = 0;  // elements, over all gathers in a micro-batch
   std::int64_t padded = 0;
   for (const auto& unit : setup.layout->units()) {
-    // Forward and backward each gather a unit, but for the last one, which is kept in between.
+    // Forward and backward each gather a unit, except the last one, which is kept in between.
     const bool twice = sharding::reshard_of(strategy) == sharding::Reshard::after_forward &&
                        unit.name != "model.norm + lm_head";
     gathered += (twice ? 2 : 1) * unit.padded_numel;
@@ -60,7 +59,7 @@ TEST_P(EveryStrategyMeasured, TrafficIsExactlyThatOfTheFormulas) {
       traffic.at("shard"),
       ((a * gathered - kept) * size_of(parameters) + a * padded * size_of(reduce)) * (s - 1) / s);
   EXPECT_EQ(traffic.at("replicate"), 2 * (padded / s) * 4 * (r - 1) / r);
-  // Of a rank's peers on an axis over all ranks those on its own node need no message.
+  // On an axis over all ranks, peers on the same node need no message.
   const auto crossing = [&](const char* axis, std::int64_t size) {
     const std::int64_t on_node = setup.topology.uniform_ranks_per_node();
     const bool over_all = size == world().size();
@@ -81,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(DType::f32, DType::bf16),
                      testing::Values(DType::f32, DType::bf16)));
 
-/// The elements that a rank gathers for one micro-batch over the shard axis and, where units are
-/// resharded to a group of N, within that; the last unit is gathered once.
+/// Elements that a rank gathers per micro-batch: over the shard axis and, if units are resharded to
+/// a group with N ranks, within that group. The last unit is gathered once.
 struct Gathered {
   std::int64_t over_shard = 0, over_group = 0, once = 0;
 };
@@ -101,7 +100,7 @@ Gathered gathered_by(const sharding::ShardLayout& layout, sharding::Reshard rule
 using ReshardingCase = std::tuple<Strategy, int, DType, int>;
 class EveryResharding : public testing::TestWithParam<ReshardingCase> {};
 
-// docs/strategies.md: 2P/N bytes of secondary shards in bf16, gathered within the group.
+// docs/strategies.md: 2P/N bytes for bf16 secondary shards, gathered within the group.
 TEST_P(EveryResharding, TrafficIsExactlyThatOfTheFormulas) {
   const auto [strategy, n, dtype, prefetch] = GetParam();
   if (world().size() != 4) return;
@@ -123,7 +122,7 @@ TEST_P(EveryResharding, TrafficIsExactlyThatOfTheFormulas) {
   EXPECT_EQ(outcome.traffic.at("shard"), over_shard + over_group);
   EXPECT_EQ(outcome.traffic.at("replicate"), 0);
   EXPECT_EQ(outcome.traffic.size(), 2U);
-  // Two ranks on each node: two of three peers along the shard axis are on the other one.
+  // With two ranks per node, two of three peers along the shard axis are on the other node.
   EXPECT_EQ(outcome.traffic_between_nodes.at("shard"), over_shard * 2 / 3);
 }
 
@@ -133,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(0, 1, 2), testing::Values(DType::f32, DType::bf16),
                      testing::Values(0, 4)));
 
-/// Bytes of this rank beyond those before it: after and at most within its second step.
+/// This rank's additional bytes: after its second step, and the peak within it.
 struct Footprint {
   std::int64_t valley, peak;
 };
@@ -154,7 +153,7 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
     const TemporaryFolder folder;
     auto in = measured_inputs(Strategy::full_shard, folder);
     in.precision.parameters = dtype;
-    footprint_of(in);  // what threads keep from one run to the next is there after it
+    footprint_of(in);  // warm-up: threads keep some memory from one run to the next
     const auto without = footprint_of(in);
     in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
     const auto setup = train::make_setup(world(), in);
@@ -163,7 +162,7 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
   }
 }
 
-// Each rank on a node of its own, so that no memory is shared; equal layers are the largest units.
+// Each rank is on its own node, so that no memory is shared; equal layers are the largest units.
 TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
@@ -187,7 +186,8 @@ TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
   EXPECT_EQ(footprint_of(in).peak - none.peak, 2 * layer);
 }
 
-// What a spec leaves unsharded is not gathered, and its gradients go over all data ranks at once.
+// Weights that a spec leaves unsharded are not gathered; their gradients are reduced over all data
+// ranks at once.
 TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;
@@ -213,7 +213,7 @@ TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   EXPECT_EQ(traffic.size(), 3U);
 }
 
-/// Bytes of the norms' gradients on this rank, which are summed over the tensor axis.
+/// Returns the bytes of norm gradients on this rank that are summed over the tensor axis.
 std::int64_t partial_bytes(const sharding::ShardLayout& layout) {
   std::int64_t bytes = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u)
@@ -226,7 +226,8 @@ using MeasuredTensorCase =
     std::tuple<sharding::ResidualLayout, model::ActivationCheckpointing, DType>;
 class TensorAxisMeasured : public testing::TestWithParam<MeasuredTensorCase> {};
 
-// docs/strategies.md: a gather or a reduce-scatter of the residual stream (M, D) is M D b (t-1)/t.
+// docs/strategies.md: gathering or reduce-scattering the residual stream (M, D) takes M D b
+// (t-1)/t.
 TEST_P(TensorAxisMeasured, TrafficIsExactlyThatOfTheFormulas) {
   if (world().size() != 4) return;
   using enum model::ActivationCheckpointing;
@@ -244,14 +245,14 @@ TEST_P(TensorAxisMeasured, TrafficIsExactlyThatOfTheFormulas) {
   const std::int64_t t = 2;
   const std::int64_t tokens = in.train.micro_batch * in.data.sequence_length;
   const std::int64_t layers = in.model.num_hidden_layers;
-  // Of a micro-batch: by rows or columns 4 of the forward and 6 of the backward pass of a layer,
-  // and 4 of embedding and head; whole, an all-reduce is two. The last layer is not recomputed.
+  // Per micro-batch, by rows or columns: 4 in forward and 6 in backward for each layer, and 4 for
+  // embedding and head. Whole: an all-reduce counts as two. The last layer is not recomputed.
   const std::int64_t recomputed = checkpointing == full ? layers - 1 : 0;
   const std::int64_t moves =
       residual == whole ? 8 * layers + 4 + 2 * recomputed : 10 * layers + 4 + 3 * recomputed;
   const std::int64_t stream = tokens * in.model.hidden_size * size_of(dtype);
   const std::int64_t losses = tokens * 3 * 4 * (t - 1);
-  // By columns every norm gathers a number of each row: two of a layer, and the last one.
+  // By columns, every norm gathers one number per row: two norms per layer, and the last one.
   const std::int64_t again = checkpointing == none ? 0 : 2 * (layers - 1);
   const std::int64_t sums =
       residual == hidden ? (2 * (2 * layers + 1) + again) * tokens * 4 * (t - 1) : 0;
@@ -279,7 +280,7 @@ TEST(TensorParallel, ARankHolds16BytesOfItsPartOfAParameter) {
   in.model.vocab_size = 258;
   in.model.hidden_size = 96;
   in.model.intermediate_size = 1024;
-  footprint_of(in);  // what threads keep from one run to the next is there after it
+  footprint_of(in);  // warm-up: threads keep some memory from one run to the next
   const auto before = device::MemoryMeter::instance().in_use();
   const auto setup = train::make_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
@@ -293,13 +294,14 @@ TEST(TensorParallel, ARankHolds16BytesOfItsPartOfAParameter) {
 
 class AtRest : public testing::TestWithParam<std::tuple<Strategy, DType>> {};
 
-// Master, two moments and gradient: 16 bytes a parameter over the shard axis; and 2 of kept bf16.
+// Master, two moments and gradient take 16 bytes per parameter over the shard axis; kept bf16
+// weights take 2 more.
 TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   const auto [strategy, parameters] = GetParam();
   const TemporaryFolder folder;
   auto in = measured_inputs(strategy, folder);
   in.precision.parameters = parameters;
-  in.model.hidden_size = 96;  // large enough that the rotary table and the padding do not count
+  in.model.hidden_size = 96;  // makes rotary table and padding negligible
   in.model.intermediate_size = 512;
   const auto before = device::MemoryMeter::instance().in_use();
   const auto setup = train::make_setup(world(), in);
@@ -313,7 +315,7 @@ TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   const double formula =
       bytes * static_cast<double>(setup.table->numel()) / setup.layout->units()[0].shards;
   constexpr double staging =
-      1 << 21;  // of an axis that goes by MPI point-to-point: what is on its way
+      1 << 21;  // messages in flight, on an axis that uses MPI point-to-point
   EXPECT_GE(static_cast<double>(held), formula);
   EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);
   EXPECT_EQ(held, after_one) << "the second step left something behind";

@@ -2,7 +2,7 @@
 
 #include "training/small_run.hpp"
 
-// Whole runs whose state is in host memory, against the same runs with all of it on the device.
+// Whole runs with the state in host memory must match the same runs on the device only.
 
 namespace llamesh::test {
 namespace {
@@ -11,7 +11,7 @@ using model::ActivationCheckpointing;
 using sharding::Offload;
 using sharding::Strategy;
 
-/// Every bit is that of the run without offload.
+/// Checks that every bit equals the run without offload.
 void expect_bits_of_none(train::Inputs in) {
   in.train.steps = 3;
   const auto plain = run(world(), in);
@@ -31,7 +31,7 @@ class EveryStrategyOffloaded : public testing::TestWithParam<OffloadCase> {};
 
 TEST_P(EveryStrategyOffloaded, GivesTheSameBits) {
   const auto [strategy, dtype, wrap] = GetParam();
-  if (world().size() == 1 && strategy != Strategy::no_shard) return;  // the same
+  if (world().size() == 1 && strategy != Strategy::no_shard) return;  // identical
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
@@ -65,7 +65,7 @@ TEST(ActivationOffload, GivesTheSameBits) {
   in.train.steps = 3;
   in.train.micro_batch = 2;
   in.train.global_batch = 16;
-  for (const int layers : {3, 4, 5, 6})  // of three none takes turns
+  for (const int layers : {3, 4, 5, 6})  // with three layers none takes turns
     for (const auto checkpointing :
          {ActivationCheckpointing::none, ActivationCheckpointing::selective,
           ActivationCheckpointing::full}) {
@@ -92,7 +92,7 @@ TEST(Offload, GivesTheSameBitsWithSecondaryShards) {
   expect_bits_of_none(in);
 }
 
-// Two ranks share the kv head: gradients of k, v and the norms are sums of parts.
+// Two ranks share the kv head: gradients for k, v and the norms are partial sums.
 TEST(Offload, GivesTheSameBitsBesideATensorAxis) {
   if (world().size() != 4) return;
   const TemporaryFolder folder;

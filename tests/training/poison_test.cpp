@@ -6,7 +6,7 @@
 
 #include "training/small_run.hpp"
 
-// LLAMESH_POISON=1: what Fsdp has given back, or nobody has written yet, is NaN.
+// LLAMESH_POISON=1: memory that Fsdp has released, or nobody has written yet, is NaN.
 
 namespace llamesh::test {
 namespace {
@@ -21,7 +21,7 @@ class Poisoned {
   Poisoned& operator=(const Poisoned&) = delete;
 };
 
-/// Each rank a node of its own where `by_messages`, so that no memory is shared.
+/// Returns inputs; with `by_messages` each rank is its own node, so that no memory is shared.
 train::Inputs poisoned_inputs(Strategy strategy, DType dtype, bool by_messages,
                               const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
@@ -53,7 +53,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      Strategy::hybrid_shard_zero2),
                      testing::Values(DType::f32, DType::bf16), testing::Bool()));
 
-// Also secondary shards, and units that are gathered far ahead.
+// Covers secondary shards, and units that are gathered far ahead.
 TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
   for (const bool by_messages : {false, true}) {
     const TemporaryFolder folder;
@@ -71,7 +71,7 @@ TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
   }
 }
 
-/// A unit that is entered, read and left, and one whose gradient nobody has written.
+/// Checks a unit after its last use, and a gradient that nobody has written.
 TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
   const TemporaryFolder folder;
   const auto setup = train::make_setup(

@@ -2,14 +2,14 @@
 
 #include "training/small_run.hpp"
 
-// Whole runs whose units are gathered from other ranks, or earlier.
+// Whole runs with units gathered from other ranks, or earlier.
 
 namespace llamesh::test {
 namespace {
 
 using sharding::Strategy;
 
-/// Where units are gathered from and when, which no bit of a run may depend on.
+/// Source and time of gathers. No bit in a run may depend on them.
 struct Schedule {
   int reshard;  ///< a ReshardAfterForward
   int prefetch;
@@ -33,7 +33,7 @@ TEST_P(EverySchedule, GivesTheSameBits) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
   in.sharding.strategy = strategy;
-  // By size, attention and MLP of a layer are units of their own.
+  // By size, a layer's attention and MLP are separate units.
   const bool by_size = recompute != model::ActivationCheckpointing::none;
   in.sharding.wrap = {by_size ? sharding::Wrap::size : sharding::Wrap::layer, 2500};
   in.mesh.ranks_per_node = world().size() / 2;
@@ -65,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Training, EverySchedule,
                                          ScheduleCase{Strategy::shard_grad_op, DType::bf16,
                                                       model::ActivationCheckpointing::full}));
 
-// MiCS: shards over a part of a node, replicas within it and on other nodes.
+// MiCS: shards over part of a node, replicas within it and on other nodes.
 TEST(MicsMesh, GivesTheLossesOfOneRank) {
   if (world().size() != 8) return;
   const TemporaryFolder folder;
@@ -82,7 +82,7 @@ TEST(MicsMesh, GivesTheLossesOfOneRank) {
   }
 }
 
-// The shard and the tensor axis both in two factors: two ranks share each kv head.
+// Shard and tensor axis are both split in two: two ranks share each kv head.
 TEST(SecondaryShards, GiveTheSameBitsBesideATensorAxis) {
   if (world().size() != 8) return;
   const TemporaryFolder folder;

@@ -6,14 +6,14 @@
 #include "ops/bf16_products.hpp"
 #include "training/whole_run.hpp"
 
-// Whole runs that stop and go on. All ranks of a run share its folder.
+// Whole runs that stop and resume. All ranks in a run share its folder.
 
 namespace llamesh::test {
 namespace {
 
 using sharding::Strategy;
 
-/// step -> loss; each step is there once.
+/// Returns step -> loss; each step appears once.
 std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
   std::map<std::int64_t, double> losses;
   std::ifstream in(run / "metrics.jsonl");
@@ -28,7 +28,7 @@ std::map<std::int64_t, double> losses_of(const std::filesystem::path& run) {
 
 struct ResumeCase {
   Strategy strategy;
-  std::int64_t global_batch;  ///< 12: accumulation; an epoch of the text has 343 sequences
+  std::int64_t global_batch;  ///< 12: accumulation; an epoch over the text has 343 sequences
   DType dtype = DType::f32;
 };
 
@@ -44,7 +44,7 @@ TEST_P(Resume, OnTheSameMeshIsExact) {
   run_to_the_end(in);
   const auto unbroken = losses_of(in.run.folder);
   ASSERT_EQ(unbroken.size(), 12U);
-  // As after a kill: the newer checkpoints never came to be.
+  // As after a kill: the newer checkpoints were never committed.
   if (world().rank() == 0)
     for (const auto* step : {"10", "12"}) std::filesystem::remove_all(checkpoint_of(in, step));
   world().barrier();
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
                     ResumeCase{Strategy::no_shard, 12},
                     ResumeCase{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
 
-// When units are gathered, and from what, is no part of the state.
+// The time and source of gathers are no part of the state.
 TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
   using sharding::ReshardAfterForward;
   const SharedFolder folder;
@@ -84,7 +84,7 @@ TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
   }
 }
 
-// What is faster is measured at every start, and bits depend on it.
+// The faster method is measured at every start, and bits depend on it.
 TEST(ResumeBf16, ComputesProductsAsTheCheckpointsRunDid) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());
@@ -96,7 +96,7 @@ TEST(ResumeBf16, ComputesProductsAsTheCheckpointsRunDid) {
   auto manifest = checkpoint::read_manifest(checkpoint_of(in, "05"));
   EXPECT_EQ(manifest.progress.bf16_products, name_of(ops::bf16_products()));
   manifest.progress.bf16_products = "fp32";
-  world().barrier();  // all have read it
+  world().barrier();  // after all ranks have read it
   if (world().rank() == 0) {
     for (const auto* step : {"10", "12"}) std::filesystem::remove_all(checkpoint_of(in, step));
     std::ofstream(manifest_of("05")) << checkpoint::to_text(manifest);

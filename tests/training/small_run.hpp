@@ -11,8 +11,8 @@
 
 namespace llamesh::test {
 
-/// Inputs of a tiny model of odd sizes that learns a tiny text in 20 steps of 12 sequences, in
-/// fp32.
+/// Returns inputs for a tiny model with odd sizes that learns a tiny text in 20 steps with 12
+/// sequences each, in fp32.
 inline train::Inputs small_inputs(const std::filesystem::path& folder) {
   const auto text = folder / "text.txt";
   std::ofstream out(text);
@@ -36,12 +36,12 @@ inline train::Inputs small_inputs(const std::filesystem::path& folder) {
   return in;
 }
 
-/// What a run leaves behind: its losses, and this rank's master shards and what they belong to.
+/// Results of a run: its losses, this rank's master shards, and its traffic.
 struct Outcome {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<float> masters;
-  std::map<std::string, std::int64_t> traffic, traffic_between_nodes;  ///< of the last step
+  std::map<std::string, std::int64_t> traffic, traffic_between_nodes;  ///< in the last step
 };
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
@@ -63,7 +63,7 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
   return outcome;
 }
 
-/// The same run on this rank alone: what every mesh has to agree with.
+/// Runs on this rank alone: the reference for every mesh.
 inline Outcome run_alone(train::Inputs inputs,
                          const comm::Communicator& alone = world().split(world().rank(), 0)) {
   inputs.mesh = {};

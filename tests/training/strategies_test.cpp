@@ -14,7 +14,7 @@ namespace {
 using sharding::Strategy;
 using sharding::Wrap;
 
-/// Those of rank 0.
+/// Returns rank 0's values.
 std::vector<double> broadcast(const std::vector<double>& values) {
   const std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * 8);
   const auto received = world().broadcast(bytes);
@@ -23,7 +23,7 @@ std::vector<double> broadcast(const std::vector<double>& values) {
   return all;
 }
 
-/// run_alone() of rank 0, once for all cases that differ in what one rank knows nothing of.
+/// Returns rank 0's run_alone(), shared by all cases that look equal to a single rank.
 const Outcome& reference(const train::Inputs& inputs) {
   static std::map<std::string, Outcome> known;
   auto asked = inputs;
@@ -52,7 +52,7 @@ void expect_same_losses(const Outcome& seen, const Outcome& expected) {
   }
 }
 
-/// The mesh of this many ranks that has the most to say: 2 nodes where that is possible.
+/// Returns the ranks per node for the most telling mesh: 2 nodes if possible.
 int ranks_per_node() {
   return world().size() % 2 == 0 ? world().size() / 2 : 0;
 }
@@ -79,8 +79,7 @@ std::string describe(const Case& c) {
 train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
   train::Inputs in = small_inputs(folder.path());
   in.sharding.strategy = c.strategy;
-  in.sharding.wrap = {c.wrap,
-                      2500};  // by size: attention and MLP of a layer are units of their own
+  in.sharding.wrap = {c.wrap, 2500};  // by size, a layer's attention and MLP are separate units
   in.sharding.prefetch = c.prefetch;
   in.memory.activation_checkpointing = c.recompute;
   in.memory.full_checkpointing_layers = c.full_layers;
@@ -91,9 +90,9 @@ train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
   return in;
 }
 
-/// A second run of some steps gives the same losses and norms to the bit.
+/// Checks that a short second run gives bit-identical losses and norms.
 void expect_same_again(train::Inputs in, const Outcome& seen) {
-  in.train.steps = 5;  // of the warm-up, whatever follows
+  in.train.steps = 5;  // within the warm-up, whatever follows
   const auto again = run(world(), in);
   for (std::size_t i = 0; i < again.losses.size(); ++i) {
     EXPECT_EQ(again.losses[i], seen.losses[i]) << "two runs differ in step " << i + 1;
@@ -135,7 +134,7 @@ class EveryMesh : public testing::TestWithParam<std::pair<int, int>> {};
 
 TEST_P(EveryMesh, GivesTheLossesOfOneRank) {
   const auto [replicate, shard] = GetParam();
-  if (replicate * shard != world().size()) return;  // a mesh of another number of ranks
+  if (replicate * shard != world().size()) return;  // for another rank count
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
   in.mesh = {.replicate = replicate, .shard = shard};
@@ -147,7 +146,8 @@ INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,
                                          std::pair{2, 2}, std::pair{6, 1}, std::pair{1, 6},
                                          std::pair{3, 2}, std::pair{2, 3}));
 
-/// A spec that leaves some weights of a layer unsharded and shards one over all data ranks.
+/// Returns a spec that leaves some of a layer's weights unsharded and shards one over all data
+/// ranks.
 sharding::Spec spec_in_part() {
   sharding::Spec spec;
   for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.self_attn.q_proj",
@@ -184,7 +184,7 @@ TEST(EverySpec, StaysNearFp32InBf16) {
     EXPECT_NEAR(rounded.losses[i], exact.losses[i], 0.03 * exact.losses[i]) << "step " << i + 1;
 }
 
-/// Meshes with a tensor axis, of a model whose heads, intermediate size and vocabulary divide.
+/// Meshes with a tensor axis, for a model whose heads, intermediate size and vocabulary divide.
 struct TensorCase {
   int replicate, shard, tensor;
   sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
@@ -216,7 +216,7 @@ class EveryTensorMesh : public testing::TestWithParam<TensorCase> {};
 
 TEST_P(EveryTensorMesh, GivesTheLossesOfOneRank) {
   const auto& c = GetParam();
-  if (c.replicate * c.shard * c.tensor != world().size()) return;  // another number of ranks
+  if (c.replicate * c.shard * c.tensor != world().size()) return;  // for another rank count
   const TemporaryFolder folder;
   const auto in = inputs_of(c, folder);
   const auto seen = run(world(), in);
@@ -250,7 +250,7 @@ INSTANTIATE_TEST_SUITE_P(
         TensorCase{1, 2, 3, hidden, Strategy::full_shard, Wrap::none, false, full, 1},
         TensorCase{2, 1, 4, sequence, Strategy::hybrid_shard, Wrap::layer, true, selective, 2}));
 
-// Norms that are not sharded have gradients that are partial sums along the tensor axis as well.
+// Unsharded norms have gradients that are partial sums along the tensor axis as well.
 TEST(EverySpec, TakesATensorAxis) {
   if (world().size() != 4) return;
   for (const auto residual : {sequence, whole}) {

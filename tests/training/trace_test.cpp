@@ -14,7 +14,7 @@
 #include "train/plan.hpp"
 #include "training/whole_run.hpp"
 
-// The trace of a run, against the run.
+// Checks a run's trace against the run.
 
 namespace llamesh::test {
 namespace {
@@ -48,7 +48,7 @@ double end_of(const json& event) {
   return begin_of(event) + event.at("dur").get<double>();
 }
 
-/// By rank, which steps there are.
+/// Returns the steps in the trace, by rank.
 std::map<int, std::set<std::string>> steps_of(const json& events) {
   std::map<int, std::set<std::string>> steps;
   for (const json& event : select(events, "cat", "step"))
@@ -71,7 +71,7 @@ TEST(TrainingTrace, EachRankHasItsNameAndTheTracedStepsAlone) {
                                       return name.starts_with(fmt::format("rank {} on ", rank));
                                     }),
               1);
-  // Perfetto takes thread 0 of all processes for one.
+  // Perfetto merges thread 0 of all processes.
   std::map<int, std::set<int>> ranks_of_lanes;
   for (const json& event : events)
     ranks_of_lanes[event.at("tid").get<int>()].insert(event.at("pid").get<int>());
@@ -81,7 +81,7 @@ TEST(TrainingTrace, EachRankHasItsNameAndTheTracedStepsAlone) {
   ASSERT_EQ(steps.size(), static_cast<std::size_t>(world().size()));
   for (const auto& [rank, of_rank] : steps)
     EXPECT_EQ(of_rank, (std::set<std::string>{"step 2", "step 3"})) << rank;
-  // Whatever else there is lies within these steps of its rank.
+  // All other events lie within these steps on their rank.
   std::map<int, std::vector<json>> spans;
   for (const json& event : select(events, "cat", "step"))
     spans[event.at("pid").get<int>()].push_back(event);
@@ -92,7 +92,7 @@ TEST(TrainingTrace, EachRankHasItsNameAndTheTracedStepsAlone) {
   EXPECT_FALSE(std::filesystem::exists(in.run.folder + "/trace/rank-00000.jsonl"));
 }
 
-/// "A" within "B" or after it, in each lane of each rank.
+/// In each rank's lanes, any event is inside or after another; none overlap partially.
 TEST(TrainingTrace, EventsOfALaneNest) {
   const SharedFolder folder;
   const auto in = traced(folder.path(), "2-3");
@@ -102,7 +102,7 @@ TEST(TrainingTrace, EventsOfALaneNest) {
   for (const json& event : select(events, "ph", "X"))
     lanes[{event.at("pid").get<int>(), event.at("tid").get<int>()}].emplace_back(begin_of(event),
                                                                                  -end_of(event));
-  constexpr double rounding = 1e-3;  // of a microsecond
+  constexpr double rounding = 1e-3;  // in microseconds
   for (auto& [lane, spans] : lanes) {
     std::ranges::sort(spans);
     std::vector<double> open;
@@ -121,7 +121,7 @@ TEST(TrainingTrace, HasAllCollectivesThatArePlanned) {
   const SharedFolder folder;
   auto in = traced(folder.path(), "3");
   in.train.global_batch =
-      std::int64_t{3} * world().size();  // the plan goes through as many micro-batches
+      std::int64_t{3} * world().size();  // the plan simulates the same number of micro-batches
   run_to_the_end(in);
   const auto setup = train::make_setup(world(), in);
   const auto plan = train::plan_on_this_device(setup, world().rank(), 1);

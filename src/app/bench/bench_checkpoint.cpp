@@ -33,13 +33,13 @@ checkpoint::Progress at_step(std::int64_t step) {
   return progress;
 }
 
-/// Seconds of a kind of work, and of the raw work that went before or after it in the same round.
+/// Times for one kind of work, in seconds, per round.
 struct Timings {
   std::string name;
   std::vector<double> seconds;
 };
 
-/// A number of /proc/self/status, in bytes.
+/// Reads a value from /proc/self/status, in bytes.
 std::int64_t status_of(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -51,9 +51,9 @@ std::int64_t status_of(const std::string& key) {
   return 0;
 }
 
-/// Relative to raw: the fastest round against raw's fastest, which other users of the disk affect
-/// least; then median, minimum and maximum over the rounds, each against the raw work of the same
-/// round.
+/// Prints throughput relative to raw: the fastest round against raw's fastest, which other disk
+/// users affect least; then median, minimum and maximum over the rounds, each against raw in the
+/// same round.
 void print_line(const Timings& timings, const Timings& raw, double bytes) {
   std::vector<double> percent;
   for (std::size_t i = 0; i < timings.seconds.size(); ++i)
@@ -65,7 +65,7 @@ void print_line(const Timings& timings, const Timings& raw, double bytes) {
              std::ranges::min(percent), std::ranges::max(percent));
 }
 
-/// Seconds until the last rank is done.
+/// Returns the seconds until the last rank is done.
 double seconds_of(const comm::Communicator& world, const std::function<void()>& work) {
   world.barrier();
   const auto start = std::chrono::steady_clock::now();
@@ -74,9 +74,9 @@ double seconds_of(const comm::Communicator& world, const std::function<void()>& 
   return static_cast<double>(world.max(static_cast<std::int64_t>(seconds.count() * 1e9))) * 1e-9;
 }
 
-/// The peak increase of resident memory during `work`, maximum over ranks.
+/// Returns the peak increase in resident memory during `work`, as the maximum over ranks.
 double peak_increase_mib(const comm::Communicator& world, const std::function<void()>& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // the high-water mark starts from here
+  std::ofstream("/proc/self/clear_refs") << "5";  // reset the high-water mark
   const auto before = status_of("VmRSS");
   work();
   return static_cast<double>(world.max(status_of("VmHWM") - before)) / (1 << 20);
@@ -112,7 +112,7 @@ class Bench {
   }
 
  private:
-  static constexpr int rounds = 6;  // even: of two works each is first as often
+  static constexpr int rounds = 6;  // even: with two kinds of work, each goes first equally often
   static constexpr auto rest = std::chrono::seconds(3);
 
   template <class... Args>
@@ -129,8 +129,8 @@ class Bench {
     for (const auto* s : {&raw_read_, &load_, &verify_}) print_line(*s, raw_read_, bytes);
   }
 
-  /// Runs and times each kind of work; the first one of this round is the last one of the next, so
-  /// that other load and the order affect all alike.
+  /// Runs and times each kind of work. The order rotates from round to round, so that order and
+  /// other load affect all kinds alike.
   void run_round(int round, std::vector<std::pair<Timings*, std::function<void()>>> works,
                  const std::function<void()>& before) {
     const auto first = static_cast<std::size_t>(round) % works.size();
@@ -142,7 +142,7 @@ class Bench {
   }
 
   /// Waits until the disk is idle and a virtual machine's freed memory is back with its host, which
-  /// slows writers: each of them starts from the same state.
+  /// slows writers: every writer starts from the same state.
   void wait_until_idle() const {
     world_.barrier();
     if (world_.rank() == 0) ::sync();
@@ -176,7 +176,7 @@ class Bench {
     const auto manifest = checkpoint::read_manifest(saved);
     run_round(round, {{&verify_, [&] { checkpoint::verify_written(saved, manifest, world_); }}},
               nothing);
-    // Here, so that no measurement includes the removal of an older file.
+    // Remove files here, so that no measurement includes it.
     world_.barrier();
     if (rank == 0) {
       fs::remove(raw);
@@ -186,7 +186,8 @@ class Bench {
     world_.barrier();
   }
 
-  /// The stall is what save() takes while none is under way. The first one makes the copy's buffer.
+  /// Measures asynchronous saves. The stall is save()'s duration with no save in progress. The
+  /// first save allocates the copy buffer.
   void asynchronous() {
     std::array<double, 2> stall{};
     const auto extra = peak_increase_mib(world_, [&] {

@@ -15,9 +15,9 @@
 namespace llamesh::app {
 namespace {
 
-constexpr std::int64_t piece = 4 << 20;  // bytes of one read or write
+constexpr std::int64_t piece = 4 << 20;  // bytes per read or write
 
-/// A Llama whose fp32 weights and two moments are about `mebibytes` together.
+/// Returns a Llama whose fp32 weights and two moments take about `mebibytes` together.
 model::LlamaConfig config_of(std::int64_t mebibytes) {
   model::LlamaConfig config;
   const bool large = mebibytes >= 1024;
@@ -60,7 +60,8 @@ RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes
   }
 }
 
-/// A block of random values, repeated: drawing all would take longer than the benchmark.
+/// Fills with one repeated block of random values: drawing all would take longer than the
+/// benchmark.
 void RandomState::fill() const {
   constexpr std::int64_t filled = 4 << 20;
   auto* values = reinterpret_cast<float*>(buffer_.data());

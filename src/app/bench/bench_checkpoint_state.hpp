@@ -16,7 +16,7 @@ namespace llamesh::app {
 /// Random weights and moments, sharded over all ranks.
 class RandomState {
  public:
-  /// About `mebibytes` of them on all ranks together.
+  /// Allocates about `mebibytes` over all ranks together.
   RandomState(const comm::Communicator& world, std::int64_t mebibytes);
   checkpoint::State state() const { return {layout_, rank_, groups_}; }
   std::byte* data() const { return buffer_.data(); }
@@ -36,12 +36,12 @@ class RandomState {
 
 enum class WriteBack : bool { at_the_end, early };
 
-/// One file shared by all ranks, each with its part, as in a checkpoint.
+/// Writes one file shared by all ranks, each its own part, as in a checkpoint.
 void raw_write(const std::filesystem::path& path, const RandomState& state, int rank,
                WriteBack write_back);
-/// Reads this rank's part of it back into the state.
+/// Reads this rank's part back into the state.
 void raw_read(const std::filesystem::path& path, const RandomState& state, int rank);
-/// What was written is on the disk already, so the system can forget it.
+/// Drops the file from the page cache; its data must be on disk already.
 void drop_from_cache(const std::filesystem::path& path);
 
 }  // namespace llamesh::app

@@ -12,11 +12,11 @@
 namespace llamesh::app {
 namespace {
 
-/// Bus bandwidth in GB/s of the quickest of five calls; `bytes` are those that one rank sends.
+/// Returns the bus bandwidth in GB/s for the fastest of five calls; each rank sends `bytes`.
 template <class Work>
 double rate(const comm::Communicator& world, double bytes, const Work& work) {
   double best = 1e30;
-  for (int run = 0; run < 6; ++run) {  // the first one touches pages
+  for (int run = 0; run < 6; ++run) {  // the first run touches pages
     world.barrier();
     const auto start = std::chrono::steady_clock::now();
     work();

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t prompt_tokens = 32;
 constexpr std::int64_t positions = 512;
 
-/// The shapes of inputs/models/smollm2-135m.yaml and llama3.2-1b.yaml.
+/// Returns a config with the shapes in inputs/models/smollm2-135m.yaml and llama3.2-1b.yaml.
 model::LlamaConfig shape(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                          std::int64_t heads, std::int64_t kv_heads, std::int64_t vocabulary) {
   model::LlamaConfig config;
@@ -32,8 +32,8 @@ model::LlamaConfig shape(std::int64_t hidden, std::int64_t intermediate, std::in
   return config.resolved();
 }
 
-/// Bytes/s of reading `data` once by all threads, each a part: the limit of a pass over the
-/// weights. On a GPU that of a copy.
+/// Measures the rate in bytes/s at which all threads together read `data` once: the limit for a
+/// pass over the weights. On a GPU it is the copy rate.
 double measured_read_rate(const Tensor& data) {
   if (device::compute_stream().on_gpu()) return measured_memory_rate();
   using ops::cpu::Vec;
@@ -59,7 +59,7 @@ double measured_read_rate(const Tensor& data) {
   return static_cast<double>(blocks * block * 4) / seconds;
 }
 
-/// Fills the weights with random values, one block of them repeated.
+/// Fills the weights with one repeated block of random values.
 void fill(const model::ParameterTable& table, const model::FrozenWeights& weights, DType dtype) {
   auto& stream = device::compute_stream();
   const RandomMatrix piece(dtype, 1, 1 << 20, 0.02F);
@@ -97,7 +97,7 @@ void decode(const char* name, const model::LlamaConfig& config, DType dtype) {
     seconds.push_back(since(start));
   }
   std::ranges::sort(seconds);
-  // A tied embedding is read by the head, once a token.
+  // The head reads a tied embedding once per token.
   const auto bytes = static_cast<double>(weights.bytes());
   const double best = seconds.front(), median = seconds[seconds.size() / 2];
   fmt::print("{:<14}{:>6}{:>9.2f}{:>10.1f}{:>10.1f}{:>10.1f}{:>10.0f} %{:>10.1f}{:>8.0f} %\n", name,

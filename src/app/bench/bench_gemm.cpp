@@ -20,20 +20,20 @@ struct Layer {
   const char* name;
   std::int64_t in, out;
 };
-/// Hidden 768, 12/4 heads of 64, intermediate 2048, vocabulary 16384.
+/// Hidden 768, 12/4 heads with dim 64, intermediate 2048, vocabulary 16384.
 const Layer layers_100m[] = {{"qkv", 768, 1280},
                              {"attention out", 768, 768},
                              {"gate and up", 768, 4096},
                              {"down", 2048, 768},
                              {"head", 768, 16384}};
-/// Hidden 4096, 32/8 heads of 128, intermediate 14336, vocabulary 128256.
+/// Hidden 4096, 32/8 heads with dim 128, intermediate 14336, vocabulary 128256.
 const Layer layers_8b[] = {{"qkv", 4096, 6144},
                            {"attention out", 4096, 4096},
                            {"gate and up", 4096, 28672},
                            {"down", 14336, 4096},
                            {"head", 4096, 128256}};
 
-/// GFLOP/s of the three GEMMs of a layer: forward, input gradient, weight gradient.
+/// GFLOP/s for a layer's three GEMMs: forward, input gradient, weight gradient.
 using Rates = std::array<double, 3>;
 
 Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
@@ -50,13 +50,13 @@ Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   return {flops / forward, flops / input, flops / weight};
 }
 
-/// How many algorithms there are to compare. In fp32 none are: that takes minutes, and training on
-/// a GPU has bf16.
+/// Returns the number of algorithms to compare. fp32 has only one: comparing takes minutes, and
+/// training on a GPU uses bf16.
 int candidates_of(DType dtype) {
   return dtype == DType::bf16 ? ops::gemm_candidates() : 1;
 }
 
-/// The rate of the algorithm that training uses for a shape, and the best one of the library.
+/// Rates of the algorithm that training uses for a shape, and of the library's best one.
 struct Measured {
   Rates taken, best;
 };
@@ -73,7 +73,7 @@ Measured measure_candidates(const Layer& layer, std::int64_t tokens, DType dtype
   return result;
 }
 
-/// "712 99 %": a rate, and its fraction of the best where there was a choice.
+/// Formats a rate, with its fraction of the best if there was a choice: "712 99 %".
 std::string cell(double taken, double best, int candidates) {
   if (candidates == 1) return fmt::format("{:.0f}", taken);
   return fmt::format("{:.0f} {:3.0f} %", taken, 100 * taken / best);
@@ -106,7 +106,7 @@ void bench_gemm_on_gpu() {
     print_table(std::string(name_of(dtype)), layers_8b, 16384, dtype);
 }
 
-/// bf16 in both ways, where there are two.
+/// Measures fp32 and bf16, with both bf16 methods if available.
 void bench_gemm_on_cpu() {
   constexpr std::int64_t tokens = 2048;
   fmt::print("GEMMs of the 100M Llama in GFLOP/s on {}\n", where());

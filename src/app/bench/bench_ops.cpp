@@ -10,7 +10,7 @@
 namespace llamesh::app {
 namespace {
 
-/// M tokens, T of a sequence, D hidden, F intermediate, V vocabulary.
+/// Shapes: M tokens, T tokens per sequence, D hidden, F intermediate, V vocabulary.
 struct Shapes {
   const char* name;
   std::int64_t M, T, D, F, V;
@@ -19,7 +19,7 @@ struct Shapes {
 constexpr Shapes of_100m{"the 100M Llama", 2048, 512, 768, 2048, 16384, {4, 512, 12, 4, 64}};
 constexpr Shapes of_8b{"Llama 3 8B", 16384, 4096, 4096, 14336, 128256, {4, 4096, 32, 8, 128}};
 
-/// Prints one kernel's rate: `bytes` are those that it must read and write.
+/// Prints one kernel's rate; `bytes` is the minimum it must read and write.
 template <class Work>
 void print_rate(const char* name, DType dtype, std::int64_t bytes, double memory,
                 const Work& work) {
@@ -69,8 +69,8 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   const auto b = size_of(dtype);
   const RandomTokens tokens(chunk, V);
   const RandomMatrix logits(dtype, chunk, V), losses(DType::f32, 1, chunk);
-  // The gradient overwrites the logits, so later calls read other values; the time does not depend
-  // on them.
+  // The gradient overwrites the logits, so later calls read other values; that does not affect the
+  // time.
   print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
     ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
   });
@@ -101,7 +101,8 @@ void elementwise(double memory) {
              [&] { ops::adamw(stream, adamw, step); });
 }
 
-/// The FLOPs of causal attention: 2 matmuls forward, 5 backward, of T (T + 1) / 2 scores a head.
+/// Measures causal attention. FLOPs: 2 matmuls forward, 5 backward, over T (T + 1) / 2 scores per
+/// head.
 void attention(const Shapes& shapes, DType dtype, double peak) {
   auto& stream = device::compute_stream();
   const auto& s = shapes.attention;

@@ -20,7 +20,7 @@ std::string where() {
 
 RandomMatrix::RandomMatrix(DType dtype, std::int64_t rows, std::int64_t cols, float spread)
     : buffer_(rows * cols * size_of(dtype)), view_(buffer_.tensor(dtype, {rows, cols})) {
-  // A block of random values, repeated: drawing all would take longer than the benchmark.
+  // One repeated block of random values: drawing all would take longer than the benchmark.
   const auto piece = std::min<std::int64_t>(rows * cols, 1 << 20);
   std::vector<float> drawn(static_cast<std::size_t>(piece));
   fill_normal(drawn.data(), 0, piece, 1, "bench", spread);
@@ -54,7 +54,7 @@ double measured_gemm_rate(DType dtype) {
 
 double measured_fma_rate() {
   using ops::cpu::Vec;
-  constexpr int sums = 12;  // enough of them to hide the latency of the FMA units
+  constexpr int sums = 12;  // enough to hide the FMA units' latency
   constexpr std::int64_t rounds = 1000000;
   const auto threads = omp_get_max_threads();
   const auto seconds = shortest([&] {

@@ -11,9 +11,9 @@
 
 namespace llamesh::app {
 
-/// The shortest of the calls of `work` that fit into `budget` seconds (at least three), in seconds.
-/// The shortest, since other load can only make a call longer. On a GPU short calls are enqueued
-/// ten at a time, so that the launch overhead is not what is measured.
+/// Returns the minimum seconds per call of `work`, over all calls that fit into `budget` seconds
+/// (at least three). The minimum, since other load can only make a call longer. On a GPU, short
+/// calls are enqueued ten at a time, so that launch overhead is not measured.
 template <class Work>
 double shortest(const Work& work, double budget = 0.25) {
   using Clock = std::chrono::steady_clock;
@@ -24,7 +24,7 @@ double shortest(const Work& work, double budget = 0.25) {
     stream.record().wait();
     return std::chrono::duration<double>(Clock::now() - start).count();
   };
-  seconds_of(1);  // makes primitives and scratch, touches pages
+  seconds_of(1);  // creates primitives and scratch, touches pages
   const bool is_short = stream.on_gpu() && seconds_of(1) < 0.01;
   const int together = is_short ? 10 : 1;
   double best = 1e30, spent = 0;
@@ -36,7 +36,7 @@ double shortest(const Work& work, double budget = 0.25) {
   return best;
 }
 
-/// "2 threads", or the GPU's description.
+/// Returns "2 threads", or the GPU's description.
 std::string where();
 
 /// A random matrix that owns its memory.
@@ -50,16 +50,18 @@ class RandomMatrix {
   Tensor view_;
 };
 
-/// FLOP/s of the product of two random square matrices: 1024 x 1024, on a GPU 8192 x 8192.
+/// Measures the FLOP/s for a product of two random square matrices: 1024 x 1024, on a GPU 8192 x
+/// 8192.
 double measured_gemm_rate(DType dtype);
-/// FLOP/s of fused multiply-adds in registers on all threads: what no fp32 kernel of the CPU can
-/// exceed.
+/// Measures the FLOP/s for fused multiply-adds in registers on all threads: an upper bound for
+/// every fp32 CPU kernel.
 double measured_fma_rate();
-/// Bytes/s that memory gives on arrays far larger than the caches: on the CPU a[i] = b[i] + s *
-/// c[i] as 12 bytes an element (the triad of STREAM), on a GPU a copy by cudaMemcpy as 8.
+/// Measures memory bandwidth in bytes/s on arrays far larger than the caches: on the CPU a[i] =
+/// b[i] + s * c[i], counted as 12 bytes per element (the STREAM triad); on a GPU a cudaMemcpy,
+/// counted as 8.
 double measured_memory_rate();
 
-/// Token ids below `vocabulary` where kernels read them.
+/// Token ids below `vocabulary`, in memory that kernels can read.
 class RandomTokens {
  public:
   RandomTokens(std::int64_t count, std::int64_t vocabulary);

@@ -120,10 +120,11 @@ int diff(const std::string& a, const std::string& b, Output output);
 /// Whether `status` goes on until the run ends.
 enum class Watch : bool { no, yes };
 
-/// `llamesh status`: how a run stands (status/run_status.hpp), from any machine that sees its
-/// folder, while it runs or later. With Watch::yes every two seconds, on a terminal in place, else
-/// only where something has happened, until the run ends. Returns 0.
-int status(const std::string& run_folder, Output output, Watch watch);
+/// `llamesh status`: how a run stands (status/run_status.hpp), or each run of a folder of runs,
+/// from any machine that sees the folder, while it runs or later. With Watch::yes every two
+/// seconds, on a terminal in place, else only where something has happened, until the run ends.
+/// Returns 0.
+int status(const std::string& folder, Output output, Watch watch);
 
 /// Version, commit, compiler and libraries, for --version.
 std::string version_text();

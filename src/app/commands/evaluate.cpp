@@ -14,7 +14,7 @@
 #include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
-#include "data/jsonl.hpp"
+#include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "data/validation.hpp"
@@ -67,10 +67,7 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
 
 data::Format format_of(const EvaluateArguments& arguments) {
   if (arguments.tokens || !arguments.token_dtype.empty()) return data::Format::tokens;
-  const auto count = std::ranges::count_if(arguments.files, data::has_json_name);
-  validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
-           "text and .jsonl or .json files cannot be evaluated together; evaluate them separately");
-  return count == 0 ? data::Format::text : data::Format::jsonl;
+  return data::format_of(arguments.files, data::TokenDtype::from_header);
 }
 
 /// Headerless files need --token-dtype.
@@ -91,7 +88,7 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   options.format = format_of(arguments);
   if (data::is_text(options.format))
     options.tokenizer = tokenizer_for(model, arguments.tokenizer);
-  else
+  else if (options.format == data::Format::tokens)
     options.token_dtype = token_dtype_of(arguments);
   if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
     options.document_mask = false;

@@ -10,7 +10,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr double left = 58, right = 14, top = 10, bottom = 38;  // margins around the plot
-constexpr std::size_t most_points = 800;                        // of a line; a pixel shows no more
+constexpr std::size_t most_points = 800;  // per line; more would be below pixel resolution
 
 struct AxisRange {
   double low = std::numeric_limits<double>::infinity();
@@ -22,14 +22,14 @@ struct AxisRange {
   bool empty() const { return low > high; }
 };
 
-/// Values that a scale cannot show are gaps: what is not positive on a logarithmic one, and what is
-/// so large that differences would overflow.
+/// Returns true if the scale can show the point; other values are gaps: nonpositive ones on a
+/// logarithmic scale, and those so large that differences would overflow.
 bool showable(const Point& p, YScale scale) {
   return std::isfinite(p.y) && std::abs(p.y) < 1e200 &&
          (scale != YScale::logarithmic || p.y > 1e-200);
 }
 
-/// What the showable points of all series span.
+/// Range of the showable points over all series.
 struct Extent {
   AxisRange x, y;
   explicit Extent(const Chart& chart) {
@@ -42,7 +42,7 @@ struct Extent {
   }
 };
 
-/// Room around the data, and never an empty range.
+/// Pads the range, and never returns an empty one.
 AxisRange padded(AxisRange range, YScale scale) {
   if (scale == YScale::logarithmic) {
     const double factor = std::max(1.1, std::pow(range.high / range.low, 0.06));
@@ -67,7 +67,8 @@ std::vector<double> log_ticks(double low, double high) {
   return ticks;
 }
 
-/// Labels of one axis share their power of a thousand (or ten, where small) and their decimals.
+/// Formats an axis' labels with a common power of a thousand (or ten, if small) and common
+/// decimals.
 std::vector<std::string> labels(const std::vector<double>& ticks, YScale scale) {
   std::vector<std::string> texts;
   double largest = 0;
@@ -82,7 +83,7 @@ std::vector<std::string> labels(const std::vector<double>& ticks, YScale scale) 
     factor = 1e3, suffix = "k";
   const bool linear = scale != YScale::logarithmic && ticks.size() > 1;
   const double step = linear ? (ticks[1] - ticks[0]) / factor : 1;
-  const bool even = linear && step > 1e-5;  // smaller ones are written with an exponent
+  const bool even = linear && step > 1e-5;  // smaller ones need an exponent
   const int decimals = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 6);
   for (const double tick : ticks) {
     std::string text =
@@ -93,7 +94,7 @@ std::vector<std::string> labels(const std::vector<double>& ticks, YScale scale) 
   return texts;
 }
 
-/// Keeps the lowest and highest point of each of many equal stretches, so that spikes stay visible.
+/// Keeps the lowest and highest point in each of many equal stretches, so that spikes stay visible.
 std::vector<Point> thinned(const std::vector<Point>& points) {
   if (points.size() <= most_points) return points;
   std::vector<Point> kept;
@@ -263,7 +264,7 @@ std::vector<double> nice_ticks(double low, double high, int count) {
       break;
     }
   std::vector<double> ticks;
-  // By index, so that rounding does not add up; a tick that is nearly zero is zero.
+  // Multiply by the index, so that rounding does not add up; a nearly zero tick is zero.
   for (double i = std::ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i)
     ticks.push_back(i == 0 ? 0.0 : i * step);
   return ticks;
@@ -318,7 +319,7 @@ std::string draw(const Chart& chart, const Clocks& clocks) {
   if (Extent(chart).y.empty()) return out + "<p class=\"none\">nothing recorded</p>\n</figure>\n";
   Chart narrow = chart;
   narrow.wide = false;
-  if (chart.wide)  // its text would be too small on a telephone
+  if (chart.wide)  // its text would be too small on a phone
     out += "<div class=\"broad\">" + Plot(chart, clocks).svg() + "</div><div class=\"narrow\">" +
            Plot(narrow, clocks).svg() + "</div>\n";
   else

@@ -7,7 +7,7 @@
 namespace llamesh::app {
 
 struct Point {
-  double x, y;  ///< a y that is not finite interrupts the line
+  double x, y;  ///< a non-finite y interrupts the line
 };
 
 enum class Mark {
@@ -18,20 +18,20 @@ enum class Mark {
 
 struct Series {
   std::string label;   ///< in the legend
-  std::string colour;  ///< name of a CSS custom property, e.g. "--blue"
+  std::string colour;  ///< a CSS custom property, e.g. "--blue"
   Mark mark = Mark::line;
   std::vector<Point> points = {};
-  std::size_t run = 0;  ///< whose clock tells the time of its steps
+  std::size_t run = 0;  ///< the run whose clock gives the times of its steps
   bool dashed = false;
 };
 
-/// When a run's steps were done: times that do not decrease, by step.
+/// Completion times of a run's steps, non-decreasing.
 struct Clock {
   std::vector<double> steps, times;
-  double time_of(double step) const;  ///< linear between its steps, else that of the nearest
+  double time_of(double step) const;  ///< linear between its steps, else the nearest one's
 };
 
-/// The clocks of all runs of a page, in one unit of time.
+/// Clocks for all runs on a page, in one time unit.
 struct Clocks {
   std::string unit;  ///< "min"
   std::vector<Clock> of_runs;
@@ -39,32 +39,32 @@ struct Clocks {
 
 enum class YScale { fitted, from_zero, logarithmic };
 
-/// Vertical dashed lines, named once in the legend where there are any.
+/// Vertical dashed lines, named once in the legend if there are any.
 struct MarkedSteps {
   std::string label;
-  std::string colour;  ///< as that of a series
+  std::string colour;  ///< as for a series
   std::vector<double> at = {};
 };
 
 /// A line chart.
 struct Chart {
   std::string title;
-  std::string unit = {};  ///< of y, in the title's line
+  std::string unit = {};  ///< of y, shown in the title line
   YScale scale = YScale::fitted;
   std::vector<Series> series = {};
   std::vector<MarkedSteps> marks = {};
-  bool wide = false;  ///< across the page rather than half of it
+  bool wide = false;  ///< full page width rather than half
 };
 
-/// The chart over the steps as a <figure> with inline SVG; it relies on the style sheet of
-/// report_style.hpp for fonts and colours. Without any finite point it says "nothing recorded". For
-/// the script of report_script.hpp it has the values of its points and a second axis, of time.
+/// Draws the chart over the steps as a <figure> with inline SVG; report_style.hpp's style sheet
+/// sets fonts and colours. Without any finite point it says "nothing recorded". It embeds the point
+/// values and a second axis, with time, for report_script.hpp's script.
 std::string draw(const Chart& chart, const Clocks& clocks);
 
-/// Ticks at 1, 2 or 5 times a power of ten within [low, high], about `count` of them.
+/// Returns about `count` ticks at 1, 2 or 5 times a power of ten within [low, high].
 std::vector<double> nice_ticks(double low, double high, int count);
 
-/// A number for display: 1234567 -> "1.23 M"; three significant digits.
+/// Formats a number for display: 1234567 -> "1.23 M"; three significant digits.
 std::string compact(double value);
 
 /// Escapes &, <, > and quotes for HTML.

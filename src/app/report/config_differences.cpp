@@ -8,9 +8,9 @@
 namespace llamesh::app {
 namespace {
 
-constexpr int most_groups = 8;  // within one another
+constexpr int most_groups = 8;  // nesting limit
 
-/// Lists count as values, in one line.
+/// Flattens nested keys. A list counts as one value, on one line.
 void flatten(const YAML::Node& node, const std::string& name, int depth,
              std::map<std::string, std::string>& into) {
   if (node.IsMap() && depth < most_groups) {

@@ -2,9 +2,9 @@
 
 namespace llamesh::app {
 
-/// Script of report.html: values under the pointer, and the time instead of the step along the
-/// horizontal axes. Without it the page shows the same curves over the steps. It reads the
-/// attributes that chart.cpp writes, and the clocks in #clocks.
+/// Script for report.html: values under the pointer, and time instead of steps on the horizontal
+/// axes. Without it the page shows the same curves over the steps. It reads the attributes that
+/// chart.cpp writes, and the clocks in #clocks.
 inline constexpr const char* report_script = R"js(
 (() => {
   const clocks = JSON.parse(document.getElementById('clocks').textContent);

@@ -8,12 +8,12 @@
 
 namespace llamesh::app {
 
-/// When the steps of the runs were done, in the unit that suits the longest of them.
+/// Returns the runs' clocks, in the time unit that suits the longest run.
 Clocks clocks_of(const std::vector<ReportedRun>& runs);
 
-/// All charts of one run.
+/// Returns all charts for one run.
 std::vector<Chart> charts_of(const RunMetrics& run);
-/// Charts with a curve for each run.
+/// Returns charts with one curve per run.
 std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs);
 
 }  // namespace llamesh::app

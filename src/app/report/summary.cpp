@@ -44,8 +44,8 @@ std::string describe_model(const YAML::Node& model) {
   if (model["tie_word_embeddings"])
     config.tie_word_embeddings = model["tie_word_embeddings"].as<bool>();
   config = config.resolved();
-  return fmt::format("{}parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
-                     compact(static_cast<double>(model::parameter_table(config).numel())) + " ",
+  return fmt::format("{} parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
+                     parameters_text(model::parameter_table(config).numel()),
                      config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
                      config.num_key_value_heads, config.vocab_size);
 }
@@ -201,6 +201,11 @@ std::string counted(std::int64_t count, const std::string& noun) {
 
 std::size_t smoothing_span(std::size_t steps) {
   return std::clamp<std::size_t>(steps / 40, 1, 200);
+}
+
+std::string parameters_text(std::int64_t count) {
+  const auto number = static_cast<double>(count);
+  return number >= 1e9 ? fmt::format("{:.2f} B", number / 1e9) : compact(number);
 }
 
 std::string bytes_text(double bytes) {

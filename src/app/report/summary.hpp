@@ -26,6 +26,8 @@ std::size_t smoothing_span(std::size_t steps);
 
 /// "1 step", "2 steps".
 std::string counted(std::int64_t count, const std::string& noun);
+/// "8.03 B" from a billion on, else as compact().
+std::string parameters_text(std::int64_t count);
 /// "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B".
 std::string bytes_text(double bytes);
 inline std::string bytes_text(std::int64_t bytes) {

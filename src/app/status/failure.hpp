@@ -7,12 +7,12 @@
 
 namespace llamesh::app {
 
-/// The last failure of a run: `kind`, `rank`, `host`, `phase`, `step`, `axis`, `collective`,
-/// `unit`, `waiting` (ranks), `detail`, `at`. What is not known is null, `waiting` empty.
+/// A run's last failure as JSON: `kind`, `rank`, `host`, `phase`, `step`, `axis`, `collective`,
+/// `unit`, `waiting` (ranks), `detail`, `at`. Unknown fields are null, `waiting` is empty.
 ///
-/// From the text of failure.json; null where it is none. Values of other types count as not known.
+/// Parses failure.json; null if the text is none. Values with other types count as unknown.
 Json parse_failure(std::string_view text);
-/// From state.json, which knows less; null where the run did not fail.
+/// Converts state.json, which knows less; null if the run did not fail.
 Json failure_of(const train::RunState& state);
 
 }  // namespace llamesh::app

@@ -10,38 +10,38 @@
 
 namespace llamesh::app {
 
-/// How a run stands, by what is in its folder. What is not known is empty.
+/// A run's status from the files in its folder. Unknown fields are empty.
 struct RunStatus {
   struct Checkpoint {
     std::int64_t step = 0;
     double age_seconds = 0;
   };
 
-  /// "not_started"; "starting": a job holds the folder and has not begun to train; "running";
-  /// "stopped": it will go on when it is started again; "done"; "failed"; "killed": it did not come
-  /// to say that it ended; "unknown": state.json cannot be read.
+  /// "not_started"; "starting": a job holds the folder but has not begun to train; "running";
+  /// "stopped": continues on the next start; "done"; "failed"; "killed": ended without recording
+  /// why; "unknown": state.json cannot be read.
   std::string phase;
-  std::optional<std::int64_t> step;  ///< the newest that is done
+  std::optional<std::int64_t> step;  ///< last completed step
   std::optional<std::int64_t> steps;
-  std::optional<double> loss;               ///< of that step, nats a token
-  std::optional<double> tokens_per_second;  ///< the median of the newest steps
-  std::optional<double> eta_seconds;        ///< while it runs
-  std::optional<Checkpoint> checkpoint;     ///< the newest
+  std::optional<double> loss;               ///< at that step, nats per token
+  std::optional<double> tokens_per_second;  ///< median over the latest steps
+  std::optional<double> eta_seconds;        ///< while running
+  std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<std::int64_t> restarts;
-  Json failure = nullptr;  ///< the last one, see failure.hpp
+  Json failure = nullptr;  ///< last failure, see failure.hpp
   std::string reason;      ///< why it stopped or failed, one line
 
   bool ended() const;
 };
 
-/// Reads small files and the end of metrics.jsonl. No MPI needed, and nothing is written. A path
-/// that is no folder, and files in it that are not regular, are user errors (exit 78).
+/// Reads small files and the end of metrics.jsonl. Needs no MPI and writes nothing. A path that is
+/// not a folder, or non-regular files in it, are user errors (exit 78).
 RunStatus read_status(const std::filesystem::path& run_folder);
 
-/// The object of `llamesh status --json`.
+/// Returns the object for `llamesh status --json`.
 Json to_json(const RunStatus& status);
 
-/// For people: a few short lines.
+/// Formats a few short lines for people.
 std::vector<std::string> to_lines(const RunStatus& status, const std::string& name);
 
 }  // namespace llamesh::app

@@ -9,7 +9,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// IEEE 754 binary16 -> binary32, without branches so that the loop becomes vector code.
+/// Converts IEEE 754 binary16 to binary32, without branches so that the loop vectorizes.
 float half_to_float(std::uint16_t half) {
   const auto sign = static_cast<std::uint32_t>(half & 0x8000U) << 16U;
   const auto magnitude = static_cast<std::uint32_t>(half & 0x7fffU);
@@ -20,7 +20,7 @@ float half_to_float(std::uint16_t half) {
   return std::bit_cast<float>(bits | sign);
 }
 
-/// binary32 -> binary16, to nearest even; what is too large becomes infinite.
+/// Converts binary32 to binary16, to nearest even; overflow becomes infinity.
 std::uint16_t float_to_half(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const auto sign = (bits >> 16U) & 0x8000U;
@@ -33,7 +33,7 @@ std::uint16_t float_to_half(float value) {
   } else if (magnitude >= 0x38800000U) {  // from 2^-14 on: normal
     half = (magnitude - (112U << 23U) + 0xfffU + ((magnitude >> 13U) & 1U)) >> 13U;
   } else {
-    // The sum's last bit is worth 2^-24, as is that of a subnormal half: the addition rounds.
+    // The sum's last bit is worth 2^-24, like a subnormal half's last bit, so the addition rounds.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3f000000U;
   }
   return static_cast<std::uint16_t>(half | sign);
@@ -94,7 +94,7 @@ std::int64_t from_floats(StoredType type, std::span<const float> values, std::ui
       narrow(values, to, float_to_half);
       break;
   }
-  // The first finite number that rounds to infinity, half a unit above the largest of the type.
+  // The smallest finite number that rounds to infinity: half a unit above the type's largest.
   const float limit = type == StoredType::f16 ? 65520.0F : 0x1.ffp127F;
   std::int64_t lost = 0;
   for (const float value : values) lost += std::isfinite(value) && std::abs(value) >= limit ? 1 : 0;

@@ -13,39 +13,39 @@ namespace llamesh::checkpoint {
 
 struct ExportOptions {
   StoredType type = StoredType::f32;
-  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of tensor data in one file
-  /// A Hugging Face folder, from which generation_config.json and the keys of config.json other
-  /// than the shape are taken; empty: none.
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< tensor data per file
+  /// Hugging Face folder that supplies generation_config.json and the config.json keys other than
+  /// the shape; empty: none.
   std::filesystem::path source;
-  /// What tokenizer::open_tokenizer takes: a folder of which all tokenizer files are copied, or a
-  /// .model or .json that becomes tokenizer.model or tokenizer.json, with the files in its folder
-  /// about its special tokens; empty: none.
+  /// Tokenizer path, as for tokenizer::open_tokenizer. From a folder all tokenizer files are
+  /// copied; a .model or .json file becomes tokenizer.model or tokenizer.json, and the
+  /// special-token files beside it are copied too. Empty: none.
   std::filesystem::path tokenizer;
 };
 
-/// A file of an exported folder and its tensors' offsets.
+/// A file in an exported folder, with its tensors' offsets.
 struct ExportFile {
   std::string name;  ///< model.safetensors, or model-00001-of-00003.safetensors
   std::string header;
   std::vector<StoredTensor> tensors;
-  std::int64_t bytes;  ///< of the whole file
+  std::int64_t bytes;  ///< size of the whole file
 };
 
-/// Divides tensors, of which name and shape are set, among files of at most `max_bytes` of data
-/// each, in order; a larger tensor gets a separate file. Pure.
+/// Divides tensors, given by name and shape, among files with at most `max_bytes` of data each, in
+/// order. A larger tensor gets a file of its own. Pure.
 std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
                                     std::int64_t max_bytes);
 
-/// Writes the model of a checkpoint as a new folder that transformers loads: weights, index,
+/// Exports a checkpoint's model as a new folder that transformers can load: weights, index,
 /// config.json, generation_config.json, tokenizer. All ranks share the writing, tensor by tensor;
-/// each needs a few MiB of memory. The folder appears under its name when it is complete and on the
-/// disk. Collective; on an error every rank throws.
+/// each needs a few MiB of memory. The folder gets its final name once it is complete and on disk.
+/// Collective; on an error every rank throws.
 void export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                const ExportOptions& options, const comm::Communicator& world);
 
-/// Makes a new checkpoint of step 0 out of a Hugging Face folder: its weights, and AdamW's moments
-/// zero. Each rank needs a few MiB of memory. `config` (YAML) is kept in the checkpoint as the
-/// inputs that it was made with. Collective.
+/// Converts a Hugging Face folder into a new checkpoint at step 0, with zero AdamW moments. Each
+/// rank needs a few MiB of memory. `config` (YAML) is stored in the checkpoint as its inputs.
+/// Collective.
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                const std::string& config, const std::string& version,
                const comm::Communicator& world);

@@ -22,7 +22,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Zeros to read: private pages that were never written all map to the system's zero page.
+/// A readable range of zeros: private pages that were never written all map to the zero page.
 class Zeros {
  public:
   explicit Zeros(std::int64_t bytes)
@@ -42,7 +42,7 @@ class Zeros {
   void* data_;
 };
 
-/// Collective: rank 0 checks it.
+/// Opens the folder on every rank. Rank 0 goes first and checks it. Collective.
 HfWeights open_fitting(const std::filesystem::path& folder, const model::ParameterTable& table,
                        const comm::Communicator& world) {
   std::optional<HfWeights> weights;
@@ -60,7 +60,7 @@ HfWeights open_fitting(const std::filesystem::path& folder, const model::Paramet
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                const std::string& config, const std::string& version,
                const comm::Communicator& world) {
-  // As text, so that one rank reads the file; keys that it lacks are not used.
+  // Passed as text, so that one rank reads the file and keys missing from the text go unused.
   const auto model_config =
       comm::on_rank_0(world, [&] { return to_config_json(read_hf_config(folder)); });
   const auto table = model::parameter_table(parse_config_json(model_config, "config.json"));

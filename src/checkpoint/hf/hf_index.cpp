@@ -9,7 +9,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A file name out of an index may only name a file of the same folder.
+/// Returns true for a plain file name: an index may only name files in its own folder.
 bool is_plain_name(const std::string& name) {
   return name.ends_with(".safetensors") && name.size() <= 255 && name[0] != '.' &&
          std::ranges::all_of(name, [](char c) {

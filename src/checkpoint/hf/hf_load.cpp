@@ -9,7 +9,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Bytes that rank 0 sends at a time, and that are compared at a time.
+/// Chunk sizes in bytes: per message from rank 0, and per comparison.
 constexpr std::int64_t message_bytes = std::int64_t{8} << 20U;
 constexpr std::int64_t compared_bytes = std::int64_t{1} << 20U;
 
@@ -19,8 +19,8 @@ std::vector<Transfer> transfers_of_model(const State& state) {
   return transfers_of({state.layout, state.rank, {state.groups[0]}});
 }
 
-/// Where a tied model's head is written out although it is the embedding, it must be the embedding:
-/// the bytes of `count` elements are compared.
+/// Checks a tied model that also stores its head: the bytes of `count` elements must equal the
+/// embedding's.
 void check_tied_head(const HfWeights& weights, const model::ParameterTable& table,
                      std::int64_t begin, std::int64_t count) {
   const std::string head = "lm_head.weight";
@@ -42,15 +42,14 @@ void check_tied_head(const HfWeights& weights, const model::ParameterTable& tabl
            head, name);
 }
 
-/// A transfer of the model as elements of its parameter.
+/// Returns the parameter elements that a model transfer covers.
 BoxRange range_of(const Transfer& transfer, const State& state) {
   const auto parts = state.layout.parts(static_cast<model::ParameterId>(transfer.dataset));
   return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
 }
 
-/// Fills elements [at, at + count) of a transfer with what `make` writes: in place where the host
-/// can access it, else part by part through `spare`. make(done, values): of these, those from
-/// `done` on.
+/// Fills elements [at, at + count) of a transfer: in place if the host can access it, else piece by
+/// piece through `spare`. make(done, values) writes the piece that begins at element `done`.
 template <class Make>
 void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
@@ -64,8 +63,7 @@ void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::ve
   }
 }
 
-/// Fills those parts of `transfers` that are in elements [begin, ...) of a parameter, given the
-/// bytes of these.
+/// Fills whatever `transfers` need from a parameter's elements [begin, ...), given their bytes.
 void take(const std::vector<Transfer>& transfers, const State& state, std::size_t parameter,
           StoredType type, std::int64_t begin, const std::string& bytes) {
   const auto count = std::ssize(bytes) / size_of(type);
@@ -83,7 +81,7 @@ void take(const std::vector<Transfer>& transfers, const State& state, std::size_
   }
 }
 
-/// Rank 0 sends parameter by parameter, in the type in which it is stored.
+/// Sends every parameter from rank 0, in its stored type.
 void broadcast(const std::optional<HfWeights>& weights, const State& state,
                const comm::Communicator& world) {
   const auto& parameters = state.layout.table().parameters;
@@ -113,7 +111,7 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
 
 }  // namespace
 
-/// In runs of its elements that are contiguous in the folder.
+/// Reads runs that are contiguous in the folder.
 void read_hf_weights(const HfWeights& weights, const State& state, const Transfer& transfer,
                      std::vector<float>& spare) {
   const auto& table = state.layout.table();

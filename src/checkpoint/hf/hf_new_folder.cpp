@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Absolute and without a slash at its end, so that it has a parent and a name.
+/// Makes the path absolute and drops a trailing slash, so that it has a parent and a name.
 fs::path plain(const fs::path& path) {
   auto whole = fs::absolute(path).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();

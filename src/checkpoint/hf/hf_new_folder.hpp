@@ -6,20 +6,20 @@
 
 namespace llamesh::checkpoint {
 
-/// A folder that all ranks fill under a temporary name in the same parent folder; it gets its name
-/// when it is committed, else it is removed.
+/// A folder that all ranks fill under a temporary name beside the final one. commit() renames it;
+/// otherwise it is removed.
 class NewFolder {
  public:
-  /// Makes the temporary folder. Throws a user error when the name is taken. Collective.
+  /// Creates the temporary folder. Throws a user error if the name is taken. Collective.
   NewFolder(std::filesystem::path target, const comm::Communicator& world);
-  /// Removes what was not committed, as far as possible.
+  /// Removes an uncommitted folder, as far as possible.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  /// The temporary one.
+  /// Returns the temporary path.
   const std::filesystem::path& path() const { return partial_; }
-  /// Its files must be on the disk. Collective.
+  /// Renames the folder. Its files must be on disk. Collective.
   void commit();
 
  private:

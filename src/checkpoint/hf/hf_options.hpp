@@ -5,16 +5,16 @@
 
 namespace llamesh::checkpoint {
 
-/// Who reads the weights of a Hugging Face folder.
+/// Ranks that read the weights in a Hugging Face folder.
 enum class ReadBy : std::uint8_t {
-  each_rank,  ///< each rank its own ranges: as fast as the disks are together
-  rank0,      ///< one rank, which sends them to all: for a slow disk shared by many ranks
+  each_rank,  ///< each rank reads its own ranges, at the disks' combined speed
+  rank0,      ///< rank 0 reads and sends to all: for one slow disk shared by many ranks
 };
 
-/// `model.hf`, `model.load_weights` and `model.load` of the inputs.
+/// Input keys `model.hf`, `model.load_weights` and `model.load`.
 struct PretrainedOptions {
-  std::string hf;             ///< a Hugging Face folder; empty: none
-  bool load_weights = false;  ///< whether a run without a checkpoint starts from its weights
+  std::string hf;             ///< Hugging Face folder; empty: none
+  bool load_weights = false;  ///< start from its weights if the run has no checkpoint
   ReadBy load = ReadBy::each_rank;
 };
 

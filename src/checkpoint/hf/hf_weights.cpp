@@ -47,7 +47,7 @@ void HfWeights::read_index(const std::filesystem::path& path) {
   open_.resize(files_.size());
 }
 
-/// A file and its index must agree on what is in it.
+/// Opens a file on first use, and checks that it and the index list the same tensors.
 const SafetensorsFile& HfWeights::file(std::size_t index) const {
   auto& slot = open_[index];
   if (slot) return *slot;

@@ -10,15 +10,16 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Unmaps the pages of a range that has been read (MADV_DONTNEED); they stay in the page cache.
+/// Unmaps the pages in a range that has been read (MADV_DONTNEED); they stay in the page cache.
 void drop_pages(const std::uint8_t* begin, std::int64_t bytes) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto before = reinterpret_cast<std::uintptr_t>(begin) % page;  // in the first page
+  const auto before =
+      reinterpret_cast<std::uintptr_t>(begin) % page;  // bytes before it in the first page
   ::madvise(const_cast<std::uint8_t*>(begin - before), before + static_cast<std::size_t>(bytes),
             MADV_DONTNEED);
 }
 
-/// Converts from the mapping, of which only a part is resident at a time.
+/// Converts from the mapping, keeping only part of it resident at a time.
 void convert(StoredType type, const std::uint8_t* from, std::span<float> values) {
   constexpr std::size_t at_a_time = std::size_t{8} << 20U;
   for (std::size_t at = 0; at < values.size(); at += at_a_time) {
@@ -35,8 +36,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path)
     : file_(Descriptor::to_read(path)),
       mapped_(file_),
       tensors_(parse_safetensors(mapped_.bytes(), path.string())) {
-  // Read from the disk 2 MiB at a time where the file system can; by pages it takes five times as
-  // long (ext4, Linux 6.18). Elsewhere this does nothing.
+  // Read 2 MiB at a time if the file system can: page by page takes five times as long (ext4, Linux
+  // 6.18). Otherwise this does nothing.
   const auto bytes = mapped_.bytes();
   ::madvise(const_cast<std::uint8_t*>(bytes.data()), bytes.size(), MADV_HUGEPAGE);
   for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
@@ -64,8 +65,8 @@ void SafetensorsFile::read(const StoredTensor& tensor, std::int64_t begin,
           "elements {} to {} are asked of '{}', which has {}", begin, begin + std::ssize(values),
           tensor.name, tensor.numel());
   const auto at = tensor.begin + begin * size_of(*type);
-  // Without a conversion read() is faster than a copy from the mapping, which has to be paged in
-  // (1.0 against 0.7 of memcpy's speed); with one it is the other way round.
+  // Without a conversion, read() beats copying from the mapping, which must be paged in (1.0
+  // against 0.7 times memcpy speed). With a conversion the mapping wins.
   if (*type == StoredType::f32)
     file_.read(at, values.data(), static_cast<std::int64_t>(values.size_bytes()));
   else

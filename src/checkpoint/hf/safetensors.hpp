@@ -12,51 +12,51 @@
 #include "core/file.hpp"
 #include "data/mapped_file.hpp"
 
-/// The safetensors format (github.com/huggingface/safetensors): 8 bytes with the length of the
-/// header, the header as JSON, the data. Files are untrusted: any fault in one is a user error of
-/// one line (exit 78) that names the file.
+/// The safetensors format (github.com/huggingface/safetensors): 8 bytes with the header length, the
+/// JSON header, the data. Files are untrusted: any fault is a one-line user error (exit 78) that
+/// names the file.
 namespace llamesh::checkpoint {
 
-/// A tensor as the header describes it.
+/// A tensor's entry in the header.
 struct StoredTensor {
   std::string name;
-  std::string dtype;                ///< as the header spells it, e.g. BF16
+  std::string dtype;                ///< as spelled in the header, e.g. BF16
   std::vector<std::int64_t> shape;  ///< empty: a scalar
-  std::int64_t begin = 0;           ///< of its first byte in the file
+  std::int64_t begin = 0;           ///< file offset of the first byte
   std::int64_t bytes = 0;
 
   std::int64_t numel() const;
 };
 
-/// The longest header that is read.
+/// Longest header accepted, in bytes.
 inline constexpr std::int64_t max_safetensors_header = 100'000'000;
 
-/// Reads the header of a whole file and checks it against the file: the length is exact, the
-/// tensors follow one another without holes or overlaps, and each is as long as its shape and dtype
-/// say. `name` is the file's name for messages. Pure; the data are not read.
+/// Parses a file's header and checks it against the file: the header length is exact, the tensors
+/// are contiguous without gaps or overlaps, and each has the size implied by its shape and dtype.
+/// `name` is the file's name in messages. Pure; does not read the data.
 std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
                                             const std::string& name);
 
-/// The header, with the length before it, of a file of these tensors in this order, padded to a
-/// multiple of 8 bytes. Sets `begin` and `bytes` of each.
+/// Returns the header, with its length in front, for a file with these tensors in this order,
+/// padded to a multiple of 8 bytes. Sets each tensor's `begin` and `bytes`.
 std::string safetensors_header(std::vector<StoredTensor>& tensors);
 
-/// A name from a file made safe for a message: printable and of limited length.
+/// Sanitizes a name from a file for a message: printable and limited in length.
 std::string shown(std::string_view name);
 
-/// A safetensors file, mapped into memory; the pages are shared by all ranks of the machine. The
-/// file must not shrink while it is mapped. Move-only.
+/// A memory-mapped safetensors file; all ranks on a node share its pages. The file must not shrink
+/// while mapped. Move-only.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  /// nullptr when there is none of that name.
+  /// Returns the tensor with this name, or nullptr.
   const StoredTensor* find(const std::string& name) const;
-  /// Bytes [begin, begin + to.size()) of a tensor, as stored.
+  /// Reads bytes [begin, begin + to.size()) of a tensor, as stored.
   void read_bytes(const StoredTensor& tensor, std::int64_t begin, std::span<std::uint8_t> to) const;
-  /// Elements [begin, begin + values.size()) of a tensor as fp32. Throws a user error when its type
-  /// is none of StoredType.
+  /// Reads elements [begin, begin + values.size()) of a tensor as fp32. Throws a user error if its
+  /// type is not a StoredType.
   void read(const StoredTensor& tensor, std::int64_t begin, std::span<float> values) const;
 
  private:

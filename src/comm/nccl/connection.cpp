@@ -11,7 +11,7 @@ namespace llamesh::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto timeout = std::chrono::seconds(120);  // of connecting hundreds of nodes
+constexpr auto timeout = std::chrono::seconds(120);  // enough to connect hundreds of nodes
 constexpr auto watch_interval = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -24,7 +24,7 @@ void check(ncclResult_t result, const std::string& what) {
 
 Nccl::Connection::Connection(ncclComm_t made, std::string axis_name)
     : comm_(made), axis_(std::move(axis_name)) {
-  settle(ncclSuccess);  // of the call that made it
+  settle(ncclSuccess);  // completes the call that made it
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -32,7 +32,7 @@ Nccl::Connection::~Connection() {
   stop_ = true;
   if (watcher_.joinable()) watcher_.join();
   if (aborted_) return;
-  // While an error unwinds the peers may not arrive, and ncclCommFinalize would wait for them.
+  // If an error unwinds, peers may not arrive, and ncclCommFinalize would wait for them.
   if (std::uncaught_exceptions() == 0 && finalized())
     ncclCommDestroy(comm_);
   else
@@ -45,7 +45,7 @@ bool Nccl::Connection::finalized() {
     begin("ncclCommFinalize", "");
     settle(ncclCommFinalize(comm_));
     return true;
-  } catch (const Error&) {  // reported already where its result was waited for
+  } catch (const Error&) {  // already reported by whoever waited for the result
     return false;
   }
 }
@@ -73,15 +73,15 @@ void Nccl::Connection::settle(ncclResult_t result) const {
   }
 }
 
-/// Asynchronous errors after a call: a peer that died, a link that broke.
+/// Describes an asynchronous error after a call: a dead peer or a broken link.
 Error Nccl::Connection::failure(ncclResult_t error) const {
   return {ExitCode::stopped_early,
           fmt::format("{} failed in NCCL: {}", describe(error), ncclGetErrorString(error))};
 }
 
-/// Aborts the communicator, with a line; calls_ is held.
+/// Aborts the communicator and logs one line. The caller holds calls_.
 void Nccl::Connection::give_up(const Error& error) {
-  stop_ = true;  // reported once, by the watcher or by the caller
+  stop_ = true;  // report once, from the watcher or the caller
   spdlog::error("{}; the job ends{}", error.what(),
                 error.code() == ExitCode::stopped_early ? ", submit it again" : "");
   end_process_soon(error.code());
@@ -112,7 +112,7 @@ void Nccl::Connection::watch() {
   while (!stop_) {
     std::this_thread::sleep_for(watch_interval);
     const std::unique_lock lock(calls_, std::try_to_lock);
-    if (!lock.owns_lock()) continue;  // a call is in progress, which checks for errors itself
+    if (!lock.owns_lock()) continue;  // a call in progress checks for errors itself
     ncclResult_t state = ncclSuccess;
     const auto asked = ncclCommGetAsyncError(comm_, &state);
     if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) continue;
@@ -123,8 +123,8 @@ void Nccl::Connection::watch() {
 
 namespace {
 
-/// Memory of ncclMemAlloc(), which rounds up to whole pages of the GPU and does not report a lack
-/// of room from other errors of CUDA.
+/// Allocates with ncclMemAlloc(), which rounds up to whole GPU pages and does not tell a lack of
+/// memory from other CUDA errors.
 void* allocate(std::size_t bytes) {
   constexpr std::size_t largest_page = std::size_t{2} << 20U;
   void* data = nullptr;
@@ -148,7 +148,7 @@ device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connec
   void* const data = allocate(size);
   check(cudaMemset(data, 0, size), "cudaMemset");
   check(cudaDeviceSynchronize(), "cudaMemset");
-  ncclWindow_t window = nullptr;  // stays null where NCCL cannot use one
+  ncclWindow_t window = nullptr;  // stays null if NCCL cannot use one
   connection->call("ncclCommWindowRegister", "", [&](ncclComm_t comm) {
     return ncclCommWindowRegister(comm, data, size, &window, NCCL_WIN_COLL_SYMMETRIC);
   });

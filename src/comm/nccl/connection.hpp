@@ -14,13 +14,13 @@
 
 namespace llamesh::comm {
 
-/// Throws with NCCL's own text when a call failed.
+/// Throws with NCCL's own text if a call failed.
 void check(ncclResult_t result, const std::string& what);
 
-/// Owns a nonblocking NCCL communicator: each call is polled until NCCL has enqueued it, with a
-/// time limit. A thread polls for asynchronous errors (a peer that died, a link that broke): then
-/// one line is printed, the communicator is aborted, and the process ends within seconds, even if
-/// the GPU is blocked.
+/// An owned nonblocking NCCL communicator: each call is polled until NCCL has enqueued it, with a
+/// time limit. A thread polls for asynchronous errors (a dead peer, a broken link). On one it
+/// prints one line and aborts the communicator, and the process ends within seconds, even if the
+/// GPU is blocked.
 struct Nccl::Connection {
   /// Takes over a communicator that NCCL is still connecting, and waits until it is connected.
   Connection(ncclComm_t made, std::string axis_name);
@@ -28,10 +28,10 @@ struct Nccl::Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Calls `nccl(communicator)` and polls until NCCL has enqueued it. An error or a timeout is
-  /// reported at once, since unwinding may wait for the GPU; then it throws a PeerFailure and the
-  /// process ends within seconds. The names of the call and of what it is for (a unit, or "")
-  /// outlive the connection: messages have them.
+  /// Calls `nccl(communicator)` and polls until NCCL has enqueued it. Reports an error or a timeout
+  /// at once, since unwinding may wait for the GPU; then throws a PeerFailure, and the process ends
+  /// within seconds. The call's name and subject (a unit, or "") appear in messages and outlive the
+  /// connection.
   template <class Call>
   void call(const char* name, const char* subject, const Call& nccl) {
     const std::lock_guard lock(calls_);
@@ -43,11 +43,11 @@ struct Nccl::Connection {
       throw PeerFailure(error.code());
     }
   }
-  /// Whether it works, as far as NCCL knows. What the GPU had completed before the call was not
-  /// aborted if so.
+  /// Returns true if it works, as far as NCCL knows. Then everything that the GPU completed before
+  /// this call was not aborted.
   bool healthy();
-  /// Undoes a registration, where there was one; throws nothing, since buffers may be destroyed
-  /// while an exception unwinds.
+  /// Undoes a registration, if any. Never throws, since buffers may be destroyed while an exception
+  /// unwinds.
   void deregister(ncclWindow_t window);
 
  private:
@@ -61,17 +61,17 @@ struct Nccl::Connection {
 
   ncclComm_t comm_;
   std::string axis_;
-  std::atomic<const char*> collective_{"the making"};  // the current call, for messages
+  std::atomic<const char*> collective_{"the making"};  // current call, for messages
   std::atomic<const char*> subject_{""};
-  std::mutex calls_;      // NCCL allows one thread at a time in a communicator
+  std::mutex calls_;      // NCCL allows one thread at a time per communicator
   bool aborted_ = false;  // guarded by calls_
   std::atomic<bool> stop_{false};
   std::thread watcher_;  // last: it uses all of the above
 };
 
-/// Memory that NCCL made, registered with a communicator where NCCL can use that (its symmetric
-/// kernels), zero at first. Unlike memory of cudaMalloc() it is freed without waiting for the GPU.
-/// Collective over the communicator, at equal size.
+/// Allocates from NCCL, initially zero, and registers the memory with a communicator if NCCL can
+/// use that (its symmetric kernels). Unlike cudaMalloc() memory, it is freed without waiting for
+/// the GPU. Collective over the communicator, with equal sizes.
 device::Buffer registered_buffer(const std::shared_ptr<Nccl::Connection>& connection,
                                  std::int64_t bytes);
 

@@ -5,8 +5,8 @@
 #include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
 
-// Bound by memory: 6 to 12 bytes an element. Dense tensors whose ranges start at multiples of 64
-// bytes, so four elements at a time are aligned.
+// Memory-bound: 6 to 12 bytes per element. Tensors are dense and their ranges start at multiples of
+// 64 bytes, so accesses with four elements are aligned.
 
 namespace llamesh::comm::nccl {
 namespace {

@@ -6,9 +6,10 @@
 
 namespace llamesh::comm::nccl {
 
-/// to = from, cast to its dtype (fp32 or bf16); nothing where they are the same memory.
+/// Copies `from` to `to`, cast to its dtype (fp32 or bf16); does nothing if they are the same
+/// memory.
 void convert(cudaStream_t stream, const Tensor& to, const Tensor& from);
-/// sum (fp32) += addend (fp32 or bf16).
+/// Adds addend (fp32 or bf16) to sum (fp32).
 void accumulate(cudaStream_t stream, const Tensor& sum, const Tensor& addend);
 
 }  // namespace llamesh::comm::nccl

@@ -30,18 +30,18 @@ std::size_t count_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
 
-/// Variables that the user set are kept.
+/// Sets NCCL's environment, except variables that the user has set.
 void set_nccl_defaults() {
-  // Kernels of different axes run concurrently. NCCL then requires them to start in the order of
-  // the calls, the same on all ranks, so that they cannot deadlock.
+  // Kernels on different axes run concurrently. NCCL then requires them to start in call order, the
+  // same on all ranks, so that they cannot deadlock.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
-  // NVLink's switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
+  // NVLink switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
 }
 
-/// Of every communicator. They share no resources (splitShare): those that do run their collectives
-/// one after another (NCCL's enqueue.cc orders each launch after the last by a stream that belongs
-/// to the resources), so an axis could not be busy at the same time as another one.
+/// Returns the config for every communicator. They share no resources (splitShare): sharing
+/// serializes their collectives (NCCL's enqueue.cc orders each launch after the last on a stream
+/// that belongs to the resources), so two axes could not be busy at the same time.
 ncclConfig_t non_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -87,8 +87,8 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                               device::Event after) {
   check_reduce_scatter(*this, mine, parts, accumulate);
   return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()), [&] {
-    // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels want, and
-    // there is no scratch.
+    // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
+    // no scratch is needed.
     const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
     call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
@@ -150,7 +150,7 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
   const bool alone = group.size() == 1;
   ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
-  // Every rank takes part in the split, including those in groups of one.
+  // Every rank joins the split, including those in groups of one.
   world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {
     return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
   });

@@ -7,13 +7,13 @@
 
 namespace llamesh::comm {
 
-/// Collectives of GPUs by NCCL, which rounds sums of bf16 parts to bf16 at each hop; those of fp32
-/// stay fp32. The order of a sum is that of NCCL's algorithm, the same from run to run on the same
-/// machine, unless NCCL_NVLS_ENABLE=2 lets NVLink's switches do the sums. Each rank's range of
-/// `whole` and `parts` starts at a multiple of 64 bytes.
+/// GPU collectives over NCCL, which rounds bf16 sums to bf16 at each hop; fp32 sums stay fp32. The
+/// summation order is that of NCCL's algorithm, the same from run to run on the same machine,
+/// unless NCCL_NVLS_ENABLE=2 lets NVLink switches do the sums. Each rank's range in `whole` and
+/// `parts` starts at a multiple of 64 bytes.
 class NcclCollectives final : public Collectives {
  public:
-  /// `connection` is null for an axis of one rank.
+  /// `connection` is null for an axis with one rank.
   NcclCollectives(const Communicator& group, std::shared_ptr<Nccl::Connection> connection);
   ~NcclCollectives() override;
 

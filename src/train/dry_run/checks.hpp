@@ -9,11 +9,11 @@
 #include "sharding/shard_layout.hpp"
 #include "train/rank_classes.hpp"
 
-/// What must hold on every mesh. Each check throws an error of one line (exit 70) with the first
-/// violation that it finds.
+/// Invariants that must hold on every mesh. Each check throws a one-line error (exit 70) for the
+/// first violation that it finds.
 namespace llamesh::train {
 
-/// Elements [begin, begin + count) of a part of an array, as some rank has or writes them.
+/// Elements [begin, begin + count) in an array part, as held or written by a rank.
 struct RankRange {
   int rank;
   int part;
@@ -21,28 +21,28 @@ struct RankRange {
   std::int64_t count;
 };
 
-/// The parts are the array, and the ranges have each of its elements once. `what` names the array
-/// and `verb` what ranks do with it: "owned".
+/// Checks that the parts tile the array, and that the ranges cover each element once. `what` names
+/// the array and `verb` the ranks' action: "owned".
 void check_each_once(std::string_view what, std::string_view verb, const Shape& array,
                      const std::vector<Box>& parts, std::vector<RankRange> ranges);
 
-/// Of every parameter, the ranks that hold the same copy of the state own each element once.
+/// Checks that in each replica of the state the ranks own each parameter element exactly once.
 void check_owned_once(const sharding::ShardLayout& layout);
 
-/// What all ranks write into a checkpoint.
+/// Totals over all ranks' checkpoint writes.
 struct CheckpointWrites {
   std::int64_t elements = 0;
   std::int64_t hyperslabs = 0;
 };
 
-/// All ranks together write each element of each dataset once, for so many groups of datasets: the
-/// model and the optimizer's moments.
+/// Checks that all ranks together write each element in each dataset once, for this many dataset
+/// groups: the model and the optimizer's moments.
 CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups);
 
-/// The groups that were made, in one order on every rank, divide the ranks among them, and within
-/// each its members call the same collectives in one order. Nor do groups wait for each other in a
-/// circle: the calls come to an end also where each blocks its rank until all members have made it.
-/// `by_class` is what a rank of each class calls.
+/// Checks the groups and their collectives. All ranks must create the groups in the same order, and
+/// these must partition the ranks; each group's members must call the same collectives in the same
+/// order. Groups must not deadlock either: the calls must finish even if each one blocks its rank
+/// until all members have made it. `by_class` holds the calls of one rank per class.
 void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& classes,
                         const std::vector<comm::CollectiveLog>& by_class);
 

@@ -10,25 +10,24 @@
 
 namespace llamesh::train {
 
-/// What has been seen of a launch that was gone through rank by rank (`llamesh plan --dry-run`).
+/// Results from simulating a launch rank by rank (`llamesh plan --dry-run`).
 struct DryRun {
-  /// The groups along some axes.
+  /// Groups along some axes.
   struct Groups {
     std::string axis;
     int size;
-    int count;                 ///< of such groups
-    std::int64_t collectives;  ///< that a rank calls in a step, at most
+    int count;                 ///< number of such groups
+    std::int64_t collectives;  ///< maximum per rank and step
   };
   std::vector<Groups> groups;
-  int simulated = 0;  ///< ranks that took steps
+  int simulated = 0;  ///< ranks that were simulated
   CheckpointWrites checkpoint;
 };
 
-/// Lets ranks take two steps on a simulated device, a rank of each class for all of it, and throws
-/// (checks.hpp) unless on all ranks together the members of each group agree about their
-/// collectives, every element of every parameter is owned once in each replica of the state, and
-/// every element of a checkpoint is written once. Needs neither MPI nor data. `hardware` is that of
-/// a rank.
+/// Simulates two steps on one rank per class, and throws (checks.hpp) unless, over all ranks, group
+/// members agree about their collectives, every parameter element is owned once in each replica of
+/// the state, and every checkpoint element is written once. Needs neither MPI nor data. `hardware`
+/// describes one rank.
 DryRun dry_run(const Setup& setup, const device::Hardware& hardware, const RankClasses& classes);
 
 }  // namespace llamesh::train

@@ -10,7 +10,7 @@
 
 namespace llamesh::train {
 
-/// Why a run ends before its last step; the greatest is reported when there are several.
+/// Reasons to end a run before its last step; with several, the greatest is reported.
 enum class Stop : std::int64_t {
   no,
   halt_file,
@@ -22,26 +22,26 @@ enum class Stop : std::int64_t {
   terminate
 };
 
-/// "SIGTERM", "the file runs/tiny/halt", ...
+/// Formats a reason: "SIGTERM", "the file runs/tiny/halt", ...
 std::string describe(Stop reason, const std::filesystem::path& run_folder);
 
-/// The time to reserve before the end of the walltime, in seconds: a save may take twice as long as
-/// the slowest one so far, a step is in progress, and Slurm may signal a minute early.
+/// Returns the seconds to reserve before the walltime ends: a save may take twice as long as the
+/// slowest one so far, a step is in progress, and Slurm may signal a minute early.
 double lead_time(double save_seconds, double step_seconds);
 
-/// Detects requests to end the run: a signal to any rank (core/stop_signals.hpp), a file `halt` in
-/// the run folder and the end of the job's walltime (both seen by rank 0).
+/// Detector for requests to end the run: a signal to any rank (core/stop_signals.hpp), a file
+/// `halt` in the run folder, and the end of the job's walltime. Rank 0 watches the last two.
 class Deadline {
  public:
-  /// `watches`: whether this rank looks at the folder and at the clock.
+  /// `watches`: this rank watches the folder and the clock.
   Deadline(std::filesystem::path run_folder, bool watches);
 
-  /// The request that this rank sees. Local: the maximum over the ranks counts.
+  /// Returns the request that this rank sees. Local: the maximum over the ranks counts.
   Stop asked(double save_seconds, double step_seconds);
-  /// Seconds until the job is ended, where that is known.
+  /// Returns the seconds until the job is ended, if known.
   std::optional<double> seconds_left(std::chrono::milliseconds timeout = {});
 
-  /// Whether SIGTERM was received. Any thread.
+  /// Returns true if SIGTERM was received. Any thread.
   static bool termination_asked();
 
   static std::filesystem::path halt_file(const std::filesystem::path& run_folder);
@@ -52,7 +52,7 @@ class Deadline {
   std::filesystem::path run_folder_;
   bool watches_;
   std::optional<Walltime> walltime_;
-  Walltime::Clock::time_point looked_{};  ///< when the halt file was last checked
+  Walltime::Clock::time_point looked_{};  ///< last check for the halt file
 };
 
 }  // namespace llamesh::train

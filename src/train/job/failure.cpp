@@ -42,7 +42,7 @@ bool was_asked_to_end(const FlightImage& image) {
   return (image.stop_signals & (1U << static_cast<unsigned>(SIGTERM))) != 0;
 }
 
-/// The oldest collective that the rank had not left; null: none.
+/// Returns the oldest collective that the rank had not left; null: none.
 const CollectiveRecord* open_in(const FlightImage& image) {
   const CollectiveRecord* oldest = nullptr;
   for (const auto& record : image.records)
@@ -58,7 +58,7 @@ bool is_member(const FlightImage& image, std::uint64_t group) {
 
 using ByRank = std::map<int, const FlightImage*>;
 
-/// Of the newest start.
+/// Maps ranks to their records from the newest start.
 ByRank by_rank_of(std::span<const FlightImage> records) {
   const auto newest = std::ranges::max(records, {}, &FlightImage::job).job;
   ByRank by_rank;
@@ -67,8 +67,9 @@ ByRank by_rank_of(std::span<const FlightImage> records) {
   return by_rank;
 }
 
-/// The ranks that ended before the others were asked to: whoever ends a job sends SIGTERM to those
-/// that still run. Where nobody was asked, those that were last seen well before the last one.
+/// Returns the ranks that ended before the others were asked to: whoever ends a job sends SIGTERM
+/// to the ranks still running. If nobody was asked, returns those last seen well before the latest
+/// one.
 std::vector<int> died_first(const ByRank& by_rank) {
   constexpr std::int64_t two_heartbeats = 2'500'000'000;  // ns
   const bool some_asked = std::ranges::any_of(
@@ -97,7 +98,7 @@ std::string list_of(const std::vector<int>& ranks) {
                      ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
 }
 
-/// Sets who was in a collective of which the culprit is a member, and describes that.
+/// Sets the ranks that waited in a collective with the culprit, and describes that collective.
 std::string set_waiting(Failure& failure, const ByRank& by_rank) {
   const auto found = by_rank.find(failure.rank);
   std::string in_what;

@@ -12,17 +12,18 @@
 
 namespace llamesh::train {
 
-/// Why a start ended that should not have, in parts: the content of failure.json.
+/// Reason why a start ended abnormally: the content of failure.json.
 struct Failure {
   /// error: a rank reports one; lost: no heartbeat; link: two ranks cannot reach each other; late:
-  /// not come to a collective; stuck: no progress; order: ranks in different collectives; by the
-  /// next start: killed, vanished (no record of the rank) or ended (all at once, nobody to blame).
+  /// absent from a collective; stuck: no progress; order: ranks in different collectives. Set by
+  /// the next start: killed, vanished (no record for the rank) or ended (all at once, nobody to
+  /// blame).
   std::string kind = {};
-  int rank = -1;  ///< to blame, the first where there are two; -1: none
+  int rank = -1;  ///< rank to blame, the first if there are two; -1: none
   std::string host = {};
-  std::string phase = {};  ///< "training": what that rank was doing
+  std::string phase = {};  ///< that rank's activity: "training"
   std::int64_t step = 0;
-  std::string axis = {};  ///< of the collective in which others wait for it; empty: in none
+  std::string axis = {};  ///< axis of the collective in which others wait for it; empty: none
   std::string collective = {};
   std::string unit = {};
   std::vector<int> waiting = {};
@@ -32,16 +33,16 @@ struct Failure {
 };
 
 Failure failure_of(const comm::Verdict& verdict);
-/// This rank ends with an error.
+/// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
 
-/// The verdict by the flight records that were found of one start that could not give one itself,
-/// in any order. Nothing without any. Pure.
+/// Diagnoses one start from its flight records, in any order, if it could not report itself.
+/// Returns nothing without records. Pure.
 std::optional<Failure> failure_of_records(std::span<const comm::FlightImage> records);
 
-/// <run folder>/failure.json.
+/// Returns <run folder>/failure.json.
 std::filesystem::path failure_file(const std::filesystem::path& run_folder);
-/// Its text, with the time.
+/// Serializes the failure, with the time.
 std::string to_text(const Failure& failure);
 /// Replaces the file. An I/O failure throws (exit 74).
 void write_failure(const std::filesystem::path& run_folder, const Failure& failure);

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using comm::FlightImage;
 
-/// The record to be copied, and where to.
+/// The record to copy, and its destination.
 struct Kept {
   std::mutex mutex;
   fs::path own;
@@ -39,7 +39,7 @@ std::string file_name(int rank) {
   return fmt::format("rank-{:05}", rank);
 }
 
-/// Of all records of this run on a node; another user's have another one.
+/// Returns the prefix for all of this run's records on a node; each user has a different one.
 std::string prefix_of(const fs::path& run_folder) {
   std::error_code ignored;
   return fmt::format("llamesh-flight-{}-{}-", geteuid(),
@@ -54,7 +54,7 @@ std::vector<fs::path> files_in(const fs::path& folder, const std::string& prefix
   return found;
 }
 
-/// Nothing where it is not a record, or not this user's: anybody may write to /dev/shm.
+/// Reads a record; nothing if it is not one, or not this user's: anybody may write to /dev/shm.
 std::optional<FlightImage> read_image(const fs::path& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
@@ -75,7 +75,7 @@ void write_image(const fs::path& path, const FlightImage& image) {
   Descriptor::to_write(path, O_WRONLY | O_CREAT | O_TRUNC).write(0, &image, sizeof(image));
 }
 
-/// Moves what earlier starts of the run have left on this node into its folder.
+/// Moves records left on this node by earlier starts into the run folder.
 void collect(const fs::path& run_folder) {
   for (const auto& path : files_in("/dev/shm", prefix_of(run_folder))) {
     if (const auto image = read_image(path)) {
@@ -108,7 +108,7 @@ FlightFiles::FlightFiles(const comm::Communicator& world, const comm::Topology& 
   const auto rank = static_cast<std::size_t>(world.rank());
   if (topology.local_rank_of[rank] == 0)
     quietly("flight records of an earlier start", [&] { collect(run_folder); });
-  // Also a barrier: all of them are collected, before new ones have their names.
+  // Also a barrier: collect all old records before new ones take their names.
   const auto job = world.max(Trace::now(), "when the start began");
   own_ = fs::path("/dev/shm") / (prefix_of(run_folder) + file_name(world.rank()));
   const auto next = (rank + 1) % topology.host_of.size();

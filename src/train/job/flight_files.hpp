@@ -10,24 +10,24 @@
 
 namespace llamesh::train {
 
-/// Where this rank's flight record is kept while the run lives: in the memory of its node
-/// (/dev/shm), where it survives the process and where writing it never waits for a disk. When the
-/// job finds a fault itself each rank copies its own to <run folder>/flight; what killed ranks have
-/// left is copied there by the next start on their node.
+/// Files for this rank's flight record during the run. The record is in its node's memory
+/// (/dev/shm), where it survives the process and writing never waits for a disk. When the job
+/// itself finds a fault, each rank copies its record to <run folder>/flight. Records left by killed
+/// ranks are copied there by the next start on their node.
 ///
-/// A record is an aid: what cannot be written is left out, with a warning.
+/// A record is only an aid: if it cannot be written, it is left out with a warning.
 class FlightFiles {
  public:
-  /// Collects what an earlier start has left on this node, and starts this one's record. The run
-  /// folder exists and is this job's. Collective.
+  /// Collects records left on this node by an earlier start, and begins a new one. The run folder
+  /// must exist and belong to this job. Collective.
   FlightFiles(const comm::Communicator& world, const comm::Topology& topology,
               const std::filesystem::path& run_folder);
-  /// Removes this rank's record; when an exception unwinds, copies it to the run folder first.
+  /// Removes this rank's record; if an exception unwinds, copies it to the run folder first.
   ~FlightFiles();
   FlightFiles(const FlightFiles&) = delete;
   FlightFiles& operator=(const FlightFiles&) = delete;
 
-  /// Moves this rank's record to its run folder, before the process ends. Any thread; nothing
+  /// Moves this rank's record to the run folder before the process ends. Any thread; does nothing
   /// without a record.
   static void dump() noexcept;
 
@@ -35,13 +35,13 @@ class FlightFiles {
   std::filesystem::path own_;  ///< empty: no file
 };
 
-/// <run folder>/flight: what the ranks of the newest fault have left.
+/// Returns <run folder>/flight: records from the latest fault.
 std::filesystem::path flight_folder(const std::filesystem::path& run_folder);
 
-/// The verdict by the records in the run folder. Those that are no records are left out.
+/// Diagnoses the failure from the run folder's records. Skips files that are no records.
 std::optional<Failure> read_failure(const std::filesystem::path& run_folder);
 
-/// Renames the folder of the records to flight.1, in place of an older one.
+/// Renames the records' folder to flight.1, replacing an older one.
 void put_records_aside(const std::filesystem::path& run_folder);
 
 }  // namespace llamesh::train

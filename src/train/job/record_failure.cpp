@@ -7,7 +7,8 @@
 namespace llamesh::train {
 namespace {
 
-/// Ranks that cannot reach each other may all report; the first verdict is the most accurate.
+/// Returns true if the state was just written: ranks that cannot reach each other may all report,
+/// and the first verdict is the most accurate.
 bool just_written(const std::filesystem::path& run_folder) {
   const auto written = std::filesystem::last_write_time(state_file(run_folder));
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);

@@ -5,10 +5,10 @@
 
 namespace llamesh::train {
 
-/// <run folder>/log.txt.
+/// Returns <run folder>/log.txt.
 std::filesystem::path log_file(const std::filesystem::path& folder);
 
-/// <run folder>/log.rank-00012.txt: what rank 12 logs, with log.ranks.
+/// Returns <run folder>/log.rank-00012.txt: rank 12's log, with log.ranks.
 std::filesystem::path log_file_of_rank(const std::filesystem::path& folder, int rank);
 
 /// Creates the run folder and starts log.txt there. Returns the path of metrics.jsonl. Rank 0 only.

@@ -19,17 +19,17 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char mark = 'x';
 
-/// An error of writing into the folder, with the host's name.
+/// Adds the host's name to an error from writing into the folder.
 Error on_host(const Error& error) {
   return {error.code(), fmt::format("on {}: {}", this_process().host, error.what())};
 }
 
 bool is_there(const fs::path& path) {
-  std::error_code ignored;  // ESTALE, too: it is not the same file any more
+  std::error_code ignored;  // ESTALE too: it is not the same file any more
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// Writes one byte at a rank's offset; sent to the server when it returns.
+/// Writes one byte at a rank's offset and syncs it to the server.
 void write_mark(const fs::path& token, int rank) {
   auto file = Descriptor::to_write(token, O_WRONLY);
   file.write(rank, &mark, 1);
@@ -41,7 +41,7 @@ bool has_mark(const Descriptor& file, int rank) {
   return file.read_some(rank, &byte, 1) == 1 && byte == mark;
 }
 
-/// This node's part; nothing when it has written its byte.
+/// Adds this node's byte; returns nothing on success.
 std::optional<Error> add_mark(const fs::path& token, int rank, const std::string& first_host,
                               std::chrono::milliseconds timeout) {
   for (const auto start = Clock::now(); Clock::now() - start < timeout;
@@ -62,7 +62,7 @@ std::optional<Error> add_mark(const fs::path& token, int rank, const std::string
           token.parent_path().string(), this_process().host, first_host));
 }
 
-/// On rank 0: makes the file, empty.
+/// Creates the empty file. Rank 0 only.
 std::optional<Error> make_token(const fs::path& token) {
   try {
     Descriptor::to_write(token, O_WRONLY | O_CREAT | O_EXCL);
@@ -72,7 +72,7 @@ std::optional<Error> make_token(const fs::path& token) {
   }
 }
 
-/// On rank 0: whether the bytes of all nodes have arrived.
+/// Checks that every node's byte has arrived. Rank 0 only.
 std::optional<Error> find_marks(const fs::path& token, std::span<const std::int64_t> added) {
   try {
     const auto file = Descriptor::to_read(token);
@@ -99,7 +99,7 @@ BorrowedFolder::BorrowedFolder(const fs::path& folder) {
 
 BorrowedFolder::~BorrowedFolder() {
   std::error_code ignored;
-  for (const auto& folder : made_) fs::remove(folder, ignored);  // only when it is empty
+  for (const auto& folder : made_) fs::remove(folder, ignored);  // only if empty
 }
 
 std::optional<Error> shared_folder_problem(const comm::Communicator& world, bool first_on_node,
@@ -112,7 +112,7 @@ std::optional<Error> shared_folder_problem(const comm::Communicator& world, bool
   const auto token = folder / name;
   std::optional<Error> trouble;
   if (is_first) trouble = make_token(token);
-  // Where rank 0 cannot write, the others cannot be expected to see the file.
+  // If rank 0 cannot write, the others cannot be expected to see the file.
   const bool made = world.broadcast(trouble ? "no" : "yes") == "yes";
   if (made && first_on_node) trouble = add_mark(token, world.rank(), first_host, timeout);
   const auto added = world.all_gather(std::int64_t{made && first_on_node && !trouble});

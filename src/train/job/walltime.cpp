@@ -16,7 +16,7 @@ std::optional<std::int64_t> number(std::string_view text) {
   return value;
 }
 
-/// The output of a command. popen() creates the process without copying this one's memory.
+/// Returns a command's output. popen() creates the process without copying this one's memory.
 std::string output_of(const std::string& command) {
   std::string text;
   if (FILE* pipe = popen(command.c_str(), "r")) {
@@ -27,7 +27,7 @@ std::string output_of(const std::string& command) {
   return text;
 }
 
-/// Queries this job; empty outside of a job.
+/// Returns a query for this job; empty outside a job.
 Walltime::Ask squeue() {
   const char* job = std::getenv("SLURM_JOB_ID");
   if (job == nullptr || !number(job)) return {};
@@ -64,7 +64,7 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
 }
 
 Walltime::Walltime() : Walltime(squeue()) {
-  // Newer versions of Slurm set it at the start; then no query is needed.
+  // Newer Slurm versions set it at the start; then no query is needed.
   const char* text = std::getenv("SLURM_JOB_END_TIME");
   const auto end = text == nullptr ? std::nullopt : number(text);
   if (!end) return;

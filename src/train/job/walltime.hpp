@@ -11,24 +11,24 @@
 
 namespace llamesh::train {
 
-/// "1-02:03:04", "02:03:04" or "03:04" as squeue prints the time left of a job (%L); nothing for
-/// UNLIMITED, NOT_SET, INVALID and anything else. Pure.
+/// Parses a job's time left as squeue prints it (%L): "1-02:03:04", "02:03:04" or "03:04". Returns
+/// nothing for UNLIMITED, NOT_SET, INVALID and anything else. Pure.
 std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 
-/// The job's remaining walltime. A thread asks Slurm at the start and every five minutes, since a
-/// limit can be changed while the job runs and the controller may be slow or unreachable; between
-/// two answers the clock counts down. Outside of a Slurm job there is no limit.
+/// The job's remaining walltime. A thread queries Slurm at the start and every five minutes, since
+/// a limit can change while the job runs and the controller may be slow or unreachable. Between
+/// answers the clock counts down. Outside a Slurm job there is no limit.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;
-  /// Prints the time left as squeue does. Empty when there is no answer.
+  /// Callback that returns the time left in squeue's format. Empty if there is no answer.
   using Ask = std::function<std::string()>;
 
-  /// Of the job in SLURM_JOB_ID, if there is one.
+  /// Queries the job in SLURM_JOB_ID, if there is one.
   Walltime();
   explicit Walltime(Ask ask, std::chrono::milliseconds interval = std::chrono::minutes(5));
 
-  /// Waits up to `timeout` for the first answer; the time left, when it is known.
+  /// Returns the time left, if known. Waits up to `timeout` for the first answer.
   std::optional<std::chrono::duration<double>> left(
       std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
 

@@ -8,7 +8,7 @@
 namespace llamesh::train {
 namespace {
 
-/// Integers, so that every order of summation gives the same fp32.
+/// Returns a test value: an integer, so that every summation order gives the same fp32.
 float value_of(int rank, std::int64_t i) {
   return static_cast<float>(rank + 1) * static_cast<float>(i % 997);
 }
@@ -22,7 +22,7 @@ void fill(const Tensor& tensor, const Expected& expected) {
   device::upload(device::compute_stream(), tensor, values.data());
 }
 
-/// The first i at which the tensor does not hold expected(i), or -1.
+/// Returns the first i at which the tensor differs from expected(i), or -1.
 template <class Expected>
 std::int64_t first_wrong(const Tensor& tensor, const device::Event& after,
                          const Expected& expected) {
@@ -34,7 +34,7 @@ std::int64_t first_wrong(const Tensor& tensor, const device::Event& after,
   return -1;
 }
 
-/// Runs each collective of an axis on known values; returns what is wrong on this rank.
+/// Runs each collective of an axis on known values; describes any wrong result on this rank.
 std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
   auto gathered = axis.allocate_gathered(n * 4);
   auto symmetric = axis.allocate_symmetric(n * 4 * axis.size());

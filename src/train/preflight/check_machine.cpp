@@ -19,7 +19,7 @@ constexpr double largest_clock_skew = 2;  // seconds; make and a run folder's le
 }  // namespace
 
 Finding check_build(const Subject& at, const std::string& build) {
-  // Also of the executable, since a node may have an old copy of the same version.
+  // Hash the executable too: a node may have an old copy of the same version.
   const data::MappedFile program("/proc/self/exe");
   const auto hash = hash_of(program.bytes().data(), program.bytes().size());
   const auto name = build.substr(0, build.find('\n'));
@@ -42,7 +42,7 @@ Finding check_compute(const Subject& at) {
   choose_bf16_products(at.world, dtype);
   auto windows = ops::measured_gemm_rates(dtype, [&] { at.world.barrier(); });
   std::ranges::sort(windows);
-  // The median: where ranks share cores, each has a whole one in some window.
+  // The median: if ranks share cores, each has a whole core in some window.
   const auto rate = windows[windows.size() / 2];
   auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
   const auto slowest = std::ranges::min_element(rates);

@@ -11,7 +11,7 @@
 
 namespace llamesh::train {
 
-/// The subject of the checks.
+/// Inputs to the checks.
 struct Subject {
   const comm::Communicator& world;
   const Setup& setup;
@@ -24,19 +24,19 @@ struct Subject {
 /// Collects every rank's problem (empty: none) by host.
 void collect(Finding& finding, const Subject& at, const std::string& trouble);
 
-// The checks. Each is collective and returns the same on every rank.
+// Each check is collective and returns the same finding on every rank.
 
-/// All ranks run the same program. `build` is this rank's version text.
+/// Checks that all ranks run the same program. `build` is this rank's version text.
 Finding check_build(const Subject& at, const std::string& build);
-/// The collectives of each axis give correct results.
+/// Checks that the collectives on each axis give correct results.
 Finding check_collectives(const Subject& at);
-/// How fast the ranks compute.
+/// Measures each rank's compute rate.
 Finding check_compute(const Subject& at);
-/// Each host sees the folder and can write to its disk.
+/// Checks that each host sees the folder and can write to its disk.
 Finding check_folder(const Subject& at, const std::filesystem::path& folder);
-/// The folder's disk has room for checkpoints. Throws an I/O failure where it has not.
+/// Checks that the folder's disk has room for checkpoints. Throws an I/O failure if not.
 Finding check_room(const Subject& at, const std::filesystem::path& folder);
-/// The hosts' clocks agree.
+/// Checks that the hosts' clocks agree.
 Finding check_clocks(const Subject& at);
 
 }  // namespace llamesh::train

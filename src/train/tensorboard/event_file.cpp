@@ -27,7 +27,7 @@ using tensorboard::Value;
 
 constexpr std::string_view name_begin = "events.out.tfevents.";
 
-/// CRC32C, masked as TFRecord has it (tensorflow/core/lib/hash/crc32c.h).
+/// Returns the CRC32C, masked as in TFRecord (tensorflow/core/lib/hash/crc32c.h).
 std::uint32_t masked_crc(std::string_view data) {
   std::string bytes(data);  // the library's parameter is not const
   const auto crc = ~crc32_iscsi(reinterpret_cast<unsigned char*>(bytes.data()),
@@ -43,7 +43,7 @@ std::string little_endian(Integer value) {
   return bytes;
 }
 
-/// The time in a file's name, or 0.
+/// Returns the time in a file's name, or 0.
 std::int64_t time_of(const std::string& name) {
   std::int64_t time = 0;
   if (name.starts_with(name_begin))
@@ -51,8 +51,8 @@ std::int64_t time_of(const std::string& name) {
   return time;
 }
 
-/// A name that sorts behind those of former starts, also of one in this second, or on a node whose
-/// clock is ahead: TensorBoard reads the files of a folder in the order of their names.
+/// Returns a name that sorts after those from earlier starts, even in the same second or from a
+/// node whose clock is ahead: TensorBoard reads a folder's files in name order.
 std::filesystem::path next_name(const std::filesystem::path& folder) {
   auto time = static_cast<std::int64_t>(unix_time());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -67,7 +67,7 @@ Descriptor open_next(const std::filesystem::path& folder) {
   return Descriptor::to_write(next_name(folder), O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
 }
 
-/// The record of an event, which `add` completes.
+/// Builds an event record, completed by `add`.
 template <class Add>
 std::string event_of(std::int64_t step, const Add& add) {
   std::string bytes;

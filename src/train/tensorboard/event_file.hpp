@@ -11,14 +11,13 @@
 
 namespace llamesh::train {
 
-/// The scalars of a run for TensorBoard: a new file events.out.tfevents.* for each start of the
-/// run, in TFRecord format. Each write reaches the file at once, as in metrics.jsonl. An I/O
-/// failure throws (exit 74).
+/// A run's scalars for TensorBoard: a new file events.out.tfevents.* per start, in TFRecord format.
+/// Each write reaches the file at once, as in metrics.jsonl. An I/O failure throws (exit 74).
 class EventFile {
  public:
-  /// Opens a file in `folder`, which is made where it is missing, for a run that continues after
-  /// `step`. Its first events make TensorBoard drop what former files have of later steps, so that
-  /// each step is shown once.
+  /// Opens a file in `folder`, creating it if needed, for a run that continues after `step`. Its
+  /// first events make TensorBoard drop later steps from earlier files, so that each step is shown
+  /// once.
   EventFile(const std::filesystem::path& folder, std::int64_t step);
   void write(const StepRecord& record);
   void write_validation(std::int64_t step, double loss);
@@ -28,7 +27,7 @@ class EventFile {
   Descriptor file_;
 };
 
-/// The bytes of one TFRecord: length, its checksum, the data, their checksum.
+/// Returns the bytes of one TFRecord: length, its checksum, the data, their checksum.
 std::string to_record(std::string_view data);
 
 }  // namespace llamesh::train

@@ -33,7 +33,7 @@ NAMES = {
     "attn_output": "self_attn.o_proj",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
-CONTROL = 3  # gguf's type of tokens that are not text
+CONTROL = 3  # gguf's type for tokens that are not text
 
 
 def hugging_face_name(name):
@@ -96,7 +96,7 @@ def write_folder(reader, folder):
         "num_hidden_layers": field("llama.block_count"), "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "vocab_size": len(tokens),
         "max_position_embeddings": field("llama.context_length"), "hidden_act": "silu",
-        # As printed in decimal: GGUF holds it as float32.
+        # As printed in decimal: GGUF stores it as float32.
         "rms_norm_eps": float(f"{field('llama.attention.layer_norm_rms_epsilon'):.6g}"),
         "rope_theta": field("llama.rope.freq_base"), "rope_scaling": None, "tie_word_embeddings": True,
         "attention_bias": False, "mlp_bias": False, "attention_dropout": 0.0,
@@ -125,7 +125,7 @@ def write_golden(folder):
         written = model.generate(prompt, attention_mask=seen, max_new_tokens=NEW_TOKENS, do_sample=False,
                                  pad_token_id=2)[0].tolist()
     written = written[prompt.shape[1]:]
-    # A greedy choice is a fair test where the likeliest token leads by more than rounding.
+    # A greedy choice is a fair test if the likeliest token leads by more than rounding.
     with torch.no_grad():
         full = model(torch.tensor([prompt[0].tolist() + written])).logits[0, prompt.shape[1] - 1:-1]
     best = full.topk(2).values
