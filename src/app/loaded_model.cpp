@@ -102,7 +102,7 @@ void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, 
     auto values = source->load(*found->second, part);
     const auto to = weights.values(static_cast<model::ParameterId>(i));
     const Tensor host(values.data(), DType::f32, {part.numel()});
-    ops::copy(stream, to.reshape({part.numel()}), staging.reachable(stream, host));
+    ops::copy(stream, to.reshape({part.numel()}), staging.to_device(stream, host));
   }
 }
 

@@ -17,9 +17,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t longest_axis = std::numeric_limits<std::int32_t>::max();
-constexpr std::int64_t most_axes = Tensor::max_dims;
-constexpr std::int64_t most_parts = 4096;
-constexpr std::size_t most_digits = 18;  // of a step in a name
+constexpr std::int64_t max_axes = Tensor::max_dims;
+constexpr std::int64_t max_parts = 4096;
+constexpr std::size_t max_digits = 18;  // of a step in a name
 constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
 /// The first line: opens the object and has the checksum of the rest of the text.
@@ -66,12 +66,12 @@ DatasetEntry dataset_from(const json& from) {
   for (const auto& s : from.at("segments")) {
     entry.segments.push_back({to_integer(s.at(0), 0), to_integer(s.at(1), 1), hash_from(s.at(2))});
     if (entry.is_cut())
-      entry.segments.back().part = static_cast<int>(to_integer(s.at(3), 0, most_parts));
+      entry.segments.back().part = static_cast<int>(to_integer(s.at(3), 0, max_parts));
   }
   return entry;
 }
 
-json to_json(const Progress& p) {
+json to_json(const TrainState& p) {
   return {{"step", p.step},          {"tokens", p.tokens},
           {"seed", p.seed},          {"mesh", p.mesh},
           {"strategy", p.strategy},  {"config", p.config},
@@ -79,8 +79,8 @@ json to_json(const Progress& p) {
           {"data", p.data},          {"bf16_products", p.bf16_products}};
 }
 
-Progress progress_from(const json& from) {
-  Progress p;
+TrainState progress_from(const json& from) {
+  TrainState p;
   p.step = to_integer(from.at("step"), 0, last_step);
   p.tokens = to_integer(from.at("tokens"), 0);
   validate(from.at("seed").is_number_unsigned(), "the seed is {}", from.at("seed").dump());
@@ -97,7 +97,7 @@ Progress progress_from(const json& from) {
 
 /// Whether the parts are within the dataset, disjoint, and together cover it.
 bool parts_tile(const DatasetEntry& d) {
-  if (d.parts.empty() || std::ssize(d.parts) > most_parts) return false;
+  if (d.parts.empty() || std::ssize(d.parts) > max_parts) return false;
   std::int64_t left = d.numel();
   for (std::size_t i = 0; i < d.parts.size(); ++i) {
     const auto& part = d.parts[i];
@@ -137,7 +137,7 @@ bool is_countable(const Shape& shape) {
 
 void check_consistency(const Manifest& manifest) {
   for (const auto& d : manifest.datasets)
-    validate(!d.shape.empty() && std::ssize(d.shape) <= most_axes && is_countable(d.shape) &&
+    validate(!d.shape.empty() && std::ssize(d.shape) <= max_axes && is_countable(d.shape) &&
                  parts_tile(d) && segments_tile(d) && d.offset <= manifest.file_bytes &&
                  d.numel() <= (manifest.file_bytes - d.offset) / 4,
              "it contradicts itself about {}", d.path);
@@ -163,7 +163,7 @@ std::int64_t step_of_name(std::string_view name) {
   constexpr std::string_view prefix = "step_";
   if (!name.starts_with(prefix)) return -1;
   name.remove_prefix(prefix.size());
-  if (name.size() < 8 || name.size() > most_digits) return -1;
+  if (name.size() < 8 || name.size() > max_digits) return -1;
   std::int64_t step = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
   return end == name.data() + name.size() && name[0] != '-' ? step : -1;

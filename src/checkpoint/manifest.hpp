@@ -17,7 +17,7 @@ std::int64_t step_of_name(std::string_view name);
 
 /// Training state in a checkpoint, apart from the tensors (attributes of / in state.h5). Random
 /// numbers and data order are functions of seed, step and tokens, so this is enough.
-struct Progress {
+struct TrainState {
   std::int64_t step = 0;    ///< optimizer steps done
   std::int64_t tokens = 0;  ///< over all ranks, since the start
   std::uint64_t seed = 0;
@@ -31,7 +31,7 @@ struct Progress {
   /// unknown.
   std::string bf16_products = {};
 
-  bool operator==(const Progress&) const = default;
+  bool operator==(const TrainState&) const = default;
 };
 
 /// Elements [begin, begin + count) in a dataset part, as one rank wrote them, with their XXH3-64.
@@ -59,7 +59,7 @@ struct DatasetEntry {
 /// manifest.json: the expected contents of state.h5, to the byte. A folder without it is no
 /// checkpoint.
 struct Manifest {
-  Progress progress;
+  TrainState progress;
   std::int64_t file_bytes = 0;      ///< size of state.h5
   std::uint64_t metadata_hash = 0;  ///< XXH3-64 of state.h5 outside the datasets
   std::vector<DatasetEntry> datasets;

@@ -11,12 +11,12 @@ namespace llamesh::checkpoint {
 namespace {
 
 /// Part `part` of `parts` equal ones of a row of holdings.
-std::vector<Holding> share_of(const std::vector<Holding>& holdings, int part, int parts) {
+std::vector<ShardSlice> share_of(const std::vector<ShardSlice>& holdings, int part, int parts) {
   std::int64_t total = 0;
   for (const auto& h : holdings) total += h.count;
   const std::int64_t first = total / parts * part;
   const std::int64_t last = part + 1 == parts ? total : total / parts * (part + 1);
-  std::vector<Holding> mine;
+  std::vector<ShardSlice> mine;
   std::int64_t at = 0;  // of the holding's first element in the row
   for (const auto& h : holdings) {
     const std::int64_t begin = std::max(first, at);
@@ -29,9 +29,9 @@ std::vector<Holding> share_of(const std::vector<Holding>& holdings, int part, in
   return mine;
 }
 
-std::vector<Transfer> with_memory(const State& state, const std::vector<Holding>& holdings) {
+std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlice>& holdings) {
   const std::size_t parameters = state.layout.table().parameters.size();
-  std::vector<Transfer> transfers;
+  std::vector<ShardIo> transfers;
   for (const auto& h : holdings) {
     const auto& group = state.groups[h.group];
     expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
@@ -66,8 +66,8 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
   return datasets;
 }
 
-std::vector<Holding> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
-  std::vector<Holding> holdings;
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+  std::vector<ShardSlice> holdings;
   for (std::size_t g = 0; g < groups; ++g)
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const auto& piece : layout.pieces(unit, rank))
@@ -76,12 +76,13 @@ std::vector<Holding> held_by(const sharding::ShardLayout& layout, std::size_t gr
   return holdings;
 }
 
-std::vector<Holding> written_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
+                                   int rank) {
   const auto& dims = layout.dims();
-  std::map<unsigned long, std::vector<Holding>> by_replicas;  // by AxisSet::to_ulong()
+  std::map<unsigned long, std::vector<ShardSlice>> by_replicas;  // by AxisSet::to_ulong()
   for (const auto& holding : held_by(layout, groups, rank))
     by_replicas[layout.placement(holding.parameter).replicated(dims).to_ulong()].push_back(holding);
-  std::vector<Holding> mine;
+  std::vector<ShardSlice> mine;
   for (const auto& [axes, holdings] : by_replicas) {
     const auto share = share_of(holdings, dims.rank_in_group(axes, rank), dims.group_size(axes));
     mine.insert(mine.end(), share.begin(), share.end());
@@ -89,11 +90,11 @@ std::vector<Holding> written_by(const sharding::ShardLayout& layout, std::size_t
   return mine;
 }
 
-std::vector<Transfer> transfers_of(const State& state) {
+std::vector<ShardIo> transfers_of(const State& state) {
   return with_memory(state, held_by(state.layout, state.groups.size(), state.rank));
 }
 
-std::vector<Transfer> transfers_to_write(const State& state) {
+std::vector<ShardIo> transfers_to_write(const State& state) {
   return with_memory(state, written_by(state.layout, state.groups.size(), state.rank));
 }
 

@@ -31,7 +31,7 @@ struct State {
 State state_of(const sharding::ShardedState& state);
 
 /// Elements of a dataset and their memory on this rank.
-struct Transfer {
+struct ShardIo {
   std::size_t dataset;  ///< index into datasets_of()
   int part;             ///< of the dataset: DatasetEntry::parts
   std::int64_t begin;   ///< elements [begin, begin + values.numel()) of the part
@@ -47,7 +47,7 @@ std::vector<DatasetEntry> datasets_of(const State& state);
 
 /// Elements [begin, begin + count) of a part of a parameter, in one of the groups of a checkpoint,
 /// and the place of the first one in a rank's shard of a unit.
-struct Holding {
+struct ShardSlice {
   std::size_t group;
   std::size_t unit;
   model::ParameterId parameter;
@@ -58,15 +58,16 @@ struct Holding {
 };
 
 /// All that a rank holds of so many groups, without padding. Pure.
-std::vector<Holding> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
 
 /// What of it the rank writes: each replica writes its part of what all of them hold, so that
 /// together the ranks write every element once. Pure.
-std::vector<Holding> written_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
+                                   int rank);
 
 /// held_by() and written_by() of this rank, with their memory.
-std::vector<Transfer> transfers_of(const State& state);
-std::vector<Transfer> transfers_to_write(const State& state);
+std::vector<ShardIo> transfers_of(const State& state);
+std::vector<ShardIo> transfers_to_write(const State& state);
 
 /// Elements hashed together, and moved in one call: 4 MiB of them.
 inline constexpr std::int64_t segment_numel = std::int64_t{1} << 20U;

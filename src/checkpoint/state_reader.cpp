@@ -28,7 +28,7 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
 /// Reads a transfer. A segment within it is read in place if the host can access it; any other goes
 /// through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
-                   const Transfer& transfer, std::vector<float>& spare) {
+                   const ShardIo& transfer, std::vector<float>& spare) {
   const bool in_host = device::host_accessible(transfer.memory);
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);
@@ -132,8 +132,8 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
   }
 }
 
-Progress read_state(const std::filesystem::path& checkpoint, const State& state,
-                    const comm::Communicator& world, OtherGroups others, const Accept& accept) {
+TrainState read_state(const std::filesystem::path& checkpoint, const State& state,
+                      const comm::Communicator& world, OtherGroups others, const Accept& accept) {
   const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
   const auto hashing = best_hashing(world);
   Manifest manifest;

@@ -24,15 +24,16 @@ Manifest read_manifest(const std::filesystem::path& checkpoint);
 /// shape, or if there is one that the state does not need.
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others);
 
-/// Callback that inspects a checkpoint's Progress, and throws to reject it.
-using Accept = std::function<void(const Progress&)>;
+/// Callback that inspects a checkpoint's TrainState, and throws to reject it.
+using Accept = std::function<void(const TrainState&)>;
 
 /// Fills every rank's state from the checkpoint, on any mesh. Each rank reads its shards and checks
 /// the hashes over all bytes that it uses. Rank 0 calls `accept`, if given, before any rank reads.
 /// Collective. On an error every rank throws (exit 74: damaged; exit 78: does not fit), and the
 /// state may be partly overwritten.
-Progress read_state(const std::filesystem::path& checkpoint, const State& state,
-                    const comm::Communicator& world, OtherGroups others, const Accept& accept = {});
+TrainState read_state(const std::filesystem::path& checkpoint, const State& state,
+                      const comm::Communicator& world, OtherGroups others,
+                      const Accept& accept = {});
 
 /// Reads a checkpoint back, with the segments divided among the ranks, and compares hashes: the
 /// file system must return the data given to HDF5. Bytes in the page cache are not read from disk.

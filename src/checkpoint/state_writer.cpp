@@ -116,14 +116,14 @@ class PlainFile {
 
 std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
                                      const std::vector<DatasetEntry>& entries,
-                                     const std::vector<Transfer>& transfers, PlainFile& plain,
+                                     const std::vector<ShardIo>& transfers, PlainFile& plain,
                                      const Source& source) {
   std::vector<Written> written;
   HostView host;
   for (const auto& t : transfers) {
     const auto& entry = entries[t.dataset];
     for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
-      const Transfer part{t.dataset, t.part, t.begin + at, t.values.slice(at, count), t.memory};
+      const ShardIo part{t.dataset, t.part, t.begin + at, t.values.slice(at, count), t.memory};
       const auto values = source ? source(part) : host.of(part.values, part.memory);
       const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};
@@ -159,7 +159,7 @@ void exchange_segments(const comm::Communicator& world, const std::vector<Writte
 }  // namespace
 
 Manifest write_state(const std::filesystem::path& path, const State& state,
-                     const Progress& progress, const comm::Communicator& world,
+                     const TrainState& progress, const comm::Communicator& world,
                      const CheckpointOptions& options, const Source& source) {
   Manifest manifest{progress, 0, 0, datasets_of(state)};
   comm::agree(world, [&] {

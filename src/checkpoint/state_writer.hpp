@@ -12,7 +12,7 @@ namespace llamesh::checkpoint {
 
 /// Callback that returns the elements in part of a transfer, at most segment_numel. The host can
 /// read them until the next call.
-using Source = std::function<std::span<const float>(const Transfer& part)>;
+using Source = std::function<std::span<const float>(const ShardIo& part)>;
 
 /// Writes state.h5 with all ranks in `world` and syncs it to disk. Each shard is written once,
 /// divided among its replicas, directly from its memory (from a GPU through a host copy, a segment
@@ -20,7 +20,7 @@ using Source = std::function<std::span<const float>(const Transfer& part)>;
 /// Returns the manifest on every rank. On an error anywhere every rank throws, and the file is
 /// invalid.
 Manifest write_state(const std::filesystem::path& file, const State& state,
-                     const Progress& progress, const comm::Communicator& world,
+                     const TrainState& progress, const comm::Communicator& world,
                      const CheckpointOptions& options, const Source& source = {});
 
 /// Returns the XXH3-64 over all bytes outside the datasets: superblock, object headers, attributes,

@@ -53,7 +53,7 @@ Store::~Store() {
   }
 }
 
-fs::path Store::save(const State& state, const Progress& progress) {
+fs::path Store::save(const State& state, const TrainState& progress) {
   wait();
   if (!options_.async) {
     write(state, progress);
@@ -101,7 +101,7 @@ State Store::copy(const State& state) {
   return held;
 }
 
-void Store::write(const State& state, const Progress& progress) {
+void Store::write(const State& state, const TrainState& progress) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   Manifest manifest;
@@ -120,7 +120,7 @@ void Store::write(const State& state, const Progress& progress) {
 }
 
 /// An empty folder for the new checkpoint, on a disk with room for it.
-std::string Store::prepare(const State& state, const Progress& progress) const {
+std::string Store::prepare(const State& state, const TrainState& progress) const {
   make_folder(folder_);
   const auto partial =
       folder_ / fmt::format("{}.partial-{}", name_of_step(progress.step), job_name());
@@ -234,8 +234,8 @@ void Store::on_rank_0_quietly(const std::function<void()>& work) const {
   }
 }
 
-std::optional<Progress> Store::resume(const State& state, const std::string& mode,
-                                      const Accept& accept) {
+std::optional<TrainState> Store::resume(const State& state, const std::string& mode,
+                                        const Accept& accept) {
   wait();
   if (options_.async) reserve(state);
   if (mode == "none") return std::nullopt;

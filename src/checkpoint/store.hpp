@@ -42,7 +42,7 @@ class Store {
   /// checkpoint is read back and verified before anything older is removed. Only verified
   /// checkpoints count toward `keep`; damaged ones are quarantined. Throws exit 74 on failure;
   /// earlier checkpoints remain.
-  std::filesystem::path save(const State& state, const Progress& progress);
+  std::filesystem::path save(const State& state, const TrainState& progress);
   /// Waits for the save in progress, and throws its error.
   void wait();
 
@@ -54,12 +54,12 @@ class Store {
   /// Throws exit 78 if there are checkpoints but no good one, or if one does not fit the model.
   /// Rank 0 calls `accept` before any state is read. With options.async it also allocates the shard
   /// copies, so that the first save need not.
-  std::optional<Progress> resume(const State& state, const std::string& mode,
-                                 const Accept& accept = {});
+  std::optional<TrainState> resume(const State& state, const std::string& mode,
+                                   const Accept& accept = {});
 
  private:
-  void write(const State& state, const Progress& progress);
-  std::string prepare(const State& state, const Progress& progress) const;
+  void write(const State& state, const TrainState& progress);
+  std::string prepare(const State& state, const TrainState& progress) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
   void prune(const Manifest& newest);
   std::vector<std::int64_t> steps_to_remove(std::span<const std::int64_t> steps);

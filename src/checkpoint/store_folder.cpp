@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::ptrdiff_t most_quarantined = 2;
+constexpr std::ptrdiff_t max_quarantined = 2;
 
 std::vector<fs::path> names_in(const fs::path& folder) {
   std::vector<fs::path> found;
@@ -90,7 +90,7 @@ std::vector<fs::path> stale_in_quarantine(const fs::path& folder, std::int64_t n
   std::ranges::sort(found, std::greater<>(), step_of_quarantined);
   const auto fresh = std::ranges::find_if(
       found, [&](const fs::path& path) { return step_of_quarantined(path) < newest; });
-  found.erase(found.begin(), found.begin() + std::min(most_quarantined, fresh - found.begin()));
+  found.erase(found.begin(), found.begin() + std::min(max_quarantined, fresh - found.begin()));
   return found;
 }
 

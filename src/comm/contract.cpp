@@ -19,14 +19,14 @@
 namespace llamesh::comm {
 namespace {
 
-constexpr std::size_t most_axes = 16;
+constexpr std::size_t max_axes = 16;
 
 /// Hash over a rank's calls along one axis.
 struct Called {
   std::uint64_t group = 0;
   std::uint64_t hash = 0;
 };
-using CalledByAxis = std::array<Called, most_axes>;
+using CalledByAxis = std::array<Called, max_axes>;
 
 struct Difference {
   std::size_t axis;
@@ -153,7 +153,7 @@ void fail_on(const Communicator& world, const Collectives& axis, const Differenc
 }  // namespace
 
 void check_contracts(const Communicator& world, std::span<Collectives* const> axes) {
-  expects(axes.size() <= most_axes, "{} axes, at most {}", axes.size(), most_axes);
+  expects(axes.size() <= max_axes, "{} axes, at most {}", axes.size(), max_axes);
   CalledByAxis mine{};
   for (std::size_t i = 0; i < axes.size(); ++i)
     mine[i] = {axes[i]->members()->id, axes[i]->contract()->hash()};

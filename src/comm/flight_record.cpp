@@ -52,7 +52,7 @@ FlightImage* map_new_file(const std::filesystem::path& file) {
 
 struct FlightRecorder::State {
   CollectiveRecord* find(std::int64_t ticket) {
-    auto& record = image->records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+    auto& record = image->records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
     return record.ticket == ticket ? &record : nullptr;  // a later record may have replaced it
   }
 
@@ -76,7 +76,7 @@ std::int64_t FlightRecorder::asked(const Members& members, const char* kind, con
   const std::lock_guard lock(state_->mutex);
   const auto ticket = ++state_->tickets;
   auto& record =
-      state_->image->records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+      state_->image->records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
   record.ticket = ticket;
   record.group = members.id;
   record.number = 0;

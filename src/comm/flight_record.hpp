@@ -32,7 +32,7 @@ struct CollectiveRecord {
 
 /// What a rank did last: a file's bytes, so that it can be read after the process was killed.
 struct FlightImage {
-  static constexpr std::size_t most_records = 1000;
+  static constexpr std::size_t max_records = 1000;
   static constexpr std::uint64_t known_layout = 0x32'54'48'47'49'4c'46'00;  // "FLIGHT2" and version
 
   std::uint64_t layout = known_layout;
@@ -45,7 +45,7 @@ struct FlightImage {
   std::uint32_t stop_signals = 0;  ///< received so far, bit n: signal n
   std::array<char, 64> host{};
   std::array<char, 64> next_host{};  ///< of the next rank, in case that its record is lost
-  std::array<CollectiveRecord, most_records> records{};  ///< by ticket modulo their number
+  std::array<CollectiveRecord, max_records> records{};  ///< by ticket modulo their number
 };
 static_assert(std::is_trivially_copyable_v<FlightImage>);
 

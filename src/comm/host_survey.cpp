@@ -10,10 +10,10 @@
 namespace llamesh::comm {
 namespace {
 
-constexpr int survey_tag = 3;  // 0: heartbeats, 1 and 2: roll calls
+constexpr int survey_tag = 3;  // 0: heartbeats, 1 and 2: hang diagnosis
 
 /// Names the collective in which this rank waits for `rank`.
-void set_waiting_for(int rank, Verdict& verdict) {
+void set_waiting_for(int rank, Diagnosis& verdict) {
   for (const auto& open : open_collectives())
     if (std::ranges::count(open.members->ranks, rank) > 0) return set_waiting(verdict, open);
 }
@@ -111,15 +111,15 @@ void HostSurvey::shut_down(bool gave_verdict) {
       [this](int source, const Answer& answer) { take(source, answer); });
 }
 
-std::optional<Verdict> HostSurvey::verdict(const SilentRank& suspect,
-                                           const RollCall::RankStatus& mine) const {
+std::optional<Diagnosis> HostSurvey::verdict(const SilentRank& suspect,
+                                             const HangDiagnosis::RankStatus& mine) const {
   if (suspect.silent <= suspect.limit) return {};
   return verdict(suspect, mine, findings(suspect.rank));
 }
 
-std::optional<Verdict> HostSurvey::verdict(const SilentRank& suspect,
-                                           const RollCall::RankStatus& mine,
-                                           const Findings& found) const {
+std::optional<Diagnosis> HostSurvey::verdict(const SilentRank& suspect,
+                                             const HangDiagnosis::RankStatus& mine,
+                                             const Findings& found) const {
   const auto grace = std::max<Clock::duration>(suspect.limit / 6, 3 * limits_.interval);
   if (found.part != Part::majority && suspect.silent <= suspect.limit + grace) return {};
   if (found.part == Part::minority) return isolated(found, suspect);
@@ -131,8 +131,8 @@ std::string HostSurvey::name_of(int rank) const {
   return fmt::format("rank {} on {}", rank, host_of(rank));
 }
 
-Verdict HostSurvey::isolated(const Findings& found, const SilentRank& suspect) const {
-  Verdict verdict;
+Diagnosis HostSurvey::isolated(const Findings& found, const SilentRank& suspect) const {
+  Diagnosis verdict;
   verdict.line = fmt::format(
       "{} has heard from {} of {} hosts, its own included, for {:.0f} s: it seems to be cut off, "
       "and "
@@ -142,11 +142,11 @@ Verdict HostSurvey::isolated(const Findings& found, const SilentRank& suspect) c
   return verdict;
 }
 
-Verdict HostSurvey::link_is_cut(const Findings& found, const SilentRank& suspect,
-                                const RollCall::RankStatus& mine) const {
+Diagnosis HostSurvey::link_is_cut(const Findings& found, const SilentRank& suspect,
+                                  const HangDiagnosis::RankStatus& mine) const {
   const int own = group_.rank();
   const auto [first, second] = std::minmax(suspect.rank, own);
-  Verdict verdict{
+  Diagnosis verdict{
       fmt::format("{} and {} cannot reach each other: rank {} has received no heartbeat for "
                   "{:.0f} s, and {} other {} {}",
                   name_of(first), name_of(second), own, to_seconds(suspect.silent),
@@ -162,7 +162,7 @@ Verdict HostSurvey::link_is_cut(const Findings& found, const SilentRank& suspect
   return verdict;
 }
 
-Verdict HostSurvey::lost(const Findings& found, const SilentRank& suspect) const {
+Diagnosis HostSurvey::lost(const Findings& found, const SilentRank& suspect) const {
   const auto doing = describe(suspect.activity, suspect.step);
   std::string who;
   if (2 * found.reached == found.hosts)
@@ -171,14 +171,15 @@ Verdict HostSurvey::lost(const Findings& found, const SilentRank& suspect) const
                     host_of(group_.rank()), found.reached, found.hosts);
   else if (found.suspect_is_silent)
     who = fmt::format("; {} answers no other host", host_of(suspect.rank));
-  Verdict verdict{fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}{}",
-                              name_of(suspect.rank), to_seconds(suspect.silent), doing, who),
-                  {suspect.rank},
-                  {host_of(suspect.rank)},
-                  doing,
-                  "lost",
-                  suspect.activity,
-                  suspect.step};
+  Diagnosis verdict{
+      fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}{}",
+                  name_of(suspect.rank), to_seconds(suspect.silent), doing, who),
+      {suspect.rank},
+      {host_of(suspect.rank)},
+      doing,
+      "lost",
+      suspect.activity,
+      suspect.step};
   set_waiting_for(suspect.rank, verdict);
   return verdict;
 }

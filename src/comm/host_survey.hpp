@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "comm/hang_diagnosis.hpp"
 #include "comm/questions.hpp"
-#include "comm/roll_call.hpp"
 #include "comm/watchdog.hpp"
 
 namespace llamesh::comm {
@@ -62,10 +62,11 @@ class HostSurvey {
   Findings findings(int suspect) const;
   /// Who is cut off, once `suspect` exceeds its limit. A rank that is not in the majority waits
   /// some seconds longer: the others report first, and their alarm may still reach it.
-  std::optional<Verdict> verdict(const SilentRank& suspect, const RollCall::RankStatus& mine) const;
+  std::optional<Diagnosis> verdict(const SilentRank& suspect,
+                                   const HangDiagnosis::RankStatus& mine) const;
   /// The same by what was found.
-  std::optional<Verdict> verdict(const SilentRank& suspect, const RollCall::RankStatus& mine,
-                                 const Findings& found) const;
+  std::optional<Diagnosis> verdict(const SilentRank& suspect, const HangDiagnosis::RankStatus& mine,
+                                   const Findings& found) const;
   /// Collective: answers until all ranks are here.
   void shut_down(bool gave_verdict);
 
@@ -96,10 +97,10 @@ class HostSurvey {
   int leader_of(int rank) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
   std::string name_of(int rank) const;
-  Verdict isolated(const Findings& found, const SilentRank& suspect) const;
-  Verdict link_is_cut(const Findings& found, const SilentRank& suspect,
-                      const RollCall::RankStatus& mine) const;
-  Verdict lost(const Findings& found, const SilentRank& suspect) const;
+  Diagnosis isolated(const Findings& found, const SilentRank& suspect) const;
+  Diagnosis link_is_cut(const Findings& found, const SilentRank& suspect,
+                        const HangDiagnosis::RankStatus& mine) const;
+  Diagnosis lost(const Findings& found, const SilentRank& suspect) const;
 
   const Communicator& group_;
   const std::vector<std::string>& hosts_;

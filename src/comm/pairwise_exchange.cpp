@@ -68,7 +68,7 @@ Tensor slice_of(const Tensor& data, int rank, int size) {
 const std::int64_t PairwiseExchange::scratch_bytes = in_flight * piece_bytes;
 
 std::byte* PairwiseExchange::scratch() {
-  const device::AllocatesFor use(device::MemoryUse::scratch);
+  const device::ScopedMemoryTag use(device::MemoryUse::scratch);
   if (!scratch_) scratch_ = device::Buffer(scratch_bytes);
   return scratch_.data();
 }

@@ -95,7 +95,7 @@ device::Event SimulatedCollectives::take(const device::Event& after, std::int64_
 /// Allocates scratch as CPU messages do, at the first sum.
 void SimulatedCollectives::need_scratch() {
   if (!on_cpu_ || shares_memory_ || scratch_) return;
-  const device::AllocatesFor use(device::MemoryUse::scratch);
+  const device::ScopedMemoryTag use(device::MemoryUse::scratch);
   scratch_ = device::Buffer(PairwiseExchange::scratch_bytes);
 }
 

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "comm/flight_record.hpp"
+#include "comm/hang_diagnosis.hpp"
 #include "comm/host_survey.hpp"
 #include "comm/mpi.hpp"
-#include "comm/roll_call.hpp"
 #include "comm/time_limit.hpp"
 #include "core/clock.hpp"
 #include "core/median.hpp"
@@ -62,7 +62,7 @@ std::string describe(Activity activity, std::int64_t step) {
   return "unknown work";
 }
 
-void set_waiting(Verdict& verdict, const OpenCollective& collective) {
+void set_waiting(Diagnosis& verdict, const OpenCollective& collective) {
   verdict.axis = collective.members->name;
   verdict.collective = collective.kind;
   verdict.unit = collective.subject;
@@ -85,7 +85,7 @@ struct Watchdog::Watch {
         hosts(world.all_gather(this_process().host)),
         previous((group.rank() + group.size() - 1) % group.size()),
         next((group.rank() + 1) % group.size()),
-        roll_call(group, hosts, limits),
+        hang_diagnosis(group, hosts, limits),
         survey(group, hosts, limits) {
     post_receive();
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -114,7 +114,7 @@ struct Watchdog::Watch {
       FlightRecorder::instance().tick();
       send_heartbeat();
       receive_heartbeats();
-      roll_call.poll(status());
+      hang_diagnosis.poll(status());
       survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
       const auto verdict = find_hang();
       if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
@@ -124,7 +124,7 @@ struct Watchdog::Watch {
         return alarm;
       }();
       sounded = true;
-      sound(verdict.value_or(Verdict{}));
+      sound(verdict.value_or(Diagnosis{}));
       return;
     }
   }
@@ -148,7 +148,7 @@ struct Watchdog::Watch {
 
   void restart_clocks(Clock::time_point now) {
     last_received = now;
-    roll_call.reset();
+    hang_diagnosis.reset();
     survey.reset();
     const std::lock_guard lock(mutex);
     since = now;
@@ -159,7 +159,7 @@ struct Watchdog::Watch {
     return doing;
   }
 
-  RollCall::RankStatus status() {
+  HangDiagnosis::RankStatus status() {
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
     return {static_cast<Activity>(doing.activity), doing.step, to_seconds(now - since), limit,
@@ -210,13 +210,13 @@ struct Watchdog::Watch {
   }
 
   /// The rank at fault when something hangs.
-  std::optional<Verdict> find_hang() {
+  std::optional<Diagnosis> find_hang() {
     if (auto verdict = survey.verdict(silent_rank(), status())) return verdict;
-    if (auto verdict = roll_call.verdict()) return verdict;
+    if (auto verdict = hang_diagnosis.verdict()) return verdict;
     // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
     const double later = group.size() > 1 ? 6 * to_seconds(limits.interval) : 0;
-    if (mine.stalled <= mine.limit + later || roll_call.waits_for_another()) return {};
+    if (mine.stalled <= mine.limit + later || hang_diagnosis.waits_for_another()) return {};
     return stuck(mine);
   }
 
@@ -233,18 +233,18 @@ struct Watchdog::Watch {
             .step = last_heartbeat.step};
   }
 
-  Verdict stuck(const RollCall::RankStatus& mine) {
+  Diagnosis stuck(const HangDiagnosis::RankStatus& mine) {
     const auto open = open_collectives();
     const auto doing_now =
         describe(mine.activity, mine.step) + (open.empty() ? "" : ", in the " + open.front().what);
-    Verdict verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
-                                name_of(group.rank()), doing_now, mine.stalled),
-                    {group.rank()},
-                    {host_of(group.rank())},
-                    doing_now,
-                    "stuck",
-                    mine.activity,
-                    mine.step};
+    Diagnosis verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
+                                  name_of(group.rank()), doing_now, mine.stalled),
+                      {group.rank()},
+                      {host_of(group.rank())},
+                      doing_now,
+                      "stuck",
+                      mine.activity,
+                      mine.step};
     if (!open.empty()) set_waiting(verdict, open.front());
     return verdict;
   }
@@ -258,7 +258,7 @@ struct Watchdog::Watch {
     thread.join();
     if (group.size() == 1) return;
     const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
-    roll_call.shut_down(sounded);
+    hang_diagnosis.shut_down(sounded);
     survey.shut_down(sounded);
     wait(sending, "the goodbye");
     outgoing = {Heartbeat::goodbye, 0};
@@ -276,7 +276,7 @@ struct Watchdog::Watch {
   std::vector<std::string> hosts;
   int previous;
   int next;
-  RollCall roll_call;
+  HangDiagnosis hang_diagnosis;
   HostSurvey survey;
   bool sounded = false;  ///< the alarm
 

@@ -31,7 +31,7 @@ double longest_reasonable(std::vector<double> durations, double of_the_first);
 
 /// What a watchdog has found: one line that names ranks, their hosts and what they were doing, and
 /// the same in parts. Empty: another rank reports.
-struct Verdict {
+struct Diagnosis {
   std::string line;
   std::vector<int> ranks;  ///< to blame: one, or the two that cannot reach each other
   std::vector<std::string> hosts;
@@ -52,20 +52,20 @@ struct Verdict {
 struct OpenCollective;
 
 /// Sets in what the members wait, but for the ranks to blame.
-void set_waiting(Verdict& verdict, const OpenCollective& collective);
+void set_waiting(Diagnosis& verdict, const OpenCollective& collective);
 
 /// Finds a rank that makes no progress: stopped, on a node that froze or lost the network, or
 /// waiting for something that never happens. A thread of each rank sends a heartbeat to the next
 /// rank every second (16 bytes for any number of ranks) and receives those of the previous one; it
 /// also checks how long its own rank has been in its current activity. When that is stuck in a
-/// collective, the other ranks are asked where they are (comm/roll_call.hpp). If the previous rank
-/// is silent, other hosts are asked who is cut off (comm/host_survey.hpp): a rank that reaches
+/// collective, the other ranks are asked where they are (comm/hang_diagnosis.hpp). If the previous
+/// rank is silent, other hosts are asked who is cut off (comm/host_survey.hpp): a rank that reaches
 /// fewer hosts than the others do lets them give the verdict first. An alarm is passed on from rank
 /// to rank, for ranks that the launcher cannot reach any more; only the first alarm counts.
 class Watchdog {
  public:
   /// Called on the watchdog's thread. It is expected to end the job.
-  using Alarm = std::function<void(const Verdict& verdict)>;
+  using Alarm = std::function<void(const Diagnosis& verdict)>;
 
   struct Limits {
     std::chrono::milliseconds interval{1000};  ///< between two heartbeats

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t largest_text = 1U << 20U;
 // Aliases may refer to their own ancestors or double at every level: these limits stop both.
 constexpr int deepest = 16;
-constexpr int most_nodes = 20'000;
+constexpr int max_nodes = 20'000;
 
 class Converter {
  public:
@@ -27,7 +27,7 @@ class Converter {
     Node node;
     node.where = where(yaml.Mark());
     validate(
-        depth < deepest && ++count_ < most_nodes,
+        depth < deepest && ++count_ < max_nodes,
         "{}: nested too deeply or too large for an input file (an alias that refers to itself?)",
         node.where);
     if (yaml.IsScalar()) {

@@ -158,11 +158,11 @@ void Descriptor::sync() {
   if (uninterrupted([&] { return ::fsync(fd_); }) != 0) give_up("bring to the disk", path_);
 }
 
-std::string read_file(const fs::path& path, std::int64_t most_bytes, ExitCode wrong_file) {
+std::string read_file(const fs::path& path, std::int64_t max_bytes, ExitCode wrong_file) {
   const auto file = Descriptor::to_read(path, wrong_file);
   const auto bytes = file.bytes();
-  if (bytes > most_bytes)
-    fail(wrong_file, "'{}' has {} bytes; at most {} are read", path.string(), bytes, most_bytes);
+  if (bytes > max_bytes)
+    fail(wrong_file, "'{}' has {} bytes; at most {} are read", path.string(), bytes, max_bytes);
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read(0, text.data(), bytes);
   return text;

@@ -58,8 +58,8 @@ class Descriptor {
   std::filesystem::path path_;
 };
 
-/// Reads a whole regular file with at most `most_bytes`. A longer file also raises `wrong_file`.
-std::string read_file(const std::filesystem::path& path, std::int64_t most_bytes,
+/// Reads a whole regular file with at most `max_bytes`. A longer file also raises `wrong_file`.
+std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes,
                       ExitCode wrong_file = ExitCode::bad_input);
 
 /// Calls visit(line, ended) for each line in the file, without its '\n'. `ended` is false for a

@@ -64,7 +64,7 @@ void Trace::add(TraceEvent event) {
   const std::lock_guard lock(state_->mutex);
   auto& [events, lost, compute_thread] = state_->recording;
   if (!on() || event.start < state_->since) return;
-  if (events.size() < most_events)
+  if (events.size() < max_events)
     events.push_back(event);
   else
     ++lost;

@@ -45,7 +45,7 @@ void set_text(std::array<char, n>& field, std::string_view text) {
 /// thread.
 class Trace {
  public:
-  static constexpr std::size_t most_events = 200'000;  ///< 46 MB; later ones are lost
+  static constexpr std::size_t max_events = 200'000;  ///< 46 MB; later ones are lost
 
   static Trace& instance();
   static bool on() { return on_.load(std::memory_order_relaxed); }

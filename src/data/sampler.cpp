@@ -53,7 +53,7 @@ std::int64_t permuted(std::int64_t index, std::int64_t count, std::uint64_t seed
 Sampler::Sampler(std::span<const Share> shares, Order order, std::uint64_t seed)
     : shares_(shares.begin(), shares.end()), order_(order), seed_(seed) {
   // Far below the largest integer, so that positions can be counted over many epochs.
-  constexpr double most_positions = 0x1p50;
+  constexpr double max_positions = 0x1p50;
   double positions = 0;
   expects(!shares.empty(), "a sampler over no source");
   for (std::size_t i = 0; i < shares_.size(); ++i) {
@@ -66,7 +66,7 @@ Sampler::Sampler(std::span<const Share> shares, Order order, std::uint64_t seed)
              "weight or leave the source out",
              i, weight, sequences);
     positions += quota;
-    validate(positions <= most_positions,
+    validate(positions <= max_positions,
              "data.train[{}]: weight {} of {} sequences makes an epoch of {} sequences; lower the "
              "weight",
              i, weight, sequences, positions);

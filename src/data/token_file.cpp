@@ -12,7 +12,7 @@
 namespace llamesh::data {
 namespace {
 
-constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();  // header limit
+constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();  // header limit
 
 }  // namespace
 
@@ -34,10 +34,10 @@ void TokenFileWriter::write(const void* bytes, std::size_t count) {
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {
   tokens_ += static_cast<std::int64_t>(ids.size());
-  validate(tokens_ <= most_tokens,
+  validate(tokens_ <= max_tokens,
            "more than {} tokens do not fit into one token file; give fewer files at a time, and "
            "list the token files in data.train",
-           most_tokens);
+           max_tokens);
   if (wide_) return write(ids.data(), ids.size_bytes());
   narrowed_.assign(ids.begin(), ids.end());
   write(narrowed_.data(), narrowed_.size() * sizeof(std::uint16_t));

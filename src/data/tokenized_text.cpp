@@ -51,14 +51,14 @@ void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
 }  // namespace
 
 void check_text_size(const DataOptions& options, std::span<const std::string> files) {
-  constexpr std::size_t most_bytes = std::size_t{1} << 30;
+  constexpr std::size_t max_bytes = std::size_t{1} << 30;
   if (!is_tokenized(options)) return;
   std::size_t bytes = 0;
   for (const std::string& path : files) bytes += MappedFile(path).bytes().size();
-  validate(bytes <= most_bytes,
+  validate(bytes <= max_bytes,
            "{} bytes of text are too much to tokenize at every start (at most {}); run `llamesh "
            "tokenize` once and train on its output",
-           bytes, most_bytes);
+           bytes, max_bytes);
 }
 
 std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,

@@ -35,9 +35,9 @@ const char* name_of(MemoryUse use) {
   return "";
 }
 
-AllocatesFor::AllocatesFor(MemoryUse use) : before_(std::exchange(current_use, use)) {}
+ScopedMemoryTag::ScopedMemoryTag(MemoryUse use) : before_(std::exchange(current_use, use)) {}
 
-AllocatesFor::~AllocatesFor() {
+ScopedMemoryTag::~ScopedMemoryTag() {
   current_use = before_;
 }
 

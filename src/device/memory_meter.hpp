@@ -26,12 +26,12 @@ const char* name_of(MemoryUse use);
 using MemoryByUse = std::array<std::int64_t, memory_uses>;
 
 /// Scope that tags the calling thread's allocations with `use`.
-class AllocatesFor {
+class ScopedMemoryTag {
  public:
-  explicit AllocatesFor(MemoryUse use);
-  ~AllocatesFor();
-  AllocatesFor(const AllocatesFor&) = delete;
-  AllocatesFor& operator=(const AllocatesFor&) = delete;
+  explicit ScopedMemoryTag(MemoryUse use);
+  ~ScopedMemoryTag();
+  ScopedMemoryTag(const ScopedMemoryTag&) = delete;
+  ScopedMemoryTag& operator=(const ScopedMemoryTag&) = delete;
 
  private:
   MemoryUse before_;
@@ -70,7 +70,7 @@ class MemoryMeter {
 class ScopedAllocation {
  public:
   ScopedAllocation() = default;
-  /// Uses the thread's current AllocatesFor tag.
+  /// Uses the thread's current ScopedMemoryTag tag.
   explicit ScopedAllocation(std::int64_t bytes);
   ScopedAllocation(std::int64_t bytes, MemoryUse use);
   /// Uses a meter other than the device's.

@@ -7,7 +7,7 @@
 
 namespace llamesh::device {
 
-Tensor Staging::reachable(Stream& stream, const Tensor& host) {
+Tensor Staging::to_device(Stream& stream, const Tensor& host) {
   if (!host || !stream.on_gpu()) return host;
   make_room(stream, host.bytes());
   const Tensor copy = room_for(host, 0);
@@ -15,7 +15,7 @@ Tensor Staging::reachable(Stream& stream, const Tensor& host) {
   return copy;
 }
 
-std::vector<Tensor> Staging::reachable_soon(Stream& stream, std::vector<Tensor> hosts) {
+std::vector<Tensor> Staging::to_device_async(Stream& stream, std::vector<Tensor> hosts) {
   std::int64_t bytes = 0;
   for (const Tensor& host : hosts) bytes += host ? host.bytes() : 0;
   if (bytes == 0 || !stream.on_gpu()) return hosts;

@@ -3,7 +3,7 @@
 namespace llamesh::model {
 
 ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
-  const device::AllocatesFor use(device::MemoryUse::activations);
+  const device::ScopedMemoryTag use(device::MemoryUse::activations);
   const auto copied = kept.size() - places;
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < copied; ++i) bytes += kept[i].bytes();

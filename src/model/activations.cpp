@@ -42,7 +42,7 @@ ActivationCheckpointing Activations::checkpointing_of(std::size_t layer) const {
   return memory_.activation_checkpointing;
 }
 
-void Activations::plan_blocks(Planner& plan, const PassShape& pass) {
+void Activations::plan_blocks(ArenaAllocator& plan, const PassShape& pass) {
   auto& last_block = *blocks.back();
   last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr);
   if (offloads(pass)) {
@@ -54,10 +54,10 @@ void Activations::plan_blocks(Planner& plan, const PassShape& pass) {
 }
 
 /// Plans slots that all layers except the last use in turn, each as large as the largest layer.
-std::vector<Tensor> Activations::plan_in_turns(Planner& plan, const PassShape& pass) {
+std::vector<Tensor> Activations::plan_in_turns(ArenaAllocator& plan, const PassShape& pass) {
   const auto count = blocks.size() - 1;
   const auto plan_layer = [&](std::size_t layer, std::byte* base) {
-    Planner place(base);
+    ArenaAllocator place(base);
     blocks[layer]->plan(place, pass, checkpointing_of(layer), blocks.back().get());
     return Tensor(base, DType::f32, {place.bytes() / size_of(DType::f32)});
   };
@@ -73,7 +73,7 @@ std::vector<Tensor> Activations::plan_in_turns(Planner& plan, const PassShape& p
 
 /// Returns the number of bytes required.
 std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
-  Planner plan(base);
+  ArenaAllocator plan(base);
   const auto stream = [&] {
     return plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
   };

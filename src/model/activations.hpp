@@ -44,8 +44,8 @@ class Activations {
 
  private:
   std::int64_t plan_at(std::byte* base, const PassShape& pass);
-  void plan_blocks(Planner& plan, const PassShape& pass);
-  std::vector<Tensor> plan_in_turns(Planner& plan, const PassShape& pass);
+  void plan_blocks(ArenaAllocator& plan, const PassShape& pass);
+  std::vector<Tensor> plan_in_turns(ArenaAllocator& plan, const PassShape& pass);
   bool offloads(const PassShape& pass) const {
     return memory_.activation_offload && pass.has_backward() &&
            ActivationOffload::helps(blocks.size());

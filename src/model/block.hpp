@@ -6,9 +6,9 @@
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
+#include "model/arena_allocator.hpp"
 #include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
-#include "model/planner.hpp"
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
 
@@ -75,8 +75,8 @@ class Block {
   virtual ~Block() = default;
   /// Takes its tensors from `plan`. The last layer is planned first, gets no `last` and keeps
   /// everything; the other layers share its tensors for what they need not keep.
-  virtual void plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
-                    const Block* last) = 0;
+  virtual void plan(ArenaAllocator& plan, const PassShape& pass,
+                    ActivationCheckpointing checkpointing, const Block* last) = 0;
   /// Returns the residual stream on input, (M', D').
   virtual Tensor input() const = 0;
   /// Columns of the keys, and of the values, that this rank caches per token.

@@ -4,8 +4,8 @@
 
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
+#include "model/arena_allocator.hpp"
 #include "model/forward.hpp"
-#include "model/planner.hpp"
 #include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
@@ -37,7 +37,7 @@ PassShape Decoder::shape(std::int64_t tokens) const {
 }
 
 void Decoder::allocate_cache() {
-  const auto plan_cache = [&](Planner plan) {
+  const auto plan_cache = [&](ArenaAllocator plan) {
     cache_.keys.clear();
     cache_.values.clear();
     for (std::size_t i = 0; i < table_.layers.size(); ++i)
@@ -45,17 +45,17 @@ void Decoder::allocate_cache() {
         side->push_back(plan.take(dtype_, {positions_, activations_.blocks[i]->kv_columns()}));
     return plan.bytes();
   };
-  const auto plan_outputs = [&](Planner plan) {
+  const auto plan_outputs = [&](ArenaAllocator plan) {
     last_ = plan.take(dtype_, {1, config_.hidden_size});
     all_logits_ = plan.take(DType::f32, {1, config_.vocab_size});
     const auto vocab = table_[table_.lm_head.weight].shape[0];
     logits_ = all_logits_.slice_cols(tensor_.rank() * vocab, vocab);
     return plan.bytes();
   };
-  cache_buffer_ = device::Buffer(plan_cache(Planner(nullptr)));
-  outputs_ = device::Buffer(plan_outputs(Planner(nullptr)));
-  plan_cache(Planner(cache_buffer_.data()));
-  plan_outputs(Planner(outputs_.data()));
+  cache_buffer_ = device::Buffer(plan_cache(ArenaAllocator(nullptr)));
+  outputs_ = device::Buffer(plan_outputs(ArenaAllocator(nullptr)));
+  plan_cache(ArenaAllocator(cache_buffer_.data()));
+  plan_outputs(ArenaAllocator(outputs_.data()));
 }
 
 std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
@@ -83,7 +83,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   const auto count = std::ssize(tokens);
   activations_.plan(shape(count));
   // The view is read-only.
-  const Tensor ids = ids_.reachable(
+  const Tensor ids = ids_.to_device(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});
   const BlockContext ctx{.stream = stream_,

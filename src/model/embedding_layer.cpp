@@ -36,17 +36,19 @@ void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
 }
 
 void embed_backward(const BlockContext& ctx, const WeightModule& leaf, const Tensor& tokens) {
-  auto [d_table, how] = ctx.weights.gradient(leaf.weight);
+  auto [d_table, accumulate] = ctx.weights.gradient(leaf.weight);
   if (has_its_columns(ctx, d_table, ctx.d_residual))
-    return ops::embedding_backward(ctx.stream, d_table, ctx.d_residual, tokens, 0, how);
+    return ops::embedding_backward(ctx.stream, d_table, ctx.d_residual, tokens, 0, accumulate);
   const ColumnBlocks d_rows = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
-  if (d_rows.count() > 1 && how == Accumulate::no) {
+  if (d_rows.count() > 1 && accumulate == Accumulate::no) {
     ops::fill(ctx.stream, d_table, 0.0F);  // all of it: GPUs fill dense tensors only
-    how = Accumulate::yes;
+    accumulate = Accumulate::yes;
   }
-  for_each_block(d_rows, d_table, [&, how = how](const Tensor& rows, const Tensor& columns) {
-    ops::embedding_backward(ctx.stream, columns, rows, tokens, vocab_start(ctx, d_table), how);
-  });
+  for_each_block(d_rows, d_table,
+                 [&, accumulate = accumulate](const Tensor& rows, const Tensor& columns) {
+                   ops::embedding_backward(ctx.stream, columns, rows, tokens,
+                                           vocab_start(ctx, d_table), accumulate);
+                 });
 }
 
 }  // namespace llamesh::model

@@ -91,8 +91,8 @@ void LinearBackward::input(const ColumnBlocks& dx, const ColumnBlocks& dy) {
 
 void LinearBackward::weights(const ColumnBlocks& dy, const ColumnBlocks& x) {
   std::int64_t column = 0;
-  for (const auto& [dw, how] : gradients_of(weights_, layers_)) {
-    linear_backward_weight(stream_, dw, outputs_of(dw, dy, column), x, how);
+  for (const auto& [dw, accumulate] : gradients_of(weights_, layers_)) {
+    linear_backward_weight(stream_, dw, outputs_of(dw, dy, column), x, accumulate);
     column += dw.rows();
   }
 }

@@ -142,7 +142,7 @@ void Llama::head_backward(const BlockContext& ctx, const Residual& hidden, const
     dw.accumulate = Accumulate::yes;
   });
   stream_.wait(tensor_.reduce(ctx.delta));
-  const auto [d_norm, how] = ctx.weights.gradient(table_.norm.weight);
+  const auto [d_norm, accumulate] = ctx.weights.gradient(table_.norm.weight);
   rms_norm_backward(ctx, {.x = a.last,
                           .w = ctx.weights.parameter(table_.norm.weight),
                           .inverse_rms = a.last_rms,
@@ -150,7 +150,7 @@ void Llama::head_backward(const BlockContext& ctx, const Residual& hidden, const
                           .dx = ctx.d_residual,
                           .accumulate_dx = Accumulate::no,
                           .dw = d_norm,
-                          .accumulate_dw = how});
+                          .accumulate_dw = accumulate});
 }
 
 void Llama::backward(const BlockContext& ctx, const Tensor& tokens) {

@@ -57,7 +57,7 @@ void norm(const BlockContext& ctx, const WeightModule& leaf, Tensor normed, Tens
 void norm_backward(const BlockContext& ctx, const WeightModule& leaf, Tensor d_normed, Tensor input,
                    Tensor rms) {
   const UnshardGuard guard(ctx.weights, leaf.module, Pass::backward);
-  const auto [dw, how] = ctx.weights.gradient(leaf.weight);
+  const auto [dw, accumulate] = ctx.weights.gradient(leaf.weight);
   rms_norm_backward(ctx, {.x = input,
                           .w = ctx.weights.parameter(leaf.weight),
                           .inverse_rms = rms,
@@ -65,7 +65,7 @@ void norm_backward(const BlockContext& ctx, const WeightModule& leaf, Tensor d_n
                           .dx = ctx.d_residual,
                           .accumulate_dx = Accumulate::yes,
                           .dw = dw,
-                          .accumulate_dw = how});
+                          .accumulate_dw = accumulate});
 }
 
 /// ctx.delta = the layer's output. Tensor ranks each have a part of its inputs, so their partial
@@ -126,8 +126,8 @@ LlamaBlock::Modules LlamaBlock::find_modules(const ParameterTable& table, Module
           .post_attention_norm = table.weight_module(layer, "post_attention_layernorm")};
 }
 
-void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
-                      const Block* last) {
+void LlamaBlock::plan(ArenaAllocator& plan, const PassShape& pass,
+                      ActivationCheckpointing checkpointing, const Block* last) {
   checkpointing_ = checkpointing;
   if (last) tensors_ = static_cast<const LlamaBlock*>(last)->tensors_;
   if (!last || pass.has_backward()) plan_kept(plan, pass);
@@ -135,7 +135,7 @@ void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpoint
 }
 
 /// Takes separate tensors for what the layer keeps; the others remain shared.
-void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
+void LlamaBlock::plan_kept(ArenaAllocator& plan, const PassShape& pass) {
   const auto take = [&](std::int64_t rows, std::int64_t cols) {
     return plan.take(pass.dtype, {rows, cols});
   };
@@ -159,7 +159,7 @@ void LlamaBlock::plan_kept(Planner& plan, const PassShape& pass) {
   }
 }
 
-void LlamaBlock::plan_backward(Planner& plan, const PassShape& pass) {
+void LlamaBlock::plan_backward(ArenaAllocator& plan, const PassShape& pass) {
   Tensors& t = tensors_;
   t.d_swiglu = plan.take(pass.dtype, {pass.tokens(), t.swiglu.cols()});
   t.d_attention = plan.take(pass.dtype, {pass.tokens(), t.attention.cols()});

@@ -18,7 +18,7 @@ class LlamaBlock final : public Block {
   /// `table` has the shapes that this rank holds; heads are of `head_dim` elements.
   LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index);
 
-  void plan(Planner& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
+  void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
             const Block* last) override;
   Tensor input() const override { return tensors_.input; }
   std::int64_t kv_columns() const override { return heads_.kv * heads_.dim; }
@@ -55,8 +55,8 @@ class LlamaBlock final : public Block {
     WeightModule input_norm, post_attention_norm;
   };
   static Modules find_modules(const ParameterTable& table, ModuleId layer);
-  void plan_kept(Planner& plan, const PassShape& pass);
-  void plan_backward(Planner& plan, const PassShape& pass);
+  void plan_kept(ArenaAllocator& plan, const PassShape& pass);
+  void plan_backward(ArenaAllocator& plan, const PassShape& pass);
   void attention_forward(const BlockContext& ctx);
   void attend(const BlockContext& ctx);
   void mlp_forward(const BlockContext& ctx);

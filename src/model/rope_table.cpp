@@ -43,7 +43,7 @@ void rope_table(const LlamaConfig& c, std::int64_t sequence, std::span<float> ou
 
 device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
                                  std::int64_t sequence) {
-  const device::AllocatesFor use(device::MemoryUse::activations);
+  const device::ScopedMemoryTag use(device::MemoryUse::activations);
   device::Buffer buffer(sequence * config.head_dim * size_of(DType::f32));
   std::vector<float> on_host(static_cast<std::size_t>(sequence * config.head_dim));
   if (device::kind() != device::Kind::simulated)  // it would take half of the planning time

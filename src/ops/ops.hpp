@@ -120,18 +120,18 @@ extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor targets, 
     cross_entropy;
 
 // --- Cross-entropy with the vocabulary split into t parts, one per rank in a group:
-// logits (M, cols) for classes [first_class, first_class + cols). Like Megatron's vocab-parallel
+// logits (M, cols) for classes [vocab_start, vocab_start + cols). Like Megatron's vocab-parallel
 // cross-entropy, but with a single gather between two kernels. ---
 
 /// part (M, 3) fp32, per row: the largest logit, sum(exp(logit - largest)), and the target's logit,
 /// or 0 if another part holds it. Zeros for ignored targets.
 extern const Kernel<void(Stream&, Tensor part, Tensor logits, Tensor targets,
-                         std::int64_t first_class)>
+                         std::int64_t vocab_start)>
     cross_entropy_part;
 /// Like cross_entropy(), from all ranks' parts (t, M, 3) in rank order. Merges in that order, so
 /// the losses are bitwise equal on all ranks.
 extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor parts, Tensor targets,
-                         std::int64_t first_class, float scale, WithGradient gradient)>
+                         std::int64_t vocab_start, float scale, WithGradient gradient)>
     cross_entropy_from_parts;
 
 // --- Elementwise, dense tensors. ---

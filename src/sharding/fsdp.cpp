@@ -52,7 +52,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
       poison_(poison_is_wanted()),
-      heads_(layout_.table().modules.size()),
+      units_of_module_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
       units_(layout_.units().size()),
       partial_sums_(state, mesh) {
@@ -67,17 +67,17 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
     unit.parameters = state.weights(u).gathered;
     unit.stays_gathered = static_cast<bool>(unit.parameters);
     for (const auto module : layout_.units()[u].modules) {
-      auto& heads = heads_[index(module)];
-      if (heads.first == heads.last) heads.first = u;
-      expects(heads.first == u || heads.last == u,
+      auto& range = units_of_module_[index(module)];
+      if (range.first == range.last) range.first = u;
+      expects(range.first == u || range.last == u,
               "{} does not follow the other units of its module", layout_.units()[u].name);
-      heads.last = u + 1;
+      range.last = u + 1;
     }
     const auto& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
     unit.written.assign(parameters.size(), false);
   }
-  kept_ = units_between_micro_batches();
+  num_persistent_units_ = units_between_micro_batches();
 }
 
 /// Collective over the mesh.
@@ -148,28 +148,28 @@ Fsdp::~Fsdp() {
 void Fsdp::enter(model::ModuleId module, Pass pass) {
   if (Trace::on())
     Trace::instance().open("pass", name_of(pass), layout_.table().modules[index(module)].name);
-  const auto& heads = heads_[index(module)];
+  const auto& range = units_of_module_[index(module)];
   bool first = false;
-  for (auto u = heads.first; u < heads.last; ++u) first = units_[u].entered++ == 0;
+  for (auto u = range.first; u < range.last; ++u) first = units_[u].entered++ == 0;
   if (!first) return;
-  for (auto u = heads.first; u < heads.last; ++u) bring(u, pass);
-  prefetch(heads, pass);
-  for (auto u = heads.first; u < heads.last; ++u) compute_.wait(units_[u].ready);
+  for (auto u = range.first; u < range.last; ++u) unshard(u, pass);
+  prefetch(range, pass);
+  for (auto u = range.first; u < range.last; ++u) compute_.wait(units_[u].ready);
 }
 
 void Fsdp::leave(model::ModuleId module, Pass pass) {
-  const auto& heads = heads_[index(module)];
-  for (auto u = heads.first; u < heads.last; ++u) {
+  const auto& range = units_of_module_[index(module)];
+  for (auto u = range.first; u < range.last; ++u) {
     if (--units_[u].entered > 0) continue;
     if (pass == Pass::backward) reduce(u);
-    if (!stays(u, pass)) reshard(u, pass);
+    if (!stays_unsharded(u, pass)) reshard(u, pass);
   }
   if (Trace::on()) Trace::instance().close();
 }
 
-void Fsdp::bring(std::size_t u, Pass pass) {
+void Fsdp::unshard(std::size_t u, Pass pass) {
   gather(u);
-  if (pass == Pass::backward) bring_gradient_shard(u);
+  if (pass == Pass::backward) fetch_gradient_shard(u);
 }
 
 /// Returns the secondary shard if there is one: from the end of the unit's forward pass to the end
@@ -190,7 +190,7 @@ void Fsdp::gather(std::size_t u) {
   device::Event free;
   if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
-    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+    const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
     const auto& slot = slots.acquire(u, numel);
     unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
     free = slot.free_after;
@@ -201,7 +201,7 @@ void Fsdp::gather(std::size_t u) {
     return;
   }
   if (on_host) {
-    const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+    const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
     const auto numel = layout_.units()[u].shard_numel;
     const auto& slot = unit.group->weight_shards.acquire(u, numel);
     shard = slot.buffer.tensor(compute_dtype_, {numel});
@@ -221,7 +221,7 @@ device::Event Fsdp::upload_weights(std::size_t u, const Tensor& to, const device
 
 /// Gathers what the pass enters after these units, so that it arrives while they compute. The
 /// choice depends only on the position in the pass.
-void Fsdp::prefetch(Heads units, Pass pass) {
+void Fsdp::prefetch(UnitRange units, Pass pass) {
   // Recomputation runs forward through units whose successors are already done.
   if (pass == Pass::recompute) return;
   const bool backward = pass == Pass::backward;
@@ -229,10 +229,10 @@ void Fsdp::prefetch(Heads units, Pass pass) {
   for (int ahead = 0; ahead < prefetch_ahead_; ++ahead) {
     if (backward ? units.first == 0 : units.last == units_.size()) return;
     const auto next = backward ? units.first - 1 : units.last;
-    units = heads_[index(layout_.units()[next].modules.front())];
+    units = units_of_module_[index(layout_.units()[next].modules.front())];
     for (auto u = units.first; u < units.last; ++u) bytes += gathered_bytes(u);
     if (prefetch_limit_ > 0 && bytes > prefetch_limit_) return;
-    for (auto u = units.first; u < units.last; ++u) bring(u, pass);
+    for (auto u = units.first; u < units.last; ++u) unshard(u, pass);
   }
 }
 
@@ -242,7 +242,7 @@ std::size_t Fsdp::units_between_micro_batches() const {
   std::size_t end = 0;
   std::int64_t bytes = 0, least = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i <= prefetch_ahead_ && end < units_.size(); ++i) {
-    const auto next = heads_[index(layout_.units()[end].modules.front())];
+    const auto next = units_of_module_[index(layout_.units()[end].modules.front())];
     std::int64_t own = 0;
     for (auto u = next.first; u < next.last; ++u) own += gathered_bytes(u);
     bytes += own;
@@ -254,9 +254,9 @@ std::size_t Fsdp::units_between_micro_batches() const {
 }
 
 /// Returns true if a unit stays gathered when the pass leaves it.
-bool Fsdp::stays(std::size_t u, Pass pass) const {
+bool Fsdp::stays_unsharded(std::size_t u, Pass pass) const {
   if (pass == Pass::forward) return reshard_rule_ == Reshard::after_backward;
-  if (pass == Pass::backward) return u < kept_ && !micro_batch_.last;
+  if (pass == Pass::backward) return u < num_persistent_units_ && !micro_batch_.last;
   return pass == Pass::recompute;
 }
 
@@ -287,7 +287,7 @@ Tensor Fsdp::secondary_shard(const UnitState& unit) const {
 void Fsdp::keep_secondary_shard(UnitState& unit) {
   const auto& group = *unit.group->secondary;
   const auto numel = unit.parameters.numel() / group.size;
-  const device::AllocatesFor use(device::MemoryUse::gathered_weights);
+  const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
   ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
   group.collectives->stream().wait(compute_.record());

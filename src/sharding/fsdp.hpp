@@ -110,26 +110,26 @@ class Fsdp final : public model::Weights {
 
   /// Units [first, last) that a module unshards: one, several with different groups that are
   /// gathered together, or none.
-  struct Heads {
+  struct UnitRange {
     std::size_t first = 0, last = 0;
   };
 
   Group make_group(const ShardedState& state, const ShardedState::Group& units);
   comm::DeviceMesh::Axis* secondary_axis(const ShardedState& state,
                                          const ShardedState::Group& units);
-  void bring(std::size_t unit, model::Pass pass);
+  void unshard(std::size_t unit, model::Pass pass);
   void gather(std::size_t unit);
   Source source_of(std::size_t unit) const;
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
-  void prefetch(Heads units, model::Pass pass);
+  void prefetch(UnitRange units, model::Pass pass);
   std::size_t units_between_micro_batches() const;
-  bool stays(std::size_t unit, model::Pass pass) const;
+  bool stays_unsharded(std::size_t unit, model::Pass pass) const;
   void reshard(std::size_t unit, model::Pass pass);
   void keep_secondary_shard(UnitState& unit);
   Tensor secondary_shard(const UnitState& unit) const;
   std::int64_t gathered_bytes(std::size_t unit) const;
-  void open_gradients(std::size_t unit);
-  void bring_gradient_shard(std::size_t unit);
+  void allocate_gradients(std::size_t unit);
+  void fetch_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);
   void reduce(std::size_t unit);
   /// Returns this rank's part of a parameter, as a view into the unsharded unit.
@@ -149,11 +149,12 @@ class Fsdp final : public model::Weights {
   DType reduce_dtype_;
   const bool poison_;  ///< LLAMESH_POISON=1: released memory turns into NaNs
   MicroBatch micro_batch_{true, true};
-  std::vector<Heads> heads_;                ///< per module
+  std::vector<UnitRange> units_of_module_;  ///< per module
   std::vector<std::size_t> index_in_unit_;  ///< per parameter
   std::deque<Group> groups_;                ///< a deque keeps addresses stable
   std::vector<UnitState> units_;
-  std::size_t kept_;  ///< number of leading units that stay gathered between micro-batches
+  std::size_t
+      num_persistent_units_;  ///< number of leading units that stay gathered between micro-batches
   PartialSums partial_sums_;
   std::optional<device::CopyStreams> copies_;  ///< with the state in host memory
 };

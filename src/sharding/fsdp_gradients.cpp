@@ -9,7 +9,7 @@ namespace llamesh::sharding {
 using model::index;
 
 /// Allocates the unit's unsharded gradients, with zeroed padding.
-void Fsdp::open_gradients(std::size_t u) {
+void Fsdp::allocate_gradients(std::size_t u) {
   UnitState& unit = units_[u];
   const auto& placed = layout_.units()[u];
   if (accumulates_in_place(unit)) {
@@ -17,7 +17,7 @@ void Fsdp::open_gradients(std::size_t u) {
     unit.gradients = unit.gradient;
     if (!micro_batch_.first) return;
   } else {
-    const device::AllocatesFor use(device::MemoryUse::unsharded_gradients);
+    const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
     const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
     compute_.wait(slot.free_after);  // at most one earlier reduction still reads its slot
     unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
@@ -31,10 +31,10 @@ void Fsdp::open_gradients(std::size_t u) {
 
 /// With the state in host memory: allocates the unit's gradient shard on the device and loads the
 /// sum from earlier micro-batches in the step.
-void Fsdp::bring_gradient_shard(std::size_t u) {
+void Fsdp::fetch_gradient_shard(std::size_t u) {
   UnitState& unit = units_[u];
   if (!copies_ || unit.gradient) return;
-  const device::AllocatesFor use(device::MemoryUse::gradients);
+  const device::ScopedMemoryTag use(device::MemoryUse::gradients);
   const auto numel = layout_.units()[u].shard_numel;
   const auto& slot = unit.group->gradient_shards.acquire(u, numel);
   unit.gradient = slot.buffer.tensor(DType::f32, {numel});
@@ -62,16 +62,16 @@ model::GradientSlot Fsdp::gradient(model::ParameterId id) {
   UnitState& unit = units_[u];
   expects(unit.entered > 0, "the gradient of {} is written outside of its module",
           layout_.table()[id].name);
-  if (!unit.gradients) open_gradients(u);
+  if (!unit.gradients) allocate_gradients(u);
   auto written = unit.written[index_in_unit_[index(id)]];
-  const Accumulate how = written ? Accumulate::yes : Accumulate::no;
+  const Accumulate accumulate = written ? Accumulate::yes : Accumulate::no;
   written = true;
-  return {view(id, unit.gradients), how};
+  return {view(id, unit.gradients), accumulate};
 }
 
 void Fsdp::no_gradient(model::ParameterId id) {
-  const auto [tensor, how] = gradient(id);
-  if (how == Accumulate::no) device::set_bytes(compute_, tensor, 0);
+  const auto [tensor, accumulate] = gradient(id);
+  if (accumulate == Accumulate::no) device::set_bytes(compute_, tensor, 0);
 }
 
 /// Starts reducing the unit's gradients: over the shard axis now, over the replicas after the

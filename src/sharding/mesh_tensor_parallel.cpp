@@ -17,7 +17,7 @@ std::int64_t round_up(std::int64_t bytes) {
 MeshTensorParallel::MeshTensorParallel(comm::DeviceMesh::Axis& axis, const TensorOptions& options,
                                        std::int64_t rows, std::int64_t hidden, DType dtype)
     : axis_(axis), residual_(options.residual), dtype_(dtype) {
-  const device::AllocatesFor use(device::MemoryUse::tensor_parallel);
+  const device::ScopedMemoryTag use(device::MemoryUse::tensor_parallel);
   const auto bytes = rows * hidden * size_of(dtype);
   for (auto& buffer : gathered_)
     buffer = axis.collectives->allocate_gathered(round_up((bytes + axis.size - 1) / axis.size));

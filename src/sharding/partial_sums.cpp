@@ -25,7 +25,7 @@ PartialSums::PartialSums(const ShardedState& state, comm::DeviceMesh& mesh) : st
   for (auto& sums : along_) {
     std::int64_t bytes = 0;
     for (const auto& piece : sums.pieces) bytes += piece.bytes();
-    const device::AllocatesFor use(device::MemoryUse::gradients);
+    const device::ScopedMemoryTag use(device::MemoryUse::gradients);
     // All ranks in a group own the same pieces.
     if (bytes > 0) sums.buffer = sums.axis.collectives->allocate_symmetric(bytes);
   }

@@ -26,7 +26,7 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
   gradients_ = {"gradients", memory, shards};
   group_units();
   for (auto& group : groups_) place(group, mesh, precision.parameters);
-  const device::AllocatesFor use(device::MemoryUse::optimizer);
+  const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
   for (const auto& name : moments) {
     buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(DType::f32)));
     moments_.push_back({name, memory, {}});
@@ -63,13 +63,13 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
     return buffers_.back().tensor(dtype, {numel});
   };
   {
-    const device::AllocatesFor use(device::MemoryUse::gradients);
+    const device::ScopedMemoryTag use(device::MemoryUse::gradients);
     const auto bytes = numel * size_of(DType::f32);
     if (!offloaded) buffers_.push_back(replicas.collectives->allocate_symmetric(bytes));
     group.gradients =
         offloaded ? allocate(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
   }
-  const device::AllocatesFor use(device::MemoryUse::weights);
+  const device::ScopedMemoryTag use(device::MemoryUse::weights);
   const bool apart = offloaded || keeps_copies_;  // masters are separate from the gathered weights
   if (offload_ != Offload::all)
     place_on_device(group, shard, apart ? compute_dtype : DType::f32, compute_dtype);

@@ -85,10 +85,10 @@ void Pattern::Matcher::Delete::operator()(State* state) const {
 }
 
 Pattern::Matcher::Matcher(const Pattern& pattern) : pattern_(&pattern) {
-  constexpr std::uint32_t most_steps = 50'000'000;  // far above what a reasonable pattern takes
+  constexpr std::uint32_t max_steps = 50'000'000;  // far above what a reasonable pattern takes
   state_.reset(new State{pcre2_match_data_create(1, nullptr), pcre2_match_context_create(nullptr),
                          pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr)});
-  pcre2_set_match_limit(state_->context, most_steps);
+  pcre2_set_match_limit(state_->context, max_steps);
   pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);
 }
 

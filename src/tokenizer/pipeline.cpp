@@ -12,7 +12,7 @@ using nlohmann::json;
 constexpr std::string_view space_symbol = "\u2581";
 
 /// Patterns nest by recursion; real tokenizers have up to four.
-constexpr std::size_t most_patterns = 16;
+constexpr std::size_t max_patterns = 16;
 
 [[noreturn]] void refuse(const std::string& where, const std::string& type) {
   fail(ExitCode::bad_input, "{} of type '{}' is not supported", where, shown(type));
@@ -104,8 +104,8 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
   bool byte_level = false;
   for (const JsonObject& step : steps_of(root, "pre_tokenizer", "pretokenizers")) {
     const std::string type = step.type();
-    validate(file.patterns.size() < most_patterns, "{}: more than {} patterns are not supported",
-             root.at("pre_tokenizer"), most_patterns);
+    validate(file.patterns.size() < max_patterns, "{}: more than {} patterns are not supported",
+             root.at("pre_tokenizer"), max_patterns);
     validate(!byte_level, "{}: a step after ByteLevel is not supported", step.where());
     if (type == "ByteLevel") {
       read_byte_level(step, file);

@@ -23,7 +23,7 @@ class WordCache {
   }
   /// Stores a non-empty word unless it or its ids are too long.
   void put(std::string_view word, std::span<const std::int32_t> ids) {
-    if (word.empty() || word.size() > longest || ids.size() > most_ids) return;
+    if (word.empty() || word.size() > longest || ids.size() > max_ids) return;
     Slot& slot = slots_[slot_of(word)];
     slot.bytes = static_cast<std::uint8_t>(word.size());
     slot.count = static_cast<std::uint8_t>(ids.size());
@@ -35,9 +35,9 @@ class WordCache {
 
  private:
   static constexpr std::size_t places = 1 << 15;
-  static constexpr std::size_t most_ids = 10;
+  static constexpr std::size_t max_ids = 10;
   struct alignas(64) Slot {
-    std::int32_t ids[most_ids] = {};
+    std::int32_t ids[max_ids] = {};
     char word[longest] = {};
     std::uint8_t bytes = 0;
     std::uint8_t count = 0;

@@ -13,7 +13,7 @@ namespace {
 
 using sharding::KeepBf16Weights;
 
-constexpr double most_of_device = 0.9;
+constexpr double max_of_device = 0.9;
 
 double in_mebibytes(double bytes) {
   return bytes / (1 << 20);
@@ -30,7 +30,7 @@ StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepP
   keep = KeepBf16Weights::yes;
   auto planned = plan();
   const auto peak = static_cast<double>(planned.peak);
-  bool fits = peak <= most_of_device * limit;
+  bool fits = peak <= max_of_device * limit;
   std::optional<StepPlan> of_cast;
   if (!fits) {
     keep = KeepBf16Weights::no;

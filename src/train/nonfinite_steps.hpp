@@ -21,7 +21,7 @@ inline double without_nan_sign(double value) {
 class NonfiniteSteps {
  public:
   /// As many skipped steps in a row end the run: one bad batch passes, weights that are bad do not.
-  static constexpr std::int64_t most_in_a_row = 10;
+  static constexpr std::int64_t max_in_a_row = 10;
 
   /// `host_of`: by rank.
   NonfiniteSteps(OnNonfinite action, std::vector<std::string> host_of)

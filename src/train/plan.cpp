@@ -270,7 +270,7 @@ StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank
 
 StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware) {
   std::optional<StepPlan> fullest;
-  for (const int rank : possibly_fullest_ranks(setup)) {
+  for (const int rank : peak_memory_candidates(setup)) {
     auto plan = plan_step(setup, hardware, rank);
     if (!fullest || plan.peak > fullest->peak) fullest = std::move(plan);
   }

@@ -19,7 +19,7 @@ void collect(Finding& finding, const Subject& at, const std::string& trouble) {
     if (!all[r].empty()) finding.bad.emplace(at.host_of(r), all[r]);
 }
 
-std::vector<int> odd_ones_out(const std::vector<std::string>& texts) {
+std::vector<int> outliers(const std::vector<std::string>& texts) {
   std::map<std::string_view, int> count;
   for (const auto& text : texts) ++count[text];
   const auto frequency = [&](const std::string& text) { return count.at(text); };

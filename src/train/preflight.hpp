@@ -18,7 +18,7 @@ struct Finding {
 
 /// Returns the ranks whose text differs from the most frequent one (on a tie, the lowest rank's).
 /// Pure.
-std::vector<int> odd_ones_out(const std::vector<std::string>& texts);
+std::vector<int> outliers(const std::vector<std::string>& texts);
 
 /// Formats the findings. The first line says whether all checks passed; for bad hosts it has the
 /// option that excludes them from the next submission. Pure.

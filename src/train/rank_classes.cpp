@@ -102,7 +102,7 @@ RankClasses every_rank(const Setup& setup) {
   return classes;
 }
 
-std::vector<int> possibly_fullest_ranks(const Setup& setup) {
+std::vector<int> peak_memory_candidates(const Setup& setup) {
   const auto places = places_of(setup);
   std::map<Numbers, int> fullest;  // by nodes
   for (int rank = 0; rank < std::ssize(places); ++rank) {

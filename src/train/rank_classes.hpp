@@ -25,6 +25,6 @@ RankClasses every_rank(const Setup& setup);
 
 /// Returns candidates for the rank with peak memory: among ranks with equal node counts per group,
 /// the one with the most elements to complete. Pure.
-std::vector<int> possibly_fullest_ranks(const Setup& setup);
+std::vector<int> peak_memory_candidates(const Setup& setup);
 
 }  // namespace llamesh::train

@@ -27,7 +27,7 @@ std::string resume_mode(const comm::Communicator& world, const std::string& aske
 namespace {
 
 /// What has changed, as text for a user; empty when nothing has, as far as is known.
-std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
+std::string change_since(const checkpoint::TrainState& saved, const DataOfRun& now) {
   if (saved.seed != now.seed) return fmt::format("run.seed is {}; it was {}", now.seed, saved.seed);
   if (saved.data.empty()) return "";
   const auto then = data::parse_fingerprint(saved.data);
@@ -42,7 +42,7 @@ std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now
 
 }  // namespace
 
-void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
+void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
                 const std::filesystem::path& own) {
   if (saved.step == 0) return;
   const auto change = change_since(saved, now);

@@ -25,7 +25,7 @@ struct DataOfRun {
 /// resumes from its own checkpoints (`own`: their folder) throws a user error; a run that starts
 /// from another run's checkpoint (`own` is empty) logs a warning. Skips anything that the
 /// checkpoint does not record, and everything if its run had not read any data.
-void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
+void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
                 const std::filesystem::path& own);
 
 }  // namespace llamesh::train

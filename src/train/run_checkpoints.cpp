@@ -35,7 +35,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
                                                  setup_.inputs.train.global_batch));
                                            })};
   const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, folder_);
-  const auto check = [&](const checkpoint::Progress& saved) {
+  const auto check = [&](const checkpoint::TrainState& saved) {
     check_data(saved, data_, mode == "auto" ? folder_ / checkpoint::name_of_step(saved.step) : "");
   };
   const auto found = store_.resume(state_, mode, check);
@@ -90,7 +90,7 @@ void RunCheckpoints::save(ProgressBar& progress) {
     finish();
 }
 
-checkpoint::Progress RunCheckpoints::progress_now() const {
+checkpoint::TrainState RunCheckpoints::progress_now() const {
   return {.step = trainer_.step(),
           .tokens = trainer_.tokens(),
           .seed = data_.seed,

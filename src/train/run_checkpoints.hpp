@@ -47,7 +47,7 @@ class RunCheckpoints {
   using Clock = std::chrono::steady_clock;
 
   StartEvent initialize_weights();
-  checkpoint::Progress progress_now() const;
+  checkpoint::TrainState progress_now() const;
 
   const comm::Communicator& world_;
   const Setup& setup_;

@@ -23,7 +23,7 @@ namespace llamesh::train {
 namespace {
 
 /// Limit from kernels, which number a micro-batch's tokens with int32.
-constexpr std::int64_t most_tokens_at_once = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t max_tokens_at_once = std::numeric_limits<std::int32_t>::max();
 
 /// Returns the micro-batches per rank and optimizer step.
 std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
@@ -132,10 +132,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
-  validate(in.data.sequence_length <= most_tokens_at_once / in.train.micro_batch,
+  validate(in.data.sequence_length <= max_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
-           in.train.micro_batch, in.data.sequence_length, most_tokens_at_once);
+           in.train.micro_batch, in.data.sequence_length, max_tokens_at_once);
   auto placements = place(in, *setup.table, setup.mesh);
   sharding::check_residual(setup.mesh, in.tensor, in.train.micro_batch * in.data.sequence_length,
                            in.model.hidden_size);

@@ -83,7 +83,7 @@ void Trainer::measure_gemm_peak() {
   const Inputs& in = setup_.inputs;
   ops::use_gemm_sm_count_target(0);  // the peak is that of all SMs
   peak_.emplace([this, before = false]() mutable {
-    // Before the memory of a GPU is full.
+    // AxisCounters the memory of a GPU is full.
     if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
       return std::vector<double>();
     return measured_gemm_rates(world_, setup_.inputs.precision.parameters);
@@ -312,7 +312,7 @@ std::vector<model::Batch> Trainer::as_tensors(std::span<data::TokenBatch> batche
                                             {setup_.inputs.train.micro_batch,
                                              setup_.inputs.data.sequence_length}));
     }
-    return staging.reachable_soon(device::compute_stream(), std::move(all));
+    return staging.to_device_async(device::compute_stream(), std::move(all));
   };
   const auto tokens = tensors(&data::TokenBatch::tokens, ids_);
   const auto targets = tensors(&data::TokenBatch::targets, targets_);

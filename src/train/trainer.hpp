@@ -109,7 +109,7 @@ class Trainer {
     SecondsByAxis axes = {};
   };
   /// What an axis has taken, until this step.
-  struct Before {
+  struct AxisCounters {
     std::int64_t sent = 0;  ///< bytes
     double in_collectives = 0, exposed = 0;
   };
@@ -154,7 +154,7 @@ class Trainer {
   Stragglers stragglers_;
   NonfiniteSteps nonfinite_;
   double copies_exposed_before_ = 0;
-  std::map<const comm::DeviceMesh::Axis*, Before> before_;
+  std::map<const comm::DeviceMesh::Axis*, AxisCounters> before_;
 };
 
 }  // namespace llamesh::train

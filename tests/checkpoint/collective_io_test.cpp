@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using checkpoint::agree_or_abort;
 using checkpoint::h5::File;
-using comm::Verdict;
+using comm::Diagnosis;
 
 enum class LateTo : bool { opening, closing };
 
@@ -29,12 +29,12 @@ class CollectiveIo : public testing::Test {
   static int late_rank() { return world().size() / 2; }
 
   /// Returns this rank's watchdog report while the file is opened and closed.
-  Verdict reported(LateTo late_to) {
+  Diagnosis reported(LateTo late_to) {
     const bool late = world().rank() == late_rank();
-    std::promise<Verdict> alarm;
+    std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     comm::Watchdog watchdog(
-        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
+        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
         {.interval = late ? 300ms : 20ms,  // slower, so that the others report it
          .silence = 30s,
          .in_a_collective = 200ms,
@@ -50,9 +50,9 @@ class CollectiveIo : public testing::Test {
     if (late && late_to == LateTo::closing) come_late();
     agree_or_abort(world(), "closing", [&] { file->close(); });
     return reported.wait_for(20s) == std::future_status::ready ? reported.get()
-                                                               : Verdict{"none", {}, {}, {}};
+                                                               : Diagnosis{"none", {}, {}, {}};
   }
-  void expect_named(const Verdict& verdict, const std::string& collective) const {
+  void expect_named(const Diagnosis& verdict, const std::string& collective) const {
     if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
     EXPECT_EQ(verdict.ranks, std::vector{late_rank()});
     EXPECT_NE(verdict.line.find(" has not come to the " + collective + " for "), std::string::npos)

@@ -116,7 +116,7 @@ class Job {
   std::vector<checkpoint::StateGroup> groups;
 };
 
-inline checkpoint::Progress progress(std::int64_t step) {
+inline checkpoint::TrainState progress(std::int64_t step) {
   return {step, 10 * step, 7, "replicate=2 x shard=2", "hybrid_shard", "a: 1\n", "{}", "test"};
 }
 

@@ -117,7 +117,7 @@ TEST(Store, WhoeverResumesMayRefuseBeforeAnythingIsRead) {
   Store store(folder.path(), {}, world());
   store.save(run.state(), progress(1));
   run.fill(2);
-  const auto refuse = [](const checkpoint::Progress& saved) {
+  const auto refuse = [](const checkpoint::TrainState& saved) {
     fail(ExitCode::bad_input, "not step {}", saved.step);
   };
   EXPECT_EQ(code_of([&] { store.resume(run.state(), "auto", refuse); }), ExitCode::bad_input);

@@ -184,15 +184,15 @@ TEST(MinorityOf, IsWhoDiffersFromMoreThanHalf) {
 
 /// One rank waits in a different collective: nobody is late, and neither collective can finish.
 /// With four ranks that rank is named; with two, both are.
-TEST(RanksInDifferentCollectives, AreNamedByTheRollCall) {
+TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() / 2;
   const bool differs = world().rank() == other;
-  std::promise<Verdict> alarm;
+  std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   {
     Watchdog watchdog(
-        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
+        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
         {.interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms});
     watchdog.begin(Activity::training, 14);
     const auto both = world().duplicate();  // like all ranks, another thread is in one of these

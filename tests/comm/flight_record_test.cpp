@@ -31,7 +31,7 @@ class FlightRecord : public testing::Test {
     return image;
   }
   static const CollectiveRecord& at(const FlightImage& image, std::int64_t ticket) {
-    return image.records[static_cast<std::size_t>(ticket) % FlightImage::most_records];
+    return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
   }
 
   test::TemporaryFolder folder_;

@@ -9,10 +9,10 @@
 #include <optional>
 #include <thread>
 
+#include "comm/hang_diagnosis.hpp"
 #include "comm/host_survey.hpp"
 #include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
-#include "comm/roll_call.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
@@ -32,7 +32,7 @@ TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
 TEST(Watchdog, IsSilentWhileAllGoOn) {
   std::string reported;
   {
-    Watchdog watchdog(world(), [&](const Verdict& verdict) { reported = verdict.line; },
+    Watchdog watchdog(world(), [&](const Diagnosis& verdict) { reported = verdict.line; },
                       {10ms, 5000ms});
     for (int step = 1; step <= 5; ++step) {
       watchdog.begin(Activity::training, step);
@@ -49,8 +49,8 @@ class LongActivity : public testing::Test {
   static std::string reported_of_a_first_step(bool progress) {
     std::promise<std::string> alarm;
     auto reported = alarm.get_future();
-    Watchdog watchdog(world(), [](const Verdict&) {}, {10ms, 60s});
-    watchdog.set_alarm([&](const Verdict& verdict) { alarm.set_value(verdict.line); });
+    Watchdog watchdog(world(), [](const Diagnosis&) {}, {10ms, 60s});
+    watchdog.set_alarm([&](const Diagnosis& verdict) { alarm.set_value(verdict.line); });
     watchdog.begin(Activity::training, 1, 1s);
     const auto end = std::chrono::steady_clock::now() + 3s;
     while (std::chrono::steady_clock::now() < end &&
@@ -83,7 +83,7 @@ class SilentRank : public testing::Test {
     auto reported = alarm.get_future();
     {
       Watchdog watchdog(
-          world(), [&](const Verdict& verdict) { alarm.set_value(verdict.line); },
+          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict.line); },
           silent ? Watchdog::Limits{3600s, 3600s} : limits);
       watchdog.begin(Activity::training, 7);
       if (!silent) {
@@ -154,16 +154,16 @@ class SilentHosts : public testing::Test {
       .interval = 20ms, .silence = 1500ms, .in_a_collective = 60s, .answer = 400ms};
 
   /// What this rank reports, and after how many seconds; of a silent rank an empty verdict.
-  static std::pair<Verdict, double> reported(const std::vector<int>& silent_ranks) {
+  static std::pair<Diagnosis, double> reported(const std::vector<int>& silent_ranks) {
     const bool silent = std::ranges::count(silent_ranks, world().rank()) > 0;
-    std::promise<Verdict> alarm;
+    std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     const auto begin = std::chrono::steady_clock::now();
     Watchdog watchdog(
-        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
+        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
         silent ? Watchdog::Limits{3600s, 3600s} : limits);
     watchdog.begin(Activity::training, 14);
-    std::pair<Verdict, double> result{{}, 0};
+    std::pair<Diagnosis, double> result{{}, 0};
     if (!silent && reported.wait_for(20s) == std::future_status::ready)
       result = {reported.get(), to_seconds(std::chrono::steady_clock::now() - begin)};
     world().barrier();
@@ -221,7 +221,7 @@ TEST_F(SilentHosts, AreNotLostIfOthersReachThem) {
   const int own = world().rank();
   const int other = (own + 3) % 4;
   const HostSurvey::SilentRank suspect{.rank = other, .silent = 2s, .limit = 1500ms};
-  const RollCall::RankStatus mine{.activity = Activity::training, .step = 14};
+  const HangDiagnosis::RankStatus mine{.activity = Activity::training, .step = 14};
   HostSurvey::Findings found{.hosts = 4, .reached = 3, .suspect_is_silent = true};
   found.reach_suspect = 2;
   const auto link = survey.verdict(suspect, mine, found);
@@ -261,7 +261,7 @@ TEST(RanksToAsk, AreAsManyAsHostsAndRanksOfTheHost) {
 }
 
 /// All ranks but one are in a collective, for which they wait.
-class RollCallTest : public testing::Test {
+class HangDiagnosisTest : public testing::Test {
  protected:
   void SetUp() override {
     if (world().size() == 1) GTEST_SKIP() << "needs another rank";
@@ -299,13 +299,13 @@ class RollCallTest : public testing::Test {
   }
 };
 
-TEST_F(RollCallTest, NamesBothEndsOfACutLink) {
+TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
   const InCollective in(world().members(), "all-gather", "layers.3");
   if (world().rank() == other()) return run_without_answers();
-  std::promise<Verdict> alarm;
+  std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   Watchdog watchdog(
-      world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, limits);
+      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
   watchdog.begin(Activity::training, 14);
   ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
   const auto verdict = reported.get();
@@ -317,19 +317,19 @@ TEST_F(RollCallTest, NamesBothEndsOfACutLink) {
   EXPECT_NE(verdict.line.find("cannot reach each other"), std::string::npos) << verdict.line;
 }
 
-class LateRank : public RollCallTest {
+class LateRank : public HangDiagnosisTest {
  protected:
   /// What the rank that waits, or the late one, reports within 4 s, when two seconds without
   /// progress are the limit of those that wait, and `limit` that of the late one.
-  static std::optional<Verdict> reported(std::chrono::seconds limit, bool progress,
-                                         int late_rank = other()) {
+  static std::optional<Diagnosis> reported(std::chrono::seconds limit, bool progress,
+                                           int late_rank = other()) {
     const bool late = world().rank() == late_rank;
-    std::promise<Verdict> alarm;
+    std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     auto own_limits = limits;
     if (late) own_limits.interval = 300ms;  // it leaves it to the others to report
     Watchdog watchdog(
-        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); }, own_limits);
+        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
     std::optional<InCollective> in;
     if (!late) in.emplace(world().members(), "all-gather", "layers.3");
     if (late)

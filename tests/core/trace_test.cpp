@@ -93,10 +93,10 @@ TEST(Trace, LeavesOutWhatBeganBeforeItOrEndsAfterIt) {
 TEST(Trace, KeepsTheFirstEventsAndCountsTheOthers) {
   auto& trace = Trace::instance();
   trace.start();
-  for (std::size_t i = 0; i < Trace::most_events + 3; ++i) const TraceScope scope("kernel", "add");
+  for (std::size_t i = 0; i < Trace::max_events + 3; ++i) const TraceScope scope("kernel", "add");
   trace.stop();
   const auto recording = trace.take();
-  EXPECT_EQ(recording.events.size(), Trace::most_events);
+  EXPECT_EQ(recording.events.size(), Trace::max_events);
   EXPECT_EQ(recording.lost, 3);
 }
 

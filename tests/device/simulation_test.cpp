@@ -87,7 +87,7 @@ TEST(MemoryUse, PeakSaysWhatWasInUse) {
   const ScopedAllocation weights(100, MemoryUse::weights);
   meter.start_interval();
   {
-    const AllocatesFor use(MemoryUse::gathered_weights);
+    const ScopedMemoryTag use(MemoryUse::gathered_weights);
     const ScopedAllocation gathered(30);
   }
   const ScopedAllocation later(20, MemoryUse::optimizer);

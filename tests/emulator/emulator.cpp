@@ -132,7 +132,7 @@ void Block::sync() {
   if (++waiting_ == threads_) {
     waiting_ = 0;
     ++barriers_;
-    expects(barriers_ <= Moment::most_barriers, "{} barriers of a block", barriers_);
+    expects(barriers_ <= Moment::max_barriers, "{} barriers of a block", barriers_);
     for (int t = 0; t < threads_; ++t) pool_[static_cast<std::size_t>(t)]->state = State::ready;
     watch_thread();
     return;
@@ -155,7 +155,7 @@ void Block::together(Together what, void* argument, void (*perform)(void* const*
     return;
   }
   if (what == Together::sync) ++warp.barriers;
-  expects(warp.barriers <= Moment::most_barriers, "{} barriers of a warp", warp.barriers);
+  expects(warp.barriers <= Moment::max_barriers, "{} barriers of a warp", warp.barriers);
   races_.look_away();
   if (perform) perform(warp.arguments.data());
   watch_thread();

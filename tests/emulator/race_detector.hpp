@@ -24,7 +24,7 @@ namespace llamesh::emulator {
 /// Time and thread of an access. Within a block, barrier counts only grow.
 class Moment {
  public:
-  static constexpr std::uint32_t max_blocks = (1U << 20U) - 2, most_barriers = (1U << 16U) - 1;
+  static constexpr std::uint32_t max_blocks = (1U << 20U) - 2, max_barriers = (1U << 16U) - 1;
 
   /// Never.
   Moment() = default;

@@ -20,7 +20,7 @@ struct cublasLtContext {};
 
 namespace {
 
-constexpr std::int64_t most_multiplications = std::int64_t{1} << 28U;
+constexpr std::int64_t max_multiplications = std::int64_t{1} << 28U;
 
 struct Layout {
   cudaDataType_t type;
@@ -73,7 +73,7 @@ void multiply(const Operation& operation, bool sums_backwards, float alpha, cons
               const Layout& la, const void* b, const Layout& lb, float beta, void* d,
               const Layout& ld) {
   const auto inner = operation.a_transposed ? la.rows : la.cols;
-  if (ld.rows * ld.cols * inner > most_multiplications) return;
+  if (ld.rows * ld.cols * inner > max_multiplications) return;
   const auto left = lines(la, a, operation.a_transposed);
   const auto right = lines(lb, b, !operation.b_transposed);
   for (std::int64_t col = 0; col < ld.cols; ++col)

@@ -346,7 +346,7 @@ TEST(DryRun, RanksWithPartialSumsAreOtherClassesAndTheFullestOfThemIsFound) {
 TEST(DryRun, GroupsOfAnAxisMayBeOnDifferentNumbersOfNodes) {
   const auto setup = setup_of(launch_of("groups_on_one_node_and_on_two"));
   // Along tensor and along shard, the one group of two is on one machine, the other one on both.
-  EXPECT_EQ(possibly_fullest_ranks(setup), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(peak_memory_candidates(setup), (std::vector<int>{0, 1, 2, 3}));
 }
 
 TEST(DryRun, ARankThatIsTakenForAnotherOneIsFound) {

@@ -149,17 +149,17 @@ class FailureFile : public testing::Test {
 
 TEST_F(FailureFile, HasTheVerdictInParts) {
   record_failure(folder_.path(), ExitCode::stopped_early,
-                 comm::Verdict{.line = "rank 2 on node3 has not come",
-                               .ranks = {2},
-                               .hosts = {"node3"},
-                               .doing = "saving step 20",
-                               .kind = "late",
-                               .activity = comm::Activity::saving,
-                               .step = 20,
-                               .axis = "world",
-                               .collective = "opening",
-                               .unit = "state.h5",
-                               .waiting = {0, 1, 3}});
+                 comm::Diagnosis{.line = "rank 2 on node3 has not come",
+                                 .ranks = {2},
+                                 .hosts = {"node3"},
+                                 .doing = "saving step 20",
+                                 .kind = "late",
+                                 .activity = comm::Activity::saving,
+                                 .step = 20,
+                                 .axis = "world",
+                                 .collective = "opening",
+                                 .unit = "state.h5",
+                                 .waiting = {0, 1, 3}});
   auto json = read();
   EXPECT_EQ(json["at"].get<std::string>().size(), std::string("2026-01-01T00:00:00Z").size());
   json.erase("at");

@@ -17,12 +17,12 @@ using namespace std::chrono_literals;
 using test::world;
 
 TEST(OddOnesOut, AreThoseThatDifferFromMost) {
-  EXPECT_EQ(odd_ones_out({"a", "a", "a"}), std::vector<int>{});
-  EXPECT_EQ(odd_ones_out({"b", "a", "a", "c"}), (std::vector<int>{0, 3}));
-  EXPECT_EQ(odd_ones_out({"a", "b"}), std::vector<int>{1});  // on a tie rank 0's counts
+  EXPECT_EQ(outliers({"a", "a", "a"}), std::vector<int>{});
+  EXPECT_EQ(outliers({"b", "a", "a", "c"}), (std::vector<int>{0, 3}));
+  EXPECT_EQ(outliers({"a", "b"}), std::vector<int>{1});  // on a tie rank 0's counts
 }
 
-TEST(Verdict, NamesEachBadHostOnceAndHowToLeaveItOut) {
+TEST(Diagnosis, NamesEachBadHostOnceAndHowToLeaveItOut) {
   EXPECT_EQ(verdict({{"build", "", {}}, {"clocks", "", {}}}), "All checks passed.\n");
   const auto text = verdict({{"build", "", {{"n3", "runs another build"}}},
                              {"clocks", "", {{"n3", "late"}, {"n1", "early"}}}});

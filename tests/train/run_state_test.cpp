@@ -106,9 +106,9 @@ TEST_F(RunStateTest, NamesAFileWhoseNameIsNotUtf8) {
 
 TEST_F(RunStateTest, KeepsTheFirstVerdict) {
   write_run_state(folder_, {.step = 7});
-  const comm::Verdict first{"1 and 3", {1, 3}, {"node2", "node4"}, "training step 8"};
+  const comm::Diagnosis first{"1 and 3", {1, 3}, {"node2", "node4"}, "training step 8"};
   EXPECT_TRUE(record_failure(folder_, ExitCode::stopped_early, first));
-  const comm::Verdict second{"2", {2}, {"node3"}, ""};
+  const comm::Diagnosis second{"2", {2}, {"node3"}, ""};
   EXPECT_FALSE(record_failure(folder_, ExitCode::stopped_early, second));
   const auto state = read_run_state(folder_);
   ASSERT_TRUE(state);

@@ -383,7 +383,7 @@ TEST(Trainer, WeightsThatAreNotFiniteEndTheRunAtTheTenthSkippedStep) {
   SmallTrainer trainer(in);
   set_rows(*trainer.operator->(), "model.norm.weight", 0, 1, INFINITY);
   const auto before = trainer.state();
-  for (std::int64_t i = 1; i < NonfiniteSteps::most_in_a_row; ++i)
+  for (std::int64_t i = 1; i < NonfiniteSteps::max_in_a_row; ++i)
     EXPECT_NE(trainer->train_step().skipped, "") << i;
   const auto said = left_by([&] { trainer->train_step(); }, ExitCode::no_progress);
   EXPECT_NE(said, "") << "it goes on";

@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-checkpoint::Progress at_step(std::int64_t step) {
-  checkpoint::Progress progress;
+checkpoint::TrainState at_step(std::int64_t step) {
+  checkpoint::TrainState progress;
   progress.step = step;
   return progress;
 }

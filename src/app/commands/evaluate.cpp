@@ -48,17 +48,17 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   model::Llama llama(model.config, model.table_of_part, 1, sequence_length, {}, dtype, *tensor,
                      model::Purpose::evaluate);
   device::Staging tokens, targets, document_starts;
-  const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
+  const auto to_device = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();
-    return staging.reachable(device::compute_stream(),
+    return staging.to_device(device::compute_stream(),
                              Tensor(ids.data(), DType::i32, {1, sequence_length}));
   };
   Sum sum;
   for (std::int64_t k = 0; k < data.batches(); ++k) {
     comm::agree(world, [&] { data.read(k, batch); });  // several ranks may read a bad file
     llama.evaluate(model.weights,
-                   {reachable(tokens, batch.tokens), reachable(targets, batch.targets),
-                    reachable(document_starts, batch.document_starts)});
+                   {to_device(tokens, batch.tokens), to_device(targets, batch.targets),
+                    to_device(document_starts, batch.document_starts)});
     sum.tokens += std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; });
   }
   sum.nats = llama.take_loss();

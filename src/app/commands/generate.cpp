@@ -89,9 +89,9 @@ class Ranks {
 };
 
 void check(const GenerateArguments& arguments, int ranks) {
-  constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
-  validate(arguments.max_tokens >= 1 && arguments.max_tokens <= most_tokens,
-           "--max-tokens is {}; allowed: 1 to {}", arguments.max_tokens, most_tokens);
+  constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();
+  validate(arguments.max_tokens >= 1 && arguments.max_tokens <= max_tokens,
+           "--max-tokens is {}; allowed: 1 to {}", arguments.max_tokens, max_tokens);
   const auto asked = arguments.tensor_parallel_size;
   validate(asked == 0 || asked == ranks,
            "--tensor-parallel-size is {} but {} {} started, and all of them share the model; "

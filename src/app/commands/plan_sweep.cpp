@@ -13,7 +13,7 @@
 namespace llamesh::app {
 namespace {
 
-constexpr std::size_t most_rows = 20;
+constexpr std::size_t max_rows = 20;
 
 /// What of a planned launch the table shows.
 struct Row {
@@ -170,7 +170,7 @@ int plan_sweep(const PlanArguments& asked) {
     return 0;
   }
   const auto count = rows.size();
-  rows.resize(std::min(rows.size(), most_rows));
+  rows.resize(std::min(rows.size(), max_rows));
   print_as_table(rows);
   if (count > rows.size()) fmt::print("and {} more that fit\n", count - rows.size());
   return 0;

@@ -10,7 +10,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr double left = 58, right = 14, top = 10, bottom = 38;  // margins around the plot
-constexpr std::size_t most_points = 800;  // per line; more would be below pixel resolution
+constexpr std::size_t max_points = 800;  // per line; more would be below pixel resolution
 
 struct AxisRange {
   double low = std::numeric_limits<double>::infinity();
@@ -96,9 +96,9 @@ std::vector<std::string> labels(const std::vector<double>& ticks, YScale scale) 
 
 /// Keeps the lowest and highest point in each of many equal stretches, so that spikes stay visible.
 std::vector<Point> thinned(const std::vector<Point>& points) {
-  if (points.size() <= most_points) return points;
+  if (points.size() <= max_points) return points;
   std::vector<Point> kept;
-  const std::size_t stretches = most_points / 2;
+  const std::size_t stretches = max_points / 2;
   for (std::size_t i = 0; i < stretches; ++i) {
     const auto begin = points.begin() + static_cast<std::ptrdiff_t>(points.size() * i / stretches);
     const auto end =

@@ -8,12 +8,12 @@
 namespace llamesh::app {
 namespace {
 
-constexpr int most_groups = 8;  // nesting limit
+constexpr int max_groups = 8;  // nesting limit
 
 /// Flattens nested keys. A list counts as one value, on one line.
 void flatten(const YAML::Node& node, const std::string& name, int depth,
              std::map<std::string, std::string>& into) {
-  if (node.IsMap() && depth < most_groups) {
+  if (node.IsMap() && depth < max_groups) {
     for (const auto& entry : node)
       if (entry.first.IsScalar())
         flatten(entry.second, (name.empty() ? "" : name + ".") + entry.first.Scalar(), depth + 1,

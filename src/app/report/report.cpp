@@ -18,9 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t most_runs = 12;  // that can be told apart in a chart
+constexpr std::size_t max_runs = 12;  // that can be told apart in a chart
 /// Of metrics.jsonl: two seconds of work, since the job may be about to be killed.
-constexpr std::int64_t most_at_end = 64 << 20;
+constexpr std::int64_t max_at_end = 64 << 20;
 constexpr std::size_t longest_title = 4096;  // a path
 
 std::string head(const std::string& title, const std::string& facts) {
@@ -140,8 +140,8 @@ std::string comparison_page(const std::vector<ReportedRun>& runs) {
 fs::path write_report(const std::vector<std::string>& run_folders, const std::string& file,
                       Existing existing) {
   expects(!run_folders.empty(), "no run to report");
-  validate(run_folders.size() <= most_runs, "{} runs are too many for one report; give {} at most",
-           run_folders.size(), most_runs);
+  validate(run_folders.size() <= max_runs, "{} runs are too many for one report; give {} at most",
+           run_folders.size(), max_runs);
   const bool one = run_folders.size() == 1;
   const fs::path path = !file.empty() ? fs::path(file)
                         : one         ? fs::path(run_folders.front()) / "report.html"
@@ -161,7 +161,7 @@ fs::path write_report_quietly(const fs::path& run_folder) noexcept {
     const auto metrics = run_folder / "metrics.jsonl";
     std::error_code ignored;
     if (!fs::exists(metrics, ignored)) return {};
-    if (Descriptor::to_read(metrics).bytes() > most_at_end)
+    if (Descriptor::to_read(metrics).bytes() > max_at_end)
       spdlog::info(
           "no report.html yet, since metrics.jsonl is long; draw it with llamesh report {}",
           run_folder.string());

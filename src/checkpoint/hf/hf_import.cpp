@@ -81,7 +81,7 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   NewFolder checkpoint(target, world);
   const auto weights = open_fitting(folder, table, world);
   std::vector<float> read, spare;
-  const auto source = [&](const Transfer& part) -> std::span<const float> {
+  const auto source = [&](const ShardIo& part) -> std::span<const float> {
     if (part.dataset >= table.parameters.size()) return part.values.span<float>();  // a moment
     read.resize(static_cast<std::size_t>(part.count()));
     const Tensor values(read.data(), DType::f32, {part.count()});
@@ -89,7 +89,7 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
                     spare);
     return read;
   };
-  const Progress progress{
+  const TrainState progress{
       .step = 0,
       .tokens = 0,
       .seed = 0,

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t message_bytes = std::int64_t{8} << 20U;
 constexpr std::int64_t compared_bytes = std::int64_t{1} << 20U;
 
-std::vector<Transfer> transfers_of_model(const State& state) {
+std::vector<ShardIo> transfers_of_model(const State& state) {
   expects(!state.groups.empty() && state.groups[0].path == model_group,
           "the weights are not the first group of the state");
   return transfers_of({state.layout, state.rank, {state.groups[0]}});
@@ -43,7 +43,7 @@ void check_tied_head(const HfWeights& weights, const model::ParameterTable& tabl
 }
 
 /// Returns the parameter elements that a model transfer covers.
-BoxRange range_of(const Transfer& transfer, const State& state) {
+BoxRange range_of(const ShardIo& transfer, const State& state) {
   const auto parts = state.layout.parts(static_cast<model::ParameterId>(transfer.dataset));
   return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
 }
@@ -51,7 +51,7 @@ BoxRange range_of(const Transfer& transfer, const State& state) {
 /// Fills elements [at, at + count) of a transfer: in place if the host can access it, else piece by
 /// piece through `spare`. make(done, values) writes the piece that begins at element `done`.
 template <class Make>
-void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
+void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
   if (device::host_accessible(transfer.memory))
     return make(0, transfer.values.slice(at, count).span<float>());
@@ -64,7 +64,7 @@ void fill(const Transfer& transfer, std::int64_t at, std::int64_t count, std::ve
 }
 
 /// Fills whatever `transfers` need from a parameter's elements [begin, ...), given their bytes.
-void take(const std::vector<Transfer>& transfers, const State& state, std::size_t parameter,
+void take(const std::vector<ShardIo>& transfers, const State& state, std::size_t parameter,
           StoredType type, std::int64_t begin, const std::string& bytes) {
   const auto count = std::ssize(bytes) / size_of(type);
   const auto* stored = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -112,7 +112,7 @@ void broadcast(const std::optional<HfWeights>& weights, const State& state,
 }  // namespace
 
 /// Reads runs that are contiguous in the folder.
-void read_hf_weights(const HfWeights& weights, const State& state, const Transfer& transfer,
+void read_hf_weights(const HfWeights& weights, const State& state, const ShardIo& transfer,
                      std::vector<float>& spare) {
   const auto& table = state.layout.table();
   const auto& parameter = table.parameters[transfer.dataset];

@@ -48,7 +48,7 @@ class HfWeights {
 /// Fills a model transfer (the state's first group) from a folder that fits the model. `spare` is
 /// scratch space for one segment, reused between calls. A tied model's head, if stored, must equal
 /// the embedding. Local.
-void read_hf_weights(const HfWeights& weights, const State& state, const Transfer& transfer,
+void read_hf_weights(const HfWeights& weights, const State& state, const ShardIo& transfer,
                      std::vector<float>& spare);
 
 /// Fills the group "/model", the first in every rank's state, from a folder. Needs a few MiB of

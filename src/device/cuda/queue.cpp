@@ -5,16 +5,16 @@
 namespace llamesh::device::cuda {
 namespace {
 
-struct Moment final : Event::State {
+struct QueuedEvent final : Event::State {
   cudaEvent_t event = nullptr;
 
-  Moment() {
+  QueuedEvent() {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
           "cudaEventCreate");
   }
-  ~Moment() override { cudaEventDestroy(event); }
-  Moment(const Moment&) = delete;
-  Moment& operator=(const Moment&) = delete;
+  ~QueuedEvent() override { cudaEventDestroy(event); }
+  QueuedEvent(const QueuedEvent&) = delete;
+  QueuedEvent& operator=(const QueuedEvent&) = delete;
 
   bool ready() override {
     const auto result = cudaEventQuery(event);
@@ -53,13 +53,13 @@ class CudaQueue final : public Stream::Queue {
 
   void run(std::function<void()> work) override { work(); }
   void wait(const Event& event) override {
-    if (const auto* moment = dynamic_cast<const Moment*>(state_of(event)))
+    if (const auto* moment = dynamic_cast<const QueuedEvent*>(state_of(event)))
       check(cudaStreamWaitEvent(stream_, moment->event), "cudaStreamWaitEvent");
     else
       event.wait();
   }
   std::shared_ptr<Event::State> record() override {
-    auto moment = std::make_shared<Moment>();
+    auto moment = std::make_shared<QueuedEvent>();
     check(cudaEventRecord(moment->event, stream_), "cudaEventRecord");
     return moment;
   }

@@ -16,8 +16,8 @@ thread_local Simulation* active_simulation = nullptr;
 }  // namespace
 
 /// A point in time on a simulated stream.
-struct Simulation::Moment final : Event::State {
-  Moment(Simulation& of, double when) : simulation(of), time(when) {}
+struct Simulation::QueueTime final : Event::State {
+  QueueTime(Simulation& of, double when) : simulation(of), time(when) {}
 
   bool ready() override { return simulation.host_ >= time; }
   void wait() override { simulation.host_ = std::max(simulation.host_, time); }
@@ -36,7 +36,7 @@ class Simulation::Queue final : public Stream::Queue {
   Kind kind() const override { return Kind::simulated; }
   void run(std::function<void()> work) override { work(); }
   void wait(const Event& event) override {
-    const auto* moment = dynamic_cast<const Moment*>(state_of(event));
+    const auto* moment = dynamic_cast<const QueueTime*>(state_of(event));
     expects(moment != nullptr, "a simulated stream waits for an event of another device");
     const double start = std::max(now_, simulation_.host_);
     // The host may also wait for computation in the meantime.
@@ -45,7 +45,7 @@ class Simulation::Queue final : public Stream::Queue {
     set(std::max(start, moment->time));
   }
   std::shared_ptr<Event::State> record() override {
-    return std::make_shared<Moment>(simulation_, now_);
+    return std::make_shared<QueueTime>(simulation_, now_);
   }
 
   void advance(double seconds) { set(std::max(now_, simulation_.host_) + seconds); }
@@ -106,7 +106,7 @@ void Simulation::run(Stream& stream, double seconds) {
 void Simulation::keep_scratch(const char* of, std::int64_t bytes) {
   Buffer& buffer = scratch_[of];
   if (buffer.bytes() >= bytes) return;
-  const AllocatesFor use(MemoryUse::scratch);
+  const ScopedMemoryTag use(MemoryUse::scratch);
   buffer = {};  // free first, as Scratch does
   buffer = Buffer(bytes);
 }

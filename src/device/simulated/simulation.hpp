@@ -59,7 +59,7 @@ class Simulation {
 
  private:
   class Queue;
-  struct Moment;
+  struct QueueTime;
   std::unique_ptr<Stream::Queue> make_queue();
   double computed() const;  ///< when the compute stream is done
   friend std::unique_ptr<Stream::Queue> make_simulated_queue();

@@ -78,11 +78,11 @@ struct RowLoss {
   float normalizer, at_target;
 };
 
-/// Computes losses, and gradients for classes from `first_class` on, from `of_row`'s result for
+/// Computes losses, and gradients for classes from `vocab_start` on, from `of_row`'s result for
 /// each row that is not ignored.
 template <class T, class OfRow>
 void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
-              std::int64_t first_class, float scale, WithGradient gradient, const OfRow& of_row) {
+              std::int64_t vocab_start, float scale, WithGradient gradient, const OfRow& of_row) {
   const auto cols = logits.cols();
   const Rows<T> rows(logits);
   const auto* target = targets.as<std::int32_t>();
@@ -98,7 +98,7 @@ void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
       const RowLoss of = of_row(m);
       loss[m] = of.normalizer - of.at_target;
       if (gradient == WithGradient::yes)
-        overwrite_by_gradient(row, cols, target[m] - first_class, of.normalizer, scale);
+        overwrite_by_gradient(row, cols, target[m] - vocab_start, of.normalizer, scale);
     }
   });
 }
@@ -106,7 +106,7 @@ void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
 /// Computes cross_entropy_part()'s output for each row.
 template <class T>
 void each_part(const Tensor& part, const Tensor& logits, const Tensor& targets,
-               std::int64_t first_class) {
+               std::int64_t vocab_start) {
   const auto cols = logits.cols();
   const Rows<const T> rows(logits);
   const auto* target = targets.as<std::int32_t>();
@@ -116,7 +116,7 @@ void each_part(const Tensor& part, const Tensor& logits, const Tensor& targets,
       std::fill_n(to[m], 3, 0.0F);
       if (target[m] < 0) continue;
       const auto sum = sum_exp(rows[m], cols);
-      const auto own = target[m] - first_class;
+      const auto own = target[m] - vocab_start;
       to[m][0] = sum.most;
       to[m][1] = sum.total;
       if (0 <= own && own < cols) to[m][2] = static_cast<float>(rows[m][own]);
@@ -158,18 +158,18 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
 }
 
 void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
-                        std::int64_t first_class) {
+                        std::int64_t vocab_start) {
   expects(part.rows() == logits.rows() && part.cols() == 3 && targets.numel() == logits.rows(),
           "cross_entropy_part shapes");
   stream.run([=] {
     with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-      each_part<T>(part, logits, targets, first_class);
+      each_part<T>(part, logits, targets, vocab_start);
     });
   });
 }
 
 void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t first_class, float scale,
+                              Tensor targets, std::int64_t vocab_start, float scale,
                               WithGradient gradient) {
   const auto rows = logits.rows();
   const auto t = rows == 0 ? 0 : parts.rows() / rows;
@@ -178,7 +178,7 @@ void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tens
           "cross_entropy_from_parts: {} rows of parts of {} tokens", parts.rows(), rows);
   stream.run([=] {
     with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-      each_row<T>(losses, logits, targets, first_class, scale, gradient,
+      each_row<T>(losses, logits, targets, vocab_start, scale, gradient,
                   [&](std::int64_t m) { return merged(Rows<const float>(parts), t, rows, m); });
     });
   });

@@ -16,7 +16,7 @@ class Scratch {
   std::byte* bytes(std::int64_t bytes) {
     if (buffer_.bytes() < bytes) {
       buffer_ = {};  // free first: the old and new buffer must not coexist
-      const device::AllocatesFor use(device::MemoryUse::scratch);
+      const device::ScopedMemoryTag use(device::MemoryUse::scratch);
       buffer_ = device::Buffer(bytes);
     }
     return buffer_.data();

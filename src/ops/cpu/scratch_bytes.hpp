@@ -20,8 +20,8 @@ inline std::int64_t matvec_scratch(const Tensor& x) {
 /// Returns the rows per block, each block summing its part of dw: at least 16 rows, at most 64
 /// blocks.
 inline std::int64_t rms_norm_backward_block(std::int64_t rows) {
-  constexpr std::int64_t most_blocks = 64;
-  const auto block = (rows + most_blocks - 1) / most_blocks;
+  constexpr std::int64_t max_blocks = 64;
+  const auto block = (rows + max_blocks - 1) / max_blocks;
   return block < 16 ? 16 : block;
 }
 inline std::int64_t rms_norm_backward_scratch(std::int64_t rows, std::int64_t cols) {

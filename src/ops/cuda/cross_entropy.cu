@@ -53,7 +53,7 @@ struct PartRows {
   Rows<const T> logits;
   const std::int32_t* targets;
   int cols;
-  std::int64_t first_class;
+  std::int64_t vocab_start;
 };
 
 /// Returns sum(exp(row)) in every thread.
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
 }
 
 /// Returns a target's column, or -1 if another part holds it.
-__device__ __forceinline__ int column_of(std::int32_t target, std::int64_t first_class, int cols) {
-  const std::int64_t own = target - first_class;
+__device__ __forceinline__ int column_of(std::int32_t target, std::int64_t vocab_start, int cols) {
+  const std::int64_t own = target - vocab_start;
   return 0 <= own && own < cols ? static_cast<int>(own) : -1;
 }
 
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(max_threads) part_rows(PartRows<T> a) {
   }
   const auto sum = sum_exp<width>(row, a.cols);
   if (threadIdx.x > 0) return;
-  const int own = column_of(target, a.first_class, a.cols);
+  const int own = column_of(target, a.vocab_start, a.cols);
   to[0] = sum.most;
   to[1] = sum.sum;
   to[2] = own < 0 ? 0.0F : load_one(row + own);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(max_threads) part_rows(PartRows<T> a) {
 /// One row per block. All threads merge the parts (t, M, 3), in order.
 template <int width, class T>
 __global__ void __launch_bounds__(max_threads)
-    losses_from_parts(LossRows<T> a, const float* parts, int t, std::int64_t first_class) {
+    losses_from_parts(LossRows<T> a, const float* parts, int t, std::int64_t vocab_start) {
   T* row = a.logits[blockIdx.x];
   const int target = a.targets[blockIdx.x];
   if (target < 0) {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(max_threads)
   const float normalizer = sum.log();
   if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
   if (a.gradient)
-    overwrite_by_gradient<width>(row, a.cols, column_of(target, first_class, a.cols), normalizer,
+    overwrite_by_gradient<width>(row, a.cols, column_of(target, vocab_start, a.cols), normalizer,
                                  a.scale);
 }
 
@@ -208,14 +208,14 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
 }
 
 void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
-                        std::int64_t first_class) {
+                        std::int64_t vocab_start) {
   expects(part.rows() == logits.rows() && part.cols() == 3 && part.dense() &&
               targets.numel() == logits.rows(),
           "cross_entropy_part shapes");
   if (logits.numel() == 0) return;
   with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
     const PartRows<T> rows{part.as<float>(), rows_of<const T>(logits), targets.as<std::int32_t>(),
-                           static_cast<int>(logits.cols()), first_class};
+                           static_cast<int>(logits.cols()), vocab_start};
     with_width<per_16_bytes<T>>(aligned(logits),
                                 [&]<int width>(std::integral_constant<int, width>) {
                                   launch(&part_rows<width, T>, {logits.rows()},
@@ -225,7 +225,7 @@ void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targe
 }
 
 void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t first_class, float scale,
+                              Tensor targets, std::int64_t vocab_start, float scale,
                               WithGradient gradient) {
   const auto count = logits.rows();
   if (count == 0) return;
@@ -239,7 +239,7 @@ void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tens
         aligned(logits), [&]<int width>(std::integral_constant<int, width>) {
           launch(&losses_from_parts<width, T>, {count},
                  rows.gradient ? threads_of(logits.cols(), width) : 32, 0, stream, rows,
-                 static_cast<const float*>(parts.as<float>()), static_cast<int>(t), first_class);
+                 static_cast<const float*>(parts.as<float>()), static_cast<int>(t), vocab_start);
         });
   });
 }

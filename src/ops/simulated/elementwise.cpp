@@ -63,12 +63,12 @@ void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets,
 }
 
 void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
-                        std::int64_t /*first_class*/) {
+                        std::int64_t /*vocab_start*/) {
   move(stream, bytes_of(part, logits, targets));
 }
 
 void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t /*first_class*/, float /*scale*/,
+                              Tensor targets, std::int64_t /*vocab_start*/, float /*scale*/,
                               WithGradient gradient) {
   const double passes = gradient == WithGradient::yes ? 2 : 0;
   move(stream, passes * bytes_of(logits) + bytes_of(losses, parts, targets));

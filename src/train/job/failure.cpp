@@ -163,7 +163,7 @@ Failure all_ended(const ByRank& by_rank) {
 
 }  // namespace
 
-Failure failure_of(const comm::Verdict& verdict) {
+Failure failure_of(const comm::Diagnosis& verdict) {
   return {verdict.kind,
           verdict.ranks.empty() ? -1 : verdict.ranks.front(),
           verdict.hosts.empty() ? "" : verdict.hosts.front(),

@@ -32,7 +32,7 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-Failure failure_of(const comm::Verdict& verdict);
+Failure failure_of(const comm::Diagnosis& verdict);
 /// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
 

@@ -272,7 +272,7 @@ void Profile::write() {
     spdlog::warn(
         "the trace lacks {} events, those after the first {} of a rank: trace fewer steps "
         "(profile.steps)",
-        lost, Trace::most_events);
+        lost, Trace::max_events);
   first_ = last_ = 0;
 }
 

@@ -18,7 +18,7 @@ bool just_written(const std::filesystem::path& run_folder) {
 
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
-  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+  record_failure(run_folder, code, comm::Diagnosis{reason, {}, {}, {}});
   try {
     write_failure(run_folder, failure_of_error(reason));
   } catch (const std::exception&) {
@@ -27,7 +27,7 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
 }
 
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Verdict& verdict) noexcept {
+                    const comm::Diagnosis& verdict) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
     if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder))

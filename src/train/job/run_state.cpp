@@ -15,8 +15,8 @@ namespace llamesh::train {
 namespace {
 
 constexpr std::int64_t fruitless_starts_allowed = 2;
-constexpr std::int64_t most_steps = 1'000'000'000'000'000;  // so that one more does not overflow
-constexpr std::int64_t most_ranks = std::numeric_limits<int>::max();
+constexpr std::int64_t max_steps = 1'000'000'000'000'000;  // so that one more does not overflow
+constexpr std::int64_t max_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
 const char* environment(const char* name) {
@@ -66,18 +66,18 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     if (phase == phase_names.end()) return {};
     RunState state;
     state.phase = static_cast<RunPhase>(phase - phase_names.begin());
-    state.step = to_integer(json.at("step"), 0, most_steps);
-    state.first_step = to_integer(json.at("first_step"), 0, most_steps);
-    state.starts_here = to_integer(json.at("starts_here"), 1, most_steps);
+    state.step = to_integer(json.at("step"), 0, max_steps);
+    state.first_step = to_integer(json.at("first_step"), 0, max_steps);
+    state.starts_here = to_integer(json.at("starts_here"), 1, max_steps);
     state.starts =
-        to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, most_steps);
-    state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, most_steps);
+        to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, max_steps);
+    state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
     for (const auto& rank : json.value("culprit_ranks", nlohmann::json::array()))
-      state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, most_ranks)));
+      state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, max_ranks)));
     state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
     state.job = json.value("job", "");
     state.time = json.value("time", "");

@@ -64,7 +64,7 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
 /// Records ranks that hang or are lost. If several ranks report, the first verdict is kept; returns
 /// false for the others.
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Verdict& verdict) noexcept;
+                    const comm::Diagnosis& verdict) noexcept;
 
 /// Returns the state for a start that continues after `step`. Under a scheduler, throws exit 93 if
 /// each of the previous two starts gained at most one step, for any reason (a fault, or a walltime

@@ -58,7 +58,7 @@ void comment_job(const std::string& text) {
 
 /// Records the verdict in log.txt, state.json, failure.json and the job's comment.
 void record_verdict(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Verdict& verdict) {
+                    const comm::Diagnosis& verdict) {
   bool first = true;
   if (!run_folder.empty()) {
     write_to_log(run_folder, verdict.line + "; the job is ended");
@@ -72,7 +72,7 @@ void record_verdict(const std::filesystem::path& run_folder, ExitCode code,
 }  // namespace
 
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
-  return [run_folder](const comm::Verdict& verdict) {
+  return [run_folder](const comm::Diagnosis& verdict) {
     // Ranks that are asked for different collectives would be again.
     const auto code = verdict.kind == "order" ? ExitCode::internal_error : ExitCode::stopped_early;
     comm::end_process_soon(code);

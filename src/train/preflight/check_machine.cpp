@@ -26,7 +26,7 @@ Finding check_build(const Subject& at, const std::string& build) {
   Finding finding{
       "build", fmt::format("{}, program file {:016x}, the same everywhere", name, hash), {}};
   const auto texts = at.world.all_gather(fmt::format("{}, program file {:016x}", build, hash));
-  for (const int rank : odd_ones_out(texts)) {
+  for (const int rank : outliers(texts)) {
     const auto r = static_cast<std::size_t>(rank);
     std::string odd = texts[r];
     std::ranges::replace(odd, '\n', ',');

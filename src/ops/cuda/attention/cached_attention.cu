@@ -26,15 +26,15 @@ struct Cached {
 };
 
 /// A warp's running softmax state over the keys so far. Each lane has every 32nd dim.
-struct Seen {
+struct RunningSoftmax {
   float row_max = no_score, row_sum = 0;
   float mixed[max_dims] = {};
 };
 
 /// Processes `keys_at_once` keys; those from `end` on are ignored.
 template <class T>
-__device__ __forceinline__ void take_in(Seen& seen, const Cached<T>& a, const float* q, int col,
-                                        std::int64_t key, std::int64_t end) {
+__device__ __forceinline__ void take_in(RunningSoftmax& seen, const Cached<T>& a, const float* q,
+                                        int col, std::int64_t key, std::int64_t end) {
   const int lane = threadIdx.x % 32;
   float scores[keys_at_once], new_max = seen.row_max;
 #pragma unroll
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
 #pragma unroll
   for (int i = 0; i < max_dims; ++i)
     q[i] = lane + 32 * i < a.head_dim ? load_one(query + lane + 32 * i) : 0.0F;
-  Seen seen;
+  RunningSoftmax seen;
   for (std::int64_t key = warp * keys_at_once; key < end; key += warps * keys_at_once)
     take_in(seen, a, q, col, key, end);
 #pragma unroll

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
   const int kv_head = blockIdx.x, k0 = blockIdx.y * own, batch = blockIdx.z;
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);
-  const Meetings meet(a, batch, k0, own);
+  const VisibleQueryTiles meet(a, batch, k0, own);
   const auto start = [&](int m) {
     const int head = meet.head(kv_head, a.group(), m);
     Pair(stages, m % 2).template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);

@@ -109,12 +109,13 @@ struct QueryColumns {
 };
 
 /// Query tiles that can see the `own` keys starting at `k0`; the same tiles for each head.
-struct Meetings {
+struct VisibleQueryTiles {
   int first_tile, tiles, all;
 
   /// Documents are contiguous, so the queries that see a key are too. Binary search finds their
   /// last tile.
-  __device__ __forceinline__ Meetings(const AttentionRows<bf16>& a, int batch, int k0, int own)
+  __device__ __forceinline__ VisibleQueryTiles(const AttentionRows<bf16>& a, int batch, int k0,
+                                               int own)
       : first_tile(k0 / passing) {
     int last = (a.sequence - 1) / passing;
     for (int low = first_tile; a.document_starts && low < last;) {

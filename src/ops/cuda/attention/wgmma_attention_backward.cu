@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
   const auto token = a.first_token(batch);
   const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
-  const Meetings meet(a, batch, k0, own);
+  const VisibleQueryTiles meet(a, batch, k0, own);
   const auto start = [&](int m) {
     const int head = meet.head(kv_head, a.group(), m);
     Queries(stages, m % 2)

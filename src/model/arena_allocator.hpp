@@ -9,9 +9,9 @@
 namespace llamesh::model {
 
 /// Arena that hands out consecutive aligned views. Without memory behind it, it only measures.
-class Planner {
+class ArenaAllocator {
  public:
-  explicit Planner(std::byte* base) : base_(base) {}
+  explicit ArenaAllocator(std::byte* base) : base_(base) {}
   Tensor take(DType dtype, std::initializer_list<std::int64_t> shape) {
     const Tensor at(base_ ? base_ + bytes_ : nullptr, dtype, shape);
     bytes_ += (at.bytes() + 63) / 64 * 64;

@@ -41,7 +41,7 @@ bool alone_can_report(int own, int other, const std::vector<std::string>& hosts)
 /// questions are repeated for as long as it is.
 ///
 /// Only one thread at a time may use it, the one that uses `group`.
-class RollCall {
+class HangDiagnosis {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -55,16 +55,16 @@ class RollCall {
   };
 
   /// `group` and `hosts`, by rank of it, are borrowed.
-  RollCall(const Communicator& group, const std::vector<std::string>& hosts,
-           const Watchdog::Limits& limits);
+  HangDiagnosis(const Communicator& group, const std::vector<std::string>& hosts,
+                const Watchdog::Limits& limits);
 
   /// To be called at each interval: answers, receives answers, asks.
   void poll(const RankStatus& mine);
   /// Starts asking again: questions from before this process was suspended do not count.
-  void reset() { rolls_.clear(); }
+  void reset() { inquiries_.clear(); }
   /// The rank at fault, once that is certain. Where several ranks can report it, all but the first
   /// give that one time to do so.
-  std::optional<Verdict> verdict();
+  std::optional<Diagnosis> verdict();
   /// Whether a member of a collective that this rank is in is late, and answers, here or to the
   /// first rank on a host: it is to be judged by its own limit.
   bool waits_for_another() const;
@@ -99,7 +99,7 @@ class RollCall {
     bool waiting = false;
     std::optional<Answer> answer;
   };
-  struct Roll {
+  struct Inquiry {
     OpenCollective collective;
     std::vector<int> to_ask;
     bool is_leader = false;  ///< this rank is its host's leader
@@ -109,31 +109,31 @@ class RollCall {
 
   Answer answer(int source, const Question& question) const;
   void take(int source, const Answer& answer);
-  void call_rolls();
-  void call(Roll& roll);
-  void ask(const Roll& roll, Asked& asked, int rank);
-  bool cut_off(const Roll& roll, int rank) const;
-  bool late(const Roll& roll, int rank) const;
-  bool awaits_late(const Roll& roll, int rank) const;
+  void inquire();
+  void call(Inquiry& inquiry);
+  void ask(const Inquiry& inquiry, Asked& asked, int rank);
+  bool cut_off(const Inquiry& inquiry, int rank) const;
+  bool late(const Inquiry& inquiry, int rank) const;
+  bool awaits_late(const Inquiry& inquiry, int rank) const;
   bool knows_of_late(const Question& question, int source) const;
-  bool differs(const Roll& roll, int rank) const;
+  bool differs(const Inquiry& inquiry, int rank) const;
   enum class Standing : std::uint8_t { with_most, undecided, with_few };
-  Standing standing(const Roll& roll) const;
-  bool to_blame(const Roll& roll, int rank) const;
-  Clock::duration turn(const Roll& roll, int culprit, bool link) const;
+  Standing standing(const Inquiry& inquiry) const;
+  bool to_blame(const Inquiry& inquiry, int rank) const;
+  Clock::duration turn(const Inquiry& inquiry, int culprit, bool link) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
   bool on_my_host(int rank) const { return host_of(rank) == host_of(group_.rank()); }
   std::string name_of(int rank) const;
-  Verdict link_is_cut(const Roll& roll, int other) const;
-  Verdict is_in_another(const Roll& roll, int other) const;
-  Verdict has_not_come(const Roll& roll, int other) const;
+  Diagnosis link_is_cut(const Inquiry& inquiry, int other) const;
+  Diagnosis is_in_another(const Inquiry& inquiry, int other) const;
+  Diagnosis has_not_come(const Inquiry& inquiry, int other) const;
 
   const Communicator& group_;
   const std::vector<std::string>& hosts_;
   Watchdog::Limits limits_;
   RankStatus mine_;
   Clock::time_point now_ = Clock::now();
-  std::vector<Roll> rolls_;
+  std::vector<Inquiry> inquiries_;
   Questions<Question, Answer> questions_;
 };
 

@@ -1,4 +1,4 @@
-#include "comm/roll_call.hpp"
+#include "comm/hang_diagnosis.hpp"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 namespace llamesh::comm {
 namespace {
 
-constexpr int roll_call_tag = 1;  // 0: heartbeats
+constexpr int diagnosis_tag = 1;  // 0: heartbeats
 
 /// Of these ranks the first one on the host of `rank`.
 int first_on_host_of(int rank, std::span<const int> members,
@@ -54,20 +54,20 @@ bool alone_can_report(int own, int other, const std::vector<std::string>& hosts)
   return hosts[static_cast<std::size_t>(beyond)] == hosts[static_cast<std::size_t>(other)];
 }
 
-RollCall::RollCall(const Communicator& group, const std::vector<std::string>& hosts,
-                   const Watchdog::Limits& limits)
-    : group_(group), hosts_(hosts), limits_(limits), questions_(group, roll_call_tag) {}
+HangDiagnosis::HangDiagnosis(const Communicator& group, const std::vector<std::string>& hosts,
+                             const Watchdog::Limits& limits)
+    : group_(group), hosts_(hosts), limits_(limits), questions_(group, diagnosis_tag) {}
 
-void RollCall::poll(const RankStatus& mine) {
+void HangDiagnosis::poll(const RankStatus& mine) {
   now_ = Clock::now();
   mine_ = mine;
   questions_.serve(
       [this](int source, const Question& question) { return answer(source, question); },
       [this](int source, const Answer& answer) { take(source, answer); });
-  call_rolls();
+  inquire();
 }
 
-RollCall::Answer RollCall::answer(int source, const Question& question) const {
+HangDiagnosis::Answer HangDiagnosis::answer(int source, const Question& question) const {
   const auto open = open_collectives();
   const auto same = std::ranges::find_if(open, [&](const OpenCollective& one) {
     return one.members->id == question.members && one.number == question.collective;
@@ -88,65 +88,65 @@ RollCall::Answer RollCall::answer(int source, const Question& question) const {
   return answer;
 }
 
-void RollCall::take(int source, const Answer& answer) {
-  for (Roll& roll : rolls_) {
-    const auto found = roll.asked.find(source);
-    if (found == roll.asked.end() || found->second.number != answer.number) continue;
+void HangDiagnosis::take(int source, const Answer& answer) {
+  for (Inquiry& inquiry : inquiries_) {
+    const auto found = inquiry.asked.find(source);
+    if (found == inquiry.asked.end() || found->second.number != answer.number) continue;
     found->second.waiting = false;
     found->second.answer = answer;
   }
 }
 
-/// One roll for each collective in which this rank is stuck.
-void RollCall::call_rolls() {
-  std::vector<Roll> rolls;
+/// Keeps one inquiry for each collective in which this rank is stuck.
+void HangDiagnosis::inquire() {
+  std::vector<Inquiry> inquiries;
   for (auto& open : open_collectives()) {
     if (open.members->ranks.size() == 1 || now_ - open.since < limits_.in_a_collective) continue;
-    const auto known = std::ranges::find_if(rolls_, [&](const Roll& roll) {
-      return roll.collective.members->id == open.members->id &&
-             roll.collective.number == open.number;
+    const auto known = std::ranges::find_if(inquiries_, [&](const Inquiry& inquiry) {
+      return inquiry.collective.members->id == open.members->id &&
+             inquiry.collective.number == open.number;
     });
-    if (known != rolls_.end()) {
-      rolls.push_back(std::move(*known));
-      rolls_.erase(known);
+    if (known != inquiries_.end()) {
+      inquiries.push_back(std::move(*known));
+      inquiries_.erase(known);
     } else {
       const auto& members = open.members->ranks;
       const bool is_leader = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
       auto to_ask = ranks_to_ask(members, hosts_, group_.rank());
-      rolls.push_back({std::move(open), std::move(to_ask), is_leader});
+      inquiries.push_back({std::move(open), std::move(to_ask), is_leader});
     }
-    call(rolls.back());
+    call(inquiries.back());
   }
-  rolls_ = std::move(rolls);
+  inquiries_ = std::move(inquiries);
 }
 
 /// Asks again those that have answered; about those that have not it asks the witnesses.
-void RollCall::call(Roll& roll) {
+void HangDiagnosis::call(Inquiry& inquiry) {
   const auto is_old = [&](const Asked& asked) { return now_ - asked.at > limits_.answer / 2; };
-  for (const int rank : roll.to_ask) {
-    Asked& member = roll.asked[rank];
+  for (const int rank : inquiry.to_ask) {
+    Asked& member = inquiry.asked[rank];
     if (member.number == 0) {
-      ask(roll, member, rank);
+      ask(inquiry, member, rank);
     } else if (!member.waiting) {
       // At its limit a rank that hangs can first be distinguished from one that is slow.
       const auto& answer = *member.answer;
       const bool at_limit = answer.has_come == 0 && answer.stalled <= answer.limit &&
                             answer.stalled + to_seconds(now_ - member.at) > answer.limit;
-      if (at_limit || is_old(member)) ask(roll, member, rank);
+      if (at_limit || is_old(member)) ask(inquiry, member, rank);
     } else if (is_old(member)) {
       for (const int witness : witnesses_of(rank, hosts_)) {
         if (witness == group_.rank()) continue;
-        Asked& asked = roll.asked[witness];
-        if (!asked.waiting && is_old(asked)) ask(roll, asked, witness);
+        Asked& asked = inquiry.asked[witness];
+        if (!asked.waiting && is_old(asked)) ask(inquiry, asked, witness);
       }
     }
   }
 }
 
-void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
-  asked.number = questions_.ask(rank, {.members = roll.collective.members->id,
-                                       .collective = roll.collective.number,
-                                       .what = name_hash(roll.collective.what)});
+void HangDiagnosis::ask(const Inquiry& inquiry, Asked& asked, int rank) {
+  asked.number = questions_.ask(rank, {.members = inquiry.collective.members->id,
+                                       .collective = inquiry.collective.number,
+                                       .what = name_hash(inquiry.collective.what)});
   asked.at = now_;
   asked.waiting = true;
 }
@@ -154,9 +154,9 @@ void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
 /// Whether a rank that does not answer lives: it has been heard since it was asked or, where its
 /// whole host cannot be reached from here, the host's last rank has. One that is not heard is left
 /// to the rank that listens to it.
-bool RollCall::cut_off(const Roll& roll, int rank) const {
-  const auto found = roll.asked.find(rank);
-  if (found == roll.asked.end()) return false;
+bool HangDiagnosis::cut_off(const Inquiry& inquiry, int rank) const {
+  const auto found = inquiry.asked.find(rank);
+  if (found == inquiry.asked.end()) return false;
   const Asked& suspect = found->second;
   if (!suspect.waiting || now_ - suspect.at <= limits_.answer) return false;
   const auto heard_since_then = [&](double silence, Clock::time_point at) {
@@ -164,8 +164,8 @@ bool RollCall::cut_off(const Roll& roll, int rank) const {
   };
   for (const int witness : witnesses_of(rank, hosts_)) {
     if (witness == group_.rank()) return heard_since_then(mine_.silence, now_);
-    const auto asked = roll.asked.find(witness);
-    if (asked == roll.asked.end()) return false;
+    const auto asked = inquiry.asked.find(witness);
+    if (asked == inquiry.asked.end()) return false;
     const auto& [number, at, waiting, answer] = asked->second;
     if (!waiting) return heard_since_then(answer->silence, at);
     if (now_ - at <= limits_.answer / 2) return false;  // it may still answer
@@ -173,18 +173,18 @@ bool RollCall::cut_off(const Roll& roll, int rank) const {
   return mine_.stalled > mine_.limit;
 }
 
-bool RollCall::late(const Roll& roll, int rank) const {
-  const auto found = roll.asked.find(rank);
-  if (found == roll.asked.end() || !found->second.answer) return false;
+bool HangDiagnosis::late(const Inquiry& inquiry, int rank) const {
+  const auto found = inquiry.asked.find(rank);
+  if (found == inquiry.asked.end() || !found->second.answer) return false;
   const auto& [number, at, waiting, answer] = found->second;
   return answer->has_come == 0 && !(waiting && now_ - at > limits_.answer);
 }
 
 /// Whether the rank is late or, when it is its host's leader, knows of one that is.
-bool RollCall::awaits_late(const Roll& roll, int rank) const {
-  if (late(roll, rank)) return true;
-  const auto found = roll.asked.find(rank);
-  if (found == roll.asked.end() || !found->second.answer) return false;
+bool HangDiagnosis::awaits_late(const Inquiry& inquiry, int rank) const {
+  if (late(inquiry, rank)) return true;
+  const auto found = inquiry.asked.find(rank);
+  if (found == inquiry.asked.end() || !found->second.answer) return false;
   const auto& [number, at, waiting, answer] = found->second;
   return answer->awaits_late != 0 && !(waiting && now_ - at > limits_.answer);
 }
@@ -192,66 +192,67 @@ bool RollCall::awaits_late(const Roll& roll, int rank) const {
 /// Whether this rank, as its host's leader, knows of a late rank. Answers from one host are not
 /// passed on to another, and only leaders answer: else ranks could keep each other waiting for one
 /// that has arrived.
-bool RollCall::knows_of_late(const Question& question, int source) const {
-  const auto roll = std::ranges::find_if(rolls_, [&](const Roll& one) {
+bool HangDiagnosis::knows_of_late(const Question& question, int source) const {
+  const auto inquiry = std::ranges::find_if(inquiries_, [&](const Inquiry& one) {
     return one.collective.members->id == question.members &&
            one.collective.number == question.collective;
   });
-  if (roll == rolls_.end() || !roll->is_leader) return false;
-  return std::ranges::any_of(roll->to_ask, [&](int rank) {
-    return (on_my_host(source) || on_my_host(rank)) && awaits_late(*roll, rank);
+  if (inquiry == inquiries_.end() || !inquiry->is_leader) return false;
+  return std::ranges::any_of(inquiry->to_ask, [&](int rank) {
+    return (on_my_host(source) || on_my_host(rank)) && awaits_late(*inquiry, rank);
   });
 }
 
-bool RollCall::differs(const Roll& roll, int rank) const {
-  const auto found = roll.asked.find(rank);
-  return found != roll.asked.end() && found->second.answer && found->second.answer->differs != 0;
+bool HangDiagnosis::differs(const Inquiry& inquiry, int rank) const {
+  const auto found = inquiry.asked.find(rank);
+  return found != inquiry.asked.end() && found->second.answer && found->second.answer->differs != 0;
 }
 
 /// Whether a late rank exceeds its limit. One that is in another collective may itself wait for the
 /// rank at fault: that is reported first.
-bool RollCall::to_blame(const Roll& roll, int rank) const {
-  if (!late(roll, rank)) return false;
-  const auto& answer = *roll.asked.at(rank).answer;
+bool HangDiagnosis::to_blame(const Inquiry& inquiry, int rank) const {
+  if (!late(inquiry, rank)) return false;
+  const auto& answer = *inquiry.asked.at(rank).answer;
   const double more = answer.in_collective != 0 ? to_seconds(limits_.answer) : 0;
   return answer.stalled > answer.limit + more;
 }
 
-bool RollCall::waits_for_another() const {
-  return std::ranges::any_of(rolls_, [&](const Roll& roll) {
-    return std::ranges::any_of(roll.to_ask, [&](int rank) { return awaits_late(roll, rank); });
+bool HangDiagnosis::waits_for_another() const {
+  return std::ranges::any_of(inquiries_, [&](const Inquiry& inquiry) {
+    return std::ranges::any_of(inquiry.to_ask,
+                               [&](int rank) { return awaits_late(inquiry, rank); });
   });
 }
 
 /// Whether this rank is in the collective of most of the ranks that have answered, itself included.
-RollCall::Standing RollCall::standing(const Roll& roll) const {
+HangDiagnosis::Standing HangDiagnosis::standing(const Inquiry& inquiry) const {
   std::int64_t same = 1;
   std::int64_t others = 0;
-  for (const auto& [rank, asked] : roll.asked)
-    if (asked.answer) ++(differs(roll, rank) || late(roll, rank) ? others : same);
+  for (const auto& [rank, asked] : inquiry.asked)
+    if (asked.answer) ++(differs(inquiry, rank) || late(inquiry, rank) ? others : same);
   if (same == others) return Standing::undecided;
   return same > others ? Standing::with_most : Standing::with_few;
 }
 
-std::optional<Verdict> RollCall::verdict() {
-  for (Roll& roll : rolls_) {
-    const auto culprit = std::ranges::find_if(roll.to_ask, [&](int rank) {
-      return cut_off(roll, rank) || differs(roll, rank) || to_blame(roll, rank);
+std::optional<Diagnosis> HangDiagnosis::verdict() {
+  for (Inquiry& inquiry : inquiries_) {
+    const auto culprit = std::ranges::find_if(inquiry.to_ask, [&](int rank) {
+      return cut_off(inquiry, rank) || differs(inquiry, rank) || to_blame(inquiry, rank);
     });
-    if (culprit == roll.to_ask.end()) {
-      roll.found.reset();
+    if (culprit == inquiry.to_ask.end()) {
+      inquiry.found.reset();
       continue;
     }
-    if (!roll.found) roll.found = now_;
-    const bool link = cut_off(roll, *culprit);
-    const bool other = !link && differs(roll, *culprit);
-    auto time = turn(roll, *culprit, link || other);
+    if (!inquiry.found) inquiry.found = now_;
+    const bool link = cut_off(inquiry, *culprit);
+    const bool other = !link && differs(inquiry, *culprit);
+    auto time = turn(inquiry, *culprit, link || other);
     // Another rank may know better who is alone.
-    if (!link && standing(roll) == (other ? Standing::undecided : Standing::with_few))
+    if (!link && standing(inquiry) == (other ? Standing::undecided : Standing::with_few))
       time += 8 * limits_.answer / 10;
-    if (now_ - *roll.found < time) continue;
-    if (other) return is_in_another(roll, *culprit);
-    return link ? link_is_cut(roll, *culprit) : has_not_come(roll, *culprit);
+    if (now_ - *inquiry.found < time) continue;
+    if (other) return is_in_another(inquiry, *culprit);
+    return link ? link_is_cut(inquiry, *culprit) : has_not_come(inquiry, *culprit);
   }
   return {};
 }
@@ -259,9 +260,10 @@ std::optional<Verdict> RollCall::verdict() {
 /// How long the verdict must hold before this rank reports it: an answer may be in flight, and
 /// others report first. For a broken link that is the lower rank, and the first on its host; for a
 /// late rank the first of those that wait for it, unless this one alone has asked it.
-RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool link) const {
+HangDiagnosis::Clock::duration HangDiagnosis::turn(const Inquiry& inquiry, int culprit,
+                                                   bool link) const {
   const int own = group_.rank();
-  const auto& ranks = roll.collective.members->ranks;
+  const auto& ranks = inquiry.collective.members->ranks;
   std::int64_t before = 0;
   if (link) {
     const bool alone = alone_can_report(own, culprit, hosts_);
@@ -275,7 +277,7 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
   return (1 + 4 * before) * limits_.answer / 10;
 }
 
-void RollCall::shut_down(bool gave_verdict) {
+void HangDiagnosis::shut_down(bool gave_verdict) {
   questions_.shut_down(
       gave_verdict,
       [this](int source, const Question& question) { return answer(source, question); },
