@@ -1,7 +1,6 @@
 #include "checkpoint/state.hpp"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "checkpoint/format.hpp"
@@ -76,14 +75,17 @@ std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t
   return holdings;
 }
 
-std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
-                                   int rank) {
-  const auto& dims = layout.dims();
-  std::map<unsigned long, std::vector<ShardSlice>> by_replicas;  // by AxisSet::to_ulong()
+HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+  HeldRows rows;
   for (const auto& holding : held_by(layout, groups, rank))
-    by_replicas[layout.placement(holding.parameter).replicated(dims).to_ulong()].push_back(holding);
+    rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
+        holding);
+  return rows;
+}
+
+std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank) {
   std::vector<ShardSlice> mine;
-  for (const auto& [axes, holdings] : by_replicas) {
+  for (const auto& [axes, holdings] : rows) {
     const auto share = share_of(holdings, dims.rank_in_group(axes, rank), dims.group_size(axes));
     mine.insert(mine.end(), share.begin(), share.end());
   }

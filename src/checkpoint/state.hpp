@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -60,10 +61,17 @@ struct ShardSlice {
 /// All that a rank holds of so many groups, without padding. Pure.
 std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
 
-/// What of it the rank writes: each replica writes its part of what all of them hold, so that
-/// together the ranks write every element once. Pure.
-std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
-                                   int rank);
+/// held_by(), in a row for each set of axes along which ranks hold the same (AxisSet::to_ulong()).
+using HeldRows = std::map<unsigned long, std::vector<ShardSlice>>;
+HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+
+/// What a rank writes of the rows that it holds: its part of each, so that together the ranks write
+/// every element once. Pure.
+std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank);
+inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
+                                          int rank) {
+  return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
+}
 
 /// held_by() and written_by() of this rank, with their memory.
 std::vector<ShardIo> transfers_of(const State& state);

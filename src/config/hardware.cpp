@@ -24,7 +24,8 @@ class RateReader {
     section_ = name;
     reader_.section(name, body);
   }
-  void rate(const std::string& name, double& value, Range range = above(0)) {
+  /// Per second, or bytes: what a machine may have, so that no number of a plan gets out of hand.
+  void rate(const std::string& name, double& value, Range range = from_to(1, 1e24)) {
     value = -1;
     reader_.key(name, value, range);
     if (value < 0 && missing_.empty()) missing_ = section_ + '.' + name;
@@ -35,7 +36,8 @@ class RateReader {
     value = static_cast<double>(size);
     if (size == 0 && missing_.empty()) missing_ = section_ + '.' + name;
   }
-  void share(const std::string& name, double& value) { rate(name, value, above_to(0, 1)); }
+  void share(const std::string& name, double& value) { rate(name, value, from_to(1e-6, 1)); }
+  void seconds(const std::string& name, double& value) { rate(name, value, from_to(0, 3600)); }
   KeyReader& reader() { return reader_; }
   /// Throws for an unknown key, else for a missing one, which may be the same misspelt.
   void finish() const {
@@ -91,13 +93,13 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
     in.share("attention_backward", hardware.attention_backward_share);
   });
   in.section("latency", [&] {
-    in.rate("launch", hardware.launch_seconds, at_least(0));
-    in.rate("collective", hardware.collective_seconds, at_least(0));
+    in.seconds("launch", hardware.launch_seconds);
+    in.seconds("collective", hardware.collective_seconds);
   });
   const auto link = [&](const char* section, device::LinkRate& rate) {
     in.section(section, [&] {
       in.rate("bandwidth", rate.bandwidth);
-      in.rate("latency", rate.latency, at_least(0));
+      in.seconds("latency", rate.latency);
     });
   };
   link("within_node", hardware.within_node);

@@ -7,13 +7,19 @@
 namespace llamesh {
 namespace {
 
-/// Returns the multi-dim index of an element.
-Shape index_of(std::int64_t element, const Shape& array) {
-  Shape index(array.size());
+/// Sets `index` to the multi-dim index of an element.
+void set_index(Shape& index, std::int64_t element, const Shape& array) {
+  index.resize(array.size());
   for (std::size_t d = array.size(); d-- > 0;) {
     index[d] = element % array[d];
     element /= array[d];
   }
+}
+
+/// The index of element `element` of an array.
+Shape index_of(std::int64_t element, const Shape& array) {
+  Shape index;
+  set_index(index, element, array);
   return index;
 }
 
@@ -76,8 +82,10 @@ bool shares_rows(const BoxRange& a, const BoxRange& b) {
 void for_each_box(const BoxRange& range,
                   const std::function<void(const Box& box, std::int64_t at)>& visit) {
   const auto& shape = range.box.shape;
+  Box box;
   for (std::int64_t at = 0; at < range.count;) {
-    Box box{index_of(range.begin + at, shape), Shape(shape.size(), 1)};
+    set_index(box.begin, range.begin + at, shape);
+    box.shape.assign(shape.size(), 1);
     // Extend outwards while whole lines in dim d begin here and fit into the rest.
     std::size_t d = shape.size() - 1;
     std::int64_t line = 1;  // elements per index in dim d

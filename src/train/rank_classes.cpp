@@ -14,7 +14,7 @@ using Numbers = std::vector<std::int64_t>;
 
 /// What tells a rank from others.
 struct Place {
-  Numbers nodes;    ///< of its group along each set of axes
+  int nodes = 0;    ///< the same number: groups along each set of axes are on as many nodes
   Numbers partial;  ///< piece after piece of its partial sums: the axes, and the count
   bool operator<(const Place& other) const {
     return std::tie(nodes, partial) < std::tie(other.nodes, other.partial);
@@ -32,12 +32,15 @@ void find_nodes(const Setup& setup, std::vector<Place>& places) {
   for (unsigned long set = 1; set < 1UL << all.size(); ++set) {
     const comm::AxisSet along(set);
     if ((along & ~all).any()) continue;
+    std::map<std::pair<int, int>, int> known;  // by the number before, and the nodes
     for (int rank = 0; rank < dims.ranks(); ++rank) {
       if (dims.rank_in_group(along, rank) != 0) continue;
       const auto group = dims.group(along, rank);
       const int nodes = comm::nodes_of(group, setup.topology);
-      for (const int member : group)
-        places[static_cast<std::size_t>(member)].nodes.push_back(nodes);
+      for (const int member : group) {
+        auto& number = places[static_cast<std::size_t>(member)].nodes;
+        number = known.try_emplace({number, nodes}, static_cast<int>(known.size())).first->second;
+      }
     }
   }
 }
@@ -53,13 +56,16 @@ std::vector<int> holders(const comm::ParallelDims& dims, comm::AxisSet sharded) 
 void find_partial(const Setup& setup, std::vector<Place>& places) {
   const auto& layout = *setup.layout;
   const auto& dims = setup.mesh;
+  std::map<unsigned long, std::vector<int>> by_axes;  // holders()
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const auto& unit = layout.units()[u];
     const auto is_partial = [&](model::ParameterId id) {
       return layout.placement(id).partial.any();
     };
     if (std::ranges::none_of(unit.parameters, is_partial)) continue;
-    for (const int holder : holders(dims, unit.sharded))
+    auto& ranks = by_axes[unit.sharded.to_ulong()];
+    if (ranks.empty()) ranks = holders(dims, unit.sharded);
+    for (const int holder : ranks)
       for (const auto& piece : layout.pieces(u, holder)) {
         if (!is_partial(piece.parameter)) continue;
         const auto axes = layout.placement(piece.parameter).partial.to_ulong();
@@ -104,7 +110,7 @@ RankClasses every_rank(const Setup& setup) {
 
 std::vector<int> peak_memory_candidates(const Setup& setup) {
   const auto places = places_of(setup);
-  std::map<Numbers, int> fullest;  // by nodes
+  std::map<int, int> fullest;  // by nodes
   for (int rank = 0; rank < std::ssize(places); ++rank) {
     const auto& place = places[static_cast<std::size_t>(rank)];
     auto& most = fullest.try_emplace(place.nodes, rank).first->second;

@@ -58,6 +58,13 @@ TEST(Hardware, MissingAndZeroRatesAreErrorsWithTheirNames) {
   EXPECT_NE(error("").find("memory.bytes is missing"), std::string::npos);
   EXPECT_NE(error(replaced(good, "gemm: 0.80", "gemm: 1.2")).find("attainable.gemm"),
             std::string::npos);
+  for (const char* rate : {"1e-300", "1e308", "nan", "inf"})
+    EXPECT_NE(error(replaced(good, "48.5e9", rate)).find("between_nodes.bandwidth"),
+              std::string::npos);
+  EXPECT_NE(error(replaced(good, "gemm: 0.80", "gemm: 1e-300")).find("attainable.gemm"),
+            std::string::npos);
+  EXPECT_NE(error(replaced(good, "latency: 14e-6", "latency: 1e308")).find("between_nodes.latency"),
+            std::string::npos);
   EXPECT_NE(error(replaced(good, "kind: cuda", "kind: rocm")).find("kind is rocm"),
             std::string::npos);
   EXPECT_NE(error(replaced(good, "launch:", "lunch:")).find("lunch"), std::string::npos);

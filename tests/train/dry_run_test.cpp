@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/state.hpp"
 #include "comm/topology.hpp"
 #include "core/error.hpp"
 #include "optim/optimizer.hpp"
@@ -300,6 +301,20 @@ TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
   EXPECT_EQ(plans[static_cast<std::size_t>(fullest.rank)].peak, fullest.peak);
 }
 
+/// Rank by rank, where the dry run takes replicas together.
+std::int64_t hyperslabs_of(const Setup& setup, std::size_t groups) {
+  std::int64_t hyperslabs = 0;
+  for (int rank = 0; rank < setup.mesh.ranks(); ++rank)
+    for (const auto& h : checkpoint::written_by(*setup.layout, groups, rank)) {
+      const auto parts = setup.layout->parts(h.parameter);
+      const auto& box = parts[static_cast<std::size_t>(h.part)];
+      checkpoint::for_each_segment(h.count, [&](std::int64_t at, std::int64_t count) {
+        for_each_box({box, h.begin + at, count}, [&](const Box&, std::int64_t) { ++hyperslabs; });
+      });
+    }
+  return hyperslabs;
+}
+
 TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   const auto& [launch, kind] = GetParam();
   const auto setup = setup_of(launch);
@@ -317,6 +332,7 @@ TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   EXPECT_EQ(of_classes.checkpoint.hyperslabs, of_all.checkpoint.hyperslabs);
   const auto tensors = 1 + optim::moments_of(setup.inputs.optimizer.name).size();
   EXPECT_EQ(of_all.checkpoint.elements, setup.table->numel() * static_cast<std::int64_t>(tensors));
+  EXPECT_EQ(of_all.checkpoint.hyperslabs, hyperslabs_of(setup, tensors));
 }
 
 INSTANTIATE_TEST_SUITE_P(DryRun, EveryLaunch,

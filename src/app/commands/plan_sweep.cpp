@@ -9,6 +9,7 @@
 #include "app/report/summary.hpp"
 #include "config/enum_names.hpp"
 #include "config/inputs.hpp"
+#include "core/progress_log.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -85,6 +86,7 @@ class Sweep {
     for (const auto micro_batch : values<std::int64_t>("train.micro_batch", in.train.micro_batch,
                                                        {1, 2, 4, 8, 16, 32, 64})) {
       in.train.micro_batch = micro_batch;
+      progress_.step();
       try {
         const auto planned = planner_.plan(in);
         const auto mesh = comm::to_string(planned.setup.mesh);
@@ -110,6 +112,7 @@ class Sweep {
   train::Inputs inputs_;
   std::vector<Row> rows_;
   std::optional<std::string> refusal_;
+  ProgressLog progress_{"sweep: launches planned"};
 };
 
 void print_as_json(const std::vector<Row>& rows) {

@@ -1,15 +1,14 @@
 #include "train/dry_run/checks.hpp"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "checkpoint/state.hpp"
 #include "core/error.hpp"
+#include "core/progress_log.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -37,15 +36,14 @@ void check_parts(std::string_view what, const Shape& array, const std::vector<Bo
          numel(array));
 }
 
-}  // namespace
-
-void check_each_once(std::string_view what, std::string_view verb, const Shape& array,
-                     const std::vector<Box>& parts, std::vector<RankRange> ranges) {
-  check_parts(what, array, parts);
-  std::ranges::sort(ranges, {}, [](const RankRange& r) { return std::tie(r.part, r.begin); });
+/// The ranges have each element of parts of these sizes once.
+void check_ranges(std::string_view what, std::string_view verb,
+                  const std::vector<std::int64_t>& parts, std::vector<RankRange> ranges) {
+  const auto by_place = [](const RankRange& r) { return std::pair(r.part, r.begin); };
+  if (!std::ranges::is_sorted(ranges, {}, by_place)) std::ranges::sort(ranges, {}, by_place);
   auto next = ranges.begin();
   for (int part = 0; part < std::ssize(parts); ++part) {
-    const auto whole = parts[static_cast<std::size_t>(part)].numel();
+    const auto whole = parts[static_cast<std::size_t>(part)];
     std::int64_t at = 0;
     int former = -1;  // who has the elements before `at`
     for (; next != ranges.end() && next->part == part; ++next) {
@@ -67,58 +65,142 @@ void check_each_once(std::string_view what, std::string_view verb, const Shape& 
          what, verb, parts.size());
 }
 
-void check_owned_once(const sharding::ShardLayout& layout) {
+std::vector<std::int64_t> sizes_of(const std::vector<Box>& parts) {
+  std::vector<std::int64_t> sizes;
+  for (const auto& part : parts) sizes.push_back(part.numel());
+  return sizes;
+}
+
+/// Who owns what of a parameter, in each replica of the state.
+struct Owners {
+  model::ParameterId parameter;
+  comm::AxisSet replicated;
+  std::vector<std::vector<RankRange>> copies;
+};
+
+std::vector<Owners> owners_of(const sharding::ShardLayout& layout, std::size_t unit) {
   const auto& dims = layout.dims();
-  for (std::size_t u = 0; u < layout.units().size(); ++u) {
-    // By parameter and replica.
-    std::map<model::ParameterId, std::vector<std::vector<RankRange>>> owned;
-    std::map<model::ParameterId, comm::AxisSet> replicas;
-    for (const auto id : layout.units()[u].parameters) {
-      replicas[id] = layout.placement(id).replicated(dims);
-      owned[id].resize(static_cast<std::size_t>(dims.group_size(replicas[id])));
+  std::vector<Owners> owners;
+  for (const auto id : layout.units()[unit].parameters) {
+    const auto replicated = layout.placement(id).replicated(dims);
+    owners.push_back({id, replicated, {}});
+    auto& copies = owners.back().copies;
+    copies.resize(static_cast<std::size_t>(dims.group_size(replicated)));
+    for (auto& ranges : copies)
+      ranges.reserve(static_cast<std::size_t>(dims.ranks()) / copies.size());
+  }
+  for (int rank = 0; rank < dims.ranks(); ++rank) {
+    auto of = owners.begin();
+    for (const auto& piece : layout.pieces(unit, rank)) {  // in the order of the parameters
+      while (of->parameter != piece.parameter) ++of;
+      const auto replica = static_cast<std::size_t>(dims.rank_in_group(of->replicated, rank));
+      of->copies[replica].push_back(
+          {rank, layout.part_of(piece.parameter, rank), piece.begin, piece.count});
     }
-    for (int rank = 0; rank < dims.ranks(); ++rank)
-      for (const auto& piece : layout.pieces(u, rank)) {
-        const auto id = piece.parameter;
-        const auto replica = dims.rank_in_group(replicas.at(id), rank);
-        owned.at(id)[static_cast<std::size_t>(replica)].push_back(
-            {rank, layout.part_of(id, rank), piece.begin, piece.count});
-      }
-    for (auto& [id, copies] : owned) {
+  }
+  return owners;
+}
+
+}  // namespace
+
+void check_each_once(std::string_view what, std::string_view verb, const Shape& array,
+                     const std::vector<Box>& parts, std::vector<RankRange> ranges) {
+  check_parts(what, array, parts);
+  check_ranges(what, verb, sizes_of(parts), std::move(ranges));
+}
+
+void check_owned_once(const sharding::ShardLayout& layout) {
+  ProgressLog progress("dry run: units whose owners are checked", std::ssize(layout.units()));
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    for (auto& [id, replicated, copies] : owners_of(layout, u)) {
       const auto& parameter = layout.table()[id];
       const auto parts = layout.parts(id);
-      for (auto& ranges : copies)
-        check_each_once(parameter.name, "owned", parameter.shape, parts, std::move(ranges));
+      check_parts(parameter.name, parameter.shape, parts);
+      const auto sizes = sizes_of(parts);
+      for (auto& ranges : copies) check_ranges(parameter.name, "owned", sizes, std::move(ranges));
     }
+    progress.step();
   }
 }
 
-CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups) {
-  const auto& parameters = layout.table().parameters;
-  std::vector<std::vector<Box>> parts;
-  for (std::size_t p = 0; p < parameters.size(); ++p)
-    parts.push_back(layout.parts(static_cast<model::ParameterId>(p)));
-  std::vector<std::vector<RankRange>> written(groups * parameters.size());  // by dataset
-  CheckpointWrites all;
-  for (int rank = 0; rank < layout.dims().ranks(); ++rank)
-    for (const auto& h : checkpoint::written_by(layout, groups, rank)) {
-      const auto p = model::index(h.parameter);
-      const auto& box = parts[p][static_cast<std::size_t>(h.part)];
-      auto& ranges = written[h.group * parameters.size() + p];
-      checkpoint::for_each_segment(h.count, [&](std::int64_t at, std::int64_t count) {
-        for_each_box({box, h.begin + at, count}, [&](const Box& hyperslab, std::int64_t first) {
-          ++all.hyperslabs;
-          all.elements += hyperslab.numel();
-          ranges.push_back({rank, h.part, h.begin + at + first, hyperslab.numel()});
-        });
-      });
-    }
-  for (std::size_t d = 0; d < written.size(); ++d) {
-    const auto p = d % parameters.size();
-    check_each_once(parameters[p].name, "written", parameters[p].shape, parts[p],
-                    std::move(written[d]));
+namespace {
+
+/// The axes along which ranks hold the same of every parameter.
+comm::AxisSet replicated_by_all(const sharding::ShardLayout& layout) {
+  auto axes = layout.dims().all();
+  for (std::size_t p = 0; p < layout.table().parameters.size(); ++p)
+    axes &= layout.placement(static_cast<model::ParameterId>(p)).replicated(layout.dims());
+  return axes;
+}
+
+/// What the ranks write of the datasets of a checkpoint.
+class Written {
+ public:
+  Written(const sharding::ShardLayout& layout, std::size_t groups)
+      : parameters_(layout.table().parameters), ranges_(groups * parameters_.size()) {
+    for (std::size_t p = 0; p < parameters_.size(); ++p)
+      parts_.push_back(layout.parts(static_cast<model::ParameterId>(p)));
   }
-  return all;
+
+  void add(int rank, const checkpoint::ShardSlice& h) {
+    const auto p = model::index(h.parameter);
+    auto& ranges = ranges_[h.group * parameters_.size() + p];
+    BoxRange segment{parts_[p][static_cast<std::size_t>(h.part)], 0, 0};
+    checkpoint::for_each_segment(h.count, [&](std::int64_t at, std::int64_t count) {
+      segment.begin = h.begin + at;
+      segment.count = count;
+      for_each_box(segment, [&](const Box& hyperslab, std::int64_t first) {
+        const auto elements = hyperslab.numel();
+        ++all_.hyperslabs;
+        all_.elements += elements;
+        add_range(ranges, {rank, h.part, segment.begin + first, elements});
+      });
+    });
+  }
+  /// Throws unless each element is written once.
+  CheckpointWrites check() {
+    for (std::size_t d = 0; d < ranges_.size(); ++d) {
+      const auto p = d % parameters_.size();
+      check_each_once(parameters_[p].name, "written", parameters_[p].shape, parts_[p],
+                      std::move(ranges_[d]));
+    }
+    return all_;
+  }
+
+ private:
+  /// Hyperslabs of a rank that follow one another are one range: there are many.
+  static void add_range(std::vector<RankRange>& ranges, const RankRange& added) {
+    auto* const last = ranges.empty() ? nullptr : &ranges.back();
+    if (last && last->rank == added.rank && last->part == added.part &&
+        last->begin + last->count == added.begin)
+      last->count += added.count;
+    else
+      ranges.push_back(added);
+  }
+
+  const std::vector<model::Parameter>& parameters_;
+  std::vector<std::vector<Box>> parts_;         ///< by parameter
+  std::vector<std::vector<RankRange>> ranges_;  ///< by dataset
+  CheckpointWrites all_;
+};
+
+}  // namespace
+
+CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups) {
+  const auto& dims = layout.dims();
+  const auto replicated = replicated_by_all(layout);
+  Written written(layout, groups);
+  ProgressLog progress("dry run: ranks whose part of a checkpoint is checked", dims.ranks());
+  for (int holder = 0; holder < dims.ranks(); ++holder) {
+    if (dims.rank_in_group(replicated, holder) != 0) continue;
+    const auto rows = checkpoint::held_rows(layout, groups, holder);
+    for (const int rank : dims.group(replicated, holder)) {
+      for (const auto& holding : checkpoint::written_of(rows, dims, rank))
+        written.add(rank, holding);
+      progress.step();
+    }
+  }
+  return written.check();
 }
 
 namespace {
@@ -262,7 +344,7 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
       const auto group = dims.group(along, rank);
       check_members(dims, along, name, group, seen);
       for (const int member : group) {
-        if (!equal.insert({&of(rank), &of(member)}).second) continue;
+        if (&of(rank) == &of(member) || !equal.insert({&of(rank), &of(member)}).second) continue;
         if (of(rank) != of(member))
           fail_for(fmt::format("a group along {}", name), rank, texts_of(of(rank)), member,
                    texts_of(of(member)));
@@ -271,7 +353,11 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
     if (std::ranges::count(seen, true) != dims.ranks())
       fail(violated, "not every rank is in a group along {}", name);
   }
-  BlockingRanks(dims, classes, by_class).run();
+  // Ranks that call along the same axes in the same order never wait in a circle: by induction all
+  // of them come to their next call.
+  const auto& order = by_class.front().order;
+  const auto same = [&](const comm::CollectiveLog& log) { return log.order == order; };
+  if (!std::ranges::all_of(by_class, same)) BlockingRanks(dims, classes, by_class).run();
 }
 
 }  // namespace llamesh::train
