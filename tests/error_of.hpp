@@ -8,7 +8,7 @@
 
 namespace llamesh::test {
 
-/// Runs `action`, which must end in a user error of one line with exit 78; returns its text.
+/// Runs `action`, which must throw a one-line user error (exit 78); returns its text.
 template <class Action>
 std::string error_of(Action action) {
   try {

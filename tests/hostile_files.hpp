@@ -15,7 +15,7 @@
 
 namespace llamesh::test {
 
-/// Ends a test that waits for something that never comes: the signal is its failure.
+/// A time limit that ends a test with a signal if it waits forever.
 class TimeLimit {
  public:
   explicit TimeLimit(unsigned seconds) { alarm(seconds); }
@@ -36,7 +36,7 @@ inline void make_socket(const std::filesystem::path& path) {
   close(fd);
 }
 
-/// What can lie where a regular file is expected.
+/// Kinds of files that may lie where a regular file is expected.
 inline const std::vector<std::string>& hostile_kinds() {
   static const std::vector<std::string> kinds{
       "fifo",         "socket",         "folder",           "device",
@@ -44,7 +44,7 @@ inline const std::vector<std::string>& hostile_kinds() {
   return kinds;
 }
 
-/// Puts it there; whatever was there before is removed. Links lead to `path` + ".target".
+/// Creates one there, replacing anything already there. Links lead to `path` + ".target".
 inline void put_hostile(const std::string& kind, const std::filesystem::path& path) {
   namespace fs = std::filesystem;
   fs::path at = path;
@@ -64,7 +64,7 @@ inline void put_hostile(const std::string& kind, const std::filesystem::path& pa
     fs::create_symlink("/dev/zero", path);
 }
 
-/// A file of `bytes` that begins with `text` and takes no room beyond it.
+/// Creates a file with `bytes` that begins with `text` and takes no disk space beyond it.
 inline void put_sparse(const std::filesystem::path& path, std::uintmax_t bytes,
                        const std::string& text = "") {
   std::filesystem::remove_all(path);

@@ -20,7 +20,7 @@ const comm::Communicator& world() {
 
 namespace {
 
-/// Leaves out the tests of other sources than `path`: the tests of a folder are one program.
+/// Skips tests from sources other than `path`: a folder's tests are one program.
 void keep_those_of(const std::string& path) {
   std::string others;
   int kept = 0;
@@ -45,9 +45,8 @@ void keep_those_of(const std::string& path) {
 }  // namespace
 }  // namespace llamesh::test
 
-/// Runs the tests on all ranks, those of one source if one is named (comm/launch_test.cpp); rank 0
-/// prints, the others only when something fails there. The process fails when any rank saw a
-/// failure.
+/// Runs the tests on all ranks, or those from one source if it is named (comm/launch_test.cpp).
+/// Rank 0 prints; the others print only on a failure. The process fails if any rank saw a failure.
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (argc > 1) llamesh::test::keep_those_of(argv[1]);

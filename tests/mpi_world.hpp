@@ -4,7 +4,7 @@
 
 namespace llamesh::test {
 
-/// All ranks of this test program.
+/// Returns all ranks in this test program.
 const comm::Communicator& world();
 
 }  // namespace llamesh::test

@@ -11,14 +11,14 @@
 
 namespace llamesh::test {
 
-/// A folder of this process's own, removed with everything in it at the end of the scope.
+/// A folder for this process only, removed with its contents at the end of the scope.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
     std::string name = (std::filesystem::temp_directory_path() / "llamesh-test.XXXXXX").string();
     expects(mkdtemp(name.data()) != nullptr, "cannot make {}", name);
     path_ = name;
-    chmod(name.c_str(), 0755);  // also for the user that a test turns into
+    chmod(name.c_str(), 0755);  // also for the user that a test switches to
   }
   ~TemporaryFolder() { std::filesystem::remove_all(path_); }
   TemporaryFolder(const TemporaryFolder&) = delete;
