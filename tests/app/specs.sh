@@ -57,6 +57,8 @@ prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat o
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
 refused "model.vocab_size 259 cannot be divided among 2 ranks" mesh.axes.tensor=2
+refused "the 63 tokens of a micro-batch cannot be divided among 2 ranks .* or set tensor.residual to hidden or whole" \
+  "${tensor[@]}" data.sequence_length=63
 refused "model.hidden_size 49 cannot be divided among 2 ranks .* as tensor.residual=hidden does" "${tensor[@]}" \
   model.hidden_size=49 model.head_dim=12 tensor.residual=hidden
 cat > "$folder/bad.yaml" <<END
