@@ -1,7 +1,7 @@
-# Run by `cmake --install`: writes the modulefiles with the prefix that users will see, which is the one of
-# --prefix without DESTDIR. Lua and Tcl have a folder each, as a site's MODULEPATH names folders: in one
-# folder Environment Modules would take VERSION.lua for another version where it is set not to read
-# every file's first line (mcookie_check). Lmod reads both folders.
+# Run by `cmake --install`: writes the modulefiles with the prefix that users will see: --prefix
+# without DESTDIR. Lua and Tcl have separate folders, because a site's MODULEPATH lists folders. In
+# one folder, Environment Modules would take VERSION.lua for another version if it is set not to
+# read every file's first line (mcookie_check). Lmod reads both folders.
 get_filename_component(LLAMESH_ROOT "${CMAKE_INSTALL_PREFIX}" ABSOLUTE)
 
 set(LLAMESH_DEPENDENCIES_LUA "")
@@ -11,7 +11,7 @@ foreach(dependency IN LISTS LLAMESH_MODULE_DEPENDENCIES)
   string(APPEND LLAMESH_DEPENDENCIES_TCL "needs ${dependency}\n")
 endforeach()
 if(LLAMESH_DEPENDENCIES_TCL)
-  # depends-on leaves at unload what the user had loaded before; Environment Modules have it since 5.1.
+  # On unload, depends-on keeps what the user had loaded. Environment Modules has it since 5.1.
   string(PREPEND LLAMESH_DEPENDENCIES_TCL "proc needs {name} {
     if {[llength [info commands depends-on]]} {depends-on $name} else {module load $name}
 }

@@ -13,6 +13,7 @@
 #include "app/report/report.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/log.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -25,6 +26,12 @@ void add_device(CLI::App* command, std::string& device) {
 void add_json(CLI::App* command, Output& output) {
   command->add_flag_callback(
       "--json", [&output] { output = Output::json; }, "Print one JSON object (docs/json.md)");
+}
+
+/// For commands that write an OutputFile.
+void add_force(CLI::App* command, Existing& existing) {
+  command->add_flag_callback(
+      "--force", [&existing] { existing = Existing::replace; }, "Replace an existing file");
 }
 
 /// Two examples, without the leading "llamesh".
@@ -46,10 +53,15 @@ std::string CommandLine::problem(const CLI::ParseError& error,
     for (const auto* command : commands) names.push_back(command->get_name());
     const auto found = std::ranges::find(names, word);
     if (found == names.end())
-      return fmt::format("there is no command '{}'{}", word, did_you_mean(word, names));
+      return fmt::format("there is no command '{}'{}", excerpt(word), did_you_mean(word, names));
     at = commands[static_cast<std::size_t>(found - names.begin())];
   }
-  return error.what();
+  std::string text = error.what();
+  for (const auto& word : arguments)  // as it quotes them
+    if (const auto quoted = excerpt(word); quoted != word)
+      for (auto begin = text.find(word); begin != text.npos; begin = text.find(word, begin + 1))
+        text.replace(begin, word.size(), quoted);
+  return text;
 }
 
 CommandLine::~CommandLine() = default;
@@ -79,20 +91,24 @@ void CommandLine::add_train() {
   add_device(command, to.device);
   command->add_flag("--print-config", to.print_config, "Print all inputs, and stop");
   command->add_flag("--print-mesh", to.print_mesh, "Print which rank is where, and stop");
-  command->add_flag("--print-units", to.print_units, "Print what is gathered together, and stop");
+  command->add_flag("--print-units", to.print_units,
+                    "Print which weights are gathered together, and stop");
   command->add_flag("--print-spec", to.print_spec,
                     "Print how each weight is divided among the ranks, and stop");
-  command->add_flag("--all", to.print_all,
-                    "Of --print-units and --print-spec: each layer, also where they are equal");
+  command->add_flag(
+      "--all", to.print_all,
+      "With --print-units and --print-spec: list every layer, even if layers are equal");
   auto* ranks = command
                     ->add_option("--ranks", to.ranks,
-                                 "Print for so many ranks, without a launch, data or weights")
+                                 "Print for this many ranks, without a launch, data or weights")
                     ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--ranks-per-node", to.ranks_per_node, "Of them (default: all on one node)")
+  command
+      ->add_option("--ranks-per-node", to.ranks_per_node,
+                   "Ranks per node (default: all on one node)")
       ->check(CLI::Range(1, 1 << 20))
       ->needs(ranks);
   command->add_flag("--check", to.check,
-                    "Check the inputs and every node, and stop; exit 75 names the bad nodes");
+                    "Check the inputs and every node, and stop; exit 75 if a node is bad");
   add_examples(command,
                {"mpirun -n 4 llamesh train inputs/tiny.yaml train.steps=20",
                 "llamesh train inputs/tiny.yaml --print-mesh --ranks 16 --ranks-per-node 8"});
@@ -102,30 +118,37 @@ void CommandLine::add_train() {
 void CommandLine::add_plan() {
   auto& to = plan_;
   auto* command = cli_->add_subcommand(
-      "plan", "Memory, traffic and time of a step before it is run; exit 1 if it does not fit");
-  command->add_option("INPUTS", to.inputs, "YAML file, as of train")->required();
+      "plan", "Predict memory, traffic and time of a step; exit 1 if it does not fit");
+  command->add_option("INPUTS", to.inputs, "YAML file, as for train")->required();
   command->add_option("OVERRIDES", to.overrides, "key.path=value ...");
-  command->add_option("--ranks", to.ranks, "Of the launch")
+  command->add_option("--ranks", to.ranks, "Ranks of the launch")
       ->required()
       ->check(CLI::Range(1, 1 << 20));
-  command->add_option("--ranks-per-node", to.ranks_per_node, "Default: all on one node")
+  command
+      ->add_option("--ranks-per-node", to.ranks_per_node,
+                   "Ranks per node (default: all on one node)")
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--hardware", to.hardware,
                       "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
                       "in inputs/hardware");
-  command
-      ->add_option_function<double>(
-          "--storage", [&to](double gigabytes) { to.storage_rate = 1e9 * gigabytes; },
-          "GB/s of a checkpoint's writes (default 10)")
-      ->check(CLI::PositiveNumber);
+  command->add_option_function<double>(
+      "--storage",
+      [&to](double gigabytes) {
+        if (!(gigabytes >= 1e-6 && gigabytes <= 1e6))  // nan, too
+          throw CLI::ValidationError(
+              "--storage",
+              fmt::format("{} is out of range; allowed: 1e-06 to 1e+06 GB/s", gigabytes));
+        to.storage_rate = 1e9 * gigabytes;
+      },
+      "Write bandwidth for checkpoints in GB/s (default 10)");
   auto* sweep =
       command->add_flag("--sweep", to.sweep,
-                        "Of all meshes, strategies, checkpointings and micro-batches that fit, by "
-                        "tokens/s; what OVERRIDES set stays");
+                        "List the meshes, strategies, checkpointing modes and micro-batches that "
+                        "fit, by tokens/s; what OVERRIDES set is kept");
   command
       ->add_flag("--dry-run", to.dry_run,
-                 "Go through all ranks: the members of each group call the same collectives in one "
-                 "order, every element is owned and written once; exit 70 if not")
+                 "Check all ranks: the members of each group call the same collectives in the same "
+                 "order, and each element is owned and written once; exit 70 if not")
       ->excludes(sweep);
   add_json(command, to.output);
   add_examples(command,
@@ -144,7 +167,7 @@ void CommandLine::add_inspection() {
   runs(command, [this] { return inspect(path_, output_); });
 
   command = cli_->add_subcommand(
-      "verify", "Check every byte of a checkpoint, or every tensor; exit 0 only if all is good");
+      "verify", "Check every byte of a checkpoint, or every tensor; exit 0 only if all are good");
   command->add_option("PATH", path_, std::string(what) + "; of a run the newest checkpoint")
       ->required();
   add_json(command, output_);
@@ -161,23 +184,27 @@ void CommandLine::add_inspection() {
   runs(command, [this] { return diff(path_, other_path_, output_); });
 
   command = cli_->add_subcommand("status",
-                                 "How a run stands: its step, speed, newest checkpoint "
-                                 "and last failure (from any machine that sees it)");
-  command->add_option("RUN", path_, "A run folder")->required();
+                                 "Show a run's step, speed, newest checkpoint and last "
+                                 "failure (from any machine that sees its folder)");
+  command->add_option("RUN", path_, "A run folder, or a folder of runs")->required();
   add_json(command, output_);
   command->add_flag_callback(
-      "--watch", [this] { watch_ = Watch::yes; }, "Look every two seconds until the run ends");
-  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status --json runs/tiny"});
+      "--watch", [this] { watch_ = Watch::yes; }, "Refresh every two seconds until the run ends");
+  add_examples(command, {"llamesh status runs/tiny --watch", "llamesh status runs"});
   runs(command, [this] { return status(path_, output_, watch_); });
 
-  command = cli_->add_subcommand("report", "Draw a run's metrics into a page, or compare several");
+  command = cli_->add_subcommand("report",
+                                 "Draw a run's metrics as an HTML page, or compare several runs");
   command->add_option("RUN", rest_, "Run folders")->required();
   command->add_option("--output", path_,
-                      "Default: RUN/report.html; of several runs comparison.html here");
+                      "Default: RUN/report.html; for several runs ./comparison.html; - is standard "
+                      "output");
+  add_force(command, existing_);
   add_examples(command, {"llamesh report runs/tiny",
                          "llamesh report runs/first runs/second --output both.html"});
   runs(command, [this] {
-    fmt::print("{}\n", write_report(rest_, path_).string());
+    const auto written = write_report(rest_, path_, existing_);
+    if (written != "-") fmt::print("{}\n", written.string());
     return 0;
   });
 }
@@ -185,51 +212,56 @@ void CommandLine::add_inspection() {
 /// Commands that use a trained model.
 void CommandLine::add_models() {
   auto* command = cli_->add_subcommand(
-      "convert", "A checkpoint into a Hugging Face folder, or the other way (also under mpirun)");
+      "convert", "Convert a checkpoint to a Hugging Face folder, or back (also under mpirun)");
   command
       ->add_option("--from", convert_.from, "A checkpoint or run folder, or a Hugging Face folder")
       ->required();
-  command->add_option("--to", convert_.to, "A new hf:FOLDER, or a new checkpoint")->required();
+  command
+      ->add_option("--to", convert_.to,
+                   "A new Hugging Face folder from a checkpoint, or a new checkpoint from a folder")
+      ->required();
   command->add_option("--dtype", convert_.dtype,
-                      "Of a Hugging Face folder: fp32 (the default), bf16, fp16");
+                      "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
   command->add_option("--max-shard-size", convert_.max_shard_size,
-                      "Of a file of it, e.g. 500MB (default 5GB)");
-  add_examples(command, {"llamesh convert --from runs/tiny --to hf:FOLDER --dtype bf16",
-                         "mpirun -n 8 llamesh convert --from hf:FOLDER --to CHECKPOINT"});
+                      "Largest file of the folder, e.g. 500MB (default 5GB)");
+  add_examples(command, {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
+                         "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
 
   const auto add_model = [](CLI::App* to, auto& arguments, const char* tensor_parallel_size) {
     to->add_option("MODEL", arguments.model,
                    "A checkpoint, a run folder (its newest good one), or a Hugging Face folder")
         ->required();
-    to->add_option("--tokenizer", arguments.tokenizer, "Another than the model's own");
+    to->add_option("--tokenizer", arguments.tokenizer, "Use this one instead of the model's own");
     to->add_option("--dtype", arguments.dtype,
-                   "Of the weights in memory: fp32 (the default), bf16");
+                   "Dtype of the weights in memory: fp32 (the default), bf16");
     to->add_option("--tensor-parallel-size", arguments.tensor_parallel_size, tensor_parallel_size)
         ->check(CLI::Range(1, 1 << 20));
     add_device(to, arguments.device);
   };
   command = cli_->add_subcommand("generate",
                                  "Continue a prompt with a trained model (also under mpirun)");
-  add_model(command, generate_,
-            "Ranks among which each matrix is cut: all that are started (the default)");
+  add_model(command, generate_, "Ranks that share each matrix; all that are started (the default)");
   command->add_option("--prompt", generate_.prompt, "Text to continue");
-  command->add_option("--prompt-file", generate_.prompt_file, "The same from a file");
-  command->add_option("--max-tokens", generate_.max_tokens, "At most (default 128)");
+  command->add_option("--prompt-file", generate_.prompt_file, "Read the prompt from a file");
+  command->add_option("--max-tokens", generate_.max_tokens,
+                      "Maximum number of new tokens (default 128)");
   auto& sampling = generate_.sampling;
   command->add_option("--temperature", sampling.temperature,
-                      "0 (the default): the likeliest token");
-  command->add_option("--top-k", sampling.top_k, "Among the k likeliest tokens only");
-  command->add_option("--top-p", sampling.top_p, "Among the likeliest that reach probability p");
-  command->add_option("--seed", sampling.seed, "Of the choices (default 0)");
+                      "0 (the default): always the most likely token");
+  command->add_option("--top-k", sampling.top_k, "Sample from the k most likely tokens only");
+  command->add_option("--top-p", sampling.top_p,
+                      "Sample from the most likely tokens that together reach probability p");
+  command->add_option("--seed", sampling.seed, "Random seed of the sampling (default 0)");
   add_examples(command,
                {"llamesh generate runs/tiny --prompt \"In the beginning\"",
                 "mpirun -n 4 llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7"});
   runs(command, [this] { return generate(generate_); });
 
-  command = cli_->add_subcommand("evaluate", "Loss of a model over files (also under mpirun)");
+  command =
+      cli_->add_subcommand("evaluate", "Compute a model's loss over files (also under mpirun)");
   add_model(command, evaluate_,
-            "Ranks among which each matrix is cut (default 1); such groups share the sequences");
+            "Ranks that share each matrix (default 1); groups of them divide the sequences");
   command
       ->add_option("FILES", evaluate_.files, "Text, .jsonl or .json, or token files with --tokens")
       ->required();
@@ -248,20 +280,24 @@ void CommandLine::add_models() {
 
 void CommandLine::add_tokenize() {
   auto& to = tokenize_;
-  auto* command = cli_->add_subcommand("tokenize", "Make a token file out of text files");
+  auto* command = cli_->add_subcommand("tokenize", "Tokenize text files into one token file");
   command
       ->add_option("--tokenizer", to.tokenizer,
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
       ->required();
   command
-      ->add_option("--input", to.inputs,
-                   "Text files in UTF-8, or .jsonl or .json with a field text")
+      ->add_option(
+          "--input", to.inputs,
+          "Text files in UTF-8, or .jsonl or .json with a field text; also folders, patterns "
+          "in quotes, and @LIST (a file with a path a line)")
       ->required();
-  command->add_option("--output", to.output, "The token file (.bin)")->required();
+  command->add_option("--output", to.output, "The token file (.bin); - is standard output")
+      ->required();
+  add_force(command, to.existing);
   command->add_option("--threads", to.threads, "Default: one for each core")
       ->check(CLI::Range(1, 4096));
   command->add_option("--document-separator", to.separator,
-                      "Text between the documents of a file (default: a file is one)");
+                      "Text between documents (default: each file is one document)");
   add_examples(
       command,
       {"llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin",
@@ -292,7 +328,7 @@ void CommandLine::add_bench() {
   runs(command, bench_collectives);
   command = bench->add_subcommand("checkpoint",
                                   "Saving and loading against raw writes and reads (under mpirun)");
-  command->add_option("--mib", mebibytes_, "Size of the state, about (default 2048)");
+  command->add_option("--mib", mebibytes_, "Approximate size of the state in MiB (default 2048)");
   add_examples(command, {"mpirun -n 4 llamesh bench checkpoint",
                          "mpirun -n 4 llamesh bench checkpoint --mib 256"});
   runs(command, [this] { return bench_checkpoint(mebibytes_); });
@@ -303,14 +339,15 @@ void CommandLine::add_bench_step(CLI::App* bench) {
   auto* command = bench->add_subcommand(
       "step", "Whole training steps against their minimum time (under mpirun)");
   command->add_option("INPUTS", rest_,
-                      "YAML file (the 100M yardstick when left out), then key.path=value ...");
+                      "YAML file (default: inputs/llama-100m.yaml), then key.path=value ...");
   add_device(command, device_);
   command->add_option("--tune-gemms", gemm_table_,
                       "On a GPU: find the fastest algorithm for each GEMM of the step and write "
                       "them to this file, for train.gemm_table");
+  add_force(command, existing_);
   add_examples(command, {"llamesh bench step",
                          "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});
-  runs(command, [this] { return bench_step(rest_, device_, gemm_table_); });
+  runs(command, [this] { return bench_step(rest_, device_, gemm_table_, existing_); });
 }
 
 int run_command_line(const comm::Launch& launch, int argc, char** argv) {
@@ -323,7 +360,7 @@ int run_command_line(const comm::Launch& launch, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     refuse(launch, line.problem(error, {argv + 1, argv + argc}) + "; see llamesh --help");
   }
-  if (!line.command()) refuse(launch, "No command is given; see llamesh --help");
+  if (!line.command()) refuse(launch, "no command given; see llamesh --help");
   return line.command()();
 }
 

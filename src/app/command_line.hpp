@@ -52,6 +52,7 @@ class CommandLine {
   Output output_ = Output::text;
   Watch watch_ = Watch::no;
   std::vector<std::string> rest_;
+  Existing existing_ = Existing::refuse;
   std::string gemm_table_;
   std::int64_t mebibytes_ = 2048;
   std::string device_ = "auto";

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 /// The table of a rank's part of a model whose matrices are cut among `ranks`.
 model::ParameterTable divided_table(const model::LlamaConfig& config, int ranks) {
   const auto part = config.divided_among(ranks);
-  validate(config.hidden_size % ranks == 0, "model.hidden_size {} cannot be divided among {} ranks",
+  validate(config.hidden_size % ranks == 0, "model.hidden_size {} is not divisible by {} ranks",
            config.hidden_size, ranks);
   return model::parameter_table(part);
 }
@@ -41,7 +41,7 @@ std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
   if (!asked.empty()) return asked;
   const auto& own = model.data.tokenizer;
   validate(own == "byte" || fs::exists(own),
-           "the model's tokenizer '{}' is not there any more; name one with --tokenizer", own);
+           "the model's tokenizer '{}' no longer exists; name one with --tokenizer", own);
   validate(own == "byte" || has_tokenizer(own),
            "'{}' holds neither tokenizer.json nor tokenizer.model; name a tokenizer with "
            "--tokenizer (byte, a .model, a tokenizer.json, or a folder)",

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "app/report/summary.hpp"
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
 #include "sharding/compile_spec.hpp"
@@ -47,12 +48,12 @@ PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
 std::string describe(const train::Setup& setup, const device::Hardware& hardware) {
   const auto& in = setup.inputs;
   return fmt::format(
-      "{}: {:.2f} B parameters in {}, {} ranks on {} nodes, {}\n"
-      "mesh {}, {}, {} micro-batches of {} x {} tokens a rank\n",
-      in.run.name, static_cast<double>(setup.table->numel()) / 1e9,
-      name_of(in.precision.parameters), setup.mesh.ranks(), setup.topology.nodes, hardware.name,
+      "{}: {} parameters in {}, {} on {}, {}\n"
+      "mesh {}, {}, {} micro-batch{} of {} x {} tokens per rank\n",
+      in.run.name, parameters_text(setup.table->numel()), name_of(in.precision.parameters),
+      counted(setup.mesh.ranks(), "rank"), counted(setup.topology.nodes, "node"), hardware.name,
       comm::to_string(setup.mesh), sharding::name_of(in.sharding.strategy), setup.micro_batches,
-      in.train.micro_batch, in.data.sequence_length);
+      setup.micro_batches == 1 ? "" : "es", in.train.micro_batch, in.data.sequence_length);
 }
 
 }  // namespace llamesh::app

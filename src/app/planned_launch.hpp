@@ -43,13 +43,6 @@ class LaunchPlanner {
   device::Hardware hardware_;
 };
 
-inline double gibibytes(double bytes) {
-  return bytes / (1 << 30);
-}
-inline double gibibytes(std::int64_t bytes) {
-  return gibibytes(static_cast<double>(bytes));
-}
-
 /// Model, ranks and mesh, in two lines.
 std::string describe(const train::Setup& setup, const device::Hardware& hardware);
 

@@ -10,7 +10,9 @@
 #include "comm/device_choice.hpp"
 #include "comm/session.hpp"
 #include "config/inputs.hpp"
+#include "core/log.hpp"
 #include "core/process.hpp"
+#include "device/address_space.hpp"
 #include "device/device.hpp"
 #include "ops/bf16_products.hpp"
 
@@ -21,7 +23,8 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   std::optional<sharding::Spec> spec;
   std::string text = comm::on_rank_0(world, [&] {
     auto inputs = config::load_inputs(path, overrides);
-    config::expand_patterns(inputs.data, path);
+    config::resolve_data(inputs, path);
+    for (const auto& note : inputs.notes) spdlog::info("{}", note);
     spec = inputs.sharding.spec;
     return config::to_yaml(inputs);
   });
@@ -42,11 +45,14 @@ comm::DeviceChoice choice_of(const std::string& text) {
 }  // namespace
 
 void use_device(const comm::Communicator& world, const std::string& choice) {
+  comm::agree(world,
+              [] { device::check_address_space(device::library_address_space(/*threads=*/1)); });
   comm::choose_device(world, choice_of(choice));
 }
 
 void use_single_device(const std::string& choice) {
   using enum comm::DeviceChoice;
+  device::check_address_space(device::library_address_space(/*threads=*/1));
   const auto wanted = choice_of(choice);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
 }

@@ -21,7 +21,8 @@ struct ReadInputs {
 ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides);
 
-/// Chooses this process's device by the text of --device: auto, cpu or cuda. Collective.
+/// Chooses this process's device by the text of --device: auto, cpu or cuda. Throws a user error
+/// where the process may not map what the libraries need (device/address_space.hpp). Collective.
 void use_device(const comm::Communicator& world, const std::string& choice);
 /// The same for a command that runs without MPI: the first GPU, or the CPU.
 void use_single_device(const std::string& choice);

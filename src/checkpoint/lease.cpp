@@ -18,6 +18,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/printable.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::checkpoint {
@@ -49,11 +50,18 @@ std::int64_t touched(const Descriptor& file) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+/// "job 17 (host n1, process 4711)", as far as the lease says it.
+std::string describe(const LeaseHolder& holder) {
+  if (holder.job.empty()) return "another job, which has not given its name yet,";
+  if (holder.process.empty()) return fmt::format("job {}", excerpt(holder.job));
+  return fmt::format("job {} (host {}, process {})", excerpt(holder.job), excerpt(holder.host),
+                     excerpt(holder.process));
+}
+
 [[noreturn]] void refuse(const std::filesystem::path& folder, const LeaseHolder& holder) {
   fail(ExitCode::bad_input,
-       "job {} (host {}, process {}) is writing into {}; wait for it to end, or choose another "
-       "run.folder",
-       holder.job, holder.host, holder.process, folder.string());
+       "{} is writing into {} and holds {}; wait for it to end, or choose another run.folder",
+       describe(holder), folder.string(), (folder / ".lease").string());
 }
 
 }  // namespace
@@ -63,11 +71,11 @@ std::string to_text(const LeaseHolder& holder) {
 }
 
 LeaseHolder parse_lease(std::string_view text) {
-  std::string printable(text);
+  std::string words(text);
   std::ranges::replace_if(
-      printable, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+      words, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   LeaseHolder holder;
-  std::istringstream(printable) >> holder.job >> holder.host >> holder.process;
+  std::istringstream(words) >> holder.job >> holder.host >> holder.process;
   return holder.job == released ? LeaseHolder{} : holder;
 }
 
@@ -112,16 +120,15 @@ struct Lease::Heartbeat {
     const bool died_here = locked && holder.host == this_process().host;
     const bool waits = !died_here && holder.job != job_id();
     if (waits) {
-      spdlog::warn("job {} on {} left a lease on {}; waiting {} s to see whether it lives",
-                   holder.job, holder.host, folder.string(), dead_after.count());
+      spdlog::warn("{} left a lease on {}; waiting {} s to see whether it lives", describe(holder),
+                   folder.string(), dead_after.count());
       const auto before = touched(file);
       std::this_thread::sleep_for(dead_after);
       if (touched(file) != before) refuse(folder, holder);
     }
-    spdlog::warn(
-        "taking over {} from job {} (host {}, process {}), which stopped without releasing it{}",
-        folder.string(), holder.job, holder.host, holder.process,
-        waits ? fmt::format(" (no heartbeat for {} s)", dead_after.count()) : "");
+    spdlog::warn("taking over {} from {}, which stopped without releasing it{}", folder.string(),
+                 describe(holder),
+                 waits ? fmt::format(" (no heartbeat for {} s)", dead_after.count()) : "");
   }
 
   void beat() {

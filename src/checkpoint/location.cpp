@@ -54,12 +54,12 @@ std::string without_hf_prefix(const std::string& name) {
 
 Location locate(const std::string& name) {
   const fs::path path = without_hf_prefix(name);
-  validate(!path.empty(), "'{}' names no folder; write hf:FOLDER, or the path of a checkpoint",
-           name);
+  validate(!path.empty(),
+           "'{}' does not name a folder; write hf:FOLDER, or the path of a checkpoint", name);
   validate(fs::exists(path), "there is no {}", path.string());
   if (name.starts_with(hf_prefix)) {
     validate(is_hf_folder(path),
-             "{} is no Hugging Face folder: it has neither config.json nor safetensors",
+             "{} is not a Hugging Face folder: it has neither config.json nor .safetensors files",
              path.string());
     return {PathKind::hf_folder, path};
   }

@@ -195,7 +195,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) try {
   const std::size_t length = seal("").size();
   const auto rest = std::string_view(text).substr(std::min(length, text.size()));
   if (!text.starts_with(seal(rest)))
-    fail(ExitCode::io_failure, "{} is damaged: its checksum does not fit its {} bytes", name,
+    fail(ExitCode::io_failure, "{} is damaged: its checksum does not match its {} bytes", name,
          text.size());
   std::int64_t version = 0;
   try {
@@ -211,7 +211,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) try {
        "the checkpoint has format_version {}, this llamesh reads up to {}; use a newer llamesh",
        version, format_version);
 } catch (const std::bad_alloc&) {
-  fail(ExitCode::bad_input, "{}: the host's memory does not suffice to read it", name);
+  fail(ExitCode::bad_input, "{}: the host has too little memory to read it", name);
 }
 
 }  // namespace llamesh::checkpoint

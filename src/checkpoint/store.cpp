@@ -131,10 +131,8 @@ std::string Store::prepare(const State& state, const Progress& progress) const {
   const auto space = fs::space(folder_, error);
   if (!error && space.available < static_cast<std::uintmax_t>(bytes))
     fail(ExitCode::io_failure,
-         "{} has {:.1f} MiB free and a checkpoint needs {:.1f} MiB; make room, or lower "
-         "checkpoint.keep",
-         folder_.string(), static_cast<double>(space.available) / (1 << 20),
-         static_cast<double>(bytes) / (1 << 20));
+         "{} has {} bytes free, but a checkpoint needs {}; make room, or lower checkpoint.keep",
+         folder_.string(), space.available, bytes);
   make_folder(partial);
   return partial.string();
 }

@@ -21,9 +21,10 @@ struct CollectiveRecord {
   std::int64_t asked = 0;
   std::int64_t started = 0;
   std::int64_t finished = 0;
-  std::array<char, 24> axis{};     ///< "shard"
+  // Longer than the names of all axes together, and than any unit's or purpose's name.
+  std::array<char, 40> axis{};     ///< "shard"
   std::array<char, 16> kind{};     ///< "all-gather"
-  std::array<char, 56> subject{};  ///< "layers.3"
+  std::array<char, 96> subject{};  ///< "layers.3"
   std::array<char, 8> dtype{};     ///< "fp32", or ""
 
   bool is_open() const { return started != 0 && finished == 0; }
@@ -32,7 +33,7 @@ struct CollectiveRecord {
 /// What a rank did last: a file's bytes, so that it can be read after the process was killed.
 struct FlightImage {
   static constexpr std::size_t most_records = 1000;
-  static constexpr std::uint64_t known_layout = 0x31'54'48'47'49'4c'46'00;  // "FLIGHT1" and version
+  static constexpr std::uint64_t known_layout = 0x32'54'48'47'49'4c'46'00;  // "FLIGHT2" and version
 
   std::uint64_t layout = known_layout;
   std::int64_t job = 0;       ///< when the start began, the same on all ranks

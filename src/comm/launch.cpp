@@ -53,6 +53,9 @@ Launch detect_launch(const Environment& environment) {
       return {*ranks, name, step ? number(environment, "SLURM_PROCID").value_or(0) : 0,
               pmi || *ranks <= 1};
     }
+  // torchrun sets all three. Scripts export WORLD_SIZE alone, with meanings of their own.
+  const auto ranks = number(environment, "WORLD_SIZE"), rank = number(environment, "RANK");
+  if (ranks && rank && number(environment, "LOCAL_RANK")) return {*ranks, "WORLD_SIZE", *rank};
   return {};
 }
 
@@ -60,6 +63,12 @@ std::string launch_problem(const Launch& launch, int world_size) {
   if (launch.ranks == 0 || launch.ranks == world_size) return {};
   const auto numbers = fmt::format("{} is {} but MPI sees {} {}", launch.variable, launch.ranks,
                                    world_size, world_size == 1 ? "rank" : "ranks");
+  if (launch.variable == "WORLD_SIZE")
+    // An MPI launcher that is not known here may have started ranks beside torchrun's variables.
+    return world_size > 1 ? ""
+                          : numbers +
+                                ": torchrun starts processes without MPI; start the ranks by "
+                                "mpirun or by srun --mpi=pmix";
   if (launch.variable.starts_with("SLURM"))
     return numbers +
            ": the ranks cannot find each other; start them by srun --mpi=pmix (see srun "

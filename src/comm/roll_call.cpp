@@ -3,37 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "comm/backoff.hpp"
 #include "core/clock.hpp"
 #include "core/philox.hpp"
 
 namespace llamesh::comm {
 namespace {
 
-constexpr int question_tag = 1;  // 0: heartbeats
-constexpr int answer_tag = 2;
-
-/// Calls take(source) for each message that has come.
-template <class Take>
-void take_all(const Communicator& group, int tag, const Take& take) {
-  for (;;) {
-    int come = 0;
-    MPI_Status status;
-    check(MPI_Iprobe(MPI_ANY_SOURCE, tag, native(group), &come, &status), "a roll call");
-    if (come == 0) return;
-    take(status.MPI_SOURCE);
-  }
-}
-
-template <class T>
-T receive(const Communicator& group, int source, int tag) {
-  T message;
-  check(MPI_Recv(&message, sizeof(T), MPI_BYTE, source, tag, native(group), MPI_STATUS_IGNORE),
-        "a roll call");
-  return message;
-}
+constexpr int roll_call_tag = 1;  // 0: heartbeats
 
 /// Of these ranks the first one on the host of `rank`.
 int first_on_host_of(int rank, std::span<const int> members,
@@ -61,66 +38,63 @@ std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<st
   return ranks;
 }
 
+std::array<int, 2> witnesses_of(int rank, const std::vector<std::string>& hosts) {
+  const auto size = static_cast<int>(hosts.size());
+  const auto host_of = [&](int r) -> const std::string& {
+    return hosts[static_cast<std::size_t>(r)];
+  };
+  const int next = (rank + 1) % size;
+  int beyond = next;
+  while (beyond != rank && host_of(beyond) == host_of(rank)) beyond = (beyond + 1) % size;
+  return {next, beyond};
+}
+
+bool alone_can_report(int own, int other, const std::vector<std::string>& hosts) {
+  const int beyond = witnesses_of(own, hosts)[1];
+  return hosts[static_cast<std::size_t>(beyond)] == hosts[static_cast<std::size_t>(other)];
+}
+
 RollCall::RollCall(const Communicator& group, const std::vector<std::string>& hosts,
                    const Watchdog::Limits& limits)
-    : group_(group), hosts_(hosts), limits_(limits) {}
+    : group_(group), hosts_(hosts), limits_(limits), questions_(group, roll_call_tag) {}
 
 void RollCall::poll(const RankStatus& mine) {
   now_ = Clock::now();
   mine_ = mine;
-  answer_questions();
-  receive_answers();
-  drop_completed_sends();
+  questions_.serve(
+      [this](int source, const Question& question) { return answer(source, question); },
+      [this](int source, const Answer& answer) { take(source, answer); });
   call_rolls();
 }
 
-void RollCall::answer_questions() {
-  take_all(group_, question_tag, [&](int source) {
-    const auto question = receive<Question>(group_, source, question_tag);
-    const auto open = open_collectives();
-    const auto same = std::ranges::find_if(open, [&](const OpenCollective& one) {
-      return one.members->id == question.members && one.number == question.collective;
-    });
-    const bool differs = same != open.end() && name_hash(same->what) != question.what;
-    auto& message = sending_.emplace_back();
-    message.answer = {.number = question.number,
-                      .has_come = collectives_entered(question.members) >= question.collective,
-                      .differs = differs,
-                      .awaits_late = knows_of_late(question, source),
-                      .in_collective = !open.empty(),
-                      .stalled = mine_.stalled,
-                      .limit = mine_.limit,
-                      .silence = mine_.silence,
-                      .activity = static_cast<std::int64_t>(mine_.activity),
-                      .step = mine_.step};
-    const auto doing = describe(mine_.activity, mine_.step) +
-                       (open.empty() ? "" : ", in the " + (differs ? *same : open.front()).what);
-    doing.copy(message.answer.doing.data(), text_bytes - 1);
-    check(MPI_Isend(&message.answer, sizeof(Answer), MPI_BYTE, source, answer_tag, native(group_),
-                    &message.request),
-          "a roll call");
+RollCall::Answer RollCall::answer(int source, const Question& question) const {
+  const auto open = open_collectives();
+  const auto same = std::ranges::find_if(open, [&](const OpenCollective& one) {
+    return one.members->id == question.members && one.number == question.collective;
   });
+  const bool differs = same != open.end() && name_hash(same->what) != question.what;
+  Answer answer{.has_come = collectives_entered(question.members) >= question.collective,
+                .differs = differs,
+                .awaits_late = knows_of_late(question, source),
+                .in_collective = !open.empty(),
+                .stalled = mine_.stalled,
+                .limit = mine_.limit,
+                .silence = mine_.silence,
+                .activity = static_cast<std::int64_t>(mine_.activity),
+                .step = mine_.step};
+  const auto doing = describe(mine_.activity, mine_.step) +
+                     (open.empty() ? "" : ", in the " + (differs ? *same : open.front()).what);
+  doing.copy(answer.doing.data(), text_bytes - 1);
+  return answer;
 }
 
-void RollCall::receive_answers() {
-  take_all(group_, answer_tag, [&](int source) {
-    const auto answer = receive<Answer>(group_, source, answer_tag);
-    unanswered_.erase(answer.number);
-    for (Roll& roll : rolls_) {
-      const auto found = roll.asked.find(source);
-      if (found == roll.asked.end() || found->second.number != answer.number) continue;
-      found->second.waiting = false;
-      found->second.answer = answer;
-    }
-  });
-}
-
-void RollCall::drop_completed_sends() {
-  std::erase_if(sending_, [](Sending& message) {
-    int done = 0;
-    check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE), "a roll call");
-    return done != 0;
-  });
+void RollCall::take(int source, const Answer& answer) {
+  for (Roll& roll : rolls_) {
+    const auto found = roll.asked.find(source);
+    if (found == roll.asked.end() || found->second.number != answer.number) continue;
+    found->second.waiting = false;
+    found->second.answer = answer;
+  }
 }
 
 /// One roll for each collective in which this rank is stuck.
@@ -160,7 +134,7 @@ void RollCall::call(Roll& roll) {
                             answer.stalled + to_seconds(now_ - member.at) > answer.limit;
       if (at_limit || is_old(member)) ask(roll, member, rank);
     } else if (is_old(member)) {
-      for (const int witness : witnesses_of(rank)) {
+      for (const int witness : witnesses_of(rank, hosts_)) {
         if (witness == group_.rank()) continue;
         Asked& asked = roll.asked[witness];
         if (!asked.waiting && is_old(asked)) ask(roll, asked, witness);
@@ -170,24 +144,11 @@ void RollCall::call(Roll& roll) {
 }
 
 void RollCall::ask(const Roll& roll, Asked& asked, int rank) {
-  asked.number = ++numbers_;
+  asked.number = questions_.ask(rank, {.members = roll.collective.members->id,
+                                       .collective = roll.collective.number,
+                                       .what = name_hash(roll.collective.what)});
   asked.at = now_;
   asked.waiting = true;
-  unanswered_.insert(asked.number);
-  auto& message = sending_.emplace_back();
-  message.question = {asked.number, roll.collective.members->id, roll.collective.number,
-                      name_hash(roll.collective.what)};
-  check(MPI_Isend(&message.question, sizeof(Question), MPI_BYTE, rank, question_tag, native(group_),
-                  &message.request),
-        "a roll call");
-}
-
-/// Who receives the rank's heartbeats, and who those of the last rank on its host.
-std::array<int, 2> RollCall::witnesses_of(int rank) const {
-  const int next = (rank + 1) % group_.size();
-  int beyond = next;
-  while (beyond != rank && host_of(beyond) == host_of(rank)) beyond = (beyond + 1) % group_.size();
-  return {next, beyond};
 }
 
 /// Whether a rank that does not answer lives: it has been heard since it was asked or, where its
@@ -201,7 +162,7 @@ bool RollCall::cut_off(const Roll& roll, int rank) const {
   const auto heard_since_then = [&](double silence, Clock::time_point at) {
     return silence + to_seconds(2 * limits_.interval) < to_seconds(at - suspect.at);
   };
-  for (const int witness : witnesses_of(rank)) {
+  for (const int witness : witnesses_of(rank, hosts_)) {
     if (witness == group_.rank()) return heard_since_then(mine_.silence, now_);
     const auto asked = roll.asked.find(witness);
     if (asked == roll.asked.end()) return false;
@@ -303,8 +264,7 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
   const auto& ranks = roll.collective.members->ranks;
   std::int64_t before = 0;
   if (link) {
-    // A culprit that listens to this rank does not hear it any more, and cannot report.
-    const bool alone = (own + 1) % group_.size() == culprit;
+    const bool alone = alone_can_report(own, culprit, hosts_);
     before = (own > culprit && !alone ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
   } else if (first_on_host_of(culprit, ranks, hosts_) == culprit) {
     for (const int rank : ranks) {
@@ -316,19 +276,10 @@ RollCall::Clock::duration RollCall::turn(const Roll& roll, int culprit, bool lin
 }
 
 void RollCall::shut_down(bool gave_verdict) {
-  Backoff backoff;
-  const auto serve = [&] {
-    answer_questions();
-    receive_answers();
-    drop_completed_sends();
-    backoff.pause();
-  };
-  while (!unanswered_.empty() && !gave_verdict) serve();
-  MPI_Request all_are_here = MPI_REQUEST_NULL;
-  check(MPI_Ibarrier(native(group_), &all_are_here), "the end of the run");
-  for (int here = 0; here == 0; serve())
-    check(MPI_Test(&all_are_here, &here, MPI_STATUS_IGNORE), "the end of the run");
-  while (!sending_.empty()) serve();
+  questions_.shut_down(
+      gave_verdict,
+      [this](int source, const Question& question) { return answer(source, question); },
+      [this](int source, const Answer& answer) { take(source, answer); });
 }
 
 }  // namespace llamesh::comm

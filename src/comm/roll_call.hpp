@@ -3,17 +3,15 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.hpp"
 #include "comm/in_collective.hpp"
-#include "comm/mpi.hpp"
+#include "comm/questions.hpp"
 #include "comm/watchdog.hpp"
 
 namespace llamesh::comm {
@@ -23,6 +21,16 @@ namespace llamesh::comm {
 /// are hosts and ranks on its own host, not all. `hosts`: by rank. Pure.
 std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<std::string>& hosts,
                               int own);
+
+/// Returns the ranks that know whether `rank` is alive: the next one, which receives its
+/// heartbeats, and the first one beyond its host, which receives those of the host's last rank.
+/// `hosts`: by rank. Pure.
+std::array<int, 2> witnesses_of(int rank, const std::vector<std::string>& hosts);
+
+/// Returns whether only `own` can report that it and `other` cannot reach each other: the
+/// heartbeats of its host go to the other's host, which therefore hears nothing and cannot tell a
+/// cut link from a dead host. Pure.
+bool alone_can_report(int own, int other, const std::vector<std::string>& hosts);
 
 /// Finds out what a rank waits for that is stuck in a collective: it asks other members where they
 /// are (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
@@ -66,10 +74,10 @@ class RollCall {
  private:
   static constexpr std::size_t text_bytes = 200;
   struct Question {
-    std::int64_t number;
-    std::uint64_t members;
-    std::int64_t collective;
-    std::uint64_t what;  ///< a hash of the collective's name
+    std::int64_t number = 0;
+    std::uint64_t members = 0;
+    std::int64_t collective = 0;
+    std::uint64_t what = 0;  ///< a hash of the collective's name
   };
   struct Answer {
     std::int64_t number = 0;
@@ -98,19 +106,12 @@ class RollCall {
     std::map<int, Asked> asked = {};
     std::optional<Clock::time_point> found = {};  ///< when the rank at fault was found
   };
-  struct Sending {
-    Question question;
-    Answer answer;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
 
-  void answer_questions();
-  void receive_answers();
-  void drop_completed_sends();
+  Answer answer(int source, const Question& question) const;
+  void take(int source, const Answer& answer);
   void call_rolls();
   void call(Roll& roll);
   void ask(const Roll& roll, Asked& asked, int rank);
-  std::array<int, 2> witnesses_of(int rank) const;
   bool cut_off(const Roll& roll, int rank) const;
   bool late(const Roll& roll, int rank) const;
   bool awaits_late(const Roll& roll, int rank) const;
@@ -133,9 +134,7 @@ class RollCall {
   RankStatus mine_;
   Clock::time_point now_ = Clock::now();
   std::vector<Roll> rolls_;
-  std::int64_t numbers_ = 0;
-  std::set<std::int64_t> unanswered_;  ///< ids of questions
-  std::list<Sending> sending_;
+  Questions<Question, Answer> questions_;
 };
 
 }  // namespace llamesh::comm

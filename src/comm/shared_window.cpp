@@ -47,6 +47,13 @@ void check_shared_memory() {
            "MPI keeps the memory that the ranks of a node share in {}, which cannot be written: "
            "{}; mount it for writing",
            backing_folder(), std::strerror(error));
+  struct statvfs room {};
+  const bool full = statvfs(backing_folder(), &room) == 0 && room.f_files > 0 && room.f_favail == 0;
+  validate(!full,
+           "MPI keeps the memory that the ranks of a node share in {}, where all {} inodes are "
+           "taken; remove files that ended jobs have left there, or allow more (mount -o "
+           "remount,nr_inodes=...)",
+           backing_folder(), room.f_files);
 }
 
 struct SharedWindow::Handle {

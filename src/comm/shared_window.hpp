@@ -8,8 +8,8 @@
 
 namespace llamesh::comm {
 
-/// Throws a user error where this node's folder for shared memory (/dev/shm) cannot be written: MPI
-/// needs it for windows and, even with one rank, for files.
+/// Throws a user error where this node's folder for shared memory (/dev/shm) cannot be written or
+/// has no inode left: MPI needs it for windows and, even with one rank, for files.
 void check_shared_memory();
 
 /// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts

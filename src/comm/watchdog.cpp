@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "comm/flight_record.hpp"
+#include "comm/host_survey.hpp"
 #include "comm/mpi.hpp"
 #include "comm/roll_call.hpp"
 #include "comm/time_limit.hpp"
@@ -84,7 +85,8 @@ struct Watchdog::Watch {
         hosts(world.all_gather(this_process().host)),
         previous((group.rank() + group.size() - 1) % group.size()),
         next((group.rank() + 1) % group.size()),
-        roll_call(group, hosts, limits) {
+        roll_call(group, hosts, limits),
+        survey(group, hosts, limits) {
     post_receive();
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -113,6 +115,7 @@ struct Watchdog::Watch {
       send_heartbeat();
       receive_heartbeats();
       roll_call.poll(status());
+      survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
       const auto verdict = find_hang();
       if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
       forward_alarm();
@@ -146,6 +149,7 @@ struct Watchdog::Watch {
   void restart_clocks(Clock::time_point now) {
     last_received = now;
     roll_call.reset();
+    survey.reset();
     const std::lock_guard lock(mutex);
     since = now;
   }
@@ -207,9 +211,7 @@ struct Watchdog::Watch {
 
   /// The rank at fault when something hangs.
   std::optional<Verdict> find_hang() {
-    const auto silence = limits.job_ends() ? limits.silence_at_the_end : limits.silence;
-    const auto silent_for = Clock::now() - last_received;
-    if (receiving != MPI_REQUEST_NULL && silent_for > silence) return lost(to_seconds(silent_for));
+    if (auto verdict = survey.verdict(silent_rank(), status())) return verdict;
     if (auto verdict = roll_call.verdict()) return verdict;
     // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
@@ -218,23 +220,17 @@ struct Watchdog::Watch {
     return stuck(mine);
   }
 
-  Verdict lost(double silent_for) {
-    const auto activity = static_cast<Activity>(last_heartbeat.activity);
-    const auto doing_last = describe(activity, last_heartbeat.step);
-    Verdict verdict{fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}",
-                                name_of(previous), silent_for, doing_last),
-                    {previous},
-                    {host_of(previous)},
-                    doing_last,
-                    "lost",
-                    activity,
-                    last_heartbeat.step};
-    for (const auto& open : open_collectives())
-      if (std::ranges::count(open.members->ranks, previous) > 0) {
-        set_waiting(verdict, open);
-        break;
-      }
-    return verdict;
+  /// How long the previous rank has been silent.
+  Clock::duration silent_for() const {
+    return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : Clock::now() - last_received;
+  }
+
+  HostSurvey::SilentRank silent_rank() const {
+    return {.rank = previous,
+            .silent = silent_for(),
+            .limit = limits.job_ends() ? limits.silence_at_the_end : limits.silence,
+            .activity = static_cast<Activity>(last_heartbeat.activity),
+            .step = last_heartbeat.step};
   }
 
   Verdict stuck(const RollCall::RankStatus& mine) {
@@ -263,6 +259,7 @@ struct Watchdog::Watch {
     if (group.size() == 1) return;
     const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
     roll_call.shut_down(sounded);
+    survey.shut_down(sounded);
     wait(sending, "the goodbye");
     outgoing = {Heartbeat::goodbye, 0};
     check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "the goodbye");
@@ -280,6 +277,7 @@ struct Watchdog::Watch {
   int previous;
   int next;
   RollCall roll_call;
+  HostSurvey survey;
   bool sounded = false;  ///< the alarm
 
   Heartbeat outgoing;

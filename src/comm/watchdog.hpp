@@ -44,6 +44,9 @@ struct Verdict {
   std::string collective = {};    ///< "all-gather"
   std::string unit = {};          ///< "layers.3"
   std::vector<int> waiting = {};  ///< its members, but for those to blame
+  /// This rank reaches a minority of the hosts: it says what it saw, and the others give the
+  /// verdict.
+  bool of_minority = false;
 };
 
 struct OpenCollective;
@@ -55,9 +58,10 @@ void set_waiting(Verdict& verdict, const OpenCollective& collective);
 /// waiting for something that never happens. A thread of each rank sends a heartbeat to the next
 /// rank every second (16 bytes for any number of ranks) and receives those of the previous one; it
 /// also checks how long its own rank has been in its current activity. When that is stuck in a
-/// collective, the other ranks are asked where they are (comm/roll_call.hpp). An alarm is passed on
-/// from rank to rank, for ranks that the launcher cannot reach any more; only the first alarm
-/// counts.
+/// collective, the other ranks are asked where they are (comm/roll_call.hpp). If the previous rank
+/// is silent, other hosts are asked who is cut off (comm/host_survey.hpp): a rank that reaches
+/// fewer hosts than the others do lets them give the verdict first. An alarm is passed on from rank
+/// to rank, for ranks that the launcher cannot reach any more; only the first alarm counts.
 class Watchdog {
  public:
   /// Called on the watchdog's thread. It is expected to end the job.

@@ -69,7 +69,8 @@ inline EnumNames<checkpoint::ReadBy> names(checkpoint::ReadBy) {
 
 inline EnumNames<data::Format> names(data::Format) {
   using enum data::Format;
-  return {{{"text", text},
+  return {{{"auto", automatic},
+           {"text", text},
            {"jsonl", jsonl},
            {"tokens", tokens},
            {"megatron", megatron},

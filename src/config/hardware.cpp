@@ -29,12 +29,19 @@ class RateReader {
     reader_.key(name, value, range);
     if (value < 0 && missing_.empty()) missing_ = section_ + '.' + name;
   }
+  void bytes(const std::string& name, double& value) {
+    std::int64_t size = 0;
+    reader_.bytes(name, size);
+    value = static_cast<double>(size);
+    if (size == 0 && missing_.empty()) missing_ = section_ + '.' + name;
+  }
   void share(const std::string& name, double& value) { rate(name, value, above_to(0, 1)); }
   KeyReader& reader() { return reader_; }
   /// Throws for an unknown key, else for a missing one, which may be the same misspelt.
   void finish() const {
     reader_.finish();
-    validate(missing_.empty(), "{}: {} is missing; see inputs/hardware for what is needed", name_,
+    validate(missing_.empty(),
+             "{}: {} is missing; see inputs/hardware for the keys that are needed", name_,
              missing_);
   }
 
@@ -60,7 +67,7 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   in.reader().key("cores", hardware.threads, from_to(1, 1 << 16));
   double attainable = 0;
   in.section("memory", [&] {
-    in.rate("bytes", hardware.memory_bytes);
+    in.bytes("bytes", hardware.memory_bytes);
     in.rate("bandwidth", hardware.memory_bandwidth);
     in.share("attainable", attainable);
   });
@@ -70,7 +77,7 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   hardware.host_link = hardware.memory_bandwidth / 2;  // a copy reads and writes
   if (hardware.kind == device::Kind::cuda)
     in.section("host", [&] {
-      in.rate("bytes", hardware.host_memory_bytes);
+      in.bytes("bytes", hardware.host_memory_bytes);
       in.rate("bandwidth", hardware.host_bandwidth);
       in.rate("link", hardware.host_link);
     });
@@ -112,7 +119,7 @@ device::Hardware load_hardware(const std::string& name) {
   if (found != std::end(hardware_files)) return parse_hardware(found->text, name);
   std::error_code ignored;
   validate(std::filesystem::is_regular_file(name, ignored),
-           "--hardware {}: there is no such file, and it is none of {}{}", name,
+           "--hardware {}: neither a file nor one of {}{}", name,
            fmt::join(built_in_hardware(), ", "), did_you_mean(name, built_in_hardware()));
   return parse_hardware(read_yaml_file(name), name);
 }

@@ -24,10 +24,16 @@ Inputs load_inputs(const std::string& path, const std::vector<std::string>& over
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
-/// Puts the files that patterns in `data.train` and `data.validation` match in their place
-/// (data::matching_files), unless no file is read. Called on one rank: another node's disk may have
-/// other files. Errors begin with `name`.
-void expand_patterns(data::DataOptions& data, const std::string& name);
+/// Completes `data` by what is on the disk. Called on one rank, since another node's disk may have
+/// other files; the result is sent to all.
+/// - Folders, lists and patterns in `data.train` and `data.validation` become the files that they
+///   name (data::find_data_files), unless no file is read.
+/// - `data.format: auto` becomes the format of these files (data::format_of).
+/// - `data.tokenizer: auto` becomes the folder `model.hf` if it has a tokenizer, else `byte`.
+///
+/// Adds to `notes` what a user should know of this. Throws a user error that begins with `name` and
+/// the key.
+void resolve_data(Inputs& inputs, const std::string& name);
 
 /// All keys with their values (--print-config); parse_inputs reads it back to the same Inputs.
 std::string to_yaml(const Inputs& inputs);

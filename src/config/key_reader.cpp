@@ -7,9 +7,12 @@
 #include <cmath>
 #include <iterator>
 
+#include "config/foreign_names.hpp"
 #include "config/spec_tree.hpp"
+#include "core/byte_size.hpp"
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -92,6 +95,16 @@ void KeyReader::key(std::string_view name, double& value, Range range) {
   if (const Node* node = lookup(name)) value = number(*node, name, range);
 }
 
+void KeyReader::bytes(std::string_view name, std::int64_t& value) {
+  constexpr auto expected = "a number of bytes or a size such as 80GB or 512MiB";
+  const Node* node = scalar(name, expected);
+  if (node == nullptr) return;
+  const auto size = parse_byte_size(node->scalar);
+  validate(size.has_value(), "{}: {}: expected {}, got {}", node->where, path(name), expected,
+           node->describe());
+  value = *size;
+}
+
 void KeyReader::key(std::string_view name, bool& value) {
   const Node* node = scalar(name, "true or false");
   if (node == nullptr) return;
@@ -115,8 +128,9 @@ void KeyReader::key(std::string_view name, std::vector<std::string>& value) {
            path(name), node->describe());
   value.clear();
   for (const Node& item : node->items) {
-    validate(item.kind == Node::Kind::scalar, "{}: {}: expected a list of words, got {} in it",
-             item.where, path(name), item.describe());
+    validate(item.kind == Node::Kind::scalar,
+             "{}: {}: expected a list of words, but it contains {}", item.where, path(name),
+             item.describe());
     value.push_back(item.scalar);
   }
 }
@@ -144,8 +158,7 @@ bool KeyReader::is_list_of_groups(const Node& node, std::string_view name) const
   const auto is_group = [](const Node& item) { return item.kind == Node::Kind::map; };
   if (node.kind != Node::Kind::list || std::ranges::none_of(node.items, is_group)) return false;
   const auto stranger = std::ranges::find_if_not(node.items, is_group);
-  validate(stranger == node.items.end(),
-           "{}: {}: expected groups of keys throughout the list, got {} in it",
+  validate(stranger == node.items.end(), "{}: {}: expected only groups of keys in the list, got {}",
            stranger == node.items.end() ? "" : stranger->where, path(name),
            stranger == node.items.end() ? "" : stranger->describe());
   return true;
@@ -158,17 +171,21 @@ std::optional<std::size_t> KeyReader::word(std::string_view name,
   if (node == nullptr) return std::nullopt;
   const auto found = std::ranges::find(words, node->scalar);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
+  const auto ours = value_for(node->scalar);
+  const bool known = std::ranges::find(words, ours) != words.end();
   fail(ExitCode::bad_input, "{}: {}: unknown value {}; allowed: {}{}", node->where, path(name),
-       node->describe(), allowed, did_you_mean(node->scalar, {words.begin(), words.end()}));
+       node->describe(), allowed,
+       known ? fmt::format("; did you mean '{}'?", ours)
+             : did_you_mean(node->scalar, {words.begin(), words.end()}));
 }
 
 void KeyReader::pair(std::string_view name, double& first, double& second, Range range) {
   const Node* node = lookup(name);
   if (node == nullptr) return;
-  validate(node->kind == Node::Kind::list && node->items.size() == 2,
-           "{}: {}: expected a list of two numbers, got {}", node->where, path(name),
-           node->kind == Node::Kind::list ? fmt::format("{} of them", node->items.size())
-                                          : node->describe());
+  validate(
+      node->kind == Node::Kind::list && node->items.size() == 2,
+      "{}: {}: expected a list of two numbers, got {}", node->where, path(name),
+      node->kind == Node::Kind::list ? fmt::format("{}", node->items.size()) : node->describe());
   first = number(node->items[0], name, range);
   second = number(node->items[1], name, range);
 }
@@ -188,9 +205,10 @@ void KeyReader::refuse_unknown(const Node& node, const std::string& prefix) cons
     }
     if (!nested_name && sections_.contains(full)) continue;
     validate(!known_.contains(full), "{}: key '{}' is written with dots; nest it: {}: {{{}: ...}}",
-             value.where, full, full.substr(0, full.rfind('.')), last_part(full));
-    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, full,
-         did_you_mean(full, {known_.begin(), known_.end()}));
+             value.where, excerpt(full), full.substr(0, full.rfind('.')), last_part(full));
+    const auto hint = hint_for_key(full);
+    fail(ExitCode::bad_input, "{}: unknown key '{}'{}", value.where, excerpt(full),
+         hint.empty() ? did_you_mean(full, {known_.begin(), known_.end()}) : hint);
   }
 }
 

@@ -53,6 +53,8 @@ class KeyReader {
     if (const auto read = integer(name, range, of_type, expected)) value = static_cast<T>(*read);
   }
   void key(std::string_view name, double& value, Range range);
+  /// A size as parse_byte_size() reads it.
+  void bytes(std::string_view name, std::int64_t& value);
   void key(std::string_view name, bool& value);
   void key(std::string_view name, std::string& value);
   /// A partition spec as include_spec() leaves it, or null.

@@ -61,7 +61,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
     io.key("reshard_after_forward", in.sharding.reshard_after_forward);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
-    io.key("prefetch_limit", in.sharding.prefetch_limit, at_least(0));
+    io.bytes("prefetch_limit", in.sharding.prefetch_limit);
     io.key("offload", in.sharding.offload);
     io.key("keep_bf16_weights", in.sharding.keep_bf16_weights);
     io.key("spec", in.sharding.spec);
@@ -75,7 +75,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("full_checkpointing_layers", in.memory.full_checkpointing_layers, at_least(0));
     io.key("activation_offload", in.memory.activation_offload);
     io.automatic("loss_chunk", in.memory.loss_chunk);
-    io.key("device_limit", in.memory.device_limit, at_least(0));
+    io.bytes("device_limit", in.memory.device_limit);
   });
 }
 

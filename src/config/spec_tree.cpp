@@ -8,6 +8,7 @@
 #include "config/key_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -19,8 +20,8 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   constexpr std::array<std::string_view, 2> others{"activation_checkpoint_layers",
                                                    "optimization_barrier_layers"};
   std::error_code ignored;
-  validate(std::filesystem::is_regular_file(path, ignored),
-           "{}: sharding.spec: there is no file '{}'", where, path);
+  validate(std::filesystem::is_regular_file(path, ignored), "{}: sharding.spec: '{}' is not a file",
+           where, path);
   Node map = parse_tree(read_yaml_file(path), path);
   validate(map.kind == Node::Kind::map, "{}: expected names of weights and modules, got {}",
            map.where, map.describe());
@@ -28,8 +29,8 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   if (nested == nullptr) return map;
   for (const auto& [name, value] : map.members)
     validate(name == "sharding" || std::ranges::find(others, name) != others.end(),
-             "{}: '{}' stands beside the group sharding; put it into that group", value.where,
-             name);
+             "{}: '{}' is outside the group sharding; move it into that group", value.where,
+             excerpt(name));
   Node inner = std::move(*nested);
   return inner;
 }
@@ -41,15 +42,15 @@ void add_flat(Node& flat, const std::string& name, Node value) {
     return;
   }
   const Node* earlier = flat.find(name);
-  validate(earlier == nullptr, "{}: duplicate name '{}'; it is already at {}", value.where, name,
-           earlier ? earlier->where : "");
+  validate(earlier == nullptr, "{}: duplicate name '{}'; it is already at {}", value.where,
+           excerpt(name), earlier ? earlier->where : "");
   flat.members.emplace_back(name, std::move(value));
 }
 
 void apply_spec_override(Node& flat, const std::string& text) {
   const auto equals = text.find('=');
   validate(equals != std::string::npos && equals > prefix.size(),
-           "command line: '{}' is not of the form {}NAME=[...]", text, prefix);
+           "command line: '{}' is not of the form {}NAME=[...]", excerpt(text), prefix);
   const auto name = text.substr(prefix.size(), equals - prefix.size());
   Node value;
   apply_override(value, "dims=" + text.substr(equals + 1));
@@ -63,7 +64,7 @@ void apply_spec_override(Node& flat, const std::string& text) {
 std::vector<std::string> axes_of(const Node& node, const std::string& name) {
   const auto refuse = [&](const Node& what) {
     fail(ExitCode::bad_input, "{}: {}: expected an axis, null or a list of axes for a dim, got {}",
-         what.where, name, what.describe());
+         what.where, excerpt(name), what.describe());
   };
   std::vector<std::string> axes;
   if (node.kind == Node::Kind::scalar) axes.push_back(node.scalar);
@@ -87,9 +88,9 @@ void include_spec(Node& root, const std::vector<std::string>& overrides,
   Node* spec = sharding ? sharding->find("spec") : nullptr;
   const bool given = spec != nullptr && spec->kind != Node::Kind::null;
   validate(given || overrides.empty(),
-           "command line: '{}' changes an entry of a spec, but there is none; name one in "
+           "command line: '{}' changes an entry of a spec, but no spec is given; set "
            "sharding.spec",
-           overrides.empty() ? "" : overrides.front());
+           overrides.empty() ? "" : excerpt(overrides.front()));
   if (!given) return;
   if (spec->kind == Node::Kind::scalar) *spec = read_spec_file(resolve(*spec), spec->where);
   validate(spec->kind == Node::Kind::map,
@@ -107,8 +108,8 @@ sharding::Spec spec_of(const Node& map) {
   sharding::Spec spec;
   for (const auto& [name, dims] : map.members) {
     validate(dims.kind == Node::Kind::list,
-             "{}: {}: expected a list with an axis or null for each dim, got {}", dims.where, name,
-             dims.describe());
+             "{}: {}: expected a list with an axis or null for each dim, got {}", dims.where,
+             excerpt(name), dims.describe());
     sharding::SpecEntry entry{name, {}, dims.where};
     for (const Node& dim : dims.items) entry.dims.push_back(axes_of(dim, name));
     spec.entries.push_back(std::move(entry));

@@ -9,6 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -25,9 +26,10 @@ class Converter {
   Node convert(const YAML::Node& yaml, int depth = 0) {
     Node node;
     node.where = where(yaml.Mark());
-    validate(depth < deepest && ++count_ < most_nodes,
-             "{}: too deep or too large for an input file (aliases that refer to themselves?)",
-             node.where);
+    validate(
+        depth < deepest && ++count_ < most_nodes,
+        "{}: nested too deeply or too large for an input file (an alias that refers to itself?)",
+        node.where);
     if (yaml.IsScalar()) {
       node.kind = Node::Kind::scalar;
       node.scalar = yaml.Scalar();
@@ -51,7 +53,7 @@ class Converter {
     validate(key.IsScalar() && !key.Scalar().empty(), "{}: a key must be a plain word", at);
     const std::string& word = key.Scalar();
     const Node* earlier = node.find(word);
-    validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, word,
+    validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, excerpt(word),
              earlier ? earlier->where : "");
     Node child = convert(value, depth + 1);
     child.where = at;  // the line of the key, also for a group of keys below it
@@ -68,8 +70,8 @@ void set_where(Node& node, const std::string& where) {
   for (auto& member : node.members) set_where(member.second, where);
 }
 
-/// Only counts. On a stray mark (",key:") yaml-cpp finds documents without end, so loading them all
-/// would exhaust the memory.
+/// Only counts. On a stray character (",key:") yaml-cpp finds documents without end, so loading
+/// them all would exhaust the memory.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   int documents = 0;
@@ -98,13 +100,14 @@ int documents_up_to_two(const std::string& text) {
 
 /// One document as it is; no text gives null.
 Node parse_value(const std::string& text, const std::string& name) {
-  validate(text.size() <= largest_text, "{}: too many bytes for an input file (at most {})", name,
-           largest_text);
+  validate(text.size() <= largest_text,
+           "{}: an input file may have at most {} bytes, this one has {}", name, largest_text,
+           text.size());
   Converter converter(name);
   try {
     const int documents = documents_up_to_two(text);
-    validate(documents <= 1, "{}: more than one YAML document (parted by ---, or a stray mark)",
-             name);
+    validate(documents <= 1,
+             "{}: more than one YAML document (separated by ---, or a stray character)", name);
     if (documents == 0) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
     return converter.convert(YAML::Load(text));
   } catch (const YAML::Exception& error) {
@@ -123,7 +126,7 @@ Node* Node::find(std::string_view key) {
 std::string Node::describe() const {
   switch (kind) {
     case Kind::scalar:
-      return fmt::format("'{}'", scalar);
+      return fmt::format("'{}'", excerpt(scalar));
     case Kind::list:
       return "a list";
     case Kind::map:
@@ -160,19 +163,19 @@ void overlay(Node& base, Node over) {
 void apply_override(Node& root, const std::string& text) {
   const auto equals = text.find('=');
   validate(equals != std::string::npos && equals > 0,
-           "command line: '{}' is not of the form key.path=value", text);
+           "command line: '{}' is not of the form key.path=value", excerpt(text));
   const std::string path = text.substr(0, equals);
-  validate(std::ranges::count(path, '.') < deepest,
-           "command line: '{}' is deeper than the {} levels of an input file", text, deepest);
+  validate(std::ranges::count(path, '.') < deepest, "command line: '{}' has more than {} levels",
+           excerpt(text), deepest);
   Node* node = &root;
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
-    validate(!key.empty(), "command line: '{}' has an empty part in its key", text);
+    validate(!key.empty(), "command line: '{}' has an empty part in its key", excerpt(text));
     if (node->kind == Node::Kind::null) node->kind = Node::Kind::map;
     validate(node->kind == Node::Kind::map,
-             "command line: {}: '{}' is {} at {}, not a group of keys", text,
-             path.substr(0, begin > 0 ? begin - 1 : 0), node->describe(), node->where);
+             "command line: {}: '{}' is {} at {}, not a group of keys", excerpt(text),
+             excerpt(path.substr(0, begin > 0 ? begin - 1 : 0)), node->describe(), node->where);
     Node* child = node->find(key);
     if (child == nullptr) {
       node->members.emplace_back(key, Node{});
@@ -182,7 +185,15 @@ void apply_override(Node& root, const std::string& text) {
     node = child;
     begin = end + 1;
   }
-  Node value = parse_value(text.substr(equals + 1), "command line: " + path);
+  const std::string written = text.substr(equals + 1);
+  // YAML's reserved @ and its aliases have no meaning here, where they begin a list or a pattern.
+  const bool is_word = written.starts_with('@') || written.starts_with('*');
+  Node value = is_word ? Node{.kind = Node::Kind::scalar,
+                              .where = {},
+                              .scalar = written,
+                              .items = {},
+                              .members = {}}
+                       : parse_value(written, "command line: " + excerpt(path));
   set_where(value, "command line");
   overlay(*node, std::move(value));
 }

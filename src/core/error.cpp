@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/file.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh {
 
@@ -50,11 +51,12 @@ void print_error(const std::string& text) noexcept {
 namespace detail {
 
 void throw_user_error(ExitCode code, std::string text) {
-  // Messages quote files and the command line, so replace line ends and terminal escape sequences
+  // Messages quote files and the command line, so replace line ends, show terminal escape sequences
   // and shorten long text.
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(
-      text, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
+      text, [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
+  text = printable(text);
   if (text.size() > longest) text.replace(longest / 2, text.size() - longest, " [...] ");
   throw Error(code, text);
 }

@@ -12,6 +12,7 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "core/file.hpp"
@@ -32,7 +33,8 @@ std::shared_ptr<spdlog::logger>& file_logger() {
   return logger;
 }
 
-/// Sink that writes each line at once, to a file opened as in core/file.hpp.
+/// Sink that writes each line at once, to a file opened as in core/file.hpp. Gives up a file that
+/// can no longer be written.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit FileSink(Descriptor file) : file_(std::move(file)) {}
@@ -41,11 +43,17 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     spdlog::memory_buf_t text;
     formatter_->format(message, text);
-    file_.append({text.data(), text.size()});
+    if (!file_) return;
+    try {
+      file_->append({text.data(), text.size()});
+    } catch (const Error& error) {
+      file_.reset();
+      fmt::print(stderr, "{}; nothing more goes into this log\n", error.what());
+    }
   }
   void flush_() override {}
 
-  Descriptor file_;
+  std::optional<Descriptor> file_;
 };
 
 /// Returns true if the file is empty or starts with a timestamp as log_to_file() writes it. A

@@ -8,11 +8,12 @@ namespace llamesh::data {
 
 /// What the data files hold.
 enum class Format : std::uint8_t {
-  text,      ///< plain text, cut into tokens by the tokenizer
-  jsonl,     ///< a document a line: text, an instruction with its answer, or a chat
-  tokens,    ///< token ids: llm.c's .bin with its header, or headerless integers
-  megatron,  ///< Megatron-LM's pairs of .bin and .idx
-  random,    ///< no files: ids drawn uniformly from the vocabulary, for measurements
+  automatic,  ///< `auto`: by names and first bytes (file_format.hpp), before any file is opened
+  text,       ///< plain text, cut into tokens by the tokenizer
+  jsonl,      ///< a document a line: text, an instruction with its answer, or a chat
+  tokens,     ///< token ids: llm.c's .bin with its header, or headerless integers
+  megatron,   ///< Megatron-LM's pairs of .bin and .idx
+  random,     ///< no files: ids drawn uniformly from the vocabulary, for measurements
 };
 
 /// Text that needs a tokenizer.

@@ -37,10 +37,11 @@ std::vector<Job> take_records(JsonRecords& records, std::size_t bytes) {
 DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& name) {
   DocumentTokens special{tokenizer.prefix_ids(), tokenizer.suffix_ids(), 0, name == "byte"};
   if (special.byte_zero) special.suffix_ids = {0};
-  validate(!special.suffix_ids.empty(),
-           "the tokenizer '{}' has no token that ends a document, which the documents of JSONL "
-           "need; name one as eos_token in a tokenizer_config.json in its folder",
-           name);
+  validate(
+      !special.suffix_ids.empty(),
+      "the tokenizer '{}' has no end-of-text token, which JSONL documents need; set eos_token in "
+      "the tokenizer_config.json of its folder",
+      name);
   special.eos = tokenizer.eos().value_or(special.suffix_ids.back());
   return special;
 }
@@ -53,7 +54,7 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
   for (std::size_t i = 0; i < document.segments.size(); ++i) {
     const TextSegment& segment = document.segments[i];
     validate(!special.byte_zero || segment.text.find('\0') == std::string::npos,
-             "{}: holds byte 0, which the byte tokenizer ends documents with; take it out", where);
+             "{}: contains byte 0, with which the byte tokenizer ends documents; remove it", where);
     tokenizer.encode(segment.text,
                      i == 0 ? tokenizer::Chunk::first : tokenizer::Chunk::continuation, ids);
     if (i + 1 == document.segments.size())

@@ -1,9 +1,16 @@
 #include "data/file_patterns.hpp"
 
-#include <glob.h>
+#include <fnmatch.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <filesystem>
+#include <set>
+#include <system_error>
+#include <utility>
 
 #include "core/error.hpp"
 #include "data/megatron.hpp"
@@ -11,33 +18,113 @@
 namespace llamesh::data {
 namespace {
 
-/// The result of glob(3), freed at the end of the scope.
-struct Matches {
-  Matches() = default;
-  ~Matches() { ::globfree(&found); }
-  Matches(const Matches&) = delete;
-  Matches& operator=(const Matches&) = delete;
-  glob_t found{};
+namespace fs = std::filesystem;
+
+constexpr std::int64_t max_names = 10'000'000;  // a gigabyte of them
+
+bool is_wild(const std::string& part) {
+  return part.find_first_of("*?[") != part.npos;
+}
+
+/// Expands a pattern as glob(3) does, part by part, with two differences that keep loops of
+/// symbolic links from being followed on exponentially many ways: at each depth a folder is read
+/// once, by the first of its names, and names are read in the order of their bytes.
+class Expansion {
+ public:
+  explicit Expansion(const std::string& pattern) : pattern_(pattern) {
+    validate(pattern.size() < PATH_MAX, "a pattern has {} bytes; at most {} are a path",
+             pattern.size(), PATH_MAX - 1);
+    for (const auto& part : fs::path(pattern)) {
+      if (part.empty()) continue;  // behind a / at the end
+      if (part.is_absolute())
+        found_ = {part};
+      else
+        descend(part.string());
+    }
+    std::erase_if(found_, [](const fs::path& path) {
+      struct stat status {};
+      return ::lstat(path.c_str(), &status) != 0;
+    });
+    if (!repeated_.empty())
+      spdlog::warn(
+          "the pattern '{}' reaches folders by several names, through symbolic links (as {}): each "
+          "is read once",
+          pattern, repeated_.string());
+  }
+
+  const std::vector<fs::path>& found() const { return found_; }
+
+ private:
+  void descend(const std::string& part) {
+    std::set<std::pair<dev_t, ino_t>> entered;
+    std::vector<fs::path> next;
+    for (const auto& folder : found_) {
+      struct stat status {};
+      if (::stat(folder.empty() ? "." : folder.c_str(), &status) != 0)
+        refuse_unless_absent(folder, {errno, std::generic_category()});
+      else if (!S_ISDIR(status.st_mode))
+        continue;
+      else if (!entered.emplace(status.st_dev, status.st_ino).second)
+        repeated_ = folder;
+      else if (is_wild(part))
+        add_matches(folder, part, next);
+      else
+        next.push_back(folder / part);
+    }
+    any_wild_ |= is_wild(part);
+    found_ = std::move(next);
+  }
+
+  void add_matches(const fs::path& folder, const std::string& part, std::vector<fs::path>& to) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator at(folder.empty() ? "." : folder, error), end; !error && at != end;
+         at.increment(error)) {
+      auto name = at->path().filename().string();
+      if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+      names.push_back(std::move(name));
+      validate(++names_ <= max_names, "the pattern '{}' matches more than {} names; name fewer",
+               pattern_, max_names);
+    }
+    if (error) refuse(folder, error);
+    std::ranges::sort(names);  // in any locale
+    for (const auto& name : names) to.push_back(folder / name);
+  }
+
+  /// What a wildcard has matched need not lead on.
+  void refuse_unless_absent(const fs::path& folder, const std::error_code& error) const {
+    const bool leads_nowhere = error == std::errc::no_such_file_or_directory ||
+                               error == std::errc::not_a_directory ||
+                               error == std::errc::too_many_symbolic_link_levels;
+    if (!any_wild_ || !leads_nowhere) refuse(folder, error);
+  }
+  [[noreturn]] void refuse(const fs::path& folder, const std::error_code& error) const {
+    fail(ExitCode::bad_input, "no file matches '{}': the folder {} cannot be read: {}", pattern_,
+         folder.empty() ? "." : folder.string(), error.message());
+  }
+
+  const std::string& pattern_;
+  std::vector<fs::path> found_{fs::path()};
+  bool any_wild_ = false;
+  std::int64_t names_ = 0;
+  fs::path repeated_;  ///< a folder by another than its first name
 };
 
 }  // namespace
 
 std::vector<std::string> matching_files(const std::string& name, Format format) {
-  if (name.find_first_of("*?[") == name.npos) return {name};
+  if (!is_wild(name)) return {name};
   const bool pairs = format == Format::megatron;
   const std::string pattern = pairs ? megatron_stem(name) + ".idx" : name;
   std::error_code ignored;
-  if (std::filesystem::exists(pattern, ignored)) return {name};
-  Matches matches;
-  const int status = ::glob(pattern.c_str(), GLOB_ERR | GLOB_NOSORT, nullptr, &matches.found);
-  validate(status == 0, "no file matches '{}'{}; it is looked for from {}", pattern,
-           status == GLOB_NOMATCH ? "" : " (a folder on the way is missing or cannot be read)",
-           std::filesystem::current_path(ignored).string());
-  std::vector<std::string> files(matches.found.gl_pathv,
-                                 matches.found.gl_pathv + matches.found.gl_pathc);
-  if (pairs)
-    for (std::string& file : files) file = megatron_stem(file);
-  std::ranges::sort(files);  // in any locale
+  if (fs::exists(pattern, ignored)) return {name};
+  const Expansion expansion(pattern);
+  validate(!expansion.found().empty(), "no file matches '{}'; it is looked for from {}", pattern,
+           fs::current_path(ignored).string());
+  std::vector<std::string> files;
+  for (const auto& path : expansion.found())
+    files.push_back(pairs ? megatron_stem(path.string()) : path.string());
+  std::ranges::sort(files);
   return files;
 }
 

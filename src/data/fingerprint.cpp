@@ -41,11 +41,11 @@ std::int64_t tokens_of(const std::vector<FileFingerprint>& files) {
 std::string difference(std::size_t source, const std::vector<FileFingerprint>& then,
                        const std::vector<FileFingerprint>& now) {
   if (then.size() != now.size())
-    return fmt::format("source {} has {} files with {} tokens, where there were {} with {}",
-                       source + 1, now.size(), tokens_of(now), then.size(), tokens_of(then));
+    return fmt::format("source {} has {} files with {} tokens; it had {} with {}", source + 1,
+                       now.size(), tokens_of(now), then.size(), tokens_of(then));
   for (std::size_t i = 0; i < now.size(); ++i)
     if (then[i].tokens != now[i].tokens || then[i].hash != now[i].hash)
-      return fmt::format("'{}' has {} tokens (hash {}), where '{}' had {} (hash {})", now[i].path,
+      return fmt::format("'{}' has {} tokens (hash {}); '{}' had {} (hash {})", now[i].path,
                          now[i].tokens, to_hex(now[i].hash), then[i].path, then[i].tokens,
                          to_hex(then[i].hash));
   return "";
@@ -54,7 +54,7 @@ std::string difference(std::size_t source, const std::vector<FileFingerprint>& t
 /// Both have as many sources.
 std::string difference(const DataOrder& then, const DataOrder& now) {
   const auto other = [](const std::string& what, const auto& is, const auto& was) {
-    return is == was ? "" : fmt::format("{} is {}, where it was {}", what, is, was);
+    return is == was ? "" : fmt::format("{} is {}; it was {}", what, is, was);
   };
   std::vector<std::string> texts = {
       other("data.sequence_length", now.sequence_length, then.sequence_length),
@@ -131,7 +131,7 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
                        now.tokenizer, to_hex(now.vocabulary), then.tokenizer,
                        to_hex(then.vocabulary));
   if (then.sources.size() != now.sources.size())
-    return fmt::format("data.train has {} sources, where there were {}", now.sources.size(),
+    return fmt::format("data.train has {} sources; it had {}", now.sources.size(),
                        then.sources.size());
   for (std::size_t i = 0; i < now.sources.size(); ++i)
     if (auto text = difference(i, then.sources[i], now.sources[i]); !text.empty()) return text;

@@ -48,7 +48,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool string(string_t& value) override {
     auto* const field = target();
     if (field == nullptr) return other();
-    validate(!field->has_value(), "{}: '{}' is there twice", where_, key_);
+    validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
     *field = std::move(value);
     return true;
   }
@@ -75,7 +75,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t /*size*/) override {
     if (depth_ == 1 && key_ == "messages") {
-      validate(!fields_.messages, "{}: 'messages' is there twice", where_);
+      validate(!fields_.messages, "{}: 'messages' appears twice", where_);
       fields_.messages.emplace();
       in_messages_ = true;
     } else {
@@ -149,25 +149,24 @@ Document chat(std::vector<ChatMessage> messages, const LineNumber& where) {
     const std::string& role = *messages[i].role;
     std::string& content = *messages[i].content;
     validate(std::ranges::find(roles, role) != roles.end(),
-             "{}: message {} has the role '{}'; system, user and assistant are known", where, i + 1,
+             "{}: message {} has the role '{}'; expected system, user or assistant", where, i + 1,
              role.substr(0, 40));
     prompt += "<|" + role + "|>\n";
     if (role != "assistant") {
       prompt += content + '\n';
       continue;
     }
-    validate(!content.empty(), "{}: message {}, of the assistant, is empty; take it out", where,
-             i + 1);
+    validate(!content.empty(), "{}: message {} (assistant) is empty; remove it", where, i + 1);
     document.segments.push_back({std::exchange(prompt, {}), false, false});
     document.segments.push_back({std::move(content), true, true});
   }
   validate(!document.segments.empty(),
-           "{}: no message is the assistant's, so there is nothing to learn", where);
+           "{}: the chat has no assistant message, so there is nothing to learn", where);
   return document;
 }
 
 Document answer(const Fields& fields, const LineNumber& where) {
-  validate(!fields.instruction->empty(), "{}: 'instruction' is empty; take it out", where);
+  validate(!fields.instruction->empty(), "{}: 'instruction' is empty; remove the record", where);
   const bool has_input = fields.input && !fields.input->empty();
   std::string prompt = "Below is an instruction that describes a task";
   if (has_input) prompt += ", paired with an input that provides further context";
@@ -197,10 +196,10 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
       return i + 1;
     }
   }
-  fail(ExitCode::bad_input, "{}: no end of the object in {} bytes{}; a quote or a brace is missing",
-       where, text.size(),
-       text.size() == longest_record ? ", and a record may have no more"
-                                     : " to the end of the file");
+  fail(ExitCode::bad_input,
+       "{}: the object does not end within {} bytes{}; a quote or a brace is missing", where,
+       text.size(),
+       text.size() == longest_record ? ", the limit for a record" : ", the rest of the file");
 }
 
 }  // namespace
@@ -215,7 +214,7 @@ Document parse_jsonl(std::string_view record, const LineNumber& where) {
   if (fields.instruction && fields.output) return answer(fields, where);
   validate(fields.text.has_value(),
            "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
-  validate(!fields.text->empty(), "{}: 'text' is empty; take it out", where);
+  validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
   return {{{std::move(*fields.text), true, true}}};
 }
 
@@ -243,7 +242,7 @@ bool JsonRecords::next_line(std::string_view& line) {
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     ++line_;
     validate(line.size() <= longest_record,
-             "{}: {} bytes are too long for a line (at most {}); is this a JSONL file?", where(),
+             "{}: the line has {} bytes (at most {} are allowed); is this a JSONL file?", where(),
              line.size(), longest_record);
     if (line.find_first_not_of(white_space) != line.npos) return true;
   }
@@ -255,14 +254,14 @@ bool JsonRecords::next_object(std::string_view& object) {
   if (rest_.empty() && ended_) return false;
   if (take(']')) {
     skip_space();
-    validate(rest_.empty(), "'{}', line {}: there is more after the end of the JSON array", path_,
+    validate(rest_.empty(), "'{}', line {}: unexpected text after the end of the JSON array", path_,
              next_line_);
     ended_ = true;
     return false;
   }
   validate(record_ == 0 || take(','),
            "'{}', line {}: neither a comma nor ] follows record {} of the JSON array; is the file "
-           "cut off?",
+           "truncated?",
            path_, next_line_, record_);
   skip_space();
   ++record_;

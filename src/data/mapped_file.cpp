@@ -47,8 +47,8 @@ void MappedFile::fail_lost() const {
   const std::int64_t now = ::stat(path_.c_str(), &status) == 0 ? status.st_size : 0;
   const auto before = static_cast<std::int64_t>(bytes_.size());
   validate(now >= before,
-           "data file '{}' was cut off while it was in use: it had {} bytes and has {} now, and "
-           "those from {} on could not be read; put the file back as it was",
+           "data file '{}' was truncated while it was in use: it had {} bytes and has {} now, and "
+           "those from {} on could not be read; restore the file",
            path_, before, now, range_->lost_at());
   fail(ExitCode::io_failure, "data file '{}' cannot be read from byte {} on", path_,
        range_->lost_at());

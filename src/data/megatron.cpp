@@ -13,10 +13,11 @@ constexpr std::size_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
 std::int64_t id_bytes_of(const std::string& path, int code) {
   constexpr const char* names[] = {"uint8", "int8",    "int16",   "int32",
                                    "int64", "float64", "float32", "uint16"};
-  validate(code >= 1 && code <= 8, "'{}' has the unknown type {} for ids; it is malformed", path,
+  validate(code >= 1 && code <= 8, "'{}' has ids of the unknown type {}; it is malformed", path,
            code);
   validate(code == 1 || code == 4 || code == 8,
-           "'{}' has ids of type {}; uint8, uint16 and int32 are read", path, names[code - 1]);
+           "'{}' has ids of type {}; only uint8, uint16 and int32 are supported", path,
+           names[code - 1]);
   return code == 1 ? 1 : code == 4 ? 4 : 2;
 }
 
@@ -28,17 +29,21 @@ std::string megatron_stem(const std::string& name) {
   return name;
 }
 
+bool is_megatron_index(std::string_view bytes) {
+  return bytes.starts_with(index_magic);
+}
+
 MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path,
                              const IdsFile& ids) {
   const std::uint8_t* at = bytes.data();
   validate(bytes.size() >= index_header_bytes,
-           "'{}' is cut off: {} bytes, but the header of a Megatron index alone has {}", path,
+           "'{}' is truncated: {} bytes, but the header of a Megatron index alone has {}", path,
            bytes.size(), index_header_bytes);
   validate(std::memcmp(at, index_magic.data(), index_magic.size()) == 0,
            "'{}' does not begin with MMIDIDX, as the index of a Megatron pair does", path);
   const auto version = load<std::uint64_t>(at + 9);
-  validate(version == 1, "'{}' has version {} of Megatron's index; version 1 is known", path,
-           version);
+  validate(version == 1, "'{}' has version {} of Megatron's index; only version 1 is supported",
+           path, version);
   id_bytes_ = id_bytes_of(path, at[17]);
   ids_ = ids.bytes / id_bytes_;
   const auto sequences = load<std::uint64_t>(at + 18);
@@ -47,8 +52,8 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
   // In this order nothing overflows.
   validate(
       sequences <= rest / 12 && documents <= rest / 8 && sequences * 12 + documents * 8 == rest,
-      "'{}' says that it indexes {} sequences and {} documents, but its {} bytes are not as "
-      "many as that takes; it is cut off, or of a kind that is not read (multimodal)",
+      "'{}' promises {} sequences and {} documents, which does not match its {} bytes; it is "
+      "truncated, or multimodal, which is not supported",
       path, sequences, documents, bytes.size());
   sequences_ = static_cast<std::int64_t>(sequences);
   documents_ = static_cast<std::int64_t>(documents);

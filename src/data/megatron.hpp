@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
@@ -11,6 +12,9 @@ namespace llamesh::data {
 
 /// NAME of NAME, NAME.bin or NAME.idx.
 std::string megatron_stem(const std::string& name);
+
+/// Whether a file that begins with `bytes` is the index of a pair.
+bool is_megatron_index(std::string_view bytes);
 
 /// A view of the index of Megatron-LM's pair of files (megatron/core/datasets/indexed_dataset.py
 /// there): NAME.bin holds the ids of all sequences one after another, NAME.idx says where documents

@@ -42,20 +42,21 @@ const Header* find_header(std::span<const std::uint8_t> bytes) {
 void check_header(const std::string& path, std::span<const std::uint8_t> bytes,
                   const Header& header) {
   validate(bytes.size() >= header_bytes,
-           "token file '{}' is cut off: {} bytes, but its header alone has {}", path, bytes.size(),
-           header_bytes);
+           "token file '{}' is truncated: {} bytes, but its header alone has {}", path,
+           bytes.size(), header_bytes);
   const auto version = load<std::int32_t>(bytes.data() + 4);
-  validate(version == header.version,
-           "token file '{}' has version {} in its header; with magic {} version {} is known", path,
-           version, header.magic, header.version);
+  validate(
+      version == header.version,
+      "token file '{}' has version {} in its header; with magic {} only version {} is supported",
+      path, version, header.magic, header.version);
   const std::int64_t count = load<std::int32_t>(bytes.data() + 8);
-  validate(count > 0, "token file '{}' says in its header that it holds {} tokens", path, count);
+  validate(count > 0, "token file '{}' has a header that promises {} tokens", path, count);
   const std::int64_t expected = static_cast<std::int64_t>(header_bytes) + count * header.id_bytes;
   validate(static_cast<std::int64_t>(bytes.size()) == expected,
            "token file '{}' is {}: its header promises {} tokens, which makes {} bytes, but it has "
            "{}; write it again",
-           path, static_cast<std::int64_t>(bytes.size()) < expected ? "cut off" : "too long", count,
-           expected, bytes.size());
+           path, static_cast<std::int64_t>(bytes.size()) < expected ? "truncated" : "too long",
+           count, expected, bytes.size());
 }
 
 }  // namespace
@@ -108,18 +109,18 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
   if (const Header* header = find_header(bytes)) {
     check_header(path, bytes, *header);
     validate(stated == TokenDtype::from_header || stated_bytes == header->id_bytes,
-             "token file '{}' holds uint{} by its header, but data.token_dtype says uint{}; leave "
-             "data.token_dtype out",
+             "token file '{}' holds uint{} by its header, but data.token_dtype says uint{}; remove "
+             "data.token_dtype",
              path, header->id_bytes * 8, stated_bytes * 8);
     return {bytes.subspan(header_bytes), header->id_bytes};
   }
   validate(stated != TokenDtype::from_header,
-           "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
-           "data.token_dtype: uint16 or uint32 (and if it is text, data.format: text)",
+           "token file '{}' does not begin with llm.c's header; if it holds only ids, set "
+           "data.token_dtype to uint16 or uint32 (and if it is text, data.format to text)",
            path);
   validate(
       static_cast<std::int64_t>(bytes.size()) % stated_bytes == 0,
-      "token file '{}' has {} bytes, which is no whole number of {}-byte ids; it is cut off or "
+      "token file '{}' has {} bytes, which is not a multiple of {}-byte ids; it is truncated or "
       "data.token_dtype is wrong",
       path, bytes.size(), stated_bytes);
   return {bytes, stated_bytes};

@@ -64,11 +64,10 @@ void TokenStream::take_tokenized(std::span<const std::string> files) {
 void TokenStream::check_documents_are_known() const {
   if (!options_.document_mask || (options_.format != Format::tokens && !is_random())) return;
   validate(options_.eos_token >= 0,
-           "data.document_mask needs to know where the documents of token ids end; name the id in "
-           "data.eos_token");
+           "data.document_mask needs the id that ends a document; set data.eos_token");
   validate(options_.eos_token < vocab_size_,
-           "data.eos_token is {}, but model.vocab_size is {}, so no token can have it",
-           options_.eos_token, vocab_size_);
+           "data.eos_token is {}, but ids must be below model.vocab_size {}", options_.eos_token,
+           vocab_size_);
 }
 
 void TokenStream::open(const std::string& path) {

@@ -45,7 +45,7 @@ void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
                    tokens.masked_ranges.push_back(begin + edge);
                  tokens.ids.append(document.ids);
                });
-  validate(tokens.ids.size() > before, "data file '{}' holds no document", path);
+  validate(tokens.ids.size() > before, "data file '{}' contains no document", path);
 }
 
 }  // namespace
@@ -55,11 +55,10 @@ void check_text_size(const DataOptions& options, std::span<const std::string> fi
   if (!is_tokenized(options)) return;
   std::size_t bytes = 0;
   for (const std::string& path : files) bytes += MappedFile(path).bytes().size();
-  validate(
-      bytes <= most_bytes,
-      "{} bytes of text are too much to tokenize at every start (the limit is {}); run `llamesh "
-      "tokenize` once, and give its output with data.format: tokens",
-      bytes, most_bytes);
+  validate(bytes <= most_bytes,
+           "{} bytes of text are too much to tokenize at every start (at most {}); run `llamesh "
+           "tokenize` once and train on its output",
+           bytes, most_bytes);
 }
 
 std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::string& name,

@@ -84,8 +84,8 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   if (pass.residual.cols < config_.hidden_size)
     row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
   normed_last = stream();
-  if (pass.has_backward) {
-    d_residual = stream();
+  if (pass.has_backward()) d_residual = stream();
+  if (pass.has_loss()) {
     const auto chunk = std::min(loss_chunk(memory_), pass.tokens());
     logits = plan.take(pass.dtype, {chunk, config_.vocab_size});
     loss_parts = plan.take(DType::f32, {pass.tensor_ranks * chunk * 3});

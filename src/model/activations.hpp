@@ -47,7 +47,7 @@ class Activations {
   void plan_blocks(Planner& plan, const PassShape& pass);
   std::vector<Tensor> plan_in_turns(Planner& plan, const PassShape& pass);
   bool offloads(const PassShape& pass) const {
-    return memory_.activation_offload && pass.has_backward &&
+    return memory_.activation_offload && pass.has_backward() &&
            ActivationOffload::helps(blocks.size());
   }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;

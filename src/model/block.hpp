@@ -53,6 +53,13 @@ inline std::int64_t first_class(const BlockContext& x) {
   return x.tensor.rank() * x.config.vocab_size;
 }
 
+/// What passes are for. Each needs all that the one before it needs, and more.
+enum class Purpose : std::uint8_t {
+  generate,  ///< forward only; the caller computes the logits that it wants
+  evaluate,  ///< forward and loss: no layer keeps anything
+  train,     ///< forward, loss and backward
+};
+
 /// Sizes that determine a pass's tensors.
 struct PassShape {
   std::int64_t batch;                   ///< B
@@ -60,8 +67,10 @@ struct PassShape {
   TensorParallel::MatrixSize residual;  ///< (M', D')
   int tensor_ranks;                     ///< ranks that split the layers' matrices
   DType dtype;
-  bool has_backward;  ///< if false, layers keep nothing
+  Purpose purpose;
   std::int64_t tokens() const { return batch * sequence; }
+  bool has_loss() const { return purpose != Purpose::generate; }
+  bool has_backward() const { return purpose == Purpose::train; }
 };
 
 /// A decoder layer, with what it keeps between forward and backward pass. The model's passes

@@ -33,7 +33,7 @@ PassShape Decoder::shape(std::int64_t tokens) const {
           .residual = tensor_.residual({tokens, config_.hidden_size}),
           .tensor_ranks = tensor_.size(),
           .dtype = dtype_,
-          .has_backward = false};
+          .purpose = Purpose::generate};
 }
 
 void Decoder::allocate_cache() {

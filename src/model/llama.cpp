@@ -17,7 +17,7 @@ namespace llamesh::model {
 
 Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
              std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-             TensorParallel& tensor)
+             TensorParallel& tensor, Purpose purpose)
     : tensor_(tensor),
       config_(config.divided_among(tensor.size())),
       table_(table),
@@ -25,7 +25,7 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
       sequence_(sequence),
       activations_(config_, table,
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
-                    tensor.size(), dtype, /*has_backward=*/true},
+                    tensor.size(), dtype, purpose},
                    memory),
       rope_(upload_rope_table(stream_, config, sequence)) {}
 
@@ -45,6 +45,8 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
 }
 
 void Llama::train(Weights& weights, const Batch& batch, float scale) {
+  expects(activations_.d_residual.data() != nullptr,
+          "a Llama that was planned without a backward pass is trained");
   const device::ScopedAllocation allocation(activations_.buffer.bytes(),
                                             device::MemoryUse::activations);
   // The root is entered once for both passes, and left when its gradients are complete.

@@ -28,10 +28,11 @@ class Llama {
  public:
   /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens. Parameters and
   /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
-  /// `table` and `tensor` are borrowed.
+  /// With Purpose::evaluate there are fewer, and train() must not be called. `table` and `tensor`
+  /// are borrowed.
   Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
         std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-        TensorParallel& tensor = one_rank());
+        TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train);
   Llama(const Llama&) = delete;
   Llama& operator=(const Llama&) = delete;
 

@@ -105,8 +105,8 @@ void LlamaBlock::plan(Planner& plan, const PassShape& pass, ActivationCheckpoint
                       const Block* last) {
   checkpointing_ = checkpointing;
   if (last) tensors_ = static_cast<const LlamaBlock*>(last)->tensors_;
-  if (!last || pass.has_backward) plan_kept(plan, pass);
-  if (!last && pass.has_backward) plan_backward(plan, pass);
+  if (!last || pass.has_backward()) plan_kept(plan, pass);
+  if (!last && pass.has_backward()) plan_backward(plan, pass);
 }
 
 /// Takes separate tensors for what the layer keeps; the others remain shared.

@@ -10,6 +10,7 @@
 
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "sharding/spec_names.hpp"
 
@@ -66,6 +67,7 @@ class Compiler {
     for (std::size_t t = 0; t < chosen_.size(); ++t)
       if (chosen_[t] && !names_.targets()[t].is_weight)
         check_output(names_.targets()[t], *chosen_[t]);
+    check_names_a_weight();
     const auto layout = residual_of(residual);
     if (layout != ResidualLayout::whole)
       for (const auto& target : names_.targets())
@@ -78,6 +80,7 @@ class Compiler {
   }
 
  private:
+  void check_names_a_weight() const;
   AxisSet axis(const SpecEntry& entry, const std::string& word) const;
   AxisSet axes(const SpecEntry& entry, std::size_t dim) const;
   void place(const SpecTarget& target, const SpecEntry& entry);
@@ -104,7 +107,8 @@ class Compiler {
   /// Returns "model.norm.weight (x.yaml:4)", or notes that the spec does not name it.
   std::string with_line(ParameterId id) const {
     const auto* entry = entry_of_[index(id)];
-    return fmt::format("{} ({})", table_[id].name, entry ? entry->where : "the spec names it not");
+    return fmt::format("{} ({})", table_[id].name,
+                       entry ? entry->where : "the spec does not name it");
   }
 
   const model::ParameterTable& table_;
@@ -126,11 +130,20 @@ AxisSet Compiler::axis(const SpecEntry& entry, const std::string& word) const {
   if (set.any() && !(is_tensor && dims_.group_size(set) == 1)) return set;
   const bool known =
       is_tensor || name == "context" || name == "expert" || name == "shard" || name == "replicate";
-  validate(known, "{}: unknown axis '{}'{}", line_of(entry), word,
+  validate(known, "{}: unknown axis '{}'{}", line_of(entry), excerpt(word),
            did_you_mean(word, {"replicate", "shard", "tensor", "data", "fsdp"}));
   fail(ExitCode::bad_input, "{}: the mesh {} has no axis '{}'; {}", line_of(entry),
-       comm::to_string(dims_), word,
+       comm::to_string(dims_), excerpt(word),
        is_tensor ? "give it 2 or more ranks in mesh.axes.tensor, or write null" : "write null");
+}
+
+void Compiler::check_names_a_weight() const {
+  for (std::size_t t = 0; t < chosen_.size(); ++t)
+    if (chosen_[t] && names_.targets()[t].is_weight) return;
+  fail(ExitCode::bad_input,
+       "sharding.spec does not name any of the model's {} weights, so every rank would hold all of "
+       "them; name weights as the files in inputs/specs do, or leave sharding.spec out",
+       table_.parameters.size());
 }
 
 AxisSet Compiler::axes(const SpecEntry& entry, std::size_t dim) const {
@@ -146,7 +159,7 @@ AxisSet Compiler::axes(const SpecEntry& entry, std::size_t dim) const {
 void Compiler::place(const SpecTarget& target, const SpecEntry& entry) {
   const auto& parameter = table_[target.parameter];
   const auto& shape = parameter.shape;
-  validate(entry.dims.size() == shape.size(), "{}: {} has {} dims, but {} of {}; the weight is {}",
+  validate(entry.dims.size() == shape.size(), "{}: {} has {} dims, but {} has {}; the weight is {}",
            line_of(entry), to_string(entry.dims), entry.dims.size(),
            shape.size() == 1 ? "a vector" : "a matrix", shape.size() == 1 ? "1" : "2",
            fmt::join(shape, " x "));
@@ -179,9 +192,9 @@ void Compiler::check_cut(const SpecTarget& target, const SpecEntry& entry, std::
                         : target.role == rows && !by_rows;
   if (fits) return;
   const char* instead = target.role == norm        ? "a norm's weight is whole along it: [shard]"
-                        : target.role == rows      ? "this one goes as [shard, tensor]"
-                        : target.role == embedding ? "a tied embedding goes as [tensor, shard]"
-                                                   : "this one goes as [tensor, shard]";
+                        : target.role == rows      ? "write [shard, tensor]"
+                        : target.role == embedding ? "a tied embedding is cut as [tensor, shard]"
+                                                   : "write [tensor, shard]";
   fail(ExitCode::bad_input, "{}: dim {} cannot be cut along 'tensor'; {}", line_of(entry), dim,
        instead);
 }
@@ -207,8 +220,8 @@ void Compiler::check_together(std::span<const ParameterId> weights, const char* 
 
 void Compiler::check_output(const SpecTarget& target, const SpecEntry& entry) {
   validate(entry.dims.size() == 3,
-           "{}: {} has {} dims, but a module's output 3: batch, sequence, hidden", line_of(entry),
-           to_string(entry.dims), entry.dims.size());
+           "{}: {} has {} dims, but a module's output has 3: batch, sequence, hidden",
+           line_of(entry), to_string(entry.dims), entry.dims.size());
   const auto batch = axes(entry, 0), sequence = axes(entry, 1), hidden = axes(entry, 2);
   check_batch(entry, batch, sequence | hidden);
   const bool by_rows = sequence.any(), by_columns = hidden.any();
@@ -288,8 +301,8 @@ ResidualLayout Compiler::residual_of(ResidualLayout otherwise) const {
            at);
   if (residual_ && *residual_ != ResidualLayout::hidden)
     fail(ExitCode::bad_input,
-         "{}: it contradicts {} of {} ({}): rows of an embedding that is cut by its hidden dim are "
-         "cut by it too; write [tensor, shard] here, or 'tensor' on the last dim there",
+         "{}: this contradicts {} of {} ({}): the rows of an embedding that is cut by its hidden "
+         "dim are cut, too; write [tensor, shard] here, or 'tensor' on the last dim there",
          at, to_string(residual_entry_->dims), residual_entry_->name, residual_entry_->where);
   return ResidualLayout::hidden;
 }

@@ -62,7 +62,8 @@ void check_tensor_parallel(const model::LlamaConfig& config, const comm::Paralle
   if (options.residual == ResidualLayout::sequence)
     validate(rows % ranks == 0,
              "the {} tokens of a micro-batch cannot be divided among {} ranks (mesh.axes.tensor); "
-             "change train.micro_batch or data.sequence_length, or set tensor.residual=whole",
+             "change train.micro_batch or data.sequence_length, or set tensor.residual to hidden "
+             "or whole",
              rows, ranks);
   else if (options.residual == ResidualLayout::hidden)
     validate(config.hidden_size % ranks == 0,

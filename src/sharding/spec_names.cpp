@@ -11,6 +11,7 @@
 
 #include "core/did_you_mean.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::sharding {
 namespace {
@@ -149,8 +150,8 @@ void SpecNames::refuse(const SpecEntry& entry, const std::string& name) const {
   for (const auto& [pattern, targets] : by_pattern_) consider(pattern);
   for (const char* of_o : {"o_proj_weight", "shard_o_proj_weight"})
     consider(fmt::format("{}*.self_attn.{}", layers, of_o));
-  fail(ExitCode::bad_input, "{}: the model has no weight or module '{}'{}", entry.where, name,
-       best.empty() ? "" : fmt::format("; did you mean '{}'?", best));
+  fail(ExitCode::bad_input, "{}: the model has no weight or module '{}'{}", entry.where,
+       excerpt(name), best.empty() ? "" : fmt::format("; did you mean '{}'?", best));
 }
 
 }  // namespace llamesh::sharding

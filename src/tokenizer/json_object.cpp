@@ -11,7 +11,7 @@ namespace llamesh::tokenizer {
 using nlohmann::json;
 
 std::string shown(std::string_view text) {
-  constexpr std::size_t longest = 200;
+  constexpr std::size_t longest = 120;
   const bool cut = text.size() > longest;
   text = text.substr(0, longest);
   text.remove_suffix(cut ? unfinished_utf8(text) : 0);

@@ -115,10 +115,12 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   const auto extension = fs::path(name).extension();
   if (extension == ".json") return open_hugging_face(name);
   if (extension == ".model") return open_sentencepiece(name);
-  fail(ExitCode::bad_input,
-       "tokenizer '{}' is not known; give byte, a SentencePiece .model, a Hugging Face "
-       "tokenizer.json, or a folder that holds one of them",
-       name);
+  validate(fs::exists(name, ignored), "the tokenizer '{}' does not exist", name);
+  fail(
+      ExitCode::bad_input,
+      "the tokenizer '{}' is of an unknown kind; give byte, a SentencePiece .model, a Hugging Face "
+      "tokenizer.json, or a folder that holds one of them",
+      name);
 }
 
 }  // namespace llamesh::tokenizer

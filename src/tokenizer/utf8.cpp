@@ -32,6 +32,16 @@ bool second_fits(unsigned lead, unsigned second) {
   return lead != 0xF4U || second < 0x90U;
 }
 
+/// Bytes at the start of `text`, which begins with no valid character, that one U+FFFD stands for:
+/// as many as begin some character, else one.
+std::size_t maximal_subpart(std::string_view text) {
+  const std::size_t length = std::min(announced_length(byte_at(text, 0)), text.size());
+  if (length < 2 || !second_fits(byte_at(text, 0), byte_at(text, 1))) return 1;
+  std::size_t count = 2;
+  while (count < length && continues(byte_at(text, count))) ++count;
+  return count;
+}
+
 }  // namespace
 
 std::size_t utf8_length(std::string_view text) {
@@ -100,7 +110,7 @@ std::string replace_invalid_utf8(std::string_view text) {
     text.remove_prefix(valid);
     if (text.empty()) break;
     out += "\xEF\xBF\xBD";
-    text.remove_prefix(1);
+    text.remove_prefix(maximal_subpart(text));
   }
   return out;
 }

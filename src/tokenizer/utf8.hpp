@@ -24,7 +24,9 @@ std::string to_utf8(std::uint32_t code);
 /// complete.
 std::size_t unfinished_utf8(std::string_view text);
 
-/// Replaces every byte that belongs to no character with U+FFFD.
+/// Replaces each maximal byte sequence that begins a character but does not complete it, and every
+/// other byte that belongs to no character, with one U+FFFD. This is Unicode's practice for maximal
+/// subparts (section 3.9, U+FFFD Substitution), as in Python's errors="replace".
 std::string replace_invalid_utf8(std::string_view text);
 
 /// Returns true if a code point has the Unicode property White_Space.

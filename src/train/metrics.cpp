@@ -15,6 +15,7 @@
 #include "core/build_info.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
+#include "train/nonfinite_steps.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -67,8 +68,8 @@ void cut_after(const std::filesystem::path& path, const Descriptor& file, std::i
     });
     kept.append(lines);
   });
-  spdlog::info("{}: {} line{} of a killed start, after step {}, cut", path.filename().string(),
-               dropped, dropped == 1 ? "" : "s", step);
+  spdlog::info("{}: removed {} line{} that a killed start wrote after step {}",
+               path.filename().string(), dropped, dropped == 1 ? "" : "s", step);
 }
 
 Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
@@ -77,7 +78,7 @@ Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
   if (is_own(file))
     cut_after(path, file, step);
   else
-    spdlog::warn("{} is not a file of metrics: it is now {}", path.string(),
+    spdlog::warn("{} is not a metrics file: it is now {}", path.string(),
                  quarantine(path, path).filename().string());
   return open();
 }
@@ -134,13 +135,23 @@ void MetricsFile::write_validation(std::int64_t step, double loss) {
 
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
                               const std::string& detail) {
-  nlohmann::ordered_json line = {
-      {"event", name}, {"step", step}, {"detail", detail}, {"time", rounded_unix_time()}};
-  if (name == "start" || name == "resume") {
-    const auto& self = this_process();
-    line.update({{"ranks", self.world_size}, {"host", self.host}, {"version", version()}});
-  }
-  append(line.dump());
+  append(nlohmann::ordered_json{
+      {"event", name}, {"step", step}, {"detail", detail}, {"time", rounded_unix_time()}}
+             .dump());
+}
+
+void MetricsFile::write_start(const std::string& name, std::int64_t step, const std::string& detail,
+                              const std::string& mesh) {
+  const auto& self = this_process();
+  append(nlohmann::ordered_json{{"event", name},
+                                {"step", step},
+                                {"detail", detail},
+                                {"time", rounded_unix_time()},
+                                {"ranks", self.world_size},
+                                {"mesh", mesh},
+                                {"host", self.host},
+                                {"version", version()}}
+             .dump());
 }
 
 void MetricsFile::write_startup(std::int64_t step,
@@ -154,10 +165,10 @@ std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_step
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return {
       fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
-      fmt::format("loss {:.4f}", r.loss),
+      fmt::format("loss {:.4f}", without_nan_sign(r.loss)),
       fmt::format("{:.0f} tokens/s", r.tokens_per_second),
       fmt::format("MFU {:.0f} %", 100 * r.mfu),
-      fmt::format("grad norm {:.3f}", r.grad_norm),
+      fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
       fmt::format("lr {:.2e}", r.lr),
       fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
 }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -10,6 +12,11 @@
 #include "core/file.hpp"
 
 namespace llamesh::train {
+
+/// The value, a NaN without its sign, which means nothing and would be printed: "-nan".
+inline double without_sign_of_nan(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
 
 /// The measurements of one optimizer step, the same on every rank.
 struct StepRecord {
@@ -59,10 +66,12 @@ class MetricsFile {
   void write(const StepRecord& record);
   /// {"event": "validation", "step": ..., "loss": ...}
   void write_validation(std::int64_t step, double loss);
-  /// {"event": name, "step": ..., "detail": ..., "time": ...}: "start", "resume", "checkpoint",
-  /// "straggler", "healed", "skipped" or "spike"; the first two also with "ranks", "host" (of rank
-  /// 0) and "version".
+  /// {"event": name, "step": ..., "detail": ..., "time": ...}: "checkpoint", "straggler", "healed",
+  /// "skipped" or "spike".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
+  /// The event "start" or "resume", also with "ranks", "mesh", "host" (of rank 0) and "version".
+  void write_start(const std::string& name, std::int64_t step, const std::string& detail,
+                   const std::string& mesh);
   /// {"event": "startup", "step": ..., "phases": {name: seconds}}
   void write_startup(std::int64_t step, const std::vector<std::pair<std::string, double>>& phases);
 

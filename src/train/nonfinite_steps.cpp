@@ -17,16 +17,17 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
   // gradients tell more.
   auto origin = where("the loss", losses);
   if (origin.empty()) origin = where("the gradient", squared_norms);
-  const auto what = fmt::format("step {}: loss {}, gradient norm {}{}", step, loss, grad_norm,
-                                origin.empty() ? "" : " (" + origin + ")");
+  const auto what =
+      fmt::format("step {}: loss {}, gradient norm {}{}", step, without_nan_sign(loss),
+                  without_nan_sign(grad_norm), origin.empty() ? "" : " (" + origin + ")");
   const bool skips = action_ == OnNonfinite::skip;
   if (!skips || in_a_row_ >= most_in_a_row)
     fail(ExitCode::no_progress,
          "{}: {}the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps", what,
          skips ? fmt::format("the last {} steps made no update, ", in_a_row_) : "");
   return fmt::format(
-      "{}: the step makes no update; it is number {} in a row, of {} since the start, and the run "
-      "stops at {} in a row",
+      "{}: the step is skipped, without an update ({} in a row, {} since the start; the run stops "
+      "at {} in a row)",
       what, in_a_row_, in_all_, most_in_a_row);
 }
 

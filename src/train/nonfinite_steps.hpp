@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -9,6 +11,11 @@
 #include "train/run_inputs.hpp"
 
 namespace llamesh::train {
+
+/// The value as it is printed: the sign of a NaN means nothing.
+inline double without_nan_sign(double value) {
+  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
+}
 
 /// Decides what becomes of a step whose loss or gradient norm is not finite (train.on_nonfinite).
 class NonfiniteSteps {

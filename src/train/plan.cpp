@@ -1,5 +1,7 @@
 #include "train/plan.hpp"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -9,6 +11,7 @@
 
 #include "checkpoint/state.hpp"
 #include "comm/device_mesh.hpp"
+#include "device/address_space.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
@@ -92,8 +95,33 @@ class SimulatedRank {
   model::Batch batch_;
 };
 
-/// A product of the Trainer's measurement of this device before its first step, whose scratch
-/// stays.
+/// While it lives, the calling thread's OpenMP has as many threads as the rank would: oneDNN's
+/// scratch depends on them.
+class ThreadsOfRank {
+ public:
+  explicit ThreadsOfRank(const device::Hardware& hardware) : before_(omp_get_max_threads()) {
+    if (hardware.kind == device::Kind::cpu) omp_set_num_threads(hardware.threads);
+  }
+  ~ThreadsOfRank() { omp_set_num_threads(before_); }
+  ThreadsOfRank(const ThreadsOfRank&) = delete;
+  ThreadsOfRank& operator=(const ThreadsOfRank&) = delete;
+
+ private:
+  int before_;
+};
+
+/// The hardware of a rank with `threads` (train.threads; 0: one for each of its cores). With fewer
+/// threads than cores it reaches their share of the peak.
+device::Hardware with_threads(device::Hardware hardware, int threads) {
+  if (hardware.kind != device::Kind::cpu || threads == 0) return hardware;
+  const double share = std::min(1.0, static_cast<double>(threads) / hardware.threads);
+  hardware.peak_bf16 *= share;
+  hardware.peak_fp32 *= share;
+  hardware.threads = threads;
+  return hardware;
+}
+
+/// A product of the Trainer's measurement of the device before the first step, whose scratch stays.
 void multiply_as_measured(DType dtype) {
   const auto& hardware = device::Simulation::current().hardware();
   const auto n = ops::measured_gemm_size(hardware.kind, hardware.memory_bytes);
@@ -161,6 +189,8 @@ void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan
 /// Without the rates that record_speed() gives.
 StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
+  const ThreadsOfRank threads(simulation.hardware());
+  multiply_as_measured(setup.inputs.precision.parameters);
   comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
   SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
@@ -221,9 +251,10 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   return hardware;
 }
 
-StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank,
-                   std::int64_t most, comm::CollectiveLog* log) {
+StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank, std::int64_t most,
+                   comm::CollectiveLog* log) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
+  const auto hardware = with_threads(of_rank, setup.inputs.train.threads);
   const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
     device::Simulation simulation(hardware);
     return simulate(simulation, setup, rank, micro_batches, into);
@@ -256,7 +287,6 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
                        &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
     *rate = 1;
   device::Simulation simulation(hardware);
-  multiply_as_measured(setup.inputs.precision.parameters);
   comm::CollectiveLog unwanted;
   return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4),
                   unwanted);
@@ -291,6 +321,8 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
              "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
              "its part of the host's memory is {}; use fewer ranks a node or more nodes",
              planned.on_host, of_device, of_host);
+    device::check_address_space(of_device + planned.on_host +
+                                device::library_address_space(threads));
   });
 }
 

@@ -46,10 +46,11 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 
 /// Takes two steps of `rank` on a simulated device by the engine itself: sharded state, Fsdp, model
 /// and optimizer as in Trainer. The second one counts, since pools grow in the first. Needs neither
-/// MPI nor data, and changes nothing of the process's own device. `hardware` is that of a rank. Of
-/// more than `most` micro-batches the others are counted like the last of these. `log`, if any,
-/// gets what the rank calls in both steps and before; its subjects are those of the setup.
-StepPlan plan_step(const Setup& setup, const device::Hardware& hardware, int rank = 0,
+/// MPI nor data, and changes nothing of the process's own device. `of_rank` is the rank's hardware;
+/// of a CPU's cores it uses train.threads. Of more than `most` micro-batches the others are counted
+/// like the last of these. `log`, if any, gets what the rank calls in both steps and before; its
+/// subjects are those of the setup.
+StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank = 0,
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr);
 
 /// The same of the rank that takes the most memory at its peak, the lowest such one.
@@ -65,7 +66,8 @@ std::int64_t device_limit(const Setup& setup, int rank);
 std::int64_t host_limit(const Setup& setup, int rank);
 
 /// Throws a user error with the numbers where a step of any rank would take more than
-/// device_limit() or host_limit(). Collective.
+/// device_limit() or host_limit(), or may not map as much as that takes with the libraries
+/// (ulimit -v). Collective.
 void check_memory(const comm::Communicator& world, const Setup& setup);
 
 }  // namespace llamesh::train

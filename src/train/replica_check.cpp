@@ -81,7 +81,11 @@ bool ReplicaCheck::due() const {
 }
 
 std::vector<std::string> ReplicaCheck::check() {
-  if (setup_.inputs.debug.replica_hash_every == 0 || checked_ == trainer_.step()) return {};
+  return checked_ == trainer_.step() ? std::vector<std::string>() : check_again();
+}
+
+std::vector<std::string> ReplicaCheck::check_again() {
+  if (setup_.inputs.debug.replica_hash_every == 0) return {};
   const auto found = find_mismatches(hashes_of_all(), replicas_, mesh_.dims());
   checked_ = trainer_.step();
   if (found.empty()) return {};

@@ -46,6 +46,9 @@ class ReplicaCheck {
   /// One that is not throws (exit 75), on the first rank that differs; the others throw
   /// comm::PeerFailure. Collective.
   std::vector<std::string> check();
+  /// The same even if the state after that step is compared already: it may have changed since, by
+  /// a fault.
+  std::vector<std::string> check_again();
 
  private:
   using Group = sharding::ShardedState::Group;

@@ -28,16 +28,15 @@ namespace {
 
 /// What has changed, as text for a user; empty when nothing has, as far as is known.
 std::string change_since(const checkpoint::Progress& saved, const DataOfRun& now) {
-  if (saved.seed != now.seed)
-    return fmt::format("run.seed is {}, where it was {}", now.seed, saved.seed);
+  if (saved.seed != now.seed) return fmt::format("run.seed is {}; it was {}", now.seed, saved.seed);
   if (saved.data.empty()) return "";
   const auto then = data::parse_fingerprint(saved.data);
   const auto here = data::parse_fingerprint(now.fingerprint);
   expects(here.has_value(), "a fingerprint that cannot be read: {}", now.fingerprint);
   if (then) return data::difference(*then, *here);
   spdlog::warn(
-      "what the checkpoint says of its training data is not known to this llamesh: they are not "
-      "compared");
+      "this llamesh does not understand how the checkpoint describes its training data: they are "
+      "not compared");
   return "";
 }
 
@@ -49,11 +48,12 @@ void check_data(const checkpoint::Progress& saved, const DataOfRun& now,
   const auto change = change_since(saved, now);
   if (change.empty()) return;
   validate(own.empty(),
-           "the training data have changed since step {}: {}; put them back as they were, or, to "
-           "continue with these, give the run another run.name and checkpoint.resume={}",
+           "the training data have changed since step {}: {}; restore them, or, to continue with "
+           "these, set another run.name and checkpoint.resume={}",
            saved.step, change, own.string());
   spdlog::warn(
-      "the training data are not those of the checkpoint: {}; the run continues with these",
+      "the training data differ from those of the checkpoint: {}; the run continues with the new "
+      "ones",
       change);
 }
 

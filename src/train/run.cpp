@@ -76,21 +76,21 @@ class Run {
     const StartEvent event = checkpoints_.resume(changes_);
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
+    profile_.check(trainer_.step());
     startup_.end_phase("resume");
   }
 
-  ExitCode run_until_done() {
+  RunEnd run_until_done() {
     if (const Stop stop = asked_before_training(); stop != Stop::no) {
-      spdlog::info("{} asks the run to stop: it does so before it trains", describe(stop, folder_));
+      spdlog::info("{}: stopping before the first step", describe(stop, folder_));
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
     }
     const TrainOptions& train = setup_.inputs.train;
     ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     if (trainer_.step() >= train.steps)
       spdlog::info(
-          "nothing to do: step {} of {} is done; continue with a larger "
-          "train.{}, or start a new run under "
-          "another run.name",
+          "nothing to do: step {} of {} is done; continue with a larger train.{}, or start a new "
+          "run under another run.name",
           trainer_.step(), train.steps, train.epochs > 0 ? "epochs" : "steps");
     const auto start = Clock::now();
     while (trainer_.step() < train.steps) {
@@ -124,11 +124,13 @@ class Run {
     profile_.begin(trainer_.step() + 1);
     const StepRecord record =
         trainer_.train_step([this] { watchdog_.progress(); },
-                            [&](double seconds) { return asked(trainer_.step() + 1, seconds); });
+                            [&](double seconds) { return asked(trainer_.step() + 1, seconds); },
+                            [this] { return heal_nonfinite(); });
     if (profile_.end(record.step)) {
       progress.clear();
       profile_.write();
     }
+    loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) log_startup(progress);
@@ -147,6 +149,17 @@ class Run {
     for (const auto& line : replica_check_.check()) report_.on_healed(trainer_.step(), line);
   }
 
+  /// A step is not finite: compares the replicas before that counts as divergence, since a flipped
+  /// bit may have caused it. Returns whether replicas were healed.
+  bool heal_nonfinite() {
+    const auto lines = replica_check_.check_again();
+    for (const auto& line : lines)
+      report_.on_healed(trainer_.step(),
+                        fmt::format("{}; step {}, which was not finite, is computed again", line,
+                                    trainer_.step() + 1));
+    return !lines.empty();
+  }
+
   /// What is saved has been compared.
   void save(ProgressBar& progress) {
     check_replicas();
@@ -163,32 +176,34 @@ class Run {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
     progress.clear();
-    spdlog::info("step {}: validation loss {:.4f} nats a token", trainer_.step(), loss);
+    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(),
+                 without_nan_sign(loss));
     report_.on_validation(trainer_.step(), loss);
   }
 
-  ExitCode stop_early(Stop stop, ProgressBar& progress) {
+  RunEnd stop_early(Stop stop, ProgressBar& progress) {
     const auto reason = describe(stop, folder_);
     progress.clear();
-    spdlog::info("{} asks the run to stop: it does so after step {}", reason, trainer_.step());
+    spdlog::info("{}: stopping after step {}", reason, trainer_.step());
     checkpoints_.finish();
     if (checkpoints_.saved_step() != trainer_.step()) {
       if (checkpoints_.fits(deadline_))
         save(progress);
       else
         spdlog::warn(
-            "there is no time left to save (it took {:.0f} s): step "
-            "{} stays the newest",
-            checkpoints_.slowest_save(), std::max<std::int64_t>(checkpoints_.saved_step(), 0));
+            "no time is left to save step {} (a save took {:.0f} s): the newest checkpoint is of "
+            "step {}",
+            trainer_.step(), checkpoints_.slowest_save(),
+            std::max<std::int64_t>(checkpoints_.saved_step(), 0));
     }
     checkpoints_.finish();
     return end(RunPhase::stopped, ExitCode::stopped_early, reason);
   }
 
-  ExitCode end(RunPhase phase, ExitCode code, const std::string& reason) {
+  RunEnd end(RunPhase phase, ExitCode code, const std::string& reason) {
     profile_.write();
     report_.on_end(phase, code, reason, checkpoints_.slowest_save());
-    return code;
+    return {code, trainer_.step(), startup_.seconds(), loss_};
   }
 
   const comm::Communicator& world_;
@@ -207,12 +222,13 @@ class Run {
   Profile profile_;
   std::optional<FlightFiles> flight_;
   bool first_ = true;  // step of this start
+  std::optional<double> loss_;
 };
 
 }  // namespace
 
-ExitCode run(const comm::Communicator& world, const Setup& setup, const std::string& config,
-             Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
+RunEnd run(const comm::Communicator& world, const Setup& setup, const std::string& config,
+           Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
   const std::filesystem::path folder = setup.inputs.run.folder;
   watchdog.begin(Activity::building, 0);
   std::unique_ptr<BorrowedFolder> made;  // removed again where it is empty in the end

@@ -58,8 +58,7 @@ StartEvent RunCheckpoints::initialize_weights() {
   const auto begin = Clock::now();
   checkpoint::load_hf_weights(pretrained.hf, state_, world_, pretrained.load);
   trainer_.on_master_weights_loaded();
-  spdlog::info("the weights are those of {}, read in {:.2f} s", pretrained.hf,
-               seconds_since(begin));
+  spdlog::info("loaded the weights of {} in {:.2f} s", pretrained.hf, seconds_since(begin));
   return {"start", "the weights of " + pretrained.hf};
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "checkpoint/checkpoint_options.hpp"
 #include "checkpoint/hf/hf_options.hpp"
@@ -92,6 +93,8 @@ struct Inputs {
   LogOptions log;
   DebugOptions debug;
   ProfileOptions profile;
+  /// Lines for the log: what the inputs replace or leave to a default. Not a key.
+  std::vector<std::string> notes;
 };
 
 }  // namespace llamesh::train

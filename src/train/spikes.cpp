@@ -36,8 +36,8 @@ std::string Spikes::observe(Series& series, const char* name, double value, doub
   }
   if (std::exchange(series.steps_since_high, 0) < calm) return {};
   return fmt::format(
-      "the {} is {:.4g}, {:.4g} above the median of the last {} steps, {:.4g}, from which half of "
-      "them differ by {:.2g} at most",
+      "the {} is {:.4g}: {:.4g} above the median of the last {} steps ({:.4g}, median absolute "
+      "deviation {:.2g})",
       name, value, above, before.size(), middle, deviation);
 }
 

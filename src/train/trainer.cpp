@@ -102,7 +102,7 @@ void Trainer::plan_memory() {
 std::string Trainer::describe_memory() const {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
-      "memory of a rank as planned: {:.1f} MiB after a step, {:.1f} at its peak ({})",
+      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({})",
       mebibytes(planned_.valley), mebibytes(planned_.peak), train::describe(planned_.at_peak));
 }
 
@@ -126,7 +126,7 @@ void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   const auto products = bf16_products();
-  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} a rank{}{}",
+  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
                      setup_.table->numel(), name_of(in.precision.parameters),
                      comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
                      device::description(), threads_, threads_ == 1 ? "" : "s",
@@ -134,7 +134,8 @@ std::string Trainer::describe() const {
                      products.empty() ? "" : ", bf16 matmuls: " + products);
 }
 
-StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request) {
+StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request,
+                               const Repair& repair) {
   const auto start = Clock::now();
   device::MemoryMeter::instance().start_interval();
   for (const auto* axis : mesh_.all())
@@ -144,20 +145,24 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
-  forward_backward(1.0F / static_cast<float>(divisor), on_progress);
-  const auto parts = exchange(start, request);
-  mesh_.check_contracts();
+  StepRecord record;
+  std::vector<StepPart> parts;
+  const auto passes_are_finite = [&] {
+    forward_backward(1.0F / static_cast<float>(divisor), on_progress);
+    parts = exchange(start, request);
+    mesh_.check_contracts();
+    return sum_up(record, parts, divisor);
+  };
+  const bool finite = passes_are_finite() || (repair() && passes_are_finite());
   const auto exchanged = Clock::now();
 
-  StepRecord record;
-  record.loss = sum_over(data_ranks_, parts, &StepPart::loss) / divisor;
-  double squared_norm = 0;
-  for (const auto& part : parts) squared_norm += part.squared_norm;
-  record.grad_norm = std::sqrt(squared_norm);
-  const bool updates = check_convergence(record, parts);
+  if (finite)
+    nonfinite_.on_finite();
+  else
+    decide_on_nonfinite(record, parts);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  if (updates)
+  if (finite)
     optimizer_.step(record.lr, record.grad_norm, step_ + 1,
                     [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
 
@@ -222,12 +227,17 @@ std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const 
   return parts;
 }
 
-/// Whether the step is to update the weights.
-bool Trainer::check_convergence(StepRecord& record, const std::vector<StepPart>& parts) {
-  if (std::isfinite(record.loss) && std::isfinite(record.grad_norm)) {
-    nonfinite_.on_finite();
-    return true;
-  }
+/// Sets the record's loss and gradient norm. Returns whether both are finite.
+bool Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
+  record.loss = without_sign_of_nan(sum_over(data_ranks_, parts, &StepPart::loss) / divisor);
+  double squared_norm = 0;
+  for (const auto& part : parts) squared_norm += part.squared_norm;
+  record.grad_norm = without_sign_of_nan(std::sqrt(squared_norm));
+  return std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+}
+
+/// Ends the run, or sets why the step makes no update.
+void Trainer::decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts) {
   std::vector<double> losses;
   std::vector<double> squared_norms;
   for (const auto& part : parts) {
@@ -243,7 +253,6 @@ bool Trainer::check_convergence(StepRecord& record, const std::vector<StepPart>&
       throw comm::PeerFailure(error.code());
     }
   });
-  return false;
 }
 
 double Trainer::evaluate(const OnProgress& on_progress) {
@@ -276,10 +285,10 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   if (all_valid == 0)
     comm::agree(world_, [] {  // all ranks have the same value, one reports it
       fail(ExitCode::bad_input,
-           "none of the validation's tokens counts in the loss; raise evaluate.batches or give "
-           "other data in data.validation");
+           "no token of the validation data counts in the loss; raise evaluate.batches or change "
+           "data.validation");
     });
-  return all_loss / static_cast<double>(all_valid);
+  return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
 }
 
 data::BatchPartition Trainer::batch_partition() const {

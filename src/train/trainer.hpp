@@ -41,12 +41,18 @@ class Trainer {
   /// is StepRecord::request.
   using Request = std::function<std::int64_t(double seconds)>;
 
+  /// Called on all ranks if a step's loss or gradient norm is not finite, before anything is
+  /// decided about the run. Returns whether it has repaired the state; then the step's passes are
+  /// repeated.
+  using Repair = std::function<bool()>;
+
   /// One optimizer step: forward and backward of every micro-batch, then one update, or none where
   /// the record says that it is skipped. Two small
   /// collectives of the world enclose the passes: the number of tokens, which scales the gradients,
   /// and all other values of the record at once.
   StepRecord train_step(
-      const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; });
+      const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; },
+      const Repair& repair = [] { return false; });
   /// The mean loss over the validation data, nats a token. The same on every rank. Data that cannot
   /// be read throw at its end.
   double evaluate(const OnProgress& on_progress = [] {});
@@ -112,7 +118,8 @@ class Trainer {
   std::int64_t load_micro_batches();
   void forward_backward(float scale, const OnProgress& on_progress);
   std::vector<StepPart> exchange(Clock::time_point start, const Request& request);
-  bool check_convergence(StepRecord& record, const std::vector<StepPart>& parts);
+  bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
+  void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
   SecondsByAxis seconds_by_axis();
   double seconds_exposed_by_copies() const {
     return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();

@@ -39,8 +39,8 @@ void Trainer::measure_utilization(StepRecord& record) {
   const double peak = peak_->rate();
   if (peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
     spdlog::info(
-        "step {} multiplied faster than the GEMM peak that had been measured, {:.0f} GFLOP/s: it "
-        "is {:.0f} from here on, and MFU before was too high",
+        "step {} ran faster than the measured GEMM peak of {:.0f} GFLOP/s: the peak is {:.0f} from "
+        "here on, and earlier MFU values were too high",
         record.step, peak / 1e9, peak_->rate() / 1e9);
   record.mfu = peak_->utilization(
       record.tokens_per_second *

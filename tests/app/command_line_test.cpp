@@ -58,6 +58,23 @@ std::string problem(const std::vector<std::string>& arguments) {
   return "";
 }
 
+TEST(CommandLine, StorageThatNoMachineHasIsRefused) {
+  for (const char* rate : {"0", "-1", "nan", "inf", "1e308", "1e-308"})
+    EXPECT_NE(problem({"plan", "a.yaml", "--ranks", "2", "--storage", rate}).find("--storage"),
+              std::string::npos)
+        << rate;
+  EXPECT_EQ(problem({"plan", "a.yaml", "--ranks", "2", "--storage", "0.5"}), "");
+}
+
+TEST(CommandLine, LongWordsAreQuotedInPart) {
+  const std::string longest(100'000, 'x');
+  const auto shown = std::string(120, 'x') + "...";
+  EXPECT_EQ(problem({longest}), "there is no command '" + shown + "'");
+  const auto not_a_number = problem({"plan", "a.yaml", "--ranks", longest});
+  EXPECT_NE(not_a_number.find(shown), std::string::npos) << not_a_number;
+  EXPECT_LT(not_a_number.size(), 300U);
+}
+
 TEST(CommandLine, AMisspeltCommandNamesTheNearest) {
   EXPECT_EQ(problem({"trian", "a.yaml"}), "there is no command 'trian'; did you mean 'train'?");
   EXPECT_EQ(problem({"bench", "gem"}), "there is no command 'gem'; did you mean 'gemm'?");

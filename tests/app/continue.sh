@@ -28,7 +28,7 @@ cmp "$folder/words.model" "$folder/hf/tokenizer.model" > "$folder/log" || give_u
 bits_of "hf:$folder/hf" $text; before=$bits
 below "$before" 3.2 "bits a byte of the exported model"
 
-get 3 train inputs/continue.yaml "run.folder=$folder/second" "model.hf=$folder/hf" "data.tokenizer=$folder/hf" \
+get 3 train inputs/continue.yaml "run.folder=$folder/second" "model.hf=$folder/hf" \
   data.train=$text data.sequence_length=64 train.steps=20
 # It must start at the other run's last loss, not at log 400 = 6.
 below "$(sed -n 's/^{"step":1,"loss":\([0-9.]*\).*/\1/p' "$folder/second/metrics.jsonl")" 4 "first loss"

@@ -108,7 +108,7 @@ TEST(Verify, RefusesWhatIsNoModel) {
   EXPECT_NE(verify_error(folder.path().string()).find("it has no manifest.json"),
             std::string::npos);
   EXPECT_NE(verify_error(folder.path("none")).find("there is no"), std::string::npos);
-  EXPECT_NE(verify_error("hf:" + folder.path().string()).find("is no Hugging Face folder"),
+  EXPECT_NE(verify_error("hf:" + folder.path().string()).find("is not a Hugging Face folder"),
             std::string::npos);
   EXPECT_NE(verify_error(folder.write("a.txt", "some text")).find("is neither a .safetensors file"),
             std::string::npos);

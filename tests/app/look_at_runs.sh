@@ -21,6 +21,8 @@ status() {
 mkdir "$folder/run"
 status run '"phase":"not_started"'
 train 0 run train.steps=4 checkpoint.every_steps=2
+tail -n 1 "$folder/log" | grep -Eq "done: step 4 of 4, final loss [0-9.]+, .* of wall-clock time; report: $folder/run/report.html; next: llamesh generate $folder/run" ||
+  give_up "the last line does not say what the run came to"
 status run '"phase":"done","step":4,"steps":4,'
 status run '"checkpoint":{"step":4,"age_seconds":'
 status run '"restarts":0,"failure":null'
@@ -34,6 +36,7 @@ train 0 quiet train.steps=2 log.report=false
 [[ ! -e $folder/quiet/report.html ]] || give_up "a report in spite of log.report=false"
 
 train 93 diverged train.steps=50 optimizer.lr=1e30 optimizer.clip_norm=0
+grep -q -- '-nan' "$folder/log" && give_up "a NaN with a sign"
 status diverged '"phase":"failed"'
 status diverged 'diverged'
 [[ -s $folder/diverged/report.html ]] || give_up "no report of a run that diverged"
@@ -53,4 +56,6 @@ status killed '"phase":"killed"'
 status killed '"eta_seconds":null'
 
 "$llamesh" report "$folder/run" "$folder/killed" --output "$folder/both.html" > "$folder/log" 2>&1 || give_up "report of two runs"
+"$llamesh" report "$folder/run" --output "$folder/run/metrics.jsonl" > "$folder/log" 2>&1
+[[ $? == 78 ]] && grep -q '"step":1,' "$folder/run/metrics.jsonl" || give_up "a report in the place of the metrics"
 grep -q "<td>train.steps</td><td>6</td><td>1000000</td>" "$folder/both.html" || give_up "no difference of the inputs"

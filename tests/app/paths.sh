@@ -35,6 +35,8 @@ ends 0 " tensors, " inspect "$file"
 ends 0 "^checkpoint $newest" inspect "$newest"
 ends 0 "2 checkpoints, newest first" inspect "$run"
 ends 0 "->" convert --from "$folder/exported" --to "$folder/imported"
+ends 0 "->" convert --from "$folder/imported" --to "$folder/exported-again"
+ends 0 "equal: " diff "$folder/exported-again" "$file"
 ends 0 "resuming from $newest" train inputs/tiny.yaml "run.folder=$folder/from-run" train.steps=4 checkpoint.resume="$run"
 ends 0 "equal: " diff "$folder/from-run" "$run"
 cat > "$folder/hf.yaml" <<END
@@ -43,7 +45,15 @@ model: {hf: "hf:exported"}
 data: {train: "$text", sequence_length: 32}
 train: {steps: 0, threads: 1}
 END
-ends 0 "the weights are those of $folder/exported" train "$folder/hf.yaml"
+ends 0 "loaded the weights of $folder/exported" train "$folder/hf.yaml"
+
+# --- names that a terminal would obey are shown
+odd=$folder/$'a\e[2J\rb'
+cp -r "$run" "$odd"
+for command in inspect verify; do
+  ends 0 'a\\x1b\[2J\\x0db' $command "$odd/checkpoints/step_00000004"
+  ! grep -q $'[\e\r]' "$folder/log" || give_up "$command prints the name of a path raw"
+done
 
 # --- what is none of them
 mkdir "$folder/empty"
@@ -74,6 +84,7 @@ loss=$(grep '^loss' "$folder/log")
 ends 0 "$loss" evaluate "$run" "$folder/ids" --token-dtype uint16 --sequence-length 64
 refused "does not begin with llm.c's header; .*--token-dtype" evaluate "$run" "$folder/ids" --tokens
 refused "did you mean --token-dtype uint16" evaluate "$run" "$folder/ids" --dtype uint16
+refused "is not UTF-8 text .*--token-dtype" evaluate "$run" "$folder/ids"
 for ranks in 1 2; do
   "$mpirun" $ranks "$llamesh" evaluate --json "$run" "$text" --sequence-length 64 > "$folder/log" || give_up "no JSON"
   [[ $(wc -l < "$folder/log") == 1 ]] || give_up "not one line of JSON"

@@ -15,10 +15,35 @@ for dtype in fp32 bf16; do
     run=$dtype-$ranks
     "$mpirun" "$ranks" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/$run" train.steps=3 checkpoint.every_steps=0 \
       precision.parameters=$dtype > "$folder/log" 2>&1 || give_up "training in $run"
-    grep -q 'memory of a rank as planned: ' "$folder/log" || give_up "$run does not log what is planned"
+    grep -q 'planned memory per rank: ' "$folder/log" || give_up "$run does not log what is planned"
     sed -i '/"event"/d' "$folder/$run/metrics.jsonl"
     near "valley of $run" "$(field predicted_valley "$run")" "$(field valley "$run")"
     near "peak of $run" "$(field predicted_peak "$run")" "$(field peak "$run")"
+  done
+done
+
+# To the byte, with one thread (of several, one may find no task left for it): also where a chunk of the logits is one
+# token, whose products are those of a vector.
+exact() { "$llamesh" train inputs/tiny.yaml "run.folder=$folder/exact" train.steps=2 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1 &&
+  sed -i '/"event"/d' "$folder/exact/metrics.jsonl" || give_up "training with $*"; }
+while read -r dtype chunk; do
+  rm -rf "$folder/exact"
+  exact train.threads=1 precision.parameters="$dtype" memory.loss_chunk="$chunk"
+  for which in valley peak; do
+    [[ $(field predicted_$which exact) == "$(field $which exact)" ]] ||
+      give_up "$which in $dtype by chunks of $chunk: planned $(field predicted_$which exact), measured $(field $which exact)"
+  done
+done <<< $'fp32 auto\nbf16 1\nbf16 63'
+# `plan` with the threads of the run, whatever cores the hardware has; in fp32, since a run measures how it multiplies bf16.
+for threads in 1 3; do
+  rm -rf "$folder/exact"
+  exact train.threads=$threads
+  for cores in 1 64; do
+    sed "s/^cores:.*/cores: $cores/" inputs/hardware/cpu-node.yaml > "$folder/hardware.yaml"
+    planned=$("$llamesh" plan inputs/tiny.yaml --ranks 1 --hardware "$folder/hardware.yaml" --json train.threads=$threads |
+      sed -n 's/.*"peak_bytes": *\([0-9]*\).*/\1/p')
+    [[ $planned == "$(field predicted_peak exact)" ]] ||
+      give_up "$threads threads: planned $planned for $cores cores, by the run $(field predicted_peak exact)"
   done
 done
 

@@ -90,10 +90,21 @@ TEST(Plan, DryRunIsPrintedAsATable) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(plan(arguments), 0);
   const auto text = testing::internal::GetCapturedStdout();
-  EXPECT_NE(text.find("1 of 8 ranks taken through a step"), std::string::npos) << text;
+  EXPECT_NE(text.find("1 of 8 ranks simulated"), std::string::npos) << text;
   EXPECT_NE(text.find("8030261248 elements of 291 parameters: each is owned once"),
             std::string::npos)
       << text;
+}
+
+TEST(Plan, OfASmallModelHasSizesAndTimesThatAreNotZero) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(plan(arguments), 0);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("1 rank on 1 node, "), std::string::npos) << text;
+  EXPECT_NE(text.find("MiB  of 79.16 GiB: fits"), std::string::npos) << text;
+  EXPECT_EQ(text.find("0.00"), std::string::npos) << text;
 }
 
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
 #include <sstream>
 
 #include "app/report/chart.hpp"
@@ -206,13 +210,38 @@ TEST_F(Report, MissingMetricsAreAUserErrorAndAnUnwritableReportAnIoFailure) {
   }
   EXPECT_FALSE(fs::exists(folder / "report.html"));
   write("metrics.jsonl", step(1, "5"));
-  fs::create_directory(folder / "report.html");
   try {
-    write_report({folder.string()});
-    FAIL() << "no error for a folder in the way";
+    write_report({folder.string()}, (folder / "none" / "report.html").string());
+    FAIL() << "no error for a folder that does not exist";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io_failure);
   }
+}
+
+TEST_F(Report, ReplacesAnEarlierReportButNoOtherFile) {
+  write("metrics.jsonl", step(1, "5"));
+  const auto file = folder / "report.html";
+  for (const char* other : {"my notes\n", "<!doctype html>\n<html lang=\"en\"><head></head>", ""}) {
+    write("report.html", other);
+    const auto error = test::error_of([&] { write_report({folder.string()}); });
+    EXPECT_NE(error.find("report.html' exists; choose another name"), std::string::npos) << error;
+    EXPECT_EQ(read_file(file, 100), other);
+  }
+  write_report({folder.string()}, "", Existing::replace);
+  const auto first = read_file(file, 1 << 24);
+  EXPECT_EQ(report(step(1, "5")), first);
+  const auto newer = report(step(1, "4.75"));
+  EXPECT_NE(newer, first);
+  EXPECT_NE(newer.find("4.7500"), std::string::npos);
+}
+
+TEST_F(Report, GoesToStandardOutput) {
+  write("metrics.jsonl", step(1, "5"));
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(write_report({folder.string()}, "-"), "-");
+  const auto page = testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+  EXPECT_FALSE(fs::exists(folder / "report.html") || fs::exists("-"));
 }
 
 std::string timed(int index, double time, const std::string& more = "") {
@@ -244,8 +273,9 @@ TEST_F(Report, DrawsWhatTheAxesTakeAndHowTheRunStarted) {
         i, 1763861810 + i,
         R"(,"seconds_compute":0.3,"exposed":{"shard":0.15},"traffic":{"shard":1048576},"mfu":0.5)");
   const std::string html = report(lines);
-  for (const char* part : {"waiting for shard", "computing", "node7", ">64<", "0.1.9",
-                           "2025-11-23 01:36 UTC", "MPI_Init", "2.5 s", "KiB that a rank sends"})
+  for (const char* part :
+       {"waiting for shard", "computing", "node7", ">64<", "0.1.9", "2025-11-23 01:36 UTC",
+        "MPI_Init", "2.5 s", "KiB sent per rank and step"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(count(html, "nothing recorded"), 4u);  // memory, throughput, norm, rate
 }
@@ -281,6 +311,64 @@ TEST_F(Report, ComparesRuns) {
     write_report(std::vector<std::string>(13, (folder / "first").string()), file.string());
   });
   EXPECT_NE(error.find("12 at most"), std::string::npos) << error;
+}
+
+TEST_F(Report, TellsRanksAndMeshOfTheLastStart) {
+  const std::string start = R"(,"ranks":6,"mesh":"replicate=2 x shard=3")";
+  const std::string config = "mesh: {axes: {replicate: auto, shard: auto, tensor: 1}}\n";
+  write("config.yaml", config);
+  const auto page = report(event("start", 0, start) + step(1, "5"));
+  EXPECT_NE(page.find("6 ranks · replicate 2 × shard 3"), std::string::npos);
+  // Of a run of an earlier version only what its inputs say is known.
+  const auto older = report(step(1, "5"));
+  const auto facts = older.substr(older.find("<p class=\"facts\">"), 60);
+  EXPECT_NE(facts.find(">tensor 1<"), std::string::npos) << facts;
+
+  fs::create_directory(folder / "other");
+  write("other/metrics.jsonl", event("start", 0, R"(,"ranks":1,"mesh":"shard=1")") + step(1, "5"));
+  write("metrics.jsonl", event("start", 0, start) + step(1, "5"));
+  const auto file = (folder / "both.html").string();
+  write_report({folder.string(), (folder / "other").string()}, file);
+  const auto both = read_file(file, 1 << 24);
+  EXPECT_NE(both.find("<td>6</td><td>replicate 2 × shard 3</td>"), std::string::npos);
+  EXPECT_NE(both.find("<td>1</td><td>shard 1</td>"), std::string::npos);
+}
+
+/// The values of a curve by step.
+std::map<int, double> curve_of(const std::string& page, const std::string& label) {
+  const auto numbers = [&](std::size_t from, const std::string& attribute) {
+    const auto begin = page.find(attribute, from) + attribute.size();
+    std::istringstream text(page.substr(begin, page.find('"', begin) - begin));
+    return std::vector<double>(std::istream_iterator<double>(text), {});
+  };
+  const auto at = page.find("data-label=\"" + label + "\"");
+  EXPECT_NE(at, std::string::npos) << label;
+  const auto steps = numbers(at, "data-x=\""), values = numbers(at, "data-y=\"");
+  std::map<int, double> curve;
+  for (std::size_t i = 0; i < steps.size(); ++i) curve[static_cast<int>(steps[i])] = values.at(i);
+  return curve;
+}
+
+TEST_F(Report, ASpikeIsNeitherFlattenedNorWidenedWhereCurvesAreSmoothed) {
+  std::string lines;
+  for (int i = 1; i <= 400; ++i)
+    lines += step(i, i == 200 || i == 201 ? "9" : i % 2 == 0 ? "3.1" : "2.9");
+  const auto curve = curve_of(report(lines), "training, smoothed");
+  EXPECT_EQ(curve.at(200), 9);
+  EXPECT_EQ(curve.at(201), 9);
+  for (const int i : {100, 190, 199, 202, 300}) EXPECT_NEAR(curve.at(i), 3, 0.05) << i;
+}
+
+TEST_F(Report, TheScaleOfTheLossIsLogarithmicWhereALinearOneShowsLittle) {
+  const auto losses = [&](const std::function<double(int)>& loss) {
+    std::string lines;
+    for (int i = 1; i <= 100; ++i) lines += step(i, std::to_string(loss(i)));
+    return count(report(lines), "nats per token, logarithmic");
+  };
+  EXPECT_EQ(losses([](int i) { return 10 - 0.07 * i; }), 0U);
+  EXPECT_EQ(losses([](int i) { return 10 * std::pow(0.9, i); }), 1U);
+  EXPECT_EQ(losses([](int i) { return i == 50 ? 40 : 3; }), 1U) << "a spike";
+  EXPECT_EQ(losses([](int i) { return i == 50 ? 0 : 3; }), 0U) << "a step without targets";
 }
 
 TEST_F(Report, RunsOfOneNameAreToldApartByTheirPaths) {

@@ -11,6 +11,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/status/failure.hpp"
+#include "app/status/run_list.hpp"
 #include "error_of.hpp"
 #include "hostile_files.hpp"
 #include "temporary_folder.hpp"
@@ -186,11 +187,24 @@ TEST_F(Status, TakesTheVerdictOfFailureJson) {
   EXPECT_EQ(json()["failure"].size(), 11U);
 }
 
+TEST_F(Status, ATerminalObeysNothingOfTheFiles) {
+  RunState state;
+  state.phase = RunPhase::failed;
+  state.reason = "a\x1b[2J\rb";
+  write_state(state);
+  write("failure.json", R"({"kind":"\u0007\u009b2J","detail":"c\u001b]0;d"})");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(status(folder_.string(), Output::text, Watch::no), 0);
+  const auto out = testing::internal::GetCapturedStdout();
+  EXPECT_NE(out.find("a\\x1b[2J\\x0db\n"), out.npos) << out;
+  EXPECT_NE(out.find("\\x07\\xc2\\x9b2J: c\\x1b]0;d\n"), out.npos) << out;
+}
+
 TEST_F(Status, OfWhatIsNoRunFolderIsAnError) {
   write("file", "x");
-  EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("no folder"),
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "file"); }).find("is not a folder"),
             std::string::npos);
-  EXPECT_NE(test::error_of([&] { read_status(folder_ / "absent"); }).find("no folder"),
+  EXPECT_NE(test::error_of([&] { read_status(folder_ / "absent"); }).find("is not a folder"),
             std::string::npos);
 }
 
@@ -214,6 +228,31 @@ TEST_F(Status, HostileFilesAreRefusedAtOnce) {
   }
   test::put_sparse(folder_ / "metrics.jsonl", std::uintmax_t{1} << 40);
   EXPECT_EQ(phase(), "not_started");  // only its end is read
+}
+
+TEST_F(Status, OfAFolderOfRunsListsThem) {
+  for (const char* name : {"b", "a", "not-a-run"}) fs::create_directory(folder_ / name);
+  write("file", "");
+  train::write_run_state(folder_ / "b", {.phase = RunPhase::done, .step = 4, .steps = 4});
+  write("b/metrics.jsonl", step_line(4, 2.5, 10));
+  train::write_run_state(
+      folder_ / "a",
+      {.phase = RunPhase::failed, .step = 1, .steps = 4, .reason = "a disk is full"});
+  const auto text = [&](const std::string& path) {
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(status(path, Output::text, Watch::yes), 0);  // all have ended
+    return testing::internal::GetCapturedStdout();
+  };
+  const auto a = (folder_ / "a").string(), b = (folder_ / "b").string();
+  EXPECT_EQ(text(folder_.string()), a + ": failed, step 1 of 4: a disk is full\n" + b +
+                                        ": done, step 4 of 4, loss 2.5000\n");
+  EXPECT_NE(text(b).find("tokens/s"), std::string::npos) << "of a run by itself all is said";
+  const auto json = to_json(list_runs(folder_));
+  ASSERT_EQ(json["runs"].size(), 2U);
+  EXPECT_EQ(json["runs"][0]["run"], a);
+  EXPECT_EQ(json["runs"][1]["phase"], "done");
+  write("a/state.json", "{");
+  EXPECT_EQ(list_runs(folder_).size(), 2U) << "one that cannot be read hides no other";
 }
 
 TEST_F(Status, WatchingSaysWhatHappensUntilTheEnd) {

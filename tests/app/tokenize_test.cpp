@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "../data/files.hpp"
 #include "data/token_stream.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -59,21 +62,23 @@ TEST(Tokenize, LinesOfJsonlAreDocuments) {
   const auto lines = folder.write(
       "b.jsonl", "{\"text\": \"God created\"}\n\n{\"id\": 2, \"text\": \"the heaven\\n\"}\n");
   const auto output = folder.path("out.bin");
+  constexpr auto replace = Existing::replace;
   testing::internal::CaptureStdout();
   EXPECT_EQ(tokenize({llama2, {text, lines, text}, output, 2, ""}), 0);
   EXPECT_NE(testing::internal::GetCapturedStdout().find("every document ends with id 2 "),
             std::string::npos);
   EXPECT_EQ(read(output), document("and the earth") + document("God created") +
                               document("the heaven\n") + document("and the earth"));
-  EXPECT_EQ(tokenize({"byte", {lines}, output, 1, ""}), 0);
+  EXPECT_EQ(tokenize({"byte", {lines}, output, 1, "", replace}), 0);
   EXPECT_EQ(read(output).size(), 24U);
   EXPECT_EQ(read(output)[11], 0);  // what ends a document of bytes
   const auto array =
       folder.write("b.json", R"([{"text": "God created"}, {"text": "the heaven\n"}])");
-  EXPECT_EQ(tokenize({llama2, {array}, output, 2, ""}), 0);
+  EXPECT_EQ(tokenize({llama2, {array}, output, 2, "", replace}), 0);
   EXPECT_EQ(read(output), document("God created") + document("the heaven\n"));
   testing::internal::CaptureStdout();
-  EXPECT_EQ(tokenize({"byte", {lines, text}, output, 1, ""}), 0);  // a text has no such end
+  EXPECT_EQ(tokenize({"byte", {lines, text}, output, 1, "", replace}),
+            0);  // a text has no such end
   EXPECT_EQ(testing::internal::GetCapturedStdout().find("every document"), std::string::npos);
 }
 
@@ -83,18 +88,69 @@ TEST(Tokenize, RefusesWhatATokenFileCannotSay) {
       folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
   const auto output = folder.path("out.bin");
   EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, ""}),
-               "a.jsonl', line 2: an instruction or chat, but a token file cannot say");
+               "a.jsonl', line 2: an instruction or chat, but a token file cannot mask");
   EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, "--"}), "--document-separator is for text");
   EXPECT_FALSE(std::filesystem::exists(output));
+}
+
+TEST(Tokenize, WritesTokensAndNothingElseToStandardOutput) {
+  const TemporaryFolder folder;
+  const auto input = folder.write("a", "God created");
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(tokenize({llama2, {input}, "-", 1, ""}), 0);
+  const auto file = folder.write("ids.bin", testing::internal::GetCapturedStdout());
+  EXPECT_EQ(read(file), document("God created"));
+}
+
+TEST(Tokenize, TakesFoldersPatternsAndLists) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path("corpus/more"));
+  folder.write("corpus/b", "b");
+  folder.write("corpus/more/c", "c");
+  const auto list = folder.write("list", folder.path("corpus/b") + "\n");
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(
+      tokenize(
+          {"byte", {folder.path("corpus"), "@" + list, folder.path("corpus/?")}, output, 1, ""}),
+      0);
+  EXPECT_EQ(read(output), (Ids{'b', 'c', 'b', 'b'}));
+}
+
+TEST(Tokenize, TakesMoreFilesThanCanBeMappedAtOnce) {
+  const TemporaryFolder folder;
+  std::int64_t limit = 65'530;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  const auto files = std::min<std::int64_t>(limit + 1, 200'000);
+  const auto one = folder.write("a", "ab");
+  std::string lines;
+  for (std::int64_t i = 0; i < files; ++i) lines += one + '\n';
+  const auto list = folder.write("list", lines);
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(tokenize({"byte", {"@" + list}, output, 1, ""}), 0);
+  EXPECT_EQ(std::ssize(read(output)), 2 * files);
+}
+
+TEST(Tokenize, RefusesWhatIsNeitherTextNorRecords) {
+  const TemporaryFolder folder;
+  const auto text = folder.write("a", "text");
+  const auto output = folder.path("out.bin");
+  EXPECT_EQ(tokenize({"byte", {text}, output, 1, ""}), 0);
+  EXPECT_ERROR(tokenize({"byte", {output}, folder.path("again.bin"), 1, ""}),
+               "out.bin' holds token ids already");
+  EXPECT_ERROR(tokenize({"byte", {folder.write("b", "\xff")}, folder.path("again.bin"), 1, ""}),
+               "--input: '");
 }
 
 TEST(Tokenize, LeavesTheOldFileWhenItFails) {
   const TemporaryFolder folder;
   const auto empty = folder.write("only separators", "----");
   const auto output = folder.write("out.bin", "old");
-  EXPECT_ERROR(tokenize({llama2, {empty}, output, 1, "--"}), "the input holds no text");
-  EXPECT_ERROR(tokenize({llama2, {folder.path("none")}, output, 1, ""}), "there is no file");
-  EXPECT_ERROR(tokenize({"what", {empty}, output, 1, ""}), "tokenizer 'what' is not known");
+  EXPECT_ERROR(tokenize({llama2, {empty}, output, 1, "--", Existing::replace}),
+               "the input holds no text");
+  EXPECT_ERROR(tokenize({llama2, {empty}, output, 1, ""}), "exists; choose another name");
+  EXPECT_ERROR(tokenize({llama2, {folder.path("none")}, output, 1, ""}),
+               "none' cannot be opened: No such file");
+  EXPECT_ERROR(tokenize({"what", {empty}, output, 1, ""}), "the tokenizer 'what' does not exist");
   EXPECT_EQ(std::filesystem::file_size(output), 3U);
   const std::filesystem::directory_iterator names(folder.path(""));
   EXPECT_EQ(std::distance(begin(names), end(names)), 2);

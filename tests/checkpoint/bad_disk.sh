@@ -54,7 +54,7 @@ for async in false true; do
   rm -f "$folder/disk/filler"
   filler $((($(free_kib) - 500) * 1024))
   what="room for half a checkpoint, async: $async"
-  bad 74 "MiB free" checkpoint.async=$async
+  bad 74 "bytes free, but a checkpoint needs" checkpoint.async=$async
   what="a disk that fills up meanwhile, async: $async"
   preload=$roomy bad 74 "No space left on device" checkpoint.async=$async
 done

@@ -1,12 +1,15 @@
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 
+#include "checkpoint/lease.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
+#include "error_of.hpp"
 #include "fixture.hpp"
 #include "hostile_files.hpp"
 #include "sanitized.hpp"
@@ -334,6 +337,24 @@ TEST(Faults, ASecondJobIsRefused) {
   EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, world()); }), ExitCode::bad_input);
   saved.store.reset();
   EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, world()); }), ExitCode::done);
+}
+
+/// Between the lock and the name, and of a file that says something else.
+TEST(Faults, AJobThatHasNotGivenItsNameIsToldAsSuch) {
+  const Folder folder;
+  const std::pair<const char*, const char*> cases[] = {
+      {"", "another job, which has not given its name yet, is writing into "},
+      {"77", "job 77 is writing"}};
+  if (world().rank() == 0)
+    for (const auto& [text, said] : cases) {
+      std::ofstream(folder.path() / ".lease") << text;
+      const auto held = Descriptor::to_read(folder.path() / ".lease");
+      ASSERT_EQ(flock(held.get(), LOCK_EX), 0);
+      const auto error = error_of([&] { const checkpoint::Lease lease(folder.path()); });
+      EXPECT_EQ(error.find(said), 0U) << error;
+      EXPECT_NE(error.find("holds " + folder.path().string() + "/.lease; wait"), error.npos);
+    }
+  world().barrier();
 }
 
 TEST(Faults, AFullDiskLeavesTheFormerCheckpoint) {

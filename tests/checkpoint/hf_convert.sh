@@ -44,7 +44,7 @@ round_trips() {
 }
 round_trips gqa_8_2 1
 round_trips tied_6_3 2
-grep -q "hidden_size 20 is no multiple of num_attention_heads 6: transformers refuses" "$folder/log" ||
+grep -q "hidden_size 20 is not a multiple of num_attention_heads 6: transformers refuses" "$folder/log" ||
   give_up "the export does not say that transformers refuses it"
 round_trips tied_4_2 2
 grep -q "transformers refuses" "$folder/log" && give_up "the export warns of a shape that transformers takes"
@@ -67,12 +67,12 @@ data: {train: $PWD/inputs/text/tiny.txt, sequence_length: 32}
 train: {steps: 0, global_batch: 4, threads: 1}
 END
 run 1 train inputs/tiny.yaml train.steps=2 "run.folder=$folder/first"
-run 1 convert --from "$folder/first" --to "hf:$folder/model" --max-shard-size 50KB
+run 1 convert --from "$folder/first" --to "$folder/model" --max-shard-size 50KB
 for start in "1 each_rank" "2 rank0" "4 each_rank" "4 rank0"; do
   read -r ranks load <<< "$start"
   run "$ranks" train "$folder/run.yaml" model.hf="$folder/model" model.load="$load" run.folder="$folder/second" \
     sharding.strategy=hybrid_shard mesh.ranks_per_node=auto
-  grep -q "the weights are those of $folder/model" "$folder/log" || give_up "no word of the weights"
+  grep -q "loaded the weights of $folder/model" "$folder/log" || give_up "no word of the weights"
   run 1 diff "$folder/second" "$folder/model"
   rm -rf "$folder/second"
 done
@@ -103,37 +103,39 @@ for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
   run 2 convert --from "$at.run" --to "hf:$at.hf"
   same "$words/$file" "$at.hf/$name"
   same "$at.d/tokenizer_config.json" "$at.hf/tokenizer_config.json"
-  grep -q "not there any more" "$folder/log" && give_up "a tokenizer that is there was not found"
+  grep -q "no longer exists" "$folder/log" && give_up "a tokenizer that is there was not found"
   # Trained on from that folder, which has the tokenizer under its own name now.
-  run 1 train "$folder/run.yaml" model.hf="$at.hf" train.steps=1 "run.folder=$at.on" "data.tokenizer=$at.hf"
+  run 1 train "$folder/run.yaml" model.hf="$at.hf" train.steps=1 "run.folder=$at.on"
+  grep -q "^  tokenizer: $at.hf\$" "$at.on/config.yaml" || give_up "the folder's tokenizer is not the default"
   run 1 convert --from "$at.on" --to "hf:$at.again"
   same "$at.hf/$name" "$at.again/$name"
 done
 # The data's goes before that of the folder from which the model came; where it is gone nothing else takes its place.
 run 1 train "$folder/run.yaml" model.hf="$folder/bpe.model.hf" train.steps=1 "run.folder=$folder/other" \
   "data.tokenizer=$folder/gpt2.json.d/gpt2.json"
+[[ $(grep -c "gpt2.json, not the tokenizer of model.hf $folder/bpe.model.hf" "$folder/log") == 1 ]] ||
+  give_up "not one line about another tokenizer than the model's"
 run 1 convert --from "$folder/other" --to "hf:$folder/other.hf"
 same "$words/gpt2.json" "$folder/other.hf/tokenizer.json"
 [[ -e $folder/other.hf/tokenizer.model ]] && give_up "a tokenizer came along that the run did not use"
 rm -r "$folder/gpt2.json.d"
 run 2 convert --from "$folder/other" --to "hf:$folder/gone.hf"
-[[ $(grep -c "the tokenizer $folder/gpt2.json.d/gpt2.json is not there any more" "$folder/log") == 1 ]] ||
+[[ $(grep -c "the tokenizer $folder/gpt2.json.d/gpt2.json no longer exists" "$folder/log") == 1 ]] ||
   give_up "not one line about the tokenizer that is gone"
 [[ -z $(find "$folder/gone.hf" -name '*token*') ]] || give_up "tokenizer files came from somewhere"
 
 refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
-refused "must be hf:FOLDER" convert --from "$folder/first" --to "$folder/x"
-refused "must be hf:FOLDER" convert --from "hf:$folder/model" --to "hf:$folder/x"
-refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
-refused "is no size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
+refused "is a Hugging Face folder, so --to .* must be a new checkpoint" convert --from "$folder/model" --to "hf:$folder/x"
+refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
+refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
 refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
 "$mpirun" 2 "$llamesh" convert --from hf: --to "$folder/x" > "$folder/log" 2>&1
-[[ $(grep -c "names no folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
+[[ $(grep -c "does not name a folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
 refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
 refused "there is no" convert --from "$folder/none" --to "hf:$folder/x"
-refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/model"
-refused "names no folder to take them from" train inputs/tiny.yaml model.load_weights=true
+refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/model" model.file=inputs/models/llama-tiny.yaml
+refused "but model.hf is not set" train inputs/tiny.yaml model.load_weights=true
 sed -i 's/"hidden_size": 48/"hidden_size": 54/' "$folder/model/config.json"
 refused "has shape" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/seventh"
 sed -i 's/"attention_bias": false/"attention_bias": true/' "$folder/model/config.json"

@@ -4,7 +4,7 @@
 # it was, the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted
 # again where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that was
 # committed may be lost. A line for each seed (of those from S on, 1), what is not clean with its logs, and a table of
-# the faults. After LIMIT seconds no seed is started any more. Ends with 1 when a run was lost or hung, or ended with
+# the faults. failure.json has to name the rank or the host that was hit, of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run was lost or hung, or ended with
 # other weights or another code, and with 77 where no cluster can be made.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
@@ -32,7 +32,7 @@ meshes=(
 )
 faults=(
   kill-rank stop-rank power-off kill-slurmd kill-slurmstepd stop-slurmctld cut-pair-2s cut-pair-45s cut-pair cut-node
-  SIGUSR2 SIGTERM requeue walltime
+  cut-node-300s SIGUSR2 SIGTERM requeue walltime
 )
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }                        # ms
@@ -94,9 +94,24 @@ due() {
 }
 over_or_past() { past "$run" "$1" || ! runs_here "$run"; }
 
-# strike: the fault. culprit: what a line of the log that names it has to match.
+# This cluster gives up a node after 10 s, and ends its job; sites wait 300 s, so there the ranks have to find out who is
+# cut off. The setting is the whole cluster's: cut-node-300s runs while no seed does that relies on the 10 s.
+agree_on_timeout() {
+  case $fault in
+    power-off | cut-node) flock -s 7 ;;
+    cut-node-300s) flock 7; touch "$scenario.patient"; slurmd_timeout 300 ;;
+  esac
+}
+release_timeout() {
+  [[ ! -e $scenario.patient ]] || slurmd_timeout 10
+  flock -u 7
+}
+
+# strike: the fault. to_blame: what failure.json has to match (on one line); culprit: what the logs have to match where
+# the job ended before its ranks gave a verdict. Of two nodes that do not hear each other nobody can say which is cut off.
 strike() {
-  local process other
+  local process both="\"detail\": \"[^\"]*(\b$host\b[^\"]*\bnode$peer\b|\bnode$peer\b[^\"]*\b$host\b)"
+  local lost="\"kind\": \"(lost|killed|vanished)\".*\"host\": \"$host\""
   case $fault in
     kill-rank) kill -KILL "$(rank "$victim" "$run")"; culprit="rank $victim on $host |$host: task $victim: Killed" ;;
     stop-rank) kill -STOP "$(rank "$victim" "$run")"; culprit="rank $victim on $host " ;;
@@ -104,12 +119,18 @@ strike() {
     kill-slurmd) cluster slurmd "$node" kill ;;
     kill-slurmstepd) for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done ;;
     stop-slurmctld) cluster slurmctld stop ;;
-    cut-pair*) cluster pair "$node" "$peer" down; culprit="rank [0-9]* on ($host|node$peer) " ;;
-    cut-node) cluster link "$node" down; culprit="rank [0-9]* on $host |Node failure on $host" ;;
+    cut-pair*) cluster pair "$node" "$peer" down; culprit="rank [0-9]* on $host and rank [0-9]* on node$peer cannot reach" ;;
+    cut-node*) cluster link "$node" down; culprit="rank [0-9]* on $host |Node failure on $host" ;;
     SIGUSR2 | SIGTERM) within 30 controller_answers; scancel --signal="${fault#SIG}" "$job" ;;
     requeue) within 30 controller_answers; scontrol requeue "$job" ;;
     walltime) ;;  # comes by itself
   esac 2>/dev/null
+  case $fault in
+    kill-rank | stop-rank) to_blame="\"rank\": $victim, +\"host\": \"$host\"" ;;
+    cut-pair*) ((size == 2)) && to_blame=$both || to_blame="\"kind\": \"link\".*$both" ;;
+    cut-node*) ((size == 2)) && to_blame=$both || to_blame=$lost ;;
+    *) to_blame=$lost ;;
+  esac
 }
 
 # mend: takes back what the fault has left, once.
@@ -119,7 +140,7 @@ mend() {
     kill-slurmd) cluster slurmd "$node" start ;;
     stop-slurmctld) cluster slurmctld start ;;
     cut-pair*) cluster pair "$node" "$peer" up ;;
-    cut-node) cluster link "$node" up ;;
+    cut-node*) cluster link "$node" up ;;
   esac
   mended=yes
 }
@@ -130,6 +151,7 @@ lasts() {
     cut-pair-2s) echo 2 ;;
     cut-pair-45s) echo 45 ;;
     stop-slurmctld) echo 10 ;;
+    cut-node-300s) if [[ -n $verdict ]]; then echo 0; else echo 100; fi ;;  # Slurm waits for the node
     *) echo "$limit" ;;
   esac
 }
@@ -143,15 +165,17 @@ srun_waits_for_nothing() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
-# follow: until the run has ended, started again where its exit code asks for that. Sets outcome, and verdict, the
-# seconds until the start that was hit had ended.
+# follow: until the run has ended, started again where its exit code asks for that. Sets outcome; verdict, the seconds
+# until the start that was hit had ended; and said, those until failure.json was written, which is kept.
 follow() {
   local struck=$1 state mended=no code resubmitted=0
-  outcome='' verdict=''
+  outcome='' verdict='' said=''
   until [[ -n $outcome ]]; do
     sleep 0.2
     state=$(field JobState 2>/dev/null)
     if [[ -z $verdict ]] && ! alive; then verdict=$(in_seconds $(($(now) - struck))); fi
+    if [[ -z $said && -e $run/failure.json ]]; then said=$(in_seconds $(($(now) - struck))); fi
+    if [[ -n $said && -n $verdict && ! -e $scenario.failure ]]; then cp "$run/failure.json" "$scenario.failure"; fi
     if [[ $mended == no ]] && { [[ -n $state && $state != RUNNING ]] || (($(now) - struck > 1000 * $(lasts))); }; then
       mend
     fi
@@ -189,22 +213,28 @@ judge() {
   llamesh diff "$(last_of "$unbroken")" "$(last_of "$run")" || outcome="OTHER WEIGHTS"
 }
 
-# named: whether the logs name whom the fault hit; of a run that was over by then, or went on regardless, they need not.
+# named: whether failure.json, or what Slurm logs where there is none, names whom the fault hit; of a run that was over by
+# then, or went on regardless, it need not.
 named() {
   if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more"; }
   then echo -; return; fi
-  grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
+  if [[ -e $scenario.failure ]] && ! grep -q '"kind": "error"' "$scenario.failure"; then
+    tr '\n' ' ' <"$scenario.failure" | grep -qE "$to_blame" && echo named || echo "WRONGLY named"
+  else
+    grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
+  fi
 }
 
 # seed: one run, one fault.
 try_seed() {
-  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit=''
-  local hit moment delay started struck phase outcome verdict begin options=()
+  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
+  local hit moment delay started struck phase outcome verdict said begin options=()
   begin=$(now)
   mesh=${meshes[$(draw mesh ${#meshes[@]})]}
   read -r size per_node strategy <<<"$mesh"
   fault=${faults[$(draw fault ${#faults[@]})]}
   victim=$(draw victim $((size * per_node)))
+  agree_on_timeout
   reference
   moment=$(draw time 1000)
   delay=$(($(cat "$unbroken.ms") * moment / 1000))
@@ -226,15 +256,15 @@ try_seed() {
   strike
   follow "$struck"
   judge
-  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
+  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
-    "${codes# }" >"$scenario.result"
+    "${codes# }" "${said:-$verdict}" >"$scenario.result"
   [[ $outcome == "same weights" ]]
 }
 
 print_result() {
-  awk -F'\t' '{ printf "%5d  %-24s %-15s at %4.1f s  %-9s %-13s ended after %5.1f s, all %5.1f s  %-9s %s\n",
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 }' "$1"
+  awk -F'\t' '{ printf "%5d  %-24s %-15s at %4.1f s  %-9s %-13s ended after %5.1f s, all %5.1f s  %-19s %s\n",
+    $1, $2, $3, $4, $5, $6, $7, $8, $9 == "-" ? $9 : $9 " " $11 " s", $10 }' "$1"
 }
 
 # work_on GROUP: every so many seeds, on nodes of its own.
@@ -243,15 +273,17 @@ work_on() {
   nodes="$node $((node + 1)) $((node + 2)) $((node + 3))"
   for ((seed = first + group - 1; seed < first + seeds && SECONDS < seconds; seed += groups)); do
     scenario=seed-$seed
+    exec 7>slurmd-timeout.lock
     if ! (try_seed) >"$scenario.out" 2>&1; then
-      [[ -s $scenario.result ]] || printf '%s\t-\t-\t0\t-\tFAILED\t-\t0\t-\t\n' "$seed" >"$scenario.result"
+      [[ -s $scenario.result ]] || printf '%s\t-\t-\t0\t-\tFAILED\t-\t0\t-\t\t\n' "$seed" >"$scenario.result"
     fi
     clean_up >>"$scenario.out"
+    release_timeout
     {
       flock 9
       print_result "$scenario.result"
-      if grep -q "not named" "$scenario.result"; then
-        grep -hE '^(llamesh|srun|slurmstepd)' "$scenario".*.log | sed 's/^/    /'
+      if grep -qE "(not|WRONGLY) named" "$scenario.result"; then
+        { grep -hE '^(llamesh|srun|slurmstepd)' "$scenario".*.log; cat "$scenario.failure"; } 2>/dev/null | sed 's/^/    /'
       elif ! grep -q "same weights" "$scenario.result"; then
         for log in "$scenario.out" "$scenario".*.log "run-$seed/log.txt" "run-$seed/state.json"; do
           [[ -e $log ]] && echo "    --- $log" && sed 's/^/    /' "$log"
@@ -270,8 +302,8 @@ cat seed-*.result | awk -F'\t' '
   $6 == "LOST" || $6 == "OTHER WEIGHTS" { ++lost[$3] }
   $6 == "HUNG" { ++hung[$3] }
   $6 == "WRONG CODE" || $6 == "FAILED" { ++wrong[$3] }
-  $9 == "named" { ++named[$3] }
-  $9 != "-" { ++culprits[$3] }
+  $9 == "named" { ++named[$3]; ++all_named; if ($11 + 0 <= 40) ++in_time }
+  $9 != "-" { ++culprits[$3]; ++all_culprits }
   $7 + 0 > worst[$3] { worst[$3] = $7 + 0 }
   END {
     printf "\n%-16s %5s %12s %5s %5s %10s %9s %13s\n",
@@ -283,5 +315,6 @@ cat seed-*.result | awk -F'\t' '
     }
     close("sort")
     printf "%d of %d runs ended with the weights of the unbroken run\n", ok, all
+    printf "%d of %d culprits were named, %d of them within 40 s\n", all_named, all_culprits, in_time
     exit ok != all
   }'

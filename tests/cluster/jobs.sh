@@ -176,6 +176,14 @@ saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 # nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not start takes its time.
 nothing_left() { within 60 no_process || bad "processes are left: $(processes_here)"; }
 
+# --- the cluster's settings
+
+# slurmd_timeout SECONDS: for how long slurmctld waits for a node that does not answer, until it ends its jobs.
+slurmd_timeout() {
+  sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$1/" "$SLURM_CONF"
+  within 60 scontrol reconfigure 2>/dev/null
+}
+
 # --- between scenarios
 
 idle() {

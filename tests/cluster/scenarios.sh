@@ -7,12 +7,12 @@ at_first=(startup templates multi_node)
 on_nodes_1_2=(
   config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
   never_in_mpi_init signal_usr2 signal_term second_term halt_file preflight
-  requeue_template scontrol_requeue cancelled job_chain slurmd_killed documentation
+  requeue_template second_try scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node)
-at_last=(pair_cut pair_cut_in_save site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
+at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -308,6 +308,21 @@ site_requeues() {
   scontrol reconfigure
 }
 
+# A launch that fails after a while is tried once more; how long the start took is counted from the second launch.
+second_try() {
+  local launch
+  mkdir -p fails-once
+  printf '#!/bin/bash\nmkdir "fails-once/tried-$SLURM_PROCID" 2>/dev/null && sleep 20 && exit 1\nexec %q "$@"\n' "$work/bin/llamesh" \
+    >fails-once/llamesh
+  chmod +x fails-once/llamesh
+  PATH=$work/fails-once:$PATH submit requeue second-try
+  ended 90 COMPLETED 0
+  has_to_log "it is tried once more"
+  launch=$(sed -n 's/.* startup: launch \([0-9]*\)\..*/\1/p' second-try/log.txt)
+  ((launch < 20)) || bad "the launch took $launch s in the log"
+  tell "the second launch took $launch s"
+}
+
 # Slurm sends SIGTERM first, at which the run saves.
 scontrol_requeue() {
   submit requeue by-hand
@@ -516,14 +531,14 @@ verdict_is() {
 
 says_why() { [[ -n $(state_of "$1" reason) ]]; }
 
-# cut_pair RUN WHEN KEY=VALUE...: a run whose ranks 1 and 3 cannot reach each other any more, from when `WHEN RUN` is true, which it
-# has to find out in time. The ring of heartbeats does not pass between them.
+# cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: a run on four nodes two of which cannot reach each other any more, from
+# when `WHEN RUN` is true, which it has to find out in time. FIRST and SECOND are the first ranks on these nodes.
 cut_pair() {
-  local run=$1 when=$2
-  submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node=1 -- sharding.strategy=full_shard train.steps=1000000 "${@:3}"
+  local run=$1 when=$2 first=$4 second=$5
+  submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node="$3" -- sharding.strategy=full_shard train.steps=1000000 "${@:6}"
   trains_past "$run" 2
   local one other begin said ended
-  one=$(node_of 1 "$run") other=$(node_of 3 "$run")
+  one=$(node_of "$first" "$run") other=$(node_of "$second" "$run")
   until "$when" "$run"; do sleep 0.01; done
   begin=$SECONDS
   cluster pair "$one" "$other" down
@@ -536,25 +551,67 @@ cut_pair() {
   tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(sed -n 's/.*"doing": "\(.*\)",/\1/p' "$run/state.json")"
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
-  verdict_is "$run" "rank 1 on node$one and rank 3 on node$other cannot reach each other" 1,3 "\"node$one\",\"node$other\""
-  grep -q '"kind": "link"' "$run/failure.json" && [[ -s $run/flight/rank-00001 ]] || bad "no failure.json, or no flight record: $(ls "$run")"
+  verdict_is "$run" "rank $first on node$one and rank $second on node$other cannot reach each other" "$first,$second" \
+    "\"node$one\",\"node$other\""
+  grep -q '"kind": "link"' "$run/failure.json" && [[ -s $run/flight/rank-0000$first ]] || bad "no failure.json, or no flight record: $(ls "$run")"
 }
 
+# The ring of heartbeats does not pass between them.
 pair_cut() {
-  cut_pair pair-cut true checkpoint.every_steps=1000000
+  cut_pair pair-cut true 1 1 3 checkpoint.every_steps=1000000
   grep -q '"doing": "training step [0-9]*, in the [a-z-]* of .* along ' pair-cut/state.json || bad "state.json does not name the collective"
 }
+
+# The last node's heartbeats go to the first one, and its last rank is not the one that asks the others.
+pair_cut_at_ends() { cut_pair pair-cut-at-ends true 2 0 6 checkpoint.every_steps=1000000; }
 
 # Saves of a tenth of a second: most of the time is spent in them, but one may be over before the link is cut.
 pair_cut_in_save() {
   local try
   for try in 1 2 3; do
     rm -rf pair-cut-in-save
-    cut_pair pair-cut-in-save saving checkpoint.every_steps=1 checkpoint.keep=1 model.hidden_size=384 model.intermediate_size=1024 \
+    cut_pair pair-cut-in-save saving 1 1 3 checkpoint.every_steps=1 checkpoint.keep=1 model.hidden_size=384 model.intermediate_size=1024 \
       data.sequence_length=8 train.global_batch=4
     if grep -q '"doing": "saving step [0-9]*, in the [a-z-]* of .* along world' pair-cut-in-save/state.json; then return; fi
   done
   bad "in $try tries the cut has not met a save, or state.json does not say in what: $(state_of pair-cut-in-save doing)"
+}
+
+# cut_node RUN NODES RANK SILENT: a run of two ranks a node, where the node of RANK is cut off while Slurm waits for it, as sites
+# have it, and while it still reaches the run folder, as all nodes do here. The verdict has to name rank SILENT.
+cut_node() {
+  local run=$1 node blamed begin said ended
+  slurmd_timeout 300
+  submit multi-node "$run" --no-requeue --nodes="$2" --ntasks-per-node=2 -- train.steps=1000000 checkpoint.every_steps=1000000
+  trains_past "$run" 2
+  node=$(node_of "$3" "$run") blamed=$(node_of "$4" "$run")
+  begin=$SECONDS
+  cluster link "$node" down
+  within 40 says_why "$run"
+  said=$((SECONDS - begin))
+  within 60 no_ranks "$run"
+  ended=$?
+  cluster link "$node" up
+  within 60 no_jobs || scancel "$job"
+  slurmd_timeout 10
+  [[ $ended == 0 ]] || bad "ranks still hang a minute after the verdict: $(ranks "$run")"
+  nothing_left
+  verdict_is "$run" "rank $4 on node$blamed has sent no heartbeat" "$4" "\"node$blamed\""
+  grep -q '"kind": "lost"' "$run/failure.json" && grep -q "\"host\": \"node$blamed\"" "$run/failure.json" || bad "$(cat "$run/failure.json")"
+  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(state_of "$run" reason | sed 's/.*; //')"
+}
+
+# The cut node hears nobody either, and leaves the verdict to the others.
+node_cut() {
+  cut_node node-cut 4 4 5
+  [[ $(state_of node-cut reason) == *" answers no other host" ]] || bad "$(state_of node-cut reason)"
+}
+
+# Of two nodes nobody can say which is cut off: the one with rank 0 gives the verdict, and says so.
+node_cut_of_two() {
+  cut_node node-cut-of-two 2 2 3
+  [[ $(state_of node-cut-of-two reason) == *" hears from 1 of 2 hosts, its own included: either side may be cut off" ]] ||
+    bad "$(state_of node-cut-of-two reason)"
 }
 
 rank_stopped() {

@@ -79,9 +79,9 @@ TEST_F(FlightRecord, SaysWhoWhereAndWhat) {
   EXPECT_GT(image.alive_at, 0);
 }
 
-TEST_F(FlightRecord, KeepsTheLastThousandAndCutsLongNames) {
+TEST_F(FlightRecord, KeepsTheLastThousandAndCutsVeryLongNames) {
   auto& recorder = FlightRecorder::instance();
-  const std::string name(100, 'x');
+  const std::string name(200, 'x');
   const auto first = recorder.asked(*members_, "barrier", name.c_str());
   for (int i = 0; i < 1000; ++i) recorder.asked(*members_, "barrier", "later");
   recorder.started(first, 1);  // its place is taken
@@ -92,7 +92,16 @@ TEST_F(FlightRecord, KeepsTheLastThousandAndCutsLongNames) {
   EXPECT_EQ(at(image, first + 1).ticket, first + 1);
   EXPECT_STREQ(at(image, first + 1).subject.data(), "later");
   recorder.asked(*members_, "barrier", name.c_str());
-  EXPECT_EQ(std::string(at(read(), first + 1).subject.data()), std::string(55, 'x'));
+  EXPECT_EQ(std::string(at(read(), first + 1).subject.data()), std::string(95, 'x'));
+}
+
+TEST_F(FlightRecord, HasTheLongestNamesWhole) {
+  const Members along_all{"replicate x shard x tensor", 42, {0, 1}};
+  const std::string purpose = "the loss, the gradient norm and the measurements of the step";
+  const auto ticket = FlightRecorder::instance().asked(along_all, "all-reduce", purpose.c_str());
+  const auto image = read();
+  EXPECT_EQ(at(image, ticket).axis.data(), along_all.name);
+  EXPECT_EQ(at(image, ticket).subject.data(), purpose);
 }
 
 TEST_F(FlightRecord, HasTheSignalsThatAskToEnd) {

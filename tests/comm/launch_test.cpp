@@ -69,6 +69,18 @@ TEST(Launch, SrunWithPmi2OfAnMpiThatHasNone) {
   EXPECT_EQ(problem(pmi2, 4), "");
 }
 
+TEST(Launch, TorchrunStartsNoMpi) {
+  const Variables torchrun{{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"LOCAL_RANK", "1"}};
+  EXPECT_EQ(launch(torchrun).rank, 3);
+  EXPECT_NE(problem(torchrun, 1).find("WORLD_SIZE is 4 but MPI sees 1 rank: torchrun"),
+            std::string::npos);
+  EXPECT_EQ(problem(torchrun, 2), "") << "another launcher has started two ranks";
+  EXPECT_EQ(problem({{"WORLD_SIZE", "4"}}, 1), "") << "a script's own variable";
+  Variables both = torchrun;
+  both["OMPI_COMM_WORLD_SIZE"] = "2";
+  EXPECT_EQ(problem(both, 2), "");
+}
+
 TEST(MpiTimeout, IsFiveMinutesOrWhatTheEnvironmentSays) {
   const auto timeout = [](const char* text) {
     return mpi_timeout([&](const char*) { return text; }).count();

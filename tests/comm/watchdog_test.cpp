@@ -9,9 +9,11 @@
 #include <optional>
 #include <thread>
 
+#include "comm/host_survey.hpp"
 #include "comm/in_collective.hpp"
 #include "comm/mpi.hpp"
 #include "comm/roll_call.hpp"
+#include "core/clock.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
 
@@ -128,6 +130,127 @@ TEST(OpenCollectives, SayOfWhatTheyAreInTheirOrder) {
   EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
 }
 
+TEST(PartOf, IsTheMajorityOrAtATieTheSideWithRank0) {
+  EXPECT_EQ(part_of(3, 4, false), Part::majority);
+  EXPECT_EQ(part_of(2, 4, true), Part::majority);
+  EXPECT_EQ(part_of(2, 4, false), Part::half);
+  EXPECT_EQ(part_of(1, 2, true), Part::majority);
+  EXPECT_EQ(part_of(1, 2, false), Part::half);
+  EXPECT_EQ(part_of(1, 3, true), Part::minority);
+  EXPECT_EQ(part_of(2, 5, true), Part::minority);
+  EXPECT_EQ(part_of(1, 1, true), Part::majority);
+}
+
+/// One rank on each of four hosts. Those that are silent neither send nor answer anything.
+class SilentHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
+    this_process().host = fmt::format("node{}", world().rank());
+  }
+  void TearDown() override { this_process().host = host_; }
+
+  inline static const Watchdog::Limits limits{
+      .interval = 20ms, .silence = 1500ms, .in_a_collective = 60s, .answer = 400ms};
+
+  /// What this rank reports, and after how many seconds; of a silent rank an empty verdict.
+  static std::pair<Verdict, double> reported(const std::vector<int>& silent_ranks) {
+    const bool silent = std::ranges::count(silent_ranks, world().rank()) > 0;
+    std::promise<Verdict> alarm;
+    auto reported = alarm.get_future();
+    const auto begin = std::chrono::steady_clock::now();
+    Watchdog watchdog(
+        world(), [&](const Verdict& verdict) { alarm.set_value(verdict); },
+        silent ? Watchdog::Limits{3600s, 3600s} : limits);
+    watchdog.begin(Activity::training, 14);
+    std::pair<Verdict, double> result{{}, 0};
+    if (!silent && reported.wait_for(20s) == std::future_status::ready)
+      result = {reported.get(), to_seconds(std::chrono::steady_clock::now() - begin)};
+    world().barrier();
+    return result;
+  }
+
+ private:
+  std::string host_ = this_process().host;
+};
+
+TEST_F(SilentHosts, AreNamedByTheMajority) {
+  const auto [verdict, seconds] = reported({2});
+  if (world().rank() != 3) {
+    EXPECT_EQ(verdict.line, "");
+    return;
+  }
+  EXPECT_EQ(verdict.kind, "lost");
+  EXPECT_EQ(verdict.ranks, std::vector{2});
+  EXPECT_EQ(verdict.hosts, std::vector<std::string>{"node2"});
+  EXPECT_FALSE(verdict.of_minority);
+  EXPECT_TRUE(verdict.line.ends_with("; node2 answers no other host")) << verdict.line;
+}
+
+TEST_F(SilentHosts, AreNotBlamedByAMinority) {
+  const auto [verdict, seconds] = reported({0, 1, 2});
+  if (world().rank() != 3) return;
+  EXPECT_TRUE(verdict.of_minority);
+  EXPECT_EQ(verdict.ranks, std::vector<int>{});
+  EXPECT_TRUE(verdict.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
+      << verdict.line;
+  EXPECT_GE(seconds, 1.75);  // the silence, and the time that it leaves to the others
+}
+
+TEST_F(SilentHosts, AreNamedAtOnceByTheHalfWithRank0) {
+  const auto [verdict, seconds] = reported({2, 3});
+  if (world().rank() != 0) return;
+  EXPECT_EQ(verdict.ranks, std::vector{3});
+  EXPECT_FALSE(verdict.of_minority);
+  const auto* const end =
+      "; node0 hears from 2 of 4 hosts, its own included: either side may be cut off";
+  EXPECT_TRUE(verdict.line.ends_with(end)) << verdict.line;
+}
+
+TEST_F(SilentHosts, AreNamedLaterByTheOtherHalf) {
+  const auto [verdict, seconds] = reported({0, 1});
+  if (world().rank() != 2) return;
+  EXPECT_EQ(verdict.ranks, std::vector{1});
+  EXPECT_FALSE(verdict.of_minority);
+  EXPECT_GE(seconds, 1.75);
+}
+
+TEST_F(SilentHosts, AreNotLostIfOthersReachThem) {
+  const std::vector<std::string> hosts{"node0", "node1", "node2", "node3"};
+  const HostSurvey survey(world(), hosts, limits);
+  const int own = world().rank();
+  const int other = (own + 3) % 4;
+  const HostSurvey::SilentRank suspect{.rank = other, .silent = 2s, .limit = 1500ms};
+  const RollCall::RankStatus mine{.activity = Activity::training, .step = 14};
+  HostSurvey::Findings found{.hosts = 4, .reached = 3, .suspect_is_silent = true};
+  found.reach_suspect = 2;
+  const auto link = survey.verdict(suspect, mine, found);
+  ASSERT_TRUE(link);
+  EXPECT_EQ(link->kind, "link");
+  EXPECT_EQ(link->ranks, (std::vector{std::min(own, other), std::max(own, other)}));
+  EXPECT_EQ(link->doing, "training step 14");
+  found.reach_suspect = 0;
+  EXPECT_EQ(survey.verdict(suspect, mine, found)->ranks, std::vector{other});
+}
+
+TEST(Witnesses, AreTheNextRankAndTheFirstBeyondTheHost) {
+  const std::vector<std::string> hosts{"a", "a", "b", "b", "c", "c"};
+  EXPECT_EQ(witnesses_of(0, hosts), (std::array{1, 2}));
+  EXPECT_EQ(witnesses_of(1, hosts), (std::array{2, 2}));
+  EXPECT_EQ(witnesses_of(4, hosts), (std::array{5, 0}));
+  EXPECT_EQ(witnesses_of(5, hosts), (std::array{0, 0}));
+}
+
+TEST(AloneCanReport, IsTrueIfTheOtherHostListensToThisOne) {
+  const std::vector<std::string> hosts{"a", "a", "b", "b", "c", "c", "d", "d"};
+  EXPECT_TRUE(alone_can_report(6, 0, hosts));  // the last host's leader is not its last rank
+  EXPECT_TRUE(alone_can_report(7, 1, hosts));
+  EXPECT_FALSE(alone_can_report(0, 6, hosts));
+  EXPECT_TRUE(alone_can_report(2, 4, hosts));
+  EXPECT_FALSE(alone_can_report(4, 2, hosts));
+  EXPECT_FALSE(alone_can_report(2, 6, hosts));
+}
+
 TEST(RanksToAsk, AreAsManyAsHostsAndRanksOfTheHost) {
   const std::vector<int> members{1, 2, 3, 5, 6, 7, 8};  // 0 and 4 are in another group
   const std::vector<std::string> hosts{"a", "a", "a", "a", "b", "b", "b", "c", "c"};
@@ -169,7 +292,8 @@ class RollCallTest : public testing::Test {
     do send(0);
     while (receive() != alarm);
     send(alarm);
-    group.barrier();
+    group.barrier();  // of the roll call
+    group.barrier();  // of the survey
     send(goodbye);
     while (receive() != goodbye) continue;
   }

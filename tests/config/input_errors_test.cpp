@@ -38,6 +38,25 @@ TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
             "'evaluate.every_steps' or 'log.every_steps'?");
 }
 
+TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
+  const auto hint = [](const std::string& override_text) {
+    const auto text = error(data, {override_text});
+    return text.substr(std::min(text.rfind("; "), text.size()));
+  };
+  EXPECT_EQ(hint("learning_rate=1"), "; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(hint("optimizer.learning_rate=1"), "; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(hint("max_steps=1"), "; did you mean 'train.steps'?");
+  EXPECT_EQ(hint("train.batch_size=1"),
+            "; did you mean 'train.micro_batch' (of a rank) or 'train.global_batch' (of a step)?");
+  EXPECT_EQ(
+      hint("gradient_accumulation_steps=4"),
+      "; set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches");
+  EXPECT_EQ(hint("mesh.axes.fsdp=2"), "; did you mean 'mesh.axes.shard'?");
+  EXPECT_EQ(hint("sharding.strategy=fsdp"), "; did you mean 'full_shard'?");
+  EXPECT_EQ(hint("precision.parameters=bfloat16"), "; did you mean 'bf16'?");
+  EXPECT_EQ(hint("memory.activation_checkpointing=fsdp"), "; allowed: none, selective, full");
+}
+
 TEST(InputErrors, DuplicateKeys) {
   EXPECT_EQ(error(data + "train: {steps: 3}\ntrain: {steps: 4}\n"),
             "f.yaml:3: duplicate key 'train'; it is already at f.yaml:2");
@@ -60,7 +79,7 @@ TEST(InputErrors, WrongTypes) {
   EXPECT_EQ(error(data, {"optimizer.lr=nan"}),
             "command line: optimizer.lr: expected a number, got 'nan'");
   EXPECT_EQ(error(data, {"optimizer.betas=[0.9]"}),
-            "command line: optimizer.betas: expected a list of two numbers, got 1 of them");
+            "command line: optimizer.betas: expected a list of two numbers, got 1");
   EXPECT_EQ(error(data, {"optimizer.betas=0.9"}),
             "command line: optimizer.betas: expected a list of two numbers, got '0.9'");
   EXPECT_EQ(error(data, {"checkpoint.async=yes"}),
@@ -70,7 +89,7 @@ TEST(InputErrors, WrongTypes) {
   EXPECT_EQ(error(data, {"data.train={a: 1}"}),
             "command line: data.train: expected a list of words, got a group of keys");
   EXPECT_EQ(error(data, {"data.train=[a, [b]]"}),
-            "command line: data.train: expected a list of words, got a list in it");
+            "command line: data.train: expected a list of words, but it contains a list");
   EXPECT_EQ(error(data, {"mesh.axes.shard=many"}),
             "command line: mesh.axes.shard: expected an integer or auto, got 'many'");
   EXPECT_EQ(error("- a\n"), "f.yaml:1: expected groups of keys, got a list");
@@ -106,15 +125,17 @@ TEST(InputErrors, Ranges) {
   range("schedule.min_lr_ratio", "1.5", "[0, 1]");
   range("sharding.prefetch", "5", "[0, 4]");
   range("sharding.prefetch", "-1", "[0, 4]");
-  range("sharding.prefetch_limit", "-1", ">= 0");
+  EXPECT_EQ(error(data, {"sharding.prefetch_limit=-1"}),
+            "command line: sharding.prefetch_limit: expected a number of bytes or a size such as "
+            "80GB or 512MiB, got '-1'");
   range("sharding.reshard_after_forward", "0", ">= 1");
   EXPECT_EQ(error(data, {"sharding.reshard_after_forward=yes"}),
             "command line: sharding.reshard_after_forward: expected auto, true, false or a number "
             "of ranks, got 'yes'");
   range("memory.full_checkpointing_layers", "-1", ">= 0");
   EXPECT_EQ(error(data, {"memory.full_checkpointing_layers=3", "model.num_hidden_layers=2"}),
-            "f.yaml: memory.full_checkpointing_layers is 3, but the model has 2 layers; name at "
-            "most as many");
+            "f.yaml: memory.full_checkpointing_layers is 3, but the model has 2 layers; set it to "
+            "at most that");
   range("checkpoint.keep", "0", ">= 1");
   range("mesh.axes.shard", "-2", ">= 0");
   range("run.seed", "-1", ">= 0");
@@ -126,7 +147,7 @@ TEST(InputErrors, SourcesOfData) {
   EXPECT_EQ(error("data:\n  train:\n    - {files: a, weight: 1}\n    - {fils: b}\n"),
             "f.yaml:4: unknown key 'data.train[1].fils'; did you mean 'data.train[1].files'?");
   EXPECT_EQ(error("data:\n  train:\n    - {files: a}\n    - b\n"),
-            "f.yaml:4: data.train: expected groups of keys throughout the list, got 'b' in it");
+            "f.yaml:4: data.train: expected only groups of keys in the list, got 'b'");
   EXPECT_EQ(error("data: {train: [{files: a, weight: 0}]}"),
             "f.yaml:1: data.train[0].weight: 0 is out of range; allowed: (0, 1000000]");
   EXPECT_EQ(error("data: {train: [{files: a}, {weight: 2}]}"),
@@ -140,7 +161,7 @@ TEST(InputErrors, SourcesOfData) {
                 .find("random tokens have no end; give train.steps"),
             std::string::npos);
   EXPECT_NE(error(data, {"data.format=random", "evaluate.every_steps=1"})
-                .find("random tokens have no end; say how many batches"),
+                .find("random tokens have no end; set it to a number of batches"),
             std::string::npos);
 }
 
@@ -149,7 +170,8 @@ TEST(InputErrors, WhatDoesNotFitTogether) {
   EXPECT_NE(error(data, {"evaluate.every_steps=5"}).find("data.validation is missing"),
             std::string::npos);
   for (const std::string name : {"a/b", "..", "''"})
-    EXPECT_NE(error(data, {"run.name=" + name}).find("cannot name a folder"), std::string::npos)
+    EXPECT_NE(error(data, {"run.name=" + name}).find("is not a valid folder name"),
+              std::string::npos)
         << name;
   EXPECT_NE(error(data, {"model.num_attention_heads=8", "model.num_key_value_heads=3"})
                 .find("num_key_value_heads"),

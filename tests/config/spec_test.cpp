@@ -59,9 +59,9 @@ TEST(SpecInput, AFileLiesBesideTheInputsOrWhereTheProgramStarts) {
   EXPECT_EQ(text_of(read("", {"sharding.spec=" + folder.path("s.yaml")})),
             "model.norm.weight: [fsdp] (" + folder.path("s.yaml") + ":2)\n");
   EXPECT_EQ(error_of_spec("", {"sharding.spec=no-such.yaml"}),
-            "command line: sharding.spec: there is no file 'no-such.yaml'");
+            "command line: sharding.spec: 'no-such.yaml' is not a file");
   EXPECT_EQ(error_of_spec("", {"sharding.spec=" + folder.path().string()}),
-            "command line: sharding.spec: there is no file '" + folder.path().string() + "'");
+            "command line: sharding.spec: '" + folder.path().string() + "' is not a file");
 }
 
 // torchprime's first files were groups of a model's options.
@@ -74,9 +74,8 @@ TEST(SpecInput, OlderFilesHaveItInAGroup) {
   EXPECT_EQ(text_of(read("", {"sharding.spec=" + file})),
             "model.norm.weight: [fsdp] (" + file + ":7)\n");
   const auto mixed = folder.write("m.yaml", "sharding: {}\nlm_head.weight: [fsdp, null]\n");
-  EXPECT_EQ(
-      error_of_spec("", {"sharding.spec=" + mixed}),
-      mixed + ":2: 'lm_head.weight' stands beside the group sharding; put it into that group");
+  EXPECT_EQ(error_of_spec("", {"sharding.spec=" + mixed}),
+            mixed + ":2: 'lm_head.weight' is outside the group sharding; move it into that group");
 }
 
 TEST(SpecInput, OverridesReplaceAddAndTakeAway) {
@@ -148,10 +147,9 @@ TEST(SpecInput, WhatIsNoSpec) {
       "f.yaml:5: duplicate name 'lm_head.weight'; it is already at f.yaml:4");
   EXPECT_EQ(error_of_spec("sharding:\n  spec:\n    lm_head: [a]\n    lm_head: [b]\n"),
             "f.yaml:5: duplicate key 'lm_head'; it is already at f.yaml:4");
-  EXPECT_EQ(
-      error_of_spec("", {"sharding.spec.lm_head=[shard]"}),
-      "command line: 'sharding.spec.lm_head=[shard]' changes an entry of a spec, but there is "
-      "none; name one in sharding.spec");
+  EXPECT_EQ(error_of_spec("", {"sharding.spec.lm_head=[shard]"}),
+            "command line: 'sharding.spec.lm_head=[shard]' changes an entry of a spec, but no spec "
+            "is given; set sharding.spec");
   EXPECT_EQ(error_of_spec("sharding: {spec: {}}\n", {"sharding.spec.lm_head"}),
             "command line: 'sharding.spec.lm_head' is not of the form sharding.spec.NAME=[...]");
   EXPECT_EQ(error_of_spec("", {"sharding.spek=x"}),

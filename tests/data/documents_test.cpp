@@ -182,9 +182,10 @@ TEST(DocumentMasks, NeedToKnowWhereDocumentsEnd) {
   const std::vector<std::string> files = {folder.write("ids", "\1\0\2\0"s)};
   auto options = options_of(Format::tokens, true);
   options.token_dtype = TokenDtype::uint16;
-  EXPECT_ERROR(TokenStream(options, files, 256), "name the id in data.eos_token");
+  EXPECT_ERROR(TokenStream(options, files, 256), "needs the id that ends a document");
   options.eos_token = 256;
-  EXPECT_ERROR(TokenStream(options, files, 256), "data.eos_token is 256, but model.vocab_size is");
+  EXPECT_ERROR(TokenStream(options, files, 256),
+               "data.eos_token is 256, but ids must be below model.vocab_size");
   options.eos_token = 255;
   EXPECT_EQ(TokenStream(options, files, 256).size(), 2);
 }
@@ -211,8 +212,8 @@ TEST(Jsonl, StreamsAreRefusedWithFileAndLine) {
     return TokenStream(options_of(Format::jsonl, false), files, 256);
   };
   EXPECT_ERROR(open("{\"text\": \"a\"}\n{\"text\": 4}\n"), "f.jsonl', line 2: 'text' must be");
-  EXPECT_ERROR(open("\n \n"), "f.jsonl' holds no document");
-  EXPECT_ERROR(open("[]"), "f.jsonl' holds no document");
+  EXPECT_ERROR(open("\n \n"), "f.jsonl' contains no document");
+  EXPECT_ERROR(open("[]"), "f.jsonl' contains no document");
   EXPECT_ERROR(open("[{\"text\": \"a\"},\n{\"text\": 4}]"), "record 2 (line 2): 'text' must be");
   EXPECT_ERROR(open(""), "is empty");
   EXPECT_EQ(open("{\"text\": \"a\"}").size(), 2);

@@ -175,16 +175,15 @@ TEST_F(Change, OfTheListOfFilesIsNoticed) {
   EXPECT_EQ(difference(both, of_sources({{a, b}})), "");
   EXPECT_NE(difference(both, of_sources({{b, a}})), "");
   EXPECT_EQ(difference(both, of_sources({{a}})),
-            "source 1 has 1 files with 10 tokens, where there were 2 with 20");
-  EXPECT_EQ(difference(both, of_sources({{a}, {b}})),
-            "data.train has 2 sources, where there were 1");
+            "source 1 has 1 files with 10 tokens; it had 2 with 20");
+  EXPECT_EQ(difference(both, of_sources({{a}, {b}})), "data.train has 2 sources; it had 1");
 }
 
 TEST_F(Change, OfTheOrderIsNoticedWhereItIsKnown) {
   const auto before = of("0123456789");
   options_.order = Order::sequential;
   const auto after = now();
-  EXPECT_EQ(difference(before, after), "data.order is sequential, where it was shuffled");
+  EXPECT_EQ(difference(before, after), "data.order is sequential; it was shuffled");
   auto unknown = before;
   unknown.data_order.reset();  // as llamesh wrote it at first
   unknown = parse_fingerprint(to_text(unknown)).value();
@@ -213,7 +212,7 @@ TEST(Fingerprint, OfRandomTokensSaysTheirSeedAndVocabulary) {
   EXPECT_EQ(difference(before, of(50)), "");
   EXPECT_EQ(difference(before, of(51)).find("'random tokens (seed 7, vocabulary 51)' has "), 0U);
   options.seed = 8;
-  EXPECT_NE(difference(before, of(50)).find("where 'random tokens (seed 7, vocabulary 50)' had "),
+  EXPECT_NE(difference(before, of(50)).find("; 'random tokens (seed 7, vocabulary 50)' had "),
             std::string::npos);
 }
 

@@ -80,11 +80,12 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"text": ""})", "'text' is empty");
   refused(R"({"text": 5})", "'text' must be a string");
   refused(R"({"text": ["a"]})", "'text' must be a string");
-  refused(R"({"text": "a", "text": "b"})", "'text' is there twice");
+  refused(R"({"text": "a", "text": "b"})", "'text' appears twice");
   refused(R"({"instruction": "", "output": "b"})", "'instruction' is empty");
   refused(R"({"instruction": "a", "output": true})", "'output' must be a string");
-  refused(R"({"messages": []})", "no message is the assistant's");
-  refused(R"({"messages": [{"role": "user", "content": "a"}]})", "no message is the assistant's");
+  refused(R"({"messages": []})", "the chat has no assistant message");
+  refused(R"({"messages": [{"role": "user", "content": "a"}]})",
+          "the chat has no assistant message");
   refused(R"({"messages": {"role": "user"}})", "'messages' must be a list of objects");
   refused(R"({"messages": "a"})", "'messages' must be a list of objects");
   refused(R"({"messages": ["a"]})", "'messages' must be a list of objects");
@@ -94,7 +95,7 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
           "'content' must be a string");
   refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");
-  refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "of the assistant, is empty");
+  refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "(assistant) is empty");
   const std::string deep(std::size_t{10'000'000}, '[');  // NOLINT(bugprone-string-constructor)
   refused(deep, "expected one JSON object");
   refused(R"({"a": )" + deep, "not valid JSON");  // kept, it were a GiB
@@ -139,13 +140,15 @@ TEST(Jsonl, ABrokenArrayIsRefusedWithItsPlace) {
   refused("[\n5]", "'f.jsonl', record 1 (line 2): expected one JSON object");
   refused("[{},]", "record 2 (line 1): expected one JSON object");
   refused("[{},\n", "record 2 (line 2): expected one JSON object");
-  refused("[{}",
-          "line 1: neither a comma nor ] follows record 1 of the JSON array; is the file cut");
+  refused(
+      "[{}",
+      "line 1: neither a comma nor ] follows record 1 of the JSON array; is the file truncated");
   refused("[{}\n{}]", "line 2: neither a comma nor ] follows record 1");
-  refused("[{}] {}", "line 1: there is more after the end of the JSON array");
-  refused("[{}]]", "line 1: there is more after the end of the JSON array");
-  refused("[{}, {\"a\": \"}]", "record 2 (line 1): no end of the object in 9 bytes to the end of");
-  refused("[{\"a\": \"\\", "record 1 (line 1): no end of the object");
+  refused("[{}] {}", "line 1: unexpected text after the end of the JSON array");
+  refused("[{}]]", "line 1: unexpected text after the end of the JSON array");
+  refused("[{}, {\"a\": \"}]",
+          "record 2 (line 1): the object does not end within 9 bytes, the rest of");
+  refused("[{\"a\": \"\\", "record 1 (line 1): the object does not end within");
 }
 
 /// Whatever becomes of a line, it is a document or a user error.
@@ -224,7 +227,7 @@ TEST(Encoding, ChatsMaskAllButTheAssistant) {
 
 TEST(Encoding, DocumentsNeedAnEnd) {
   EXPECT_ERROR(encoded("byte", R"({"text": "a\u0000b"})"),
-               "line 1: holds byte 0, which the byte tokenizer ends documents with");
+               "line 1: contains byte 0, with which the byte tokenizer ends documents");
   const tokenizer::Tokenizer* none = nullptr;
   class Endless final : public tokenizer::Tokenizer {
    public:
@@ -234,7 +237,7 @@ TEST(Encoding, DocumentsNeedAnEnd) {
     std::size_t next_cut(std::string_view text, std::size_t) const override { return text.size(); }
   } endless;
   none = &endless;
-  EXPECT_ERROR(document_tokens(*none, "x.json"), "'x.json' has no token that ends a document");
+  EXPECT_ERROR(document_tokens(*none, "x.json"), "'x.json' has no end-of-text token");
 }
 
 TEST(Encoding, ThreadsChangeNothing) {

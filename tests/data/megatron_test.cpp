@@ -123,8 +123,8 @@ TEST_F(Megatron, RefusesWhatIsNoIndex) {
   index.type = 9;
   refused(index.bytes(), "unknown type 9");
   for (std::size_t cut = 1; cut < good.size(); ++cut)
-    refused(good.substr(0, cut), cut < 34 ? "is cut off" : "not as many as that takes");
-  refused(good + 'x', "not as many as that takes");
+    refused(good.substr(0, cut), cut < 34 ? "is truncated" : "does not match its");
+  refused(good + 'x', "does not match its");
   refused("", "is empty");
   folder_.write("lonely.bin", ids16);
   EXPECT_ERROR(MegatronFile(folder_.path("lonely")), "lonely.idx' cannot be opened");
@@ -137,10 +137,10 @@ TEST_F(Megatron, RefusesCountsThatOverflow) {
   for (const std::uint64_t huge : {~std::uint64_t{0}, std::uint64_t{1} << 62,
                                    std::uint64_t{1} << 61, (std::uint64_t{1} << 62) / 3}) {
     index.sequences = huge;
-    refused(index.bytes(), "not as many as that takes");
+    refused(index.bytes(), "does not match its");
     index.sequences = 5;
     index.document_count = huge;
-    refused(index.bytes(), "not as many as that takes");
+    refused(index.bytes(), "does not match its");
     index.document_count = 5;
   }
 }

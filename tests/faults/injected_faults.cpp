@@ -1,14 +1,15 @@
 // The faults of faulty_llamesh: llamesh, linked with the two functions below around those of the
 // same names (--wrap). LLAMESH_FAULT="KIND RANK STEP NUMBER" has one rank do what NUMBER draws of
 //   flipped  a bit of its master weights or moments flips before the passes of the step
+//   nan      bit 30 of a norm's weight flips there, which makes a NaN of it
 //   another  where all ranks make one more all-reduce before these passes, it makes another
 //            collective, none, or two
 // It writes when that was (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -35,7 +36,7 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  expects(words && (fault.kind == "flipped" || fault.kind == "another"),
+  expects(words && (fault.kind == "flipped" || fault.kind == "nan" || fault.kind == "another"),
           "LLAMESH_FAULT is no fault");
   return fault;
 }
@@ -47,6 +48,19 @@ void note_time() {
   const char* file = std::getenv("LLAMESH_FAULT_AT");
   if (file != nullptr)
     std::ofstream(file) << std::chrono::system_clock::now().time_since_epoch().count() << "\n";
+}
+
+void flip_bit(float& value, std::uint64_t bit) {
+  value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << bit);
+}
+
+/// Of the first weight between 1 and 2, as those of norms are.
+void flip_to_nan(const Trainer& trainer) {
+  trainer.state().stream().record().wait();
+  for (const auto& shard : trainer.state().masters().shards)
+    for (float& value : shard.span<float>())
+      if (value > 1 && value < 2) return flip_bit(value, 30);
+  expects(false, "no weight is above 1");
 }
 
 bool all_zero(const Tensor& shard) {
@@ -65,10 +79,7 @@ void flip(const Trainer& trainer, std::uint64_t number) {
   auto* const values = shard.as<float>();
   auto i = static_cast<std::int64_t>(number * 2654435761U) % shard.numel();
   while (values[i] == 0) i = (i + 1) % shard.numel();
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &values[i], sizeof(bits));
-  bits ^= 1U << (4 + number % 28);  // the next update rounds the lowest ones away
-  std::memcpy(&values[i], &bits, sizeof(bits));
+  flip_bit(values[i], 4 + number % 28);  // the next update rounds the lowest ones away
 }
 
 /// One more collective along the axis of most ranks.
@@ -98,7 +109,11 @@ void inject(const Trainer& trainer) {
   const bool here = mesh_of_run->rank() == fault.rank;
   if (here) note_time();
   if (fault.kind == "another") return call_collective(here, fault.number);
-  if (here) flip(trainer, fault.number);
+  if (!here) return;
+  if (fault.kind == "nan")
+    flip_to_nan(trainer);
+  else
+    flip(trainer, fault.number);
 }
 
 }  // namespace

@@ -39,7 +39,13 @@ global_batch_not_divisible() {
 
 # --- the data
 
-missing_data() { refused 3 "'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+missing_data() { refused 3 "data.train: 'no-such.txt'" "No such file" -- $tiny data.train=no-such.txt; }
+wrong_format() {
+  echo '[{"text": "a"}]' >a.json
+  printf '\377\000\001\002' >my.bin
+  refused 3 "inputs/tiny.yaml: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
+  refused 3 "inputs/tiny.yaml: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
+}
 empty_data() {
   : >empty.txt
   refused 3 "'empty.txt' is empty" -- $tiny data.train=empty.txt
@@ -89,8 +95,8 @@ truncated_data() {
   wait $job
   code=$? seconds=0
   expect_end 78
-  expect_line "'text.txt' was cut off" "had 4000000 bytes and has 1000 now"
-  expect_state failed 78 "data file 'text.txt' was cut off"
+  expect_line "'text.txt' was truncated" "had 4000000 bytes and has 1000 now"
+  expect_state failed 78 "data file 'text.txt' was truncated"
 }
 
 # The system starts no more threads for one rank. OpenMP would end it with exit code 1.
@@ -100,11 +106,30 @@ no_more_threads() {
     $tiny train.threads=64
 }
 
+# A rank may map too little: oneDNN, Open MPI and OpenMP would end it by a signal or their own exit codes.
+little_address_space() {
+  through 1 "ulimit -v 460000"
+  refused 2 "the limit on this process's address space, 449 MiB (ulimit -v or -d), does not leave" -- $tiny
+  # Enough for the libraries, and not for the model beside them.
+  through 1 "ulimit -v 819200"
+  refused 2 "address space, 800 MiB" -- $tiny model.num_hidden_layers=10 model.hidden_size=504 model.intermediate_size=1408
+}
+
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
   OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
   expect_end 78
   expect_line "MPI keeps the memory that the ranks of a node share in $work/absent, which cannot be written"
+}
+
+# It has room, but no inode for another file; HDF5 would fail to open a checkpoint, and not say why.
+no_inodes() {
+  mkdir full
+  mount -t tmpfs -o nr_inodes=1 tmpfs full 2>/dev/null || { echo "SKIPPED: no right to mount"; exit 77; }
+  OMPI_MCA_osc_sm_backing_directory=$work/full launch 1 train $tiny
+  umount full
+  expect_end 78
+  expect_line "in $work/full, where all 1 inodes are taken"
 }
 
 # Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
@@ -129,7 +154,7 @@ changed_data() {
     launch 2 train $tiny run.name=on data.train=text.txt train.steps=$steps \
       checkpoint.resume=runs/tiny/checkpoints/step_00000002
     [[ $code == 0 && -e runs/on/checkpoints/step_0000000$steps ]] || bad "the run does not go on under another name"
-    [[ $(grep -c 'the training data are not those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
+    [[ $(grep -c 'the training data differ from those' err) == $((4 - steps)) ]] || bad "warned at the wrong time"
   done
 }
 
@@ -159,7 +184,7 @@ unknown_subcommand() {
 no_subcommand() {
   launch 3
   expect_end 78
-  expect_line "No command" "llamesh --help"
+  expect_line "no command given" "llamesh --help"
 }
 unknown_option() { refused 3 --fast -- $tiny --fast; }
 
@@ -355,7 +380,7 @@ stopped_before_training() {
   code=$? seconds=0
   expect_end 75
   expect_state stopped 75 SIGUSR2
-  grep -q "SIGUSR2 asks the run to stop: it does so before it trains" err || bad "it does not say so"
+  grep -q "SIGUSR2: stopping before the first step" err || bad "it does not say so"
   [[ -z $(ls runs/tiny/checkpoints) ]] || bad "it has saved something"
   program=$llamesh
   launch 3 train $tiny train.steps=2
@@ -386,7 +411,7 @@ short_walltime() {
   done
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row gained a step at most" "from step 0 to 0" "the end of the walltime"
+  expect_line "2 starts in a row gained one step at most" "from step 0 to 0" "the end of the walltime"
 }
 # What the start before has measured says so beforehand.
 walltime_for_one_step() {
@@ -460,6 +485,21 @@ flipped_bit() {
   program=${program%/*}/../src/llamesh
   launch 4 train $tiny train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=1
   [[ $code == 0 ]] && grep -q "resumed after step 2," err || bad "the run does not go on from step 2"
+}
+# The bit makes a NaN: the replicas are compared before the run counts as diverged, and a healed run loses nothing.
+flipped_bit_makes_nan() {
+  goes_wrong 75 nan:0 sharding.strategy=no_shard debug.replica_hash_every=5
+  names_rank_2
+  expect_line "after step 2: rank 2 on $(hostname) differs in weights or moments from ranks 0, 1, 3" "nothing is saved"
+  local options=(train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=5)
+  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
+  launch 4 train $tiny run.name=undisturbed "${options[@]}"
+  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  LLAMESH_FAULT="nan 2 3 0" launch 4 train $tiny run.name=healed debug.on_mismatch=heal "${options[@]}"
+  [[ $code == 0 ]] && grep -q "after step 2: rank 2 on .*; step 3, which was not finite, is computed again" err ||
+    bad "it is not healed"
+  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
+    bad "the losses are not those of an undisturbed run"
 }
 # Of two replicas nobody knows which is right.
 flipped_bit_of_two() {

@@ -25,8 +25,8 @@ LlamaConfig config() {
 
 /// Activations planned for a model on one rank.
 struct Planned {
-  Planned(const MemoryOptions& memory, DType dtype, bool has_backward = true)
-      : activations(model, table, {B, T, {M, 24}, 1, dtype, has_backward}, memory) {}
+  Planned(const MemoryOptions& memory, DType dtype, Purpose purpose = Purpose::train)
+      : activations(model, table, {B, T, {M, 24}, 1, dtype, purpose}, memory) {}
   const LlamaBlock& block(std::size_t i) const {
     return dynamic_cast<const LlamaBlock&>(*activations.blocks[i]);
   }
@@ -77,7 +77,7 @@ TEST(Activations, KeptTensorsAreNobodyElses) {
 }
 
 TEST(Activations, WithoutABackwardPassAllLayersShareTheirTensors) {
-  Planned planned({}, DType::f32, false);
+  Planned planned({}, DType::f32, Purpose::generate);
   const auto& last = planned.block(layers - 1).tensors();
   for (std::size_t i = 0; i + 1 < layers; ++i) {
     EXPECT_EQ(planned.block(i).tensors().input.data(), last.input.data()) << i;
@@ -85,10 +85,20 @@ TEST(Activations, WithoutABackwardPassAllLayersShareTheirTensors) {
   }
   EXPECT_LT(planned.activations.buffer.bytes(),
             Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
-  planned.activations.plan({1, 3, {3, 24}, 1, DType::f32, false});
+  planned.activations.plan({1, 3, {3, 24}, 1, DType::f32, Purpose::generate});
   EXPECT_EQ(planned.block(0).tensors().qkv.rows(), 3);
-  EXPECT_THROW(planned.activations.plan({B, 2 * T, {2 * M, 24}, 1, DType::f32, false}),
+  EXPECT_THROW(planned.activations.plan({B, 2 * T, {2 * M, 24}, 1, DType::f32, Purpose::generate}),
                std::exception);
+}
+
+TEST(Activations, AnEvaluationNeedsTheLossBesidesAndNothingOfABackwardPass) {
+  const auto bytes = [](Purpose purpose) {
+    return Planned({}, DType::f32, purpose).activations.buffer.bytes();
+  };
+  // Logits (M, 32), three numbers a token from each rank, losses (M).
+  EXPECT_EQ(bytes(Purpose::evaluate), bytes(Purpose::generate) + 4 * M * (32 + 3 + 1));
+  EXPECT_LT(bytes(Purpose::evaluate),
+            Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
 }
 
 }  // namespace

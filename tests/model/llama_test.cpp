@@ -5,6 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "device/simulated/simulation.hpp"
+#include "model/frozen_weights.hpp"
 #include "model/local_weights.hpp"
 
 namespace llamesh::model {
@@ -178,6 +180,58 @@ TEST(Llama, MemoryIsInUseOnlyWithinAStep) {
   f.train();
   EXPECT_EQ(meter.in_use(), before);
   EXPECT_GT(meter.peak(), before);
+}
+
+/// Bytes at the peak of what `pass` does on the current device, by use. Scratch of kernels is left
+/// out, since it stays from one test to the next.
+template <class Pass>
+device::MemoryByUse peak_of(const Pass& pass) {
+  auto& meter = device::MemoryMeter::instance();
+  const auto before = meter.by_use();
+  meter.start_interval();
+  pass();
+  auto peak = meter.by_use_at_peak();
+  for (std::size_t use = 0; use < peak.size(); ++use) peak[use] -= before[use];
+  peak[static_cast<std::size_t>(device::MemoryUse::scratch)] = 0;
+  return peak;
+}
+
+std::int64_t activations_of(const device::MemoryByUse& bytes) {
+  return bytes[static_cast<std::size_t>(device::MemoryUse::activations)];
+}
+
+TEST(Llama, AnEvaluationTakesWhatIsPlannedAndLessThanATrainingStep) {
+  auto config = small(false);
+  config.num_hidden_layers = 6;
+  // With as little memory as training can do.
+  Fixture f(config, {ActivationCheckpointing::full, 5});
+  const auto evaluate = [&] {
+    FrozenWeights weights(f.table, DType::f32);
+    Llama llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {.loss_chunk = 5},
+                DType::f32, one_rank(), Purpose::evaluate);
+    llama.evaluate(weights, f.batch());
+    llama.take_loss();
+  };
+  const auto measured = peak_of(evaluate);
+  device::Hardware hardware;
+  hardware.kind = device::Kind::cpu;
+  hardware.memory_bandwidth = hardware.peak_fp32 = 1;
+  hardware.gemm_share = hardware.attention_forward_share = 1;
+  {
+    const device::Simulation simulation(hardware);
+    EXPECT_EQ(peak_of(evaluate), measured);
+  }
+  EXPECT_GT(activations_of(measured), 0);
+  EXPECT_LT(10 * activations_of(measured), 7 * activations_of(peak_of([&] { f.train(); })));
+}
+
+TEST(Llama, PlannedForEvaluationItGivesTheSameLossAndCannotTrain) {
+  Fixture f(small(false));
+  Llama llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {}, DType::f32, one_rank(),
+              Purpose::evaluate);
+  llama.evaluate(f.weights, f.batch());
+  EXPECT_EQ(llama.take_loss(), f.evaluate());
+  EXPECT_THROW(llama.train(f.weights, f.batch(), 1), std::exception);
 }
 
 }  // namespace

@@ -157,7 +157,8 @@ TEST(Spec, TheResidualStreamIsAsOutputsSayOrTheEmbeddingOrElseTheOption) {
   EXPECT_EQ(residual({{"model.embed_tokens.weight", rows}}), ResidualLayout::hidden);
   EXPECT_EQ(residual({{"model.layers.*", {{"shard"}, {}, {}}}}), ResidualLayout::whole);
   EXPECT_EQ(residual({{"model.norm", {{"shard"}, {"tensor"}, {}}}}), ResidualLayout::sequence);
-  EXPECT_EQ(compile(lines({}), table, shard_and_tensor).residual, ResidualLayout::whole);
+  EXPECT_EQ(compile(lines({{"lm_head.weight", sharded}}), table, shard_and_tensor).residual,
+            ResidualLayout::whole);
 }
 
 TEST(SpecErrors, UnknownNamesHaveTheNearest) {
@@ -179,6 +180,13 @@ TEST(SpecErrors, UnknownNamesHaveTheNearest) {
             "s.yaml:1: model.layers.2.mlp.up_proj.weight: the model has layers 0 to 1");
 }
 
+/// As of an empty file, or of one that is not UTF-8.
+TEST(SpecErrors, ASpecMustNameAWeight) {
+  const std::string what = "sharding.spec does not name any of the model's 21 weights";
+  EXPECT_EQ(error({}).find(what), 0U);
+  EXPECT_EQ(error({{"model.layers.*", {{"replicate", "shard"}, {}, {}}}}).find(what), 0U);
+}
+
 TEST(SpecErrors, AxesThatTheMeshLacks) {
   const std::string name = "s.yaml:1: model.norm.weight: ";
   EXPECT_EQ(error({{"model.norm.weight", {{"shrad"}}}}),
@@ -195,14 +203,15 @@ TEST(SpecErrors, AxesThatTheMeshLacks) {
 
 TEST(SpecErrors, DimsThatAreNot) {
   EXPECT_EQ(error({{"model.norm.weight", sharded}}),
-            "s.yaml:1: model.norm.weight: [shard, null] has 2 dims, but a vector of 1; the weight "
+            "s.yaml:1: model.norm.weight: [shard, null] has 2 dims, but a vector has 1; the weight "
             "is 12");
   EXPECT_EQ(error({{"lm_head.weight", {{"shard"}}}}),
-            "s.yaml:1: lm_head.weight: [shard] has 1 dims, but a matrix of 2; the weight is 38 x "
+            "s.yaml:1: lm_head.weight: [shard] has 1 dims, but a matrix has 2; the weight is 38 x "
             "12");
-  EXPECT_EQ(error({{"model.layers.*", sharded}}),
-            "s.yaml:1: model.layers.*: [shard, null] has 2 dims, but a module's output 3: batch, "
-            "sequence, hidden");
+  EXPECT_EQ(
+      error({{"model.layers.*", sharded}}),
+      "s.yaml:1: model.layers.*: [shard, null] has 2 dims, but a module's output has 3: batch, "
+      "sequence, hidden");
   EXPECT_EQ(error({{"lm_head.weight", {{"shard"}, {"fsdp"}}}}),
             "s.yaml:1: lm_head.weight: [shard, fsdp] names an axis on two dims; it can divide only "
             "one");
@@ -234,16 +243,16 @@ TEST(SpecErrors, TheSameThingTwice) {
 TEST(SpecErrors, CutsThatMegatronHasNot) {
   EXPECT_EQ(error({{"model.layers.*.mlp.down_proj.weight", columns}}),
             "s.yaml:1: model.layers.*.mlp.down_proj.weight: dim 0 cannot be cut along 'tensor'; "
-            "this one goes as [shard, tensor]");
+            "write [shard, tensor]");
   EXPECT_EQ(error({{"model.layers.*.mlp.up_proj.weight", rows}}),
-            "s.yaml:1: model.layers.*.mlp.up_proj.weight: dim 1 cannot be cut along 'tensor'; this "
-            "one goes as [tensor, shard]");
+            "s.yaml:1: model.layers.*.mlp.up_proj.weight: dim 1 cannot be cut along 'tensor'; "
+            "write [tensor, shard]");
   EXPECT_EQ(error({{"model.norm.weight", {{"tensor"}}}}),
             "s.yaml:1: model.norm.weight: dim 0 cannot be cut along 'tensor'; a norm's weight is "
             "whole along it: [shard]");
   EXPECT_EQ(error({{"model.embed_tokens.weight", rows}}, three_axes, /*tied=*/true),
             "s.yaml:1: model.embed_tokens.weight: dim 1 cannot be cut along 'tensor'; a tied "
-            "embedding goes as [tensor, shard]");
+            "embedding is cut as [tensor, shard]");
 }
 
 TEST(SpecErrors, CutsThatContradictEachOtherHaveBothLines) {
@@ -253,10 +262,11 @@ TEST(SpecErrors, CutsThatContradictEachOtherHaveBothLines) {
             "s.yaml:1: model.layers.*.self_attn.q_proj.weight: it is cut along 'tensor', but "
             "model.layers.0.self_attn.o_proj.weight (s.yaml:6) is not; cut q_proj, k_proj and "
             "v_proj as [tensor, shard] and o_proj as [shard, tensor], or none of them");
-  EXPECT_EQ(error({{"model.layers.*.mlp.down_proj.weight", rows}}),
-            "s.yaml:1: model.layers.*.mlp.down_proj.weight: it is cut along 'tensor', but "
-            "model.layers.0.mlp.gate_proj.weight (the spec names it not) is not; cut gate_proj and "
-            "up_proj as [tensor, shard] and down_proj as [shard, tensor], or none of them");
+  EXPECT_EQ(
+      error({{"model.layers.*.mlp.down_proj.weight", rows}}),
+      "s.yaml:1: model.layers.*.mlp.down_proj.weight: it is cut along 'tensor', but "
+      "model.layers.0.mlp.gate_proj.weight (the spec does not name it) is not; cut gate_proj and "
+      "up_proj as [tensor, shard] and down_proj as [shard, tensor], or none of them");
 }
 
 TEST(SpecErrors, OutputsThatTheirWeightsDoNotMake) {
@@ -267,10 +277,11 @@ TEST(SpecErrors, OutputsThatTheirWeightsDoNotMake) {
             "s.yaml:8: model.layers.*.mlp.up_proj: [[replicate, shard], null, null] is not cut "
             "along 'tensor', but model.layers.0.mlp.up_proj.weight (s.yaml:5) is; write "
             "[[replicate, shard], null, tensor] here, or null there");
-  EXPECT_EQ(error({{"lm_head", by_hidden}}),
-            "s.yaml:1: lm_head: [[replicate, shard], null, tensor] is cut along 'tensor', but "
-            "lm_head.weight (the spec names it not) is not; write [[replicate, shard], null, null] "
-            "here, or 'tensor' on the first dim there");
+  EXPECT_EQ(
+      error({{"lm_head", by_hidden}}),
+      "s.yaml:1: lm_head: [[replicate, shard], null, tensor] is cut along 'tensor', but "
+      "lm_head.weight (the spec does not name it) is not; write [[replicate, shard], null, null] "
+      "here, or 'tensor' on the first dim there");
   EXPECT_NE(error(megatron({{"model.layers.*.self_attn.core_attention", by_sequence}}))
                 .find("computes on whole sequences"),
             std::string::npos);
@@ -280,7 +291,7 @@ TEST(SpecErrors, OutputsThatTheirWeightsDoNotMake) {
             "in one way; write the same for both");
   EXPECT_NE(error({{"model.layers.*", by_hidden}}).find("is not cut along it"), std::string::npos);
   EXPECT_NE(error(megatron({{"model.embed_tokens.weight", rows}, {"model.layers.*", whole}}))
-                .find("s.yaml:8: model.embed_tokens.weight: it contradicts"),
+                .find("s.yaml:8: model.embed_tokens.weight: this contradicts"),
             std::string::npos);
   EXPECT_NE(error({{"model.embed_tokens.weight", rows}}).find("not every layer is cut"),
             std::string::npos);
@@ -292,7 +303,8 @@ TEST(SpecErrors, TheBatchIsDividedOverAllDataAxes) {
             "first dim, the batch, is divided along replicate and shard, and no other dim is; "
             "write [[replicate, shard], null, null]");
   EXPECT_NO_THROW(
-      compile(lines({{"model.layers.*", {{"fsdp"}, {}, {}}}}), table_of(), shards_only));
+      compile(lines({{"lm_head.weight", sharded}, {"model.layers.*", {{"fsdp"}, {}, {}}}}),
+              table_of(), shards_only));
   for (const auto& dims : {Dims{{}, {}, {}}, Dims{{"shard"}, {"replicate"}, {}},
                            Dims{{"replicate", "shard", "tensor"}, {}, {}}})
     EXPECT_NE(error({{"lm_head", dims}}).find("the first dim, the batch, is divided along"),

@@ -48,7 +48,7 @@ TEST(ParseManifest, WithoutMemoryIsNoDamage) {
       countdown = 0;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::bad_input) << "allocation " << failed + 1;
-      EXPECT_EQ(error.what(), name + ": the host's memory does not suffice to read it");
+      EXPECT_EQ(error.what(), name + ": the host has too little memory to read it");
     }
   }
   EXPECT_GT(failed, 4);

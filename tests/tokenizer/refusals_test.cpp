@@ -111,7 +111,8 @@ TEST(TokenizerRefusals, MalformedFilesAreExplained) {
 
 TEST(TokenizerRefusals, FilesThatAreNoTokenizer) {
   const TemporaryFolder folder;
-  EXPECT_ERROR(open_tokenizer("tokens.txt"), "is not known; give byte");
+  EXPECT_ERROR(open_tokenizer("tokens.txt"), "'tokens.txt' does not exist");
+  EXPECT_ERROR(open_tokenizer(folder.write("t.txt", "x")), "of an unknown kind; give byte");
   EXPECT_ERROR(open_tokenizer(folder.path("no.json")), "cannot be opened: No such file");
   EXPECT_ERROR(open_tokenizer(folder.path("no.model")), "cannot be opened: No such file");
   EXPECT_ERROR(open_tokenizer(folder.path("")), "neither tokenizer.json nor tokenizer.model");

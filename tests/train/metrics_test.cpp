@@ -222,11 +222,12 @@ TEST_F(Metrics, TellOfEvents) {
 
 TEST_F(Metrics, TellWhereAndHowARunStarted) {
   MetricsFile file(path_, 0);
-  file.write_event("resume", 5, "replicate=2");
+  file.write_start("resume", 5, "replicate=2", "replicate=2 x shard=3");
   file.write_startup(6, {{"launch", 0.25}, {"MPI_Init", 1.5}});
   ASSERT_EQ(lines().size(), 2U);
   const auto start = nlohmann::json::parse(lines()[0]);
   EXPECT_EQ(start.at("ranks"), this_process().world_size);
+  EXPECT_EQ(start.at("mesh"), "replicate=2 x shard=3");
   EXPECT_EQ(start.at("host"), this_process().host);
   EXPECT_EQ(start.at("version"), version());
   EXPECT_GT(start.at("time"), 1.7e9);
@@ -256,6 +257,15 @@ TEST_F(Metrics, FailWhereTheyCannotBeWritten) {
   expect_io_failure([&] { file.write(record_of(1)); }, "File too large");
   setrlimit(RLIMIT_FSIZE, &limit);
   std::signal(SIGXFSZ, before);
+}
+
+TEST(Fields, ShowNoSignOfANan) {
+  StepRecord record = record_of(9);
+  record.loss = -std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = record.loss;
+  EXPECT_TRUE(std::signbit(record.loss));
+  EXPECT_EQ(log_fields(record, 1000).at(1), "loss nan");
+  EXPECT_EQ(log_fields(record, 1000).at(4), "grad norm nan");
 }
 
 TEST(Fields, SayWhatPeopleLookForFirstThingsFirst) {

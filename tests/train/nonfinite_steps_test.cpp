@@ -42,8 +42,8 @@ TEST_F(NonfiniteStepsTest, NameTheRankWhoseLossIsNotFinite) {
   EXPECT_EQ(
       skip(losses, {nan, nan, nan, nan, nan, nan}),
       "step 7: loss nan, gradient norm inf (the loss is not finite on 1 of 6 ranks: rank 4 on "
-      "n2): the step makes no update; it is number 1 in a row, of 1 since the start, and the "
-      "run stops at 10 in a row");
+      "n2): the step is skipped, without an update (1 in a row, 1 since the start; the run stops "
+      "at 10 in a row)");
 }
 
 TEST_F(NonfiniteStepsTest, NameFourRanksAndTellOfTheGradientWhereTheLossesAreFinite) {
@@ -80,7 +80,7 @@ TEST_F(NonfiniteStepsTest, AreCountedSinceTheStart) {
   skip();
   steps_.on_finite();
   const auto line = skip();
-  EXPECT_NE(line.find("number 1 in a row, of 2 since the start"), line.npos) << line;
+  EXPECT_NE(line.find("(1 in a row, 2 since the start"), line.npos) << line;
 }
 
 TEST_F(NonfiniteStepsTest, EndTheRunAtOnceWhereNoneIsSkipped) {

@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 
@@ -102,6 +103,23 @@ TEST(ProgressBar, DrawsOneLineOverAndOverAtAnyWidth) {
   }
   progress.clear();
   EXPECT_EQ(terminal.read(), clears);
+}
+
+TEST(ProgressBar, IsNotSilentForLongWhereStepsAreSlow) {
+  const auto lines_of = [&](double seconds_per_step, int steps) {
+    testing::internal::CaptureStderr();  // no terminal
+    {
+      ProgressBar progress(0, 1 << 20, 1 << 20);
+      for (int step = 1; step <= steps; ++step)
+        progress.show(step, step_of_100(step), step * seconds_per_step);
+    }
+    return std::ranges::count(testing::internal::GetCapturedStderr(), '\n');
+  };
+  EXPECT_EQ(lines_of(0.5, 9), 0);
+  EXPECT_EQ(lines_of(0.5, 30), 3) << "every 5 s";
+  EXPECT_EQ(lines_of(60, 10), 10) << "each of slow steps";
+  // A week of steps of 10 s: at the hundredth part of it, not 60,480 lines.
+  EXPECT_LT(lines_of(10, 60'480), 1000);
 }
 
 TEST(ProgressBar, LeavesTheLinesOfTheLogToTheFile) {

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -33,10 +36,15 @@ class CheckedTrainer {
 
   /// What run.cpp does with them after a step; `then` comes between the step and the check.
   std::vector<std::string> step(const std::function<void()>& then = [] {}) {
-    losses_.push_back(trainer_.train_step().loss);
+    std::vector<std::string> lines;
+    const auto repair = [&] {
+      lines = check_.check_again();
+      return !lines.empty();
+    };
+    losses_.push_back(trainer_.train_step([] {}, [](double) { return 0; }, repair).loss);
     then();
-    if (!check_.due()) return {};
-    return check_.check();
+    if (check_.due()) std::ranges::copy(check_.check(), std::back_inserter(lines));
+    return lines;
   }
   ReplicaCheck& check() { return check_; }
   const std::vector<double>& losses() const { return losses_; }
@@ -48,6 +56,18 @@ class CheckedTrainer {
     const auto& tensor = kind == 0 ? state.masters() : state.moments()[kind - 1];
     auto* bytes = static_cast<unsigned char*>(tensor.shards.back().data());
     bytes[7] ^= 0x40U;  // of an exponent: a small number becomes a huge one
+  }
+  /// Flips bit 30 of a norm's weight on one rank: a number from 1 to 2 becomes a NaN.
+  void flip_to_nan(int rank) {
+    if (world().rank() != rank) return;
+    for (const auto& shard : trainer_.state().masters().shards)
+      for (float& value : shard.span<float>()) {
+        if (value <= 1 || value >= 2) continue;
+        value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << 30U);
+        ASSERT_TRUE(std::isnan(value));
+        return;
+      }
+    ADD_FAILURE() << "no weight above 1";
   }
   /// This rank's shards of the master weights and the moments.
   std::vector<float> state() const {
@@ -151,6 +171,47 @@ TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {
   CheckedTrainer trainer(replicas_in(folder, 3));
   EXPECT_TRUE(trainer.step([&] { trainer.flip(1, 1); }).empty());
   EXPECT_NE(stopped_by([&] { trainer.check().check(); }), "");
+}
+
+/// The run has not diverged: one replica has a NaN in its weights, compared every step or not.
+TEST(ReplicaCheck, ABitThatMakesANanIsFoundBeforeTheVerdict) {
+  for (const std::int64_t every : {1, 5}) {
+    const test::TemporaryFolder folder;
+    CheckedTrainer trainer(replicas_in(folder, every));
+    const int rank = world().size() - 1;
+    trainer.step();
+    trainer.step();
+    trainer.flip_to_nan(rank);  // after the comparison, if there was one
+    expect_stop_that_names(rank, stopped_by([&] { trainer.step(); }));
+  }
+}
+
+TEST(ReplicaCheck, AHealedNanLeavesNoTrace) {
+  if (world().size() < 3) GTEST_SKIP() << "needs a majority";
+  for (const std::int64_t every : {1, 5}) {
+    const test::TemporaryFolder folder;
+    const auto in = replicas_in(folder, every, OnMismatch::heal);
+    CheckedTrainer trainer(in), undisturbed(in);
+    for (int step = 1; step <= 4; ++step) {
+      if (step == 3) trainer.flip_to_nan(1);
+      undisturbed.step();
+      const auto lines = trainer.step();
+      ASSERT_EQ(lines.size(), step == 3 ? 1U : 0U) << step;
+    }
+    EXPECT_EQ(trainer.state(), undisturbed.state());
+    EXPECT_EQ(trainer.losses(), undisturbed.losses());
+  }
+}
+
+/// Replicas that agree on a NaN are no fault of a machine.
+TEST(ReplicaCheck, ADivergedRunIsNotTakenForAFlippedBit) {
+  const test::TemporaryFolder folder;
+  CheckedTrainer trainer(replicas_in(folder, 5));
+  trainer.step();
+  trainer.step();
+  for (int rank = 0; rank < world().size(); ++rank) trainer.flip_to_nan(rank);
+  const auto left = test::left_by([&] { trainer.step(); }, ExitCode::no_progress);
+  EXPECT_EQ(left == "follows", world().rank() != 0) << left;
 }
 
 TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {

@@ -40,7 +40,7 @@ ExitCode run_with(const Inputs& in) {
   {
     auto watchdog = watch_over(world());
     try {
-      code = run(world(), setup, "run: {}\n", {}, watchdog);
+      code = run(world(), setup, "run: {}\n", {}, watchdog).code;
     } catch (...) {
       error = std::current_exception();
     }

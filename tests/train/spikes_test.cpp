@@ -29,9 +29,8 @@ class SpikesTest : public testing::Test {
 TEST_F(SpikesTest, AreToldOnceWithStepAndMedian) {
   for (int i = 0; i < 100; ++i) spikes_.observe(i + 1, i % 2 == 0 ? 2.0 : 2.02, 1);
   EXPECT_EQ(spikes_.observe(101, 4.5, 1),
-            std::vector<std::string>{"step 101: the loss is 4.5, 2.48 above the median of the last "
-                                     "100 steps, 2.02, from which half of them differ by 0.02 at "
-                                     "most"});
+            std::vector<std::string>{"step 101: the loss is 4.5: 2.48 above the median of the last "
+                                     "100 steps (2.02, median absolute deviation 0.02)"});
   for (int step = 102; step <= 130; ++step)  // it sways, and is one spike
     EXPECT_TRUE(spikes_.observe(step, step % 3 == 0 ? 2.0 : 4.5, 1).empty()) << step;
 }

@@ -111,19 +111,19 @@ TEST_F(ChangedData, IsNoticedByTheirOrder) {
   const auto before = in_;
   in_.data.sequence_length = 12;
   in_.train.global_batch = 24;  // as many tokens in a step
-  expect_refused({"have changed since step 2", "data.sequence_length is 12, where it was 24"});
+  expect_refused({"have changed since step 2", "data.sequence_length is 12; it was 24"});
   in_ = before;
   in_.train.global_batch = 24;
-  expect_refused({"train.global_batch is 24, where it was 12"});
+  expect_refused({"train.global_batch is 24; it was 12"});
   in_ = before;
   in_.data.order = data::Order::sequential;
-  expect_refused({"data.order is sequential, where it was shuffled"});
+  expect_refused({"data.order is sequential; it was shuffled"});
   in_ = before;
   in_.data.sources[0].weight = 1.5;
-  expect_refused({"the weight of source 1 is 1.5, where it was 1"});
+  expect_refused({"the weight of source 1 is 1.5; it was 1"});
   in_ = before;
   in_.run.seed = 2;
-  expect_refused({"run.seed is 2, where it was 1"});
+  expect_refused({"run.seed is 2; it was 1"});
   in_ = before;
   expect_goes_on(3);
 }

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "app/output_file.hpp"
+
 namespace llamesh::app {
 
 /// `llamesh bench gemm`: the GEMMs of the 100M Llama against the peak of the cores, or those of
@@ -24,9 +26,9 @@ int bench_checkpoint(std::int64_t mebibytes);
 int bench_decode(const std::string& device);
 /// `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps against the minimum time
 /// of their matmul FLOPs. `device` is auto, cpu or cuda. Unless `tune_gemms` is empty, it then
-/// finds the fastest algorithm for each GEMM, measures again, and writes them to that file. Returns
-/// the exit code.
+/// finds the fastest algorithm for each GEMM, measures again, and writes them to that file (as
+/// OutputFile takes it). Returns the exit code.
 int bench_step(const std::vector<std::string>& arguments, const std::string& device,
-               const std::string& tune_gemms);
+               const std::string& tune_gemms, Existing existing);
 
 }  // namespace llamesh::app

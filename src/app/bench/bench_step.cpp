@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "app/bench/bench.hpp"
@@ -70,7 +71,7 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
 }  // namespace
 
 int bench_step(const std::vector<std::string>& arguments, const std::string& device,
-               const std::string& tune_gemms) {
+               const std::string& tune_gemms, Existing existing) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
@@ -81,6 +82,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;
   inputs.evaluate.every_steps = 0;
   const auto steps = inputs.train.steps;
+  std::optional<OutputFile> table;
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     validate(steps >= 2, "bench step needs train.steps of at least 2, not {}", steps);
     if (tune_gemms.empty()) return;
@@ -90,6 +92,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
              "--tune-gemms times products on all SMs of a GPU; leave train.gemm_sm_count_target 0, "
              "not {}",
              inputs.train.gemm_sm_count_target);
+    if (world.rank() == 0) table.emplace(tune_gemms, existing);
     inputs.train.steps *= 2;          // the second half tuned
     inputs.train.gemm_table.clear();  // tuned again
   });
@@ -106,7 +109,9 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     }
     if (world.rank() != 0) return;
     print_table(setup, trainer.gemm_rate(), rows);
-    if (!tune_gemms.empty()) fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(tune_gemms));
+    if (!table) return;
+    fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(table->path()));
+    table->finish();
   });
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/output_file.hpp"
 #include "model/sampling.hpp"
 
 /// The subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
@@ -89,9 +90,10 @@ int evaluate(const EvaluateArguments& arguments);
 struct TokenizeArguments {
   std::string tokenizer;            ///< what tokenizer::open_tokenizer takes
   std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
-  std::string output;
-  int threads = 0;        ///< 0: as many as the process may run at once
-  std::string separator;  ///< text between documents; empty: a file is a document
+  std::string output;               ///< as OutputFile takes it
+  int threads = 0;                  ///< 0: as many as the process may run at once
+  std::string separator;            ///< text between documents; empty: a file is a document
+  Existing existing = Existing::refuse;
 };
 
 /// `llamesh tokenize`: writes the documents of all inputs in order, each with the tokenizer's
@@ -118,10 +120,11 @@ int diff(const std::string& a, const std::string& b, Output output);
 /// Whether `status` goes on until the run ends.
 enum class Watch : bool { no, yes };
 
-/// `llamesh status`: how a run stands (status/run_status.hpp), from any machine that sees its
-/// folder, while it runs or later. With Watch::yes every two seconds, on a terminal in place, else
-/// only where something has happened, until the run ends. Returns 0.
-int status(const std::string& run_folder, Output output, Watch watch);
+/// `llamesh status`: how a run stands (status/run_status.hpp), or each run of a folder of runs,
+/// from any machine that sees the folder, while it runs or later. With Watch::yes every two
+/// seconds, on a terminal in place, else only where something has happened, until the run ends.
+/// Returns 0.
+int status(const std::string& folder, Output output, Watch watch);
 
 /// Version, commit, compiler and libraries, for --version.
 std::string version_text();

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <charconv>
 #include <filesystem>
 #include <map>
 
@@ -14,6 +12,7 @@
 #include "comm/session.hpp"
 #include "config/key_writer.hpp"
 #include "core/build_info.hpp"
+#include "core/byte_size.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "device/buffer.hpp"
@@ -22,18 +21,6 @@ namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view hf_prefix = "hf:";
-
-bool is_hf(const std::string& path) {
-  return path.starts_with(hf_prefix);
-}
-
-fs::path without_prefix(const std::string& path) {
-  const auto folder = path.substr(hf_prefix.size());
-  validate(!folder.empty(), "'{}' names no folder; write hf:FOLDER", path);
-  return folder;
-}
 
 checkpoint::StoredType type_of(const std::string& dtype) {
   const std::map<std::string, checkpoint::StoredType> types = {
@@ -50,7 +37,7 @@ Origin origin_if_known(const fs::path& checkpoint) {
   try {
     return origin_of(config);
   } catch (const std::exception& error) {
-    spdlog::warn("the checkpoint's inputs are not understood ({}): no tokenizer files are copied",
+    spdlog::warn("cannot read the checkpoint's inputs ({}): no tokenizer files are copied",
                  error.what());
     return {};
   }
@@ -67,45 +54,30 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
     options.tokenizer = tokenizer;
   else if (!tokenizer.empty())
     spdlog::warn(
-        "the tokenizer {} is not there any more (seen from {}): no tokenizer files are copied",
+        "the tokenizer {} no longer exists (looking from {}): no tokenizer files are copied",
         tokenizer, fs::current_path().string());
   else if (is_there)
     options.tokenizer = model;
   else if (!model.empty())
-    spdlog::warn("{} is not there any more: no tokenizer files are copied", model);
+    spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
 }
 
-/// "5GB", "500MB", "2GiB", "4096" in bytes, as transformers reads them. Throws a user error for
-/// anything else.
-std::int64_t bytes_of_size(const std::string& text) {
-  constexpr std::array<std::pair<std::string_view, std::int64_t>, 8> units{{{"", 1},
-                                                                            {"B", 1},
-                                                                            {"KB", 1'000},
-                                                                            {"MB", 1'000'000},
-                                                                            {"GB", 1'000'000'000},
-                                                                            {"KiB", 1 << 10},
-                                                                            {"MiB", 1 << 20},
-                                                                            {"GiB", 1 << 30}}};
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  for (const auto& [name, bytes] : units)
-    if (error == std::errc{} && unit == name && number > 0 &&
-        !__builtin_mul_overflow(number, bytes, &number))
-      return number;
-  fail(ExitCode::bad_input, "--max-shard-size '{}' is no size; write it like 5GB, 500MB or 2GiB",
-       text);
+std::int64_t max_shard_bytes(const std::string& text) {
+  const auto bytes = parse_byte_size(text);
+  validate(bytes.value_or(0) > 0,
+           "--max-shard-size '{}' is not a valid size; write it like 5GB, 500MB or 2GiB", text);
+  return *bytes;
 }
 
 void export_folder(const fs::path& from, const ConvertArguments& arguments,
                    const comm::Communicator& world) {
   checkpoint::ExportOptions options;
   options.type = type_of(arguments.dtype);
-  options.max_shard_bytes = bytes_of_size(arguments.max_shard_size);
+  options.max_shard_bytes = max_shard_bytes(arguments.max_shard_size);
   comm::agree(world, [&] {
     if (world.rank() == 0) find_companions(from, options);  // it writes them, too
   });
-  checkpoint::export_hf(from, without_prefix(arguments.to), options, world);
+  checkpoint::export_hf(from, checkpoint::without_hf_prefix(arguments.to), options, world);
 }
 
 void import_folder(const fs::path& from, const ConvertArguments& arguments,
@@ -117,27 +89,36 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
   checkpoint::import_hf(folder, arguments.to, config, version(), world);
 }
 
+/// "import" of a Hugging Face folder into a checkpoint, or "export" of a checkpoint. Throws a user
+/// error where the arguments do not fit.
+std::string direction_of(const ConvertArguments& arguments) {
+  const bool imports = checkpoint::locate(arguments.from).kind == checkpoint::PathKind::hf_folder;
+  validate(!imports || !arguments.to.starts_with("hf:"),
+           "--from '{}' is a Hugging Face folder, so --to '{}' must be a new checkpoint; write it "
+           "without hf:",
+           arguments.from, arguments.to);
+  const fs::path target = checkpoint::without_hf_prefix(arguments.to);
+  validate(!target.empty() && target != "-", "--to '{}' does not name a folder", arguments.to);
+  type_of(arguments.dtype);
+  max_shard_bytes(arguments.max_shard_size);
+  return imports ? "import" : "export";
+}
+
 }  // namespace
 
 int convert(const ConvertArguments& arguments) {
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
-  const bool exports = is_hf(arguments.to);
+  const bool imports = comm::on_rank_0(world, [&] { return direction_of(arguments); }) == "import";
   const fs::path from = comm::on_rank_0(world, [&] {
     const auto location = checkpoint::locate(arguments.from);
-    validate((location.kind == checkpoint::PathKind::hf_folder) != exports,
-             "one of --from '{}' and --to '{}' must be hf:FOLDER, the other a checkpoint",
-             arguments.from, arguments.to);
-    if (exports) without_prefix(arguments.to);
-    type_of(arguments.dtype);
-    bytes_of_size(arguments.max_shard_size);
-    return (exports ? checkpoint::newest_good(location) : location.path).string();
+    return (imports ? location.path : checkpoint::newest_good(location)).string();
   });
-  if (exports)
-    export_folder(from, arguments, world);
-  else
+  if (imports)
     import_folder(from, arguments, world);
+  else
+    export_folder(from, arguments, world);
   if (world.rank() == 0) spdlog::info("{} -> {}", arguments.from, arguments.to);
   return 0;
 }

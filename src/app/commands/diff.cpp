@@ -75,7 +75,7 @@ class Findings {
   }
   void add_shapes(const std::string& name, const TensorSource::Entry& a,
                   const TensorSource::Entry& b) {
-    add({{"name", name}, {"shape_a", a.shape}, {"shape_b", b.shape}}, "of another shape");
+    add({{"name", name}, {"shape_a", a.shape}, {"shape_b", b.shape}}, "shapes differ");
   }
   /// Prints the result for `tensors` compared tensors; returns whether all are equal.
   bool conclude(const std::string& a, const std::string& b, std::size_t tensors) const {

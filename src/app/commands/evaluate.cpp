@@ -14,7 +14,7 @@
 #include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
-#include "data/jsonl.hpp"
+#include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "data/validation.hpp"
@@ -22,6 +22,7 @@
 #include "device/staging.hpp"
 #include "model/llama.hpp"
 #include "train/bf16_product_choice.hpp"
+#include "train/metrics.hpp"
 #include "train/shared_tokens.hpp"
 #include "train/threads.hpp"
 
@@ -44,7 +45,8 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   data::TokenBatch batch(1, sequence_length);
   const auto tensor = mesh.tensor_parallel(
       model.config, residual_of(sequence_length, mesh.tensor_size()), sequence_length, dtype);
-  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor);
+  model::Llama llama(model.config, model.table, 1, sequence_length, {}, dtype, *tensor,
+                     model::Purpose::evaluate);
   device::Staging tokens, targets, document_starts;
   const auto reachable = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();
@@ -65,10 +67,7 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
 
 data::Format format_of(const EvaluateArguments& arguments) {
   if (arguments.tokens || !arguments.token_dtype.empty()) return data::Format::tokens;
-  const auto count = std::ranges::count_if(arguments.files, data::has_json_name);
-  validate(count == 0 || static_cast<std::size_t>(count) == arguments.files.size(),
-           "text and .jsonl or .json files cannot be evaluated together; give them apart");
-  return count == 0 ? data::Format::text : data::Format::jsonl;
+  return data::format_of(arguments.files, data::TokenDtype::from_header);
 }
 
 /// Headerless files need --token-dtype.
@@ -77,8 +76,8 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
   for (const auto& file : arguments.files)
     validate(data::has_token_header(data::MappedFile(file).bytes()),
-             "token file '{}' does not begin with llm.c's header; if it holds nothing but ids, say "
-             "--token-dtype uint16 or uint32",
+             "token file '{}' does not begin with llm.c's header; if it holds only ids, add "
+             "--token-dtype uint16 or --token-dtype uint32",
              file);
   return data::TokenDtype::from_header;
 }
@@ -89,13 +88,13 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   options.format = format_of(arguments);
   if (data::is_text(options.format))
     options.tokenizer = tokenizer_for(model, arguments.tokenizer);
-  else
+  else if (options.format == data::Format::tokens)
     options.token_dtype = token_dtype_of(arguments);
   if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
     options.document_mask = false;
     spdlog::warn(
-        "the model was trained with data.document_mask, but its run's data.eos_token does not say "
-        "where the documents of token files end: they are not parted");
+        "the model was trained with data.document_mask, but its run has no data.eos_token that "
+        "would mark the ends of documents in token files: documents are not separated");
   }
   return options;
 }
@@ -123,7 +122,7 @@ void print_result(const EvaluateArguments& arguments, const data::DataOptions& o
     if (bits) result["bits_per_byte"] = *bits;
     return print_json(result);
   }
-  fmt::print("{}: {} tokens predicted{}\nloss        {:.6f} nats a token\nperplexity  {:.4f}\n",
+  fmt::print("{}: {} tokens predicted{}\nloss        {:.6f} nats per token\nperplexity  {:.4f}\n",
              stream.describe(), sum.tokens,
              options.document_mask ? ", each from its own document" : "", loss, std::exp(loss));
   if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
@@ -166,9 +165,10 @@ int evaluate(const EvaluateArguments& arguments) {
   comm::agree(world, [&] {
     constexpr std::int64_t longest = 1 << 24;  // as data.sequence_length
     validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
-             "--sequence-length is {}; give 1 to {}", arguments.sequence_length, longest);
+             "--sequence-length is {}; allowed: 1 to {}", arguments.sequence_length, longest);
     validate(!arguments.dtype.starts_with("uint"),
-             "--dtype is that of the weights; did you mean --token-dtype {}?", arguments.dtype);
+             "--dtype is the dtype of the weights; did you mean --token-dtype {}?",
+             arguments.dtype);
     dtype = dtype_of_argument(arguments.dtype);
   });
   ModelMesh mesh(world, arguments.tensor_parallel_size);
@@ -191,7 +191,7 @@ int evaluate(const EvaluateArguments& arguments) {
     train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world, mesh);
     const auto& groups = mesh.data_group();
-    sum = {groups.sum(mine.nats), groups.sum(mine.tokens)};
+    sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
   if (world.rank() == 0) print_result(arguments, options, *stream, sum);
   return 0;

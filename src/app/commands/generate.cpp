@@ -91,11 +91,11 @@ class Ranks {
 void check(const GenerateArguments& arguments, int ranks) {
   constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
   validate(arguments.max_tokens >= 1 && arguments.max_tokens <= most_tokens,
-           "--max-tokens is {}; give 1 to {}", arguments.max_tokens, most_tokens);
+           "--max-tokens is {}; allowed: 1 to {}", arguments.max_tokens, most_tokens);
   const auto asked = arguments.tensor_parallel_size;
   validate(asked == 0 || asked == ranks,
-           "--tensor-parallel-size is {} but {} {} started; all of them hold the model together: "
-           "start {}, e.g. by mpirun -n {}",
+           "--tensor-parallel-size is {} but {} {} started, and all of them share the model; "
+           "start {}, e.g. with mpirun -n {}",
            asked, ranks, ranks == 1 ? "rank was" : "ranks were", asked, asked);
 }
 
@@ -113,16 +113,15 @@ Start load(const GenerateArguments& arguments, const std::string& path, const st
   start.model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), mesh.rank());
   const auto& model = *start.model;
   start.tokenizer = tokenizer::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
-  validate(
-      start.tokenizer->vocab_size() <= model.config.vocab_size,
-      "the tokenizer has {} ids and the model {}: they do not belong together; name the model's "
-      "own with --tokenizer",
-      start.tokenizer->vocab_size(), model.config.vocab_size);
+  validate(start.tokenizer->vocab_size() <= model.config.vocab_size,
+           "the tokenizer has {} ids, but the model's vocabulary only {}; name the model's own "
+           "tokenizer with --tokenizer",
+           start.tokenizer->vocab_size(), model.config.vocab_size);
   start.tokens = start.tokenizer->prefix_ids();
   start.encoded = start.tokenizer->encode(prompt);
   start.tokens.insert(start.tokens.end(), start.encoded.begin(), start.encoded.end());
   validate(!start.tokens.empty(),
-           "the prompt is empty, and the tokenizer has no sign for a beginning");
+           "the prompt is empty, and the tokenizer has no beginning-of-text token; give a prompt");
   return start;
 }
 

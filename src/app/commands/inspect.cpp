@@ -6,12 +6,14 @@
 #include <filesystem>
 
 #include "app/json_output.hpp"
+#include "app/report/summary.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "core/printable.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 
@@ -25,9 +27,10 @@ struct Description {
   std::string text;
   Json json;
 
+  /// Adds a line, in which names and paths are printable().
   template <class... Args>
   void line(fmt::format_string<Args...> format, Args&&... args) {
-    text += fmt::format(format, std::forward<Args>(args)...) + '\n';
+    text += printable(fmt::format(format, std::forward<Args>(args)...)) + '\n';
   }
 };
 
@@ -46,7 +49,8 @@ void describe_tensors(const TensorSource& source, Description& to) {
                        {"shape", entry.shape},
                        {"elements", numel}});
   }
-  to.line("\n{} tensors, {} elements", tensors.size(), total);
+  to.line("");
+  to.line("{}, {} elements", counted(static_cast<std::int64_t>(tensors.size()), "tensor"), total);
   to.json["elements"] = total;
   to.json["tensors"] = std::move(tensors);
 }
@@ -54,9 +58,11 @@ void describe_tensors(const TensorSource& source, Description& to) {
 void describe_checkpoint(const checkpoint::Location& location, Description& to) {
   const auto manifest = checkpoint::read_manifest(location.path);
   const auto& p = manifest.progress;
-  to.line("checkpoint {}\n  step {}, {} tokens, seed {}\n  written by llamesh {} on {} ({})",
-          location.path.string(), p.step, p.tokens, p.seed, p.llamesh_version, p.mesh, p.strategy);
-  to.line("  state.h5: {} bytes\n", manifest.file_bytes);
+  to.line("checkpoint {}", location.path.string());
+  to.line("  step {}, {} tokens, seed {}", p.step, p.tokens, p.seed);
+  to.line("  written by llamesh {} on {} ({})", p.llamesh_version, p.mesh, p.strategy);
+  to.line("  state.h5: {} bytes", manifest.file_bytes);
+  to.line("");
   to.json.update({{"step", p.step},
                   {"tokens", p.tokens},
                   {"seed", p.seed},
@@ -68,7 +74,8 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
 }
 
 void describe_run(const checkpoint::Location& location, Description& to) {
-  to.line("{}: {} checkpoints, newest first", location.path.string(), location.checkpoints.size());
+  to.line("{}: {}, newest first", location.path.string(),
+          counted(std::ssize(location.checkpoints), "checkpoint"));
   auto checkpoints = Json::array();
   for (const auto& path : location.checkpoints) {
     auto& one = checkpoints.emplace_back(Json{{"path", path.string()}});

@@ -3,6 +3,7 @@
 #include "app/commands/commands.hpp"
 #include "app/json_output.hpp"
 #include "app/planned_launch.hpp"
+#include "app/report/summary.hpp"
 #include "config/inputs.hpp"
 
 namespace llamesh::app {
@@ -41,46 +42,48 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"exposed_seconds", step.exposed_seconds}});
 }
 
+std::string time_text(double seconds) {
+  return seconds < 1 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
+}
+
 bool offloads(const train::Inputs& in) {
   return in.sharding.offload != sharding::Offload::none || in.memory.activation_offload;
 }
 
 void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
-  fmt::print("memory of rank {}, which takes most, GiB\n", step.rank);
-  fmt::print("  {:<24}{:>10.2f}\n", "valley (after a step)", gibibytes(step.valley));
-  fmt::print("  {:<24}{:>10.2f}  of {:.2f}: {}\n", "peak", gibibytes(step.peak),
-             gibibytes(planned.limit()), planned.fits() ? "fits" : "does not fit");
+  fmt::print("memory of rank {}, the fullest\n", step.rank);
+  fmt::print("  {:<24}{:>12}\n", "valley (after a step)", bytes_text(step.valley));
+  fmt::print("  {:<24}{:>12}  of {}: {}\n", "peak", bytes_text(step.peak),
+             bytes_text(planned.limit()), planned.fits() ? "fits" : "does not fit");
   for (std::size_t use = 0; use < step.at_peak.size(); ++use)
     if (step.at_peak[use] != 0)
-      fmt::print("    {:<22}{:>10.2f}\n", name_of(static_cast<device::MemoryUse>(use)),
-                 gibibytes(step.at_peak[use]));
+      fmt::print("    {:<22}{:>12}\n", name_of(static_cast<device::MemoryUse>(use)),
+                 bytes_text(step.at_peak[use]));
   if (planned.keeps_bf16_weights())
     fmt::print(
-        "  the weights are there twice: fp32 masters, and bf16 (sharding.keep_bf16_weights)\n");
+        "  the weights are kept twice: fp32 masters, and bf16 (sharding.keep_bf16_weights)\n");
   if (offloads(planned.setup.inputs))
-    fmt::print("  {:<24}{:>10.2f}  of {:.2f}\n", "host", gibibytes(step.on_host),
-               gibibytes(planned.hardware.host_memory_bytes));
+    fmt::print("  {:<24}{:>12}  of {}\n", "host", bytes_text(step.on_host),
+               bytes_text(planned.hardware.host_memory_bytes));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
   fmt::print("{}\n", describe(planned.setup, planned.hardware));
   print_memory(planned);
   const auto& step = planned.step;
-  fmt::print("\nsent by a rank in a step, GiB\n  {:<24}{:>10}{:>16}\n", "axis", "",
-             "between nodes");
+  fmt::print("\nsent per rank and step\n  {:<24}{:>12}{:>16}\n", "axis", "", "between nodes");
   for (const auto& [axis, bytes] : step.traffic)
-    fmt::print("  {:<24}{:>10.2f}{:>16.2f}\n", axis, gibibytes(bytes),
-               gibibytes(step.traffic_between_nodes.at(axis)));
+    fmt::print("  {:<24}{:>12}{:>16}\n", axis, bytes_text(bytes),
+               bytes_text(step.traffic_between_nodes.at(axis)));
   if (offloads(planned.setup.inputs))
-    fmt::print("  {:<24}{:>10.2f}\n", "host link, both ways", gibibytes(step.over_host_link));
-  fmt::print("\nstep {:.3f} s, of which {:.3f} s wait for communication\n", step.seconds,
-             step.exposed_seconds);
-  fmt::print("{:.0f} tokens/s, {:.0f} a rank, MFU {:.1f} %\n", step.tokens_per_second,
+    fmt::print("  {:<24}{:>12}\n", "host link, both ways", bytes_text(step.over_host_link));
+  fmt::print("\nstep {}, of which {} wait for communication\n", time_text(step.seconds),
+             time_text(step.exposed_seconds));
+  fmt::print("{:.0f} tokens/s, {:.0f} per rank, MFU {:.1f} %\n", step.tokens_per_second,
              step.tokens_per_second / asked.ranks, 100 * step.mfu);
-  fmt::print("checkpoint {:.1f} GB, {:.1f} s at {:.0f} GB/s\n",
-             static_cast<double>(step.checkpoint_bytes) / 1e9,
-             static_cast<double>(step.checkpoint_bytes) / asked.storage_rate,
+  fmt::print("checkpoint {}, {} at {:g} GB/s\n", bytes_text(step.checkpoint_bytes),
+             time_text(static_cast<double>(step.checkpoint_bytes) / asked.storage_rate),
              asked.storage_rate / 1e9);
 }
 

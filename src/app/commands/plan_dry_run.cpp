@@ -30,14 +30,14 @@ void print_as_json(const PlanArguments& asked, const train::Setup& setup,
 void print_as_table(const train::Setup& setup, const device::Hardware& hardware,
                     const train::DryRun& seen) {
   fmt::print("{}\n", describe(setup, hardware));
-  fmt::print("{} of {} ranks taken through a step; each of the others is like one of them\n",
+  fmt::print("{} of {} ranks simulated; every other rank does the same as one of them\n",
              seen.simulated, setup.mesh.ranks());
-  fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", "axis", "ranks", "groups", "collectives of a step");
+  fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", "axis", "ranks", "groups", "collectives per step");
   for (const auto& of : seen.groups)
     fmt::print("  {:<24}{:>8}{:>8}{:>24}\n", of.axis, of.size, of.count, of.collectives);
   fmt::print(
-      "members of a group call the same collectives in one order: kind, dtype, size, unit; no "
-      "groups wait for each other\n");
+      "the members of each group call the same collectives in the same order (kind, dtype, size, "
+      "unit); no groups wait for each other\n");
   fmt::print("{} elements of {} parameters: each is owned once in every replica\n",
              setup.table->numel(), setup.table->parameters.size());
   fmt::print("{} elements of a checkpoint in {} hyperslabs: each is written once\n",

@@ -6,6 +6,7 @@
 
 #include "app/json_output.hpp"
 #include "app/planned_launch.hpp"
+#include "app/report/summary.hpp"
 #include "config/enum_names.hpp"
 #include "config/inputs.hpp"
 
@@ -131,13 +132,12 @@ void print_as_json(const std::vector<Row>& rows) {
 }
 
 void print_as_table(const std::vector<Row>& rows) {
-  fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>10}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
-             "checkpointing", "offload", "micro", "peak GiB", "step s", "exposed", "tokens/s",
-             "MFU %");
+  fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
+             "checkpointing", "offload", "micro", "peak", "step s", "exposed", "tokens/s", "MFU %");
   for (const auto& row : rows)
-    fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>10.2f}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+    fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
                row.strategy, row.mesh, row.checkpointing, row.offload, row.micro_batch,
-               gibibytes(row.step.peak), row.step.seconds, row.step.exposed_seconds,
+               bytes_text(row.step.peak), row.step.seconds, row.step.exposed_seconds,
                row.step.tokens_per_second, 100 * row.step.mfu);
 }
 
@@ -147,11 +147,11 @@ void print_as_table(const std::vector<Row>& rows) {
   const auto& least =
       *std::ranges::min_element(rows, {}, [](const Row& row) { return row.step.peak; });
   fail(ExitCode::bad_input,
-       "nothing fits into {} on {} ranks: the least is {:.1f} GiB at the peak ({}, {}, "
+       "nothing fits into {} on {} ranks: the least is {} at the peak ({}, {}, "
        "checkpointing {}, offload {}, micro-batch {}: {}); use more ranks, a shorter "
        "data.sequence_length or a "
        "smaller model",
-       asked.hardware, asked.ranks, gibibytes(least.step.peak), least.strategy, least.mesh,
+       asked.hardware, asked.ranks, bytes_text(least.step.peak), least.strategy, least.mesh,
        least.checkpointing, least.offload, least.micro_batch, train::describe(least.step.at_peak));
 }
 

@@ -8,7 +8,9 @@
 
 #include "app/commands/commands.hpp"
 #include "app/json_output.hpp"
+#include "app/status/run_list.hpp"
 #include "app/status/run_status.hpp"
+#include "core/printable.hpp"
 #include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::app {
@@ -25,7 +27,10 @@ class Screen {
     if (terminal && shown_ > 0) fmt::print("\033[{}A\033[J", shown_);
     const auto columns = static_cast<std::size_t>(
         terminal ? std::max(1, train::terminal_columns(STDOUT_FILENO) - 1) : 0);
-    for (const auto& line : lines) fmt::print("{}\n", terminal ? line.substr(0, columns) : line);
+    for (const auto& line : lines) {
+      const auto text = printable(line);
+      fmt::print("{}\n", terminal ? text.substr(0, columns) : text);
+    }
     shown_ = lines.size();
   }
 
@@ -33,31 +38,53 @@ class Screen {
   std::size_t shown_ = 0;
 };
 
-/// What changes as time passes, without anything having happened.
+/// Drops what changes as time passes, without anything having happened.
 Json without_times(Json status) {
+  if (status.contains("runs")) {
+    for (auto& run : status["runs"]) run = without_times(run);
+    return status;
+  }
   status.erase("eta_seconds");
   if (status["checkpoint"].is_object()) status["checkpoint"].erase("age_seconds");
   return status;
 }
 
+/// What a look at a run, or at a folder of runs, has found.
+struct Look {
+  Json json;
+  std::vector<std::string> lines;
+  bool ended;
+};
+
+Look look_at(const std::string& folder) {
+  const auto runs = list_runs(folder);
+  if (runs.empty()) {
+    const auto status = read_status(folder);
+    return {to_json(status), to_lines(status, folder), status.ended()};
+  }
+  const auto goes_on = [](const ListedRun& run) {
+    return run.status.phase == "running" || run.status.phase == "starting";
+  };
+  return {to_json(runs), to_lines(runs), std::ranges::none_of(runs, goes_on)};
+}
+
 }  // namespace
 
-int status(const std::string& run_folder, Output output, Watch watch) {
+int status(const std::string& folder, Output output, Watch watch) {
   Screen screen;
   const bool redraws = output == Output::text && isatty(STDOUT_FILENO) == 1;
   Json before;
   while (true) {
-    const auto now = read_status(run_folder);
-    const auto json = to_json(now);
-    if (auto happened = without_times(json); redraws || happened != before) {
+    const auto now = look_at(folder);
+    if (auto happened = without_times(now.json); redraws || happened != before) {
       if (output == Output::json)
-        print_json(json);
+        print_json(now.json);
       else
-        screen.show(to_lines(now, run_folder));
+        screen.show(now.lines);
       std::fflush(stdout);
       before = std::move(happened);
     }
-    if (watch == Watch::no || now.ended() || std::ferror(stdout) != 0) return 0;
+    if (watch == Watch::no || now.ended || std::ferror(stdout) != 0) return 0;
     std::this_thread::sleep_for(between_looks);
   }
 }

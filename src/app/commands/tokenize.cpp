@@ -3,13 +3,17 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
+#include "app/report/summary.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "data/data_files.hpp"
 #include "data/encode_jsonl.hpp"
+#include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
 #include "tokenizer/encode_documents.hpp"
@@ -33,15 +37,40 @@ std::string_view text_of(const data::MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-std::vector<data::MappedFile> open_files(const TokenizeArguments& arguments) {
-  std::vector<data::MappedFile> files;
-  for (const std::string& path : arguments.inputs) {
-    validate(std::filesystem::exists(path), "--input: there is no file '{}'", path);
-    validate(!data::has_json_name(path) || arguments.separator.empty(),
-             "--document-separator is for text, but '{}' has its documents parted", path);
-    files.emplace_back(path);
+/// An input file that is mapped only while it is encoded.
+struct InputFile {
+  std::string path;
+  bool is_jsonl;
+};
+
+std::vector<InputFile> find_inputs(const TokenizeArguments& arguments) {
+  std::vector<InputFile> inputs;
+  const auto add = [&](const std::string& word) {
+    const auto found = data::find_data_files(word, data::Format::automatic);
+    if (!found.note.empty()) fmt::print(stderr, "--input: {}\n", found.note);
+    for (const std::string& path : found.files) {
+      const auto format = data::format_of(path, data::TokenDtype::from_header);
+      validate(data::is_text(format), "'{}' holds token ids already", path);
+      validate(format == data::Format::text || arguments.separator.empty(),
+               "--document-separator is for text, but the documents of '{}' are separated already",
+               path);
+      inputs.push_back({path, format == data::Format::jsonl});
+    }
+  };
+  for (const std::string& word : arguments.inputs) {
+    try {
+      add(word);
+    } catch (const Error& error) {
+      fail(error.code(), "--input: {}", error.what());
+    }
   }
-  return files;
+  return inputs;
+}
+
+std::size_t total_bytes(const std::vector<InputFile>& inputs) {
+  std::size_t bytes = 0;
+  for (const auto& input : inputs) bytes += std::filesystem::file_size(input.path);
+  return bytes;
 }
 
 /// Encodes the files in order into the output and shows its progress.
@@ -52,12 +81,17 @@ class Work {
         tokenizer_(tokenizer),
         threads_(arguments.threads > 0 ? arguments.threads : tokenizer::available_threads()),
         all_bytes_(bytes),
-        output_(arguments.output, tokenizer.vocab_size()) {}
+        file_(arguments.output, arguments.existing),
+        output_(file_.path().string(), tokenizer.vocab_size()) {}
 
-  /// Consecutive text files are encoded together.
-  void add_text(const data::MappedFile& file) {
+  /// Consecutive text files are encoded together, in batches: the system limits how many files may
+  /// be mapped at once.
+  void add_text(data::MappedFile file) {
+    constexpr std::size_t max_files = 1024;
     note_end(tokenizer_.suffix_ids());
     split(text_of(file), arguments_.separator, waiting_);
+    mapped_.push_back(std::move(file));
+    if (mapped_.size() == max_files) encode_waiting();
   }
 
   void add_jsonl(const data::MappedFile& file) {
@@ -67,28 +101,32 @@ class Work {
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
       validate(document.masked_ranges.empty(),
-               "{}: an instruction or chat, but a token file cannot say that prompts are "
-               "masked from the loss; give the file itself in data.train, with data.format: jsonl",
+               "{}: an instruction or chat, but a token file cannot mask its prompt from the "
+               "loss; name the file itself in data.train, with data.format: jsonl",
                where);
       ++documents_;
       append(document.ids, line.size());
     };
     data::encode_jsonl(tokenizer_, special, text_of(file), file.path(), threads_, take);
+    file.check();
   }
 
-  void finish(const std::vector<data::MappedFile>& files) {
+  void finish() {
     encode_waiting();
-    for (const auto& file : files) file.check();
     output_.commit();
+    file_.finish();
     progress_.clear();
     const double seconds = seconds_since(start_);
-    fmt::print(
-        "{}: {} tokens (uint{}, vocabulary {}) of {} documents, {} bytes; {:.1f} s, {:.3g} "
-        "tokens/s, {:.1f} MB/s with {} threads\n",
-        arguments_.output, output_.tokens(), output_.bits(), tokenizer_.vocab_size(), documents_,
-        bytes_, seconds, static_cast<double>(output_.tokens()) / seconds,
-        static_cast<double>(bytes_) / 1e6 / seconds, threads_);
-    if (end_) fmt::print("every document ends with id {} (data.eos_token)\n", *end_);
+    auto* const to = file_.is_stdout() ? stderr : stdout;
+    fmt::print(to,
+               "{}: {} tokens (uint{}, vocabulary {}) from {}, {} bytes; {:.1f} s, {:.3g} "
+               "tokens/s, {:.1f} MB/s with {} threads\n",
+               file_.is_stdout() ? "standard output" : arguments_.output, output_.tokens(),
+               output_.bits(), tokenizer_.vocab_size(),
+               counted(static_cast<std::int64_t>(documents_), "document"), bytes_, seconds,
+               static_cast<double>(output_.tokens()) / seconds,
+               static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
   }
 
  private:
@@ -100,8 +138,10 @@ class Work {
   void encode_waiting() {
     tokenizer::encode_documents(tokenizer_, waiting_, threads_,
                                 [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
+    for (const auto& file : mapped_) file.check();
     documents_ += waiting_.size();
     waiting_.clear();
+    mapped_.clear();
   }
 
   void append(std::span<const std::int32_t> ids, std::size_t text_bytes) {
@@ -124,10 +164,12 @@ class Work {
   const tokenizer::Tokenizer& tokenizer_;
   int threads_;
   std::size_t all_bytes_;
+  OutputFile file_;
   data::TokenFileWriter output_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   train::ProgressBar progress_{0, steps, steps / 10};
-  std::vector<std::string_view> waiting_;  ///< documents of text
+  std::vector<data::MappedFile> mapped_;
+  std::vector<std::string_view> waiting_;  ///< documents of text in mapped_
   std::optional<std::int32_t> end_;        ///< id with which every document ends, if there is one
   bool any_file_ = false;
   std::size_t documents_ = 0;
@@ -139,17 +181,16 @@ class Work {
 
 int tokenize(const TokenizeArguments& arguments) {
   const auto tokenizer = tokenizer::open_tokenizer(arguments.tokenizer);
-  const auto files = open_files(arguments);
-  std::size_t bytes = 0;
-  for (const auto& file : files) bytes += file.bytes().size();
-  Work work(arguments, *tokenizer, bytes);
-  for (const auto& file : files) {
-    if (data::has_json_name(file.path()))
+  const auto inputs = find_inputs(arguments);
+  Work work(arguments, *tokenizer, total_bytes(inputs));
+  for (const auto& input : inputs) {
+    data::MappedFile file(input.path);
+    if (input.is_jsonl)
       work.add_jsonl(file);
     else
-      work.add_text(file);
+      work.add_text(std::move(file));
   }
-  work.finish(files);
+  work.finish();
   return 0;
 }
 

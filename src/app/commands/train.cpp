@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
@@ -21,6 +22,8 @@
 namespace llamesh::app {
 
 namespace {
+
+namespace fs = std::filesystem;
 
 bool prints(const TrainArguments& asked) {
   return asked.print_config || asked.print_mesh || asked.print_units || asked.print_spec;
@@ -60,7 +63,7 @@ int print_planned(const TrainArguments& asked) {
            "--ranks plans a launch: it needs --print-mesh, --print-units, --print-spec "
            "or --print-config; to train, start the ranks by mpirun -n {}",
            asked.ranks);
-  validate(!asked.check, "--check tests nodes, and --ranks plans a launch; leave one out");
+  validate(!asked.check, "--check tests nodes, and --ranks plans a launch; use one of them");
   const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
   const int per_machine = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
   print_requested(asked, config::to_yaml(inputs),
@@ -69,18 +72,35 @@ int print_planned(const TrainArguments& asked) {
   return 0;
 }
 
+/// The last line of a run: what it has come to, and what a user may do next.
+std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
+                         const fs::path& report) {
+  const bool done = end.code == ExitCode::done;
+  const char* next = !done                           ? "run the same command to continue"
+                     : data::is_text(in.data.format) ? "llamesh generate {} --prompt TEXT"
+                                                     : "llamesh inspect {}";
+  return fmt::format(
+      "{}: step {} of {}{}, {} of wall-clock time{}; next: {}", done ? "done" : "stopped", end.step,
+      in.train.steps,
+      end.loss ? fmt::format(", {}loss {:.4f}", done ? "final " : "", *end.loss) : "",
+      duration_text(end.seconds), report.empty() ? "" : "; report: " + report.string(),
+      fmt::format(fmt::runtime(next), in.run.folder));
+}
+
 /// A run that diverged has its report too.
 ExitCode train_and_report(const comm::Communicator& world, const train::Setup& setup,
                           const std::string& config, train::Startup startup,
                           comm::Watchdog& watchdog) {
   const auto report = [&] {
-    if (world.rank() == 0 && setup.inputs.log.report) write_report_quietly(setup.inputs.run.folder);
+    return world.rank() == 0 && setup.inputs.log.report
+               ? write_report_quietly(setup.inputs.run.folder)
+               : fs::path();
   };
   try {
-    const auto outcome =
+    const auto end =
         train::run(world, setup, config, std::move(startup), watchdog, config::changes);
-    report();
-    return outcome;
+    spdlog::info("{}", closing_line(end, setup.inputs, report()));
+    return end.code;
   } catch (const comm::PeerFailure&) {
     throw;
   } catch (const Error&) {

@@ -14,6 +14,7 @@
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "core/printable.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -75,8 +76,8 @@ int verify(const std::string& name, Output output) {
                 {"good", damage.empty()},
                 {"damage", damage}});
   } else {
-    for (const auto& line : damage) fmt::print("{}\n", line);
-    if (damage.empty()) fmt::print("{}: all good\n", path);
+    for (const auto& line : damage) fmt::print("{}\n", printable(line));
+    if (damage.empty()) fmt::print("{}: all good\n", printable(path));
   }
   return static_cast<int>(damage.empty() ? ExitCode::done : ExitCode::io_failure);
 }

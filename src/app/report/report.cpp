@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t most_runs = 12;  // that can be told apart in a chart
 /// Of metrics.jsonl: two seconds of work, since the job may be about to be killed.
 constexpr std::int64_t most_at_end = 64 << 20;
+constexpr std::size_t longest_title = 4096;  // a path
 
 std::string head(const std::string& title, const std::string& facts) {
   return fmt::format(
@@ -29,6 +30,20 @@ std::string head(const std::string& title, const std::string& facts) {
       "<title>{0} – llamesh</title>\n<style>{1}</style></head><body><main>\n<h1>{0}</h1>\n"
       "<p class=\"facts\">{2}</p>\n",
       escaped(title), report_style, facts);
+}
+
+/// Whether the file is a page that head() begins. Anything that cannot be read is none.
+bool is_report(const fs::path& path) noexcept {
+  try {
+    const auto page = head("", "");
+    std::string begin(page.size() + longest_title, '\0');
+    const auto file = Descriptor::to_read(path);
+    begin.resize(static_cast<std::size_t>(file.read_some(0, begin.data(), std::ssize(begin))));
+    return begin.starts_with(std::string_view(page).substr(0, page.find("<title>"))) &&
+           begin.find(" – llamesh</title>") != begin.npos;
+  } catch (const std::exception&) {
+    return false;
+  }
 }
 
 std::string json_array(const std::vector<double>& numbers) {
@@ -40,9 +55,9 @@ std::string json_array(const std::vector<double>& numbers) {
 
 std::string charts(const std::vector<Chart>& all, const Clocks& clocks) {
   std::string out = fmt::format(
-      "<form id=\"axes\" hidden>over the <label><input type=\"radio\" name=\"x\" value=\"byStep\" "
-      "checked>steps</label> <label><input type=\"radio\" name=\"x\" value=\"byTime\">{} that the "
-      "run was up</label></form>\n<div class=\"charts\">\n",
+      "<form id=\"axes\" hidden>x-axis: <label><input type=\"radio\" name=\"x\" value=\"byStep\" "
+      "checked>steps</label> <label><input type=\"radio\" name=\"x\" value=\"byTime\">wall-clock "
+      "time ({}), without pauses between starts</label></form>\n<div class=\"charts\">\n",
       clocks.unit);
   for (const Chart& chart : all) out += draw(chart, clocks);
   return out + "</div>\n";
@@ -63,9 +78,8 @@ std::string tail(const Clocks& clocks) {
 std::string unreadable_note(const ReportedRun& run) {
   const std::size_t lines = run.metrics.unreadable;
   if (lines == 0) return "";
-  return fmt::format(
-      "<p class=\"note\">{}: {} line{} of metrics.jsonl skipped: no valid record.</p>\n",
-      escaped(run.name), lines, lines == 1 ? "" : "s");
+  return fmt::format("<p class=\"note\">{}: {} of metrics.jsonl skipped: not a valid record.</p>\n",
+                     escaped(run.name), counted(static_cast<std::int64_t>(lines), "line"));
 }
 
 std::string differences_table(const std::vector<ReportedRun>& runs) {
@@ -106,7 +120,7 @@ ReportedRun read_run(const fs::path& folder, const std::string& name) {
 
 std::string report_page(const ReportedRun& run) {
   const auto clocks = clocks_of({run});
-  std::string out = head(run.name, facts(run.config)) + tiles(run.metrics) +
+  std::string out = head(run.name, facts(run)) + tiles(run.metrics) +
                     charts(charts_of(run.metrics), clocks) + traffic_table(run.metrics) +
                     starts_table(run.metrics) + unreadable_note(run);
   if (!run.config.empty())
@@ -123,35 +137,40 @@ std::string comparison_page(const std::vector<ReportedRun>& runs) {
   return out + tail(clocks);
 }
 
-fs::path write_report(const std::vector<std::string>& run_folders, const std::string& file) {
+fs::path write_report(const std::vector<std::string>& run_folders, const std::string& file,
+                      Existing existing) {
   expects(!run_folders.empty(), "no run to report");
-  validate(run_folders.size() <= most_runs,
-           "a report of {} runs could not be read; give {} at most", run_folders.size(), most_runs);
+  validate(run_folders.size() <= most_runs, "{} runs are too many for one report; give {} at most",
+           run_folders.size(), most_runs);
+  const bool one = run_folders.size() == 1;
+  const fs::path path = !file.empty() ? fs::path(file)
+                        : one         ? fs::path(run_folders.front()) / "report.html"
+                                      : fs::path("comparison.html");
+  const OutputFile output(path.string(), is_report(path) ? Existing::replace : existing);
   const auto names = names_of(run_folders);
   std::vector<ReportedRun> runs;
   for (std::size_t i = 0; i < run_folders.size(); ++i)
     runs.push_back(read_run(run_folders[i], names[i]));
-  const bool one = runs.size() == 1;
-  fs::path path = !file.empty() ? fs::path(file)
-                  : one         ? fs::path(run_folders.front()) / "report.html"
-                                : fs::path("comparison.html");
-  write_durably(path, one ? report_page(runs.front()) : comparison_page(runs));
+  write_durably(output.path(), one ? report_page(runs.front()) : comparison_page(runs));
+  output.finish();
   return path;
 }
 
-void write_report_quietly(const fs::path& run_folder) noexcept {
+fs::path write_report_quietly(const fs::path& run_folder) noexcept {
   try {
     const auto metrics = run_folder / "metrics.jsonl";
     std::error_code ignored;
-    if (!fs::exists(metrics, ignored)) return;
+    if (!fs::exists(metrics, ignored)) return {};
     if (Descriptor::to_read(metrics).bytes() > most_at_end)
-      spdlog::info("report.html: metrics.jsonl is long; draw it by llamesh report {}",
-                   run_folder.string());
+      spdlog::info(
+          "no report.html yet, since metrics.jsonl is long; draw it with llamesh report {}",
+          run_folder.string());
     else if (!read_lines(metrics).steps.empty())
-      write_report({run_folder.string()});
+      return write_report({run_folder.string()});
   } catch (const std::exception& error) {
     spdlog::warn("no report.html: {}", error.what());
   }
+  return {};
 }
 
 }  // namespace llamesh::app

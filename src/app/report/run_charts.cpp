@@ -8,6 +8,9 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <utility>
+
+#include "core/median.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -22,17 +25,43 @@ std::vector<Point> points_of(const RunMetrics& run, const Field& field) {
   return points;
 }
 
+/// Marks outliers: values farther from the median of their stretch of points than `far` times the
+/// median distance from it.
+std::vector<bool> outliers(const std::vector<Point>& points, std::size_t stretch) {
+  constexpr double far = 8;
+  std::vector<bool> out(points.size());
+  for (std::size_t begin = 0; begin < points.size(); begin += stretch) {
+    const std::size_t end = std::min(begin + stretch, points.size());
+    std::vector<double> values;
+    for (std::size_t i = begin; i < end; ++i) values.push_back(points[i].y);
+    const double middle = llamesh::median(values);
+    for (double& value : values) value = std::abs(value - middle);
+    const double distance = llamesh::median(std::move(values));
+    for (std::size_t i = begin; i < end; ++i)
+      out[i] = std::abs(points[i].y - middle) > far * distance;
+  }
+  return out;
+}
+
 /// Mean over about `span` points around each, fewer towards the ends so that it does not lag; gaps
-/// are skipped.
+/// are skipped. Outliers keep their values and count in no mean: a spike is neither flattened nor
+/// widened.
 std::vector<Point> smoothed(const std::vector<Point>& points, std::size_t span) {
   std::vector<Point> out;
   for (const Point& p : points)
     if (std::isfinite(p.y)) out.push_back(p);
-  std::vector<double> sums(out.size() + 1, 0.0);
-  for (std::size_t i = 0; i < out.size(); ++i) sums[i + 1] = sums[i] + out[i].y;
+  if (span <= 1) return out;
+  const auto is_outlier = outliers(out, 10 * span);
+  std::vector<double> sums(out.size() + 1, 0.0), counts(out.size() + 1, 0.0);
   for (std::size_t i = 0; i < out.size(); ++i) {
+    sums[i + 1] = sums[i] + (is_outlier[i] ? 0 : out[i].y);
+    counts[i + 1] = counts[i] + (is_outlier[i] ? 0 : 1);
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (is_outlier[i]) continue;
     const std::size_t reach = std::min({span / 2, i, out.size() - 1 - i});
-    out[i].y = (sums[i + reach + 1] - sums[i - reach]) / static_cast<double>(2 * reach + 1);
+    const std::size_t begin = i - reach, end = i + reach + 1;
+    out[i].y = (sums[end] - sums[begin]) / (counts[end] - counts[begin]);
   }
   return out;
 }
@@ -98,12 +127,29 @@ std::vector<MarkedSteps> marks_of(const RunMetrics& run) {
           {"spike", "--orange", in_chart(run.spikes)}};
 }
 
+/// Makes the scale logarithmic where a linear one would leave most of the chart empty: one value
+/// far above the median, or many far below it.
+Chart scaled(Chart chart) {
+  constexpr double far = 8;
+  std::vector<double> values;
+  for (const Series& series : chart.series)
+    for (const Point& p : series.points)
+      if (std::isfinite(p.y) && p.y > 0) values.push_back(p.y);
+  if (values.empty()) return chart;
+  std::ranges::sort(values);
+  const double low = values[values.size() / 20], middle = values[values.size() / 2];
+  if (values.back() <= far * middle && middle <= far * low) return chart;
+  chart.scale = YScale::logarithmic;
+  chart.unit += ", logarithmic";
+  return chart;
+}
+
 Chart loss_chart(const RunMetrics& run) {
-  Chart chart{.title = "Loss", .unit = "nats a token", .wide = true};
+  Chart chart{.title = "Loss", .unit = "nats per token", .wide = true};
   chart.series = raw_and_smooth(run, "training", "--blue", [](auto& m) { return m.loss; });
   chart.series.push_back(line("validation", "--orange", validation_of(run), Mark::dots));
   chart.marks = marks_of(run);
-  return chart;
+  return scaled(std::move(chart));
 }
 
 Chart memory_chart(const RunMetrics& run) {
@@ -117,15 +163,11 @@ Chart memory_chart(const RunMetrics& run) {
                           points_of(run, [=](auto& m) { return m.valley / unit.bytes; }))}};
 }
 
-/// A gradient norm that spans decades is unreadable on a linear axis.
 Chart norm_chart(const RunMetrics& run) {
-  Chart chart{.title = "Gradient norm", .unit = "before clipping"};
+  Chart chart{.title = "Gradient norm", .unit = "before clipping", .scale = YScale::from_zero};
   chart.series = raw_and_smooth(run, "norm", "--purple", [](auto& m) { return m.grad_norm; });
-  const double most = largest(run, [](auto& m) { return m.grad_norm; });
-  const double middle = median(run, [](auto& m) { return m.grad_norm; });
-  chart.scale = middle > 0 && most > 8 * middle ? YScale::logarithmic : YScale::from_zero;
   chart.marks = marks_of(run);
-  return chart;
+  return scaled(std::move(chart));
 }
 
 /// The rate in units of a power of ten, so that the axis has short labels.
@@ -152,7 +194,7 @@ Chart traffic_chart(const RunMetrics& run) {
     most = std::fmax(most, largest(run, of_axis(&StepMetrics::traffic, axis)));
   const auto unit = bytes_unit(most);
   Chart chart{.title = "Traffic",
-              .unit = fmt::format("{} that a rank sends in a step", unit.name),
+              .unit = fmt::format("{} sent per rank and step", unit.name),
               .scale = YScale::from_zero};
   for (const auto& axis : axes_of(run, &StepMetrics::traffic))
     chart.series.push_back(line(axis, colours[chart.series.size() % colours.size()],
@@ -162,8 +204,8 @@ Chart traffic_chart(const RunMetrics& run) {
 
 /// Where the time of a step goes.
 Chart time_chart(const RunMetrics& run) {
-  Chart chart{.title = "Time of a step",
-              .unit = "seconds, mean of the ranks, smoothed",
+  Chart chart{.title = "Step time",
+              .unit = "seconds, mean over ranks, smoothed",
               .scale = YScale::from_zero,
               .wide = true};
   chart.series.push_back(
@@ -173,7 +215,7 @@ Chart time_chart(const RunMetrics& run) {
                                 colours[chart.series.size() % colours.size()],
                                 curve(run, of_axis(&StepMetrics::exposed, axis))));
   if (chart.series.size() > 1) return chart;
-  return {.title = "Time of a step",
+  return {.title = "Step time",
           .unit = "seconds, slowest rank",
           .scale = YScale::from_zero,
           .series = raw_and_smooth(run, "step", "--blue", [](auto& m) { return m.seconds; }),
@@ -192,14 +234,14 @@ Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& 
 }
 
 Chart comparing_validation(const std::vector<ReportedRun>& runs) {
-  Chart chart{.title = "Validation loss", .unit = "nats a token", .wide = true};
+  Chart chart{.title = "Validation loss", .unit = "nats per token", .wide = true};
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back({.label = runs[i].name,
                             .colour = colours[i % colours.size()],
                             .mark = Mark::dots,
                             .points = validation_of(runs[i].metrics),
                             .run = i});
-  return chart;
+  return scaled(std::move(chart));
 }
 
 Clock clock_of(const RunMetrics& run, double unit) {
@@ -250,19 +292,19 @@ std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs) {
     return comparing({.title = title, .unit = unit_of_y, .scale = scale}, runs, field);
   };
   auto loss =
-      each("Training loss", "nats a token, smoothed", fitted, [](auto& m) { return m.loss; });
+      each("Training loss", "nats per token, smoothed", fitted, [](auto& m) { return m.loss; });
   loss.wide = true;
-  return {
-      loss,
-      comparing_validation(runs),
-      each("Throughput", "tokens/s over all ranks", from_zero,
-           [](auto& m) { return m.tokens_per_second; }),
-      each("MFU", "%", from_zero, [](auto& m) { return 100 * m.mfu; }),
-      each("Peak memory", fmt::format("{} on the fullest rank", unit.name), from_zero,
-           [=](auto& m) { return m.peak / unit.bytes; }),
-      each("Time of a step", "seconds, slowest rank", from_zero, [](auto& m) { return m.seconds; }),
-      each("Gradient norm", "before clipping", from_zero, [](auto& m) { return m.grad_norm; }),
-      each("Learning rate", "", from_zero, [](auto& m) { return m.lr; })};
+  return {scaled(std::move(loss)),
+          comparing_validation(runs),
+          each("Throughput", "tokens/s over all ranks", from_zero,
+               [](auto& m) { return m.tokens_per_second; }),
+          each("MFU", "%", from_zero, [](auto& m) { return 100 * m.mfu; }),
+          each("Peak memory", fmt::format("{} on the fullest rank", unit.name), from_zero,
+               [=](auto& m) { return m.peak / unit.bytes; }),
+          each("Step time", "seconds, slowest rank", from_zero, [](auto& m) { return m.seconds; }),
+          scaled(each("Gradient norm", "before clipping", from_zero,
+                      [](auto& m) { return m.grad_norm; })),
+          each("Learning rate", "", from_zero, [](auto& m) { return m.lr; })};
 }
 
 }  // namespace llamesh::app

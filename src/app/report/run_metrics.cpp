@@ -103,6 +103,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.starts.push_back({.step = step,
                           .time = number(line, "time"),
                           .ranks = number(line, "ranks"),
+                          .mesh = text(line, "mesh"),
                           .host = text(line, "host"),
                           .version = text(line, "version"),
                           .phases = {}});
@@ -151,8 +152,7 @@ RunMetrics read_lines(const std::filesystem::path& file) {
 RunMetrics read_metrics(const std::filesystem::path& file) {
   std::error_code ignored;
   validate(std::filesystem::exists(file, ignored),
-           "{} is not there; give the folder of a run that llamesh train has written",
-           file.string());
+           "{} does not exist; give a run folder that llamesh train has written", file.string());
   RunMetrics run = read_lines(file);
   validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;

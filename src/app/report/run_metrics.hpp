@@ -18,7 +18,7 @@ struct StepMetrics {
   double valley, peak;     ///< bytes, maximum over ranks
   double seconds_compute;  ///< of `seconds`, on CPUs
   double time;             ///< of the line, seconds since 1970
-  double elapsed;  ///< seconds that the run was up until then, without the pauses between starts
+  double elapsed;          ///< wall-clock seconds until then, without the pauses between starts
   std::map<std::string, double> traffic;                ///< by mesh axis: bytes that a rank sent
   std::map<std::string, double> traffic_between_nodes;  ///< those of them that left its node
   std::map<std::string, double> exposed;                ///< by axis: seconds waited for it, on CPUs
@@ -29,6 +29,7 @@ struct RunStart {
   std::int64_t step = 0;  ///< after which it continued
   double time = 0;        ///< seconds since 1970, or NaN
   double ranks = 0;       ///< or NaN
+  std::string mesh;       ///< "replicate=2 x shard=4", or empty
   std::string host, version;
   std::vector<std::pair<std::string, double>> phases;  ///< of its start-up, in seconds
 };

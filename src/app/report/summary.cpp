@@ -16,10 +16,6 @@
 namespace llamesh::app {
 namespace {
 
-std::string counted(std::size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
 }
@@ -48,18 +44,39 @@ std::string describe_model(const YAML::Node& model) {
   if (model["tie_word_embeddings"])
     config.tie_word_embeddings = model["tie_word_embeddings"].as<bool>();
   config = config.resolved();
-  return fmt::format("{}parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
-                     compact(static_cast<double>(model::parameter_table(config).numel())) + " ",
+  return fmt::format("{} parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
+                     parameters_text(model::parameter_table(config).numel()),
                      config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
                      config.num_key_value_heads, config.vocab_size);
 }
 
+/// The axes whose sizes config.yaml gives; those that are "auto" it does not tell.
 std::string describe_mesh(const YAML::Node& mesh) {
   std::string text;
   for (const auto& axis : mesh["axes"])
-    text +=
-        fmt::format("{}{} {}", text.empty() ? "" : " × ", scalar(axis.first), scalar(axis.second));
+    if (scalar(axis.second) != "auto")
+      text += fmt::format("{}{} {}", text.empty() ? "" : " × ", scalar(axis.first),
+                          scalar(axis.second));
   return text;
+}
+
+/// "replicate=2 x shard=4" as "replicate 2 × shard 4".
+std::string typeset(std::string mesh) {
+  for (const auto& [from, to] : {std::pair(" x ", " × "), std::pair("=", " ")})
+    for (auto at = mesh.find(from); at != mesh.npos; at = mesh.find(from, at + 2))
+      mesh.replace(at, std::string_view(from).size(), to);
+  return mesh;
+}
+
+/// Ranks and mesh of the last start, as far as they are known.
+struct Shape {
+  std::string ranks, mesh;
+};
+Shape shape_of(const ReportedRun& run, const Described& about) {
+  if (run.metrics.starts.empty()) return {"", about.mesh};
+  const auto& start = run.metrics.starts.back();
+  return {std::isfinite(start.ranks) ? fmt::format("{:.0f}", start.ranks) : "",
+          start.mesh.empty() ? about.mesh : typeset(start.mesh)};
 }
 
 Described describe(const std::string& text) {
@@ -127,7 +144,7 @@ std::string percent(double share) {
   return std::isfinite(share) ? fmt::format("{:.1f} %", share * 100) : "–";
 }
 
-std::string time_text(double time) {
+std::string date_text(double time) {
   if (!(time >= 0 && time < 1e11)) return "–";
   return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(time)));
 }
@@ -157,7 +174,7 @@ std::string phases_table(const RunMetrics& run) {
     rows += row({escaped(name), duration_text(seconds),
                  fmt::format("<i class=\"bar\" style=\"--share:{:.3f}\"></i>",
                              longest > 0 && seconds > 0 ? seconds / longest : 0.0)});
-  return "<h2>Start-up, until the first step was done</h2>\n" + table(rows);
+  return "<h2>Start-up, up to the end of the first step</h2>\n" + table(rows);
 }
 
 }  // namespace
@@ -178,15 +195,25 @@ double largest(const RunMetrics& run, const Field& field) {
   return most;
 }
 
+std::string counted(std::int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::size_t smoothing_span(std::size_t steps) {
   return std::clamp<std::size_t>(steps / 40, 1, 200);
+}
+
+std::string parameters_text(std::int64_t count) {
+  const auto number = static_cast<double>(count);
+  return number >= 1e9 ? fmt::format("{:.2f} B", number / 1e9) : compact(number);
 }
 
 std::string bytes_text(double bytes) {
   if (!std::isfinite(bytes)) return "–";
   if (bytes >= std::exp2(30)) return fmt::format("{:.2f} GiB", bytes / std::exp2(30));
   if (bytes >= std::exp2(20)) return fmt::format("{:.1f} MiB", bytes / std::exp2(20));
-  return fmt::format("{:.1f} KiB", bytes / std::exp2(10));
+  if (bytes >= std::exp2(10)) return fmt::format("{:.1f} KiB", bytes / std::exp2(10));
+  return fmt::format("{:.0f} B", bytes);
 }
 
 std::string duration_text(double seconds) {
@@ -197,10 +224,13 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
-std::string facts(const std::string& config) {
-  const Described about = describe(config);
+std::string facts(const ReportedRun& run) {
+  const Described about = describe(run.config);
+  const Shape shape = shape_of(run, about);
+  const auto ranks =
+      shape.ranks.empty() ? "" : shape.ranks + (shape.ranks == "1" ? " rank" : " ranks");
   std::string text;
-  for (const std::string& fact : {about.model, about.strategy, about.mesh, about.precision})
+  for (const std::string& fact : {about.model, about.strategy, ranks, shape.mesh, about.precision})
     if (!fact.empty()) text += (text.empty() ? "" : " · ") + escaped(fact);
   return text;
 }
@@ -213,26 +243,28 @@ std::string tiles(const RunMetrics& run) {
   out += validation_tile(run);
   out += tile("training loss", loss_text(closing_loss(run, span)),
               span == 1 ? "last step" : fmt::format("mean of the last {}", span));
-  out += tile("tokens", compact(last.tokens),
-              fmt::format("{} step{}", last_step, last_step == 1 ? "" : "s"));
+  out += tile("tokens", compact(last.tokens), counted(last_step, "step"));
   out += tile("tokens/s", compact(median(run, [](auto& m) { return m.tokens_per_second; })),
               "median step");
   out += tile("MFU", percent(mfu), "median step");
   out += tile("peak memory", bytes_text(largest(run, [](auto& m) { return m.peak; })),
               fmt::format("valley {}", bytes_text(largest(run, [](auto& m) { return m.valley; }))));
-  out +=
-      tile("time in steps", duration_text(seconds_in_steps(run)),
-           counted(run.resumes.size(), "resume") + ", " + counted(run.checkpoints, "checkpoint"));
+  out += tile("time in steps", duration_text(seconds_in_steps(run)),
+              counted(std::ssize(run.resumes), "resume") + ", " +
+                  counted(static_cast<std::int64_t>(run.checkpoints), "checkpoint"));
   return out + "</div>\n";
 }
 
 std::string summary_table(const std::vector<ReportedRun>& runs) {
-  std::string rows = row({"run", "step", "training loss", "best validation", "tokens", "tokens/s",
-                          "MFU", "peak memory", "time in steps"},
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "–" : escaped(text); };
+  std::string rows = row({"run", "ranks", "mesh", "step", "training loss", "best validation",
+                          "tokens", "tokens/s", "MFU", "peak memory", "time in steps"},
                          "th");
-  for (const auto& [name, config, run] : runs) {
+  for (const auto& one : runs) {
+    const auto& run = one.metrics;
     const auto& [step, last] = *run.steps.rbegin();
-    rows += row({escaped(name), fmt::format("{}", step),
+    const auto [ranks, mesh] = shape_of(one, describe(one.config));
+    rows += row({escaped(one.name), or_dash(ranks), or_dash(mesh), fmt::format("{}", step),
                  loss_text(closing_loss(run, smoothing_span(run.steps.size()))),
                  loss_text(best_validation(run)), compact(last.tokens),
                  compact(median(run, [](auto& m) { return m.tokens_per_second; })),
@@ -246,7 +278,7 @@ std::string summary_table(const std::vector<ReportedRun>& runs) {
 std::string traffic_table(const RunMetrics& run) {
   const StepMetrics& last = run.steps.rbegin()->second;
   if (last.traffic.empty()) return "";
-  std::string rows = row({"mesh axis", "sent by a rank in a step", "between nodes"}, "th");
+  std::string rows = row({"mesh axis", "sent per rank and step", "between nodes"}, "th");
   for (const auto& [axis, bytes] : last.traffic) {
     const auto between = last.traffic_between_nodes.find(axis);
     rows += row({escaped(axis), bytes_text(bytes),
@@ -256,11 +288,11 @@ std::string traffic_table(const RunMetrics& run) {
 }
 
 std::string starts_table(const RunMetrics& run) {
-  std::string rows = row({"after step", "at", "ranks", "rank 0 on", "llamesh"}, "th");
+  std::string rows = row({"after step", "time", "ranks", "rank 0 on", "llamesh"}, "th");
   bool told = false;
   for (const RunStart& start : run.starts) {
     told = told || !start.host.empty();
-    rows += row({fmt::format("{}", start.step), time_text(start.time),
+    rows += row({fmt::format("{}", start.step), date_text(start.time),
                  std::isfinite(start.ranks) ? fmt::format("{:.0f}", start.ranks) : "–",
                  escaped(start.host), escaped(start.version)});
   }

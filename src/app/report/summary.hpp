@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,11 +24,20 @@ double largest(const RunMetrics& run, const Field& field);
 /// Over how many steps curves are smoothed.
 std::size_t smoothing_span(std::size_t steps);
 
+/// "1 step", "2 steps".
+std::string counted(std::int64_t count, const std::string& noun);
+/// "8.03 B" from a billion on, else as compact().
+std::string parameters_text(std::int64_t count);
+/// "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B".
 std::string bytes_text(double bytes);
+inline std::string bytes_text(std::int64_t bytes) {
+  return bytes_text(static_cast<double>(bytes));
+}
 std::string duration_text(double seconds);
 
-/// Model, strategy, mesh and precision as config.yaml has them, in a line of HTML.
-std::string facts(const std::string& config);
+/// Model, strategy and precision as config.yaml has them, ranks and mesh of the last start, in a
+/// line of HTML.
+std::string facts(const ReportedRun& run);
 /// The figures that are looked for first, as HTML.
 std::string tiles(const RunMetrics& run);
 /// The same figures of several runs, a row each.

@@ -143,7 +143,7 @@ bool RunStatus::ended() const {
 RunStatus read_status(const fs::path& run_folder) {
   std::error_code ignored;
   validate(fs::is_directory(run_folder, ignored),
-           "{} is no folder; give the folder of a run, as runs/tiny", run_folder.string());
+           "{} is not a folder; give a run folder such as runs/tiny", run_folder.string());
   const auto state = train::read_run_state(run_folder);
   const auto metrics = newest_metrics(run_folder / "metrics.jsonl");
   RunStatus status;

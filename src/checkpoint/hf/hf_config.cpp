@@ -56,8 +56,8 @@ class Keys {
   }
   std::string text(const char* key) const {
     const auto* value = find(key);
-    validate(value == nullptr || value->is_string(), "{}: {}: expected a text, got {}", name_, key,
-             value ? text_of(*value) : "");
+    validate(value == nullptr || value->is_string(), "{}: {}: expected a string, got {}", name_,
+             key, value ? text_of(*value) : "");
     return value ? value->get<std::string>() : std::string();
   }
   const std::string& name() const { return name_; }

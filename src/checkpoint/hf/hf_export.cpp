@@ -143,8 +143,8 @@ void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
 void warn_of_refusal(const model::LlamaConfig& config) {
   if (config.hidden_size % config.num_attention_heads == 0) return;
   spdlog::warn(
-      "hidden_size {} is no multiple of num_attention_heads {}: transformers refuses such a model "
-      "from version 5.4 on, earlier versions load it",
+      "hidden_size {} is not a multiple of num_attention_heads {}: transformers refuses such a "
+      "model from version 5.4 on, earlier versions load it",
       config.hidden_size, config.num_attention_heads);
 }
 
@@ -183,7 +183,7 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   const auto files = plan_export(tensors_of(manifest), options.type, options.max_shard_bytes);
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
-    validate(!files.empty(), "{} holds no model", checkpoint.string());
+    validate(!files.empty(), "{} does not contain a model", checkpoint.string());
     const auto config = parse_config_json(manifest.progress.model_config, "model_config");
     warn_of_refusal(config);
     check_room(folder.path(), files);

@@ -34,7 +34,7 @@ class Guard {
         break;
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        validate(keys_.back().insert(key).second, "{}: key '{}' is there twice", name_, shown(key));
+        validate(keys_.back().insert(key).second, "{}: key '{}' appears twice", name_, shown(key));
         validate(keys_.back().size() <= max_keys, "{}: an object of more than {} keys", name_,
                  max_keys);
         break;

@@ -124,7 +124,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool number_integer(number_integer_t) override { return misplaced("a negative number"); }
   bool number_float(number_float_t, const string_t&) override {
-    return misplaced("a number that is no integer");
+    return misplaced("a number that is not an integer");
   }
   bool boolean(bool) override { return misplaced("true or false"); }
   bool null() override { return misplaced("null"); }
@@ -140,8 +140,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
   [[noreturn]] bool misplaced(const char* what) const {
     const bool outside = at_ == At::start || at_ == At::names || at_ == At::metadata;
-    fail(ExitCode::bad_input, "{}: the header has {} at '{}', where none belongs", file_, what,
-         shown(outside ? key_ : tensors_.back().name + "." + key_));
+    fail(ExitCode::bad_input, "{}: the header has {} at '{}', which does not belong there", file_,
+         what, shown(outside ? key_ : tensors_.back().name + "." + key_));
   }
   void first_time(const std::string& name) {
     auto* const seen = name == "dtype"          ? &has_dtype_
@@ -166,8 +166,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
 
 /// The length of the header, having checked the first bytes of the file.
 std::int64_t header_length(std::span<const std::uint8_t> file, const std::string& name) {
-  validate(file.size() >= 8, "{}: {} bytes are no safetensors file; it is incomplete", name,
-           file.size());
+  validate(file.size() >= 8, "{}: {} bytes are too few for a safetensors file; it is incomplete",
+           name, file.size());
   std::uint64_t length = 0;
   for (unsigned i = 0; i < 8; ++i) length |= std::uint64_t{file[i]} << (8 * i);
   validate(length <= static_cast<std::uint64_t>(max_safetensors_header),
@@ -209,7 +209,7 @@ void check_layout_is_dense(const std::vector<StoredTensor>& tensors, std::int64_
              shown(tensor->name), tensor->bytes, bytes);
     validate(tensor->begin == at, "{}: tensor '{}' begins at byte {} of the data instead of {}: {}",
              file, shown(tensor->name), tensor->begin, at,
-             tensor->begin < at ? "tensors overlap" : "there is a hole");
+             tensor->begin < at ? "tensors overlap" : "there is a gap");
     validate(bytes <= data - at,
              "{}: tensor '{}' ends at byte {} of {} of the data; the file is incomplete", file,
              shown(tensor->name), at + bytes, data);

@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/address_space.hpp"
 #include "ops/cpu/instruction_set.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
@@ -14,6 +15,9 @@
 
 namespace llamesh::ops::cpu {
 namespace {
+
+/// More than oneDNN maps for the code of a primitive: refused that, it crashes.
+constexpr std::int64_t code_bytes = std::int64_t{32} << 20;
 
 dnnl::engine& engine() {
   static dnnl::engine cpu = [] {
@@ -71,6 +75,7 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+    device::check_address_space(code_bytes);
     const auto primitive = describe_matmul(c, a, b, accumulate);
     matmul_ = dnnl::matmul(primitive);
     a_ = dnnl::memory(description(a), engine(), nullptr);

@@ -4,6 +4,7 @@
 
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
 
@@ -29,7 +30,7 @@ float dot_product(const T* w, const float* x, std::int64_t k) {
 /// Returns the row in fp32.
 const float* widened(const Tensor& x, Scratch& scratch) {
   if (x.dtype() == DType::f32) return x.as<float>();
-  float* wide = scratch.array<float>(x.cols());
+  auto* wide = reinterpret_cast<float*>(scratch.bytes(matvec_scratch(x)));
   for_each_vec(x.cols(), [&](std::int64_t i, auto lanes) {
     store(wide + i, load(x.as<bf16>() + i, lanes), lanes);
   });

@@ -12,6 +12,11 @@ namespace llamesh::ops::cpu {
 std::int64_t attention_scratch(const AttentionShape& shape);
 std::int64_t attention_backward_scratch(const AttentionShape& shape);
 
+/// Returns the bytes of matvec(): its row in fp32.
+inline std::int64_t matvec_scratch(const Tensor& x) {
+  return x.dtype() == DType::f32 ? 0 : x.cols() * static_cast<std::int64_t>(sizeof(float));
+}
+
 /// Returns the rows per block, each block summing its part of dw: at least 16 rows, at most 64
 /// blocks.
 inline std::int64_t rms_norm_backward_block(std::int64_t rows) {

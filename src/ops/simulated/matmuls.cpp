@@ -46,7 +46,10 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
 }  // namespace
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
-  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
+  if (x.rows() == 1 && hardware().kind == device::Kind::cpu)
+    keep_cpu_scratch("matvec", cpu::matvec_scratch(x));
+  else
+    keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
   gemm(stream, y, x, w, x.cols(), accumulate);
 }
 

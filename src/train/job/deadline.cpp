@@ -39,7 +39,7 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder) {
     case Stop::walltime:
       return "the end of the walltime";
     case Stop::broken_pipe:
-      return "SIGPIPE (the output is not read any more)";
+      return "SIGPIPE (nothing reads the output any more)";
     case Stop::hangup:
       return "SIGHUP";
     case Stop::interrupt:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/log.hpp"
+#include "core/printable.hpp"
 #include "device/device.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
@@ -54,7 +55,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
-    metrics_->write_event(event.name, step, event.detail);
+    metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
     warn_of_short_walltime();
@@ -70,10 +71,10 @@ void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const 
   spdlog::warn(
       "the start before{} was killed, or lost its node: its state.json of {} still says that it "
       "runs; the last step that it did is {}, its newest checkpoint is of step {}",
-      before->job.empty() ? "" : " (job " + before->job + ")", before->time,
+      before->job.empty() ? "" : " (job " + printable(before->job) + ")", printable(before->time),
       std::max({last, before->step, std::int64_t{0}}), before->step);
   if (const auto failure = read_failure(folder_)) {
-    spdlog::warn("by its flight records: {}", failure->detail);
+    spdlog::warn("by its flight records: {}", printable(failure->detail));
     write_failure(folder_, *failure);
   }
 }
@@ -83,8 +84,8 @@ void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
   if (left && *left < state_.seconds_needed)
     spdlog::warn(
-        "{:.0f} s of walltime are left, but two steps and the time to save need {:.0f} s, as the "
-        "start before has found: the run will gain one step at most; give the job more time",
+        "{:.0f} s of walltime are left, but two steps and a save took {:.0f} s in the previous "
+        "start: this start will gain one step at most; give the job more time",
         *left, state_.seconds_needed);
 }
 
@@ -96,7 +97,7 @@ void JobReport::on_started(const Startup& startup, std::int64_t step) {
 void JobReport::on_step(const StepRecord& record) {
   step_seconds_ = record.seconds;
   if (metrics_) metrics_->write(record);
-  if (events_) events_->write(record);
+  show_in_tensorboard([&](EventFile& events) { events.write(record); });
   if (!metrics_) return;
   const auto warn = [&](const char* event, const std::string& line) {
     spdlog::warn("{}", line);
@@ -108,6 +109,17 @@ void JobReport::on_step(const StepRecord& record) {
     warn("spike", line);
 }
 
+/// start() has found that the file can be written.
+void JobReport::show_in_tensorboard(const std::function<void(EventFile&)>& write) {
+  if (!events_) return;
+  try {
+    write(*events_);
+  } catch (const Error& error) {
+    events_.reset();
+    spdlog::warn("no more events for TensorBoard: {}; the run goes on", error.what());
+  }
+}
+
 void JobReport::on_healed(std::int64_t step, const std::string& line) {
   if (!metrics_) return;
   spdlog::warn("{}", line);
@@ -116,7 +128,7 @@ void JobReport::on_healed(std::int64_t step, const std::string& line) {
 
 void JobReport::on_validation(std::int64_t step, double loss) {
   if (metrics_) metrics_->write_validation(step, loss);
-  if (events_) events_->write_validation(step, loss);
+  show_in_tensorboard([&](EventFile& events) { events.write_validation(step, loss); });
 }
 
 void JobReport::on_saved(std::int64_t step, const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,7 +26,8 @@ struct StartEvent {
 
 /// Writes what a run records in its folder for users and for the job script: state.json,
 /// metrics.jsonl, config.yaml and event files, and lines of the log about the job. Rank 0 writes;
-/// on the other ranks nothing happens, but for their own logs. An I/O failure throws (exit 74).
+/// on the other ranks nothing happens, but for their own logs. An I/O failure throws (exit 74), but
+/// for that of an event file, which is given up.
 class JobReport {
  public:
   /// All are borrowed.
@@ -56,6 +58,7 @@ class JobReport {
  private:
   void warn_of_sudden_end(const std::optional<RunState>& before) const;
   void warn_of_short_walltime();
+  void show_in_tensorboard(const std::function<void(EventFile&)>& write);
 
   const comm::Communicator& world_;
   const Setup& setup_;

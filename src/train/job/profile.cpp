@@ -6,8 +6,8 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -16,6 +16,7 @@
 #include "core/log.hpp"
 #include "core/trace.hpp"
 #include "device/device.hpp"
+#include "train/job/shared_folder.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -106,6 +107,29 @@ Profile::Profile(const comm::Communicator& world, const Setup& setup)
       setup_(setup),
       steps_(profiled_steps(setup.inputs.profile)),
       folder_(std::filesystem::path(setup.inputs.run.folder) / "trace") {}
+
+void Profile::check(std::int64_t step) const {
+  if (steps_.last < steps_.first) return;
+  const std::int64_t steps = setup_.inputs.train.steps;
+  const StepRange traced{std::max(steps_.first, step + 1), std::min(steps_.last, steps)};
+  const bool all = traced.first == steps_.first && traced.last == steps_.last;
+  if (!all && world_.rank() == 0)
+    spdlog::warn("profile.steps is {}, but this start takes steps {} to {}: {}",
+                 setup_.inputs.profile.steps, step + 1, steps,
+                 traced.first > traced.last
+                     ? "nothing is traced"
+                     : fmt::format("only {}-{} are traced", traced.first, traced.last));
+  if (traced.first > traced.last) return;
+  std::unique_ptr<BorrowedFolder> made;
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) made = std::make_unique<BorrowedFolder>(folder_);
+  });
+  const auto try_file = [&] {
+    write_durably(file_of(world_.rank()), "a trace can be written\n");
+    std::filesystem::remove(file_of(world_.rank()));
+  };
+  comm::agree(world_, try_file, "whether a trace can be written");
+}
 
 void Profile::begin(std::int64_t step) {
   if (!steps_.contains(step)) return;
@@ -205,35 +229,50 @@ void Profile::merge() const {
   });
 }
 
+/// Runs `write` on every rank. If it fails on some, rank 0 warns with the first one's reason, and
+/// all ranks return false.
+bool Profile::all_can(const std::function<void()>& write, const char* purpose) const {
+  std::string trouble;
+  try {
+    write();
+  } catch (const std::exception& any) {
+    trouble = as_error(any).what();
+  }
+  if (world_.max(std::int64_t{!trouble.empty()}, purpose) == 0) return true;
+  const auto troubles = world_.all_gather(trouble);
+  const auto first = std::ranges::find_if(troubles, [](const auto& t) { return !t.empty(); });
+  const auto rank = static_cast<std::size_t>(first - troubles.begin());
+  if (world_.rank() == 0)
+    spdlog::warn("steps {}-{} are not traced: rank {} on {}: {}; the run goes on", first_, last_,
+                 rank, setup_.topology.host_of[rank], *first);
+  return false;
+}
+
 void Profile::write() {
   if (last_ == 0) return;
   device::stop_profiler();
-  const auto lost = comm::agree_and_gather(
-      world_,
-      [&] {
-        std::int64_t of_mine = 0;
-        make_folder(folder_);
-        write_durably(file_of(world_.rank()), own_events(of_mine));
-        return of_mine;
-      },
-      "the trace of each rank");
-  comm::agree(
-      world_,
-      [&] {
-        if (world_.rank() == 0) merge();
-      },
-      "the trace of all ranks");
+  std::int64_t lost = 0;
+  const auto write_own = [&] {
+    const auto events = own_events(lost);
+    make_folder(folder_);
+    write_durably(file_of(world_.rank()), events);
+  };
+  const auto write_all = [&] {
+    if (world_.rank() == 0) merge();
+  };
+  const bool written =
+      all_can(write_own, "the trace of each rank") && all_can(write_all, "the trace of all ranks");
   std::error_code ignored;  // it is in the whole now
   std::filesystem::remove(file_of(world_.rank()), ignored);
-  if (world_.rank() == 0)
+  lost = world_.sum(lost, "events that the trace lacks");
+  if (written && world_.rank() == 0)
     spdlog::info("steps {}-{} are traced in {}: open it in https://ui.perfetto.dev", first_, last_,
                  (folder_ / "trace.json").string());
-  if (const auto all = std::accumulate(lost.begin(), lost.end(), std::int64_t{0});
-      all > 0 && world_.rank() == 0)
+  if (written && lost > 0 && world_.rank() == 0)
     spdlog::warn(
         "the trace lacks {} events, those after the first {} of a rank: trace fewer steps "
         "(profile.steps)",
-        all, Trace::most_events);
+        lost, Trace::most_events);
   first_ = last_ = 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "comm/communicator.hpp"
@@ -20,23 +21,28 @@ struct StepRange {
 StepRange profiled_steps(const ProfileOptions& options);
 
 /// Traces the steps of `profile.steps`: RUN/trace/trace.json has the events of all ranks in
-/// Chrome's Trace Event Format. Every rank calls the same functions in the same order.
+/// Chrome's Trace Event Format. Every rank calls the same functions in the same order. Once the run
+/// trains, a trace that cannot be written is warned of and given up.
 class Profile {
  public:
   /// Both are borrowed.
   Profile(const comm::Communicator& world, const Setup& setup);
 
+  /// Before the step after `step`: tries the files of the trace on every rank, and throws on all
+  /// where one cannot write; warns of steps that will not be taken. Collective.
+  void check(std::int64_t step) const;
   /// `step` begins. The first one that is traced aligns the ranks' clocks. Collective.
   void begin(std::int64_t step);
   /// `step` is done; returns whether it is the last one that is traced.
   bool end(std::int64_t step);
-  /// Writes what was traced, if anything. Throws on all ranks where one cannot write. Collective.
+  /// Writes what was traced, if anything. Collective.
   void write();
 
  private:
   void align_clocks();
   std::string own_events(std::int64_t& lost) const;
   void merge() const;
+  bool all_can(const std::function<void()>& write, const char* purpose) const;
   std::filesystem::path file_of(int rank) const;
 
   const comm::Communicator& world_;

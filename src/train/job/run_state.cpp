@@ -110,8 +110,8 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.starts_here = before->starts_here + 1;
   if (scheduled && state.starts_here > fruitless_starts_allowed)
     fail(ExitCode::no_progress,
-         "{} starts in a row gained a step at most, the last one from step {} to {} (it ended by: "
-         "{}); mend that (a walltime too short for two steps has to be longer), then remove "
+         "{} starts in a row gained one step at most, the last one from step {} to {} (it ended "
+         "with: {}); fix the cause (e.g. a walltime too short for two steps), then remove "
          "state.json from the run folder to start again",
          state.starts_here - 1, before->first_step, step,
          before->reason.empty() ? "no reason known" : before->reason);

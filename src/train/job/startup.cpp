@@ -50,6 +50,12 @@ void Startup::end_phase(std::string name) {
   last_ = end;
 }
 
+double Startup::seconds() const {
+  double all = std::chrono::duration<double>(Clock::now() - last_).count();
+  for (const auto& [name, duration] : phases_) all += duration;
+  return all;
+}
+
 std::string Startup::describe() const {
   std::string text;
   double all = 0;

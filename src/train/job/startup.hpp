@@ -17,6 +17,8 @@ class Startup {
   void end_phase(std::string name);
   /// By name, in seconds, in the order in which they came.
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
+  /// Since the launch, in seconds.
+  double seconds() const;
   /// "launch 0.31 s, MPI_Init 0.12 s, ...; 1.20 s in all"
   std::string describe() const;
 

@@ -56,6 +56,19 @@ void comment_job(const std::string& text) {
   posix_spawn_file_actions_destroy(&silent);
 }
 
+/// Records the verdict in log.txt, state.json, failure.json and the job's comment.
+void record_verdict(const std::filesystem::path& run_folder, ExitCode code,
+                    const comm::Verdict& verdict) {
+  bool first = true;
+  if (!run_folder.empty()) {
+    write_to_log(run_folder, verdict.line + "; the job is ended");
+    first = record_failure(run_folder, code, verdict);
+    FlightFiles::dump();
+  }
+  // A rank that the launcher has not ended yet may find others silent, which it has ended.
+  if (first) comment_job(verdict.line);
+}
+
 }  // namespace
 
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
@@ -66,16 +79,12 @@ comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
     if (verdict.line.empty()) {
       FlightFiles::dump();
       std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
+    } else if (verdict.of_minority) {
+      print_error(verdict.line + "; it ends");
+      FlightFiles::dump();
     } else {
       print_error(verdict.line + "; the job is ended");
-      bool first = true;
-      if (!run_folder.empty()) {
-        write_to_log(run_folder, verdict.line + "; the job is ended");
-        first = record_failure(run_folder, code, verdict);
-        FlightFiles::dump();
-      }
-      // A rank that the launcher has not ended yet may find others silent, which it has ended.
-      if (first) comment_job(verdict.line);
+      record_verdict(run_folder, code, verdict);
     }
     comm::abort_job(code);
   };

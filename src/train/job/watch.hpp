@@ -14,7 +14,8 @@ comm::Watchdog watch_over(const comm::Communicator& world);
 
 /// A hang cannot be unwound: the rank that found it prints the verdict, records it in log.txt,
 /// state.json and the comment of a Slurm job, and ends the job. A node may be at fault, so the job
-/// may be started again. An empty `run_folder`: there is no state yet.
+/// may be started again. A rank that reaches a minority of the hosts only prints. An empty
+/// `run_folder`: there is no state yet.
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);
 
 /// How long the first load or save may take: ten minutes, and four seconds for each GB, since a

@@ -19,6 +19,10 @@ using Clock = std::chrono::steady_clock;
 constexpr double checkpoints_to_hold = 2.5;  // the one before, the new one, and some for the rest
 constexpr std::int64_t probe_bytes = 8 << 20;
 
+double mebibytes(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
 /// A file of 8 MiB written and synced: bytes a second.
 double durable_write_rate(const fs::path& path) {
   const std::string bytes(probe_bytes, 'x');
@@ -61,24 +65,23 @@ Finding check_folder(const Subject& at, const fs::path& folder) {
 }
 
 Finding check_room(const Subject& at, const fs::path& folder) {
-  const double needed = checkpoints_to_hold * 12 * static_cast<double>(at.setup.table->numel());
+  const auto needed = static_cast<std::int64_t>(checkpoints_to_hold * 12 *
+                                                static_cast<double>(at.setup.table->numel()));
   std::error_code error;
   const auto space = fs::space(folder, error);
   // A run begins by removing what killed saves have left.
-  const auto freed =
-      static_cast<double>(checkpoint::partial_checkpoint_bytes(folder / "checkpoints"));
-  const auto available = error ? 0.0 : static_cast<double>(space.available) + freed;
+  const auto freed = checkpoint::partial_checkpoint_bytes(folder / "checkpoints");
+  const auto available = error ? 0 : static_cast<std::int64_t>(space.available) + freed;
   comm::agree(at.world, [&] {
     if (at.world.rank() == 0 && available < needed)
-      fail(
-          ExitCode::io_failure,
-          "{} has {:.1f} MiB free, but {} checkpoints need {:.1f} MiB; make room or choose another "
-          "run.folder",
-          folder.string(), available / (1 << 20), checkpoints_to_hold, needed / (1 << 20));
+      fail(ExitCode::io_failure,
+           "{} has {} bytes free, but {} checkpoints need {}; make room or choose another "
+           "run.folder",
+           folder.string(), available, checkpoints_to_hold, needed);
   });
   return {"room",
-          fmt::format("{:.0f} MiB free, {} checkpoints need {:.1f} MiB", available / (1 << 20),
-                      checkpoints_to_hold, needed / (1 << 20)),
+          fmt::format("{:.0f} MiB free, {} checkpoints need {:.1f} MiB", mebibytes(available),
+                      checkpoints_to_hold, mebibytes(needed)),
           {}};
 }
 

@@ -15,6 +15,8 @@
 namespace llamesh::train {
 namespace {
 
+constexpr double longest_silence = 5;  // seconds
+
 std::string clock_text(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e6));
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
@@ -64,7 +66,10 @@ void ProgressBar::clear() {
 
 void ProgressBar::show(std::int64_t step, const std::vector<std::string>& fields, double seconds) {
   if (this_process().rank != 0) return;
-  if (step % every_steps_ == 0 || step == total_steps_) {
+  const bool overdue =
+      !terminal_ && seconds - logged_at_ >= std::max(longest_silence, seconds / 100);
+  if (step % every_steps_ == 0 || step == total_steps_ || overdue) {
+    logged_at_ = seconds;
     const auto line = fmt::format("{}", fmt::join(fields, "  "));
     if (terminal_)
       log_to_file_only(line);

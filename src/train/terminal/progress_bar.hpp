@@ -18,7 +18,8 @@ std::string bar_line(double done, std::vector<std::string> fields, double second
 
 /// Shows the progress of long work: a line of the log every `every_steps`. On a terminal only
 /// log.txt gets these lines, and one line of the terminal is redrawn at every step, as wide as the
-/// terminal is then. Silent on ranks other than 0.
+/// terminal is then. Without a terminal (mpirun, a batch job) it also logs a line whenever 5 s have
+/// passed since the last, or later 1 % of the time so far. Silent on ranks other than 0.
 class ProgressBar {
  public:
   ProgressBar(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps);
@@ -38,6 +39,7 @@ class ProgressBar {
   std::int64_t every_steps_;
   bool terminal_;
   bool drawn_ = false;
+  double logged_at_ = 0;  ///< seconds since the start
 };
 
 }  // namespace llamesh::train

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "app/status/run_status.hpp"
+
+namespace llamesh::app {
+
+/// A run in a folder of runs.
+struct ListedRun {
+  std::string folder;
+  RunStatus status;  ///< "unknown" with the error as its reason, where a file cannot be read
+};
+
+/// The runs directly below a folder that is not a run itself, by name. Empty if there is none.
+std::vector<ListedRun> list_runs(const std::filesystem::path& folder);
+
+/// The object of `llamesh status --json` for such a folder.
+Json to_json(const std::vector<ListedRun>& runs);
+
+/// A line for each run.
+std::vector<std::string> to_lines(const std::vector<ListedRun>& runs);
+
+}  // namespace llamesh::app

@@ -1,0 +1,134 @@
+#include "config/include_model.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "checkpoint/hf/hf_config.hpp"
+#include "checkpoint/location.hpp"
+#include "config/key_writer.hpp"
+#include "config/keys.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether an override gives this key a value.
+bool sets(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::ranges::any_of(overrides, [&](const std::string& text) {
+    return text.starts_with(key + '=') && text.size() > key.size() + 1;
+  });
+}
+
+/// The keys of a model's shape as in an input file.
+Node tree_of(model::LlamaConfig shape, const std::string& name) {
+  KeyWriter writer;
+  shape_keys(writer, shape);
+  return parse_tree(writer.text(), name);
+}
+
+/// Takes `key` out of the model's group if it is null or empty; otherwise returns its node, which
+/// is a word, or nothing.
+Node* find_path(Node& model, const std::string& key) {
+  Node* node = model.find(key);
+  if (node == nullptr) return nullptr;
+  const bool is_word = node->kind == Node::Kind::scalar;
+  validate(is_word || node->kind == Node::Kind::null, "{}: model.{}: expected a path, got {}",
+           node->where, key, node->describe());
+  if (is_word && !node->scalar.empty()) return node;
+  std::erase_if(model.members, [&](const auto& member) { return member.first == key; });
+  return nullptr;
+}
+
+/// Refuses a folder that is missing, and a run or a checkpoint, which holds more than model.hf
+/// reads.
+void check_hf_folder(const fs::path& folder, const std::string& where) {
+  std::error_code ignored;
+  validate(fs::exists(folder, ignored), "{}: model.hf: {} does not exist", where, folder.string());
+  validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
+           folder.string());
+  validate(
+      checkpoint::locate(folder.string()).kind == checkpoint::PathKind::hf_folder,
+      "{0}: model.hf: {1} is not a Hugging Face folder but a run or a checkpoint; resume from it "
+      "with checkpoint.resume={1}, or convert it: llamesh convert --from {1} --to FOLDER",
+      where, folder.string());
+}
+
+void include_hf_folder(Node& model, Node& hf, const std::string& name) {
+  hf.scalar = checkpoint::without_hf_prefix(hf.scalar);
+  const auto folder = fs::absolute(resolve_path(hf, name)).lexically_normal();
+  hf.scalar = folder.string();
+  const std::string where = hf.where;  // members are about to be added
+  if (model.find("load_weights") == nullptr)
+    model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
+  Node below = tree_of(model::LlamaConfig{}, name);
+  const auto written = [&](const auto& member) { return model.find(member.first) != nullptr; };
+  if (std::ranges::all_of(below.members, written)) return;
+  check_hf_folder(folder, where);
+  below = tree_of(checkpoint::read_hf_config(folder), (folder / "config.json").string());
+  overlay(below, std::move(model));
+  model = std::move(below);
+}
+
+void include_model_file(Node& model, const Node& file, const std::string& name) {
+  const std::string path = resolve_path(file, name).string();
+  std::error_code ignored;
+  validate(fs::exists(path, ignored), "{}: model.file: '{}' does not exist", file.where, path);
+  Node below = parse_tree(read_yaml_file(path), path);
+  validate(below.kind == Node::Kind::map, "{}: expected the keys of a model, got {}", below.where,
+           below.describe());
+  const Node* nested = below.find("file");
+  validate(nested == nullptr, "{}: a model file cannot name another file",
+           nested ? nested->where : "");
+  std::erase_if(model.members, [](const auto& member) { return member.first == "file"; });
+  overlay(below, std::move(model));
+  model = std::move(below);
+}
+
+}  // namespace
+
+fs::path resolve_path(const Node& path, const std::string& name) {
+  return path.where == "command line" ? fs::path(path.scalar)
+                                      : fs::path(name).parent_path() / path.scalar;
+}
+
+std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
+                          const std::string& name) {
+  const auto drop = [&](const char* group, auto condition) {
+    std::vector<std::string> dropped;
+    if (Node* node = root.find(group))
+      std::erase_if(node->members, [&](const auto& member) {
+        if (!condition(member.first)) return false;
+        dropped.push_back(fmt::format("{}.{}", group, member.first));
+        return true;
+      });
+    return dropped;
+  };
+  const bool steps = sets(overrides, "train.steps"), epochs = sets(overrides, "train.epochs");
+  if (steps != epochs)
+    drop("train", [&](const std::string& key) { return key == (steps ? "epochs" : "steps"); });
+  const bool hf = sets(overrides, "model.hf"), file = sets(overrides, "model.file");
+  if (!hf && !file) return "";
+  const auto dropped = drop("model", [](const std::string& key) { return key != "load"; });
+  if (dropped.empty()) return "";
+  return fmt::format("{} of the command line replaces the model of {}: {}",
+                     hf ? "model.hf" : "model.file", name, fmt::join(dropped, ", "));
+}
+
+void include_model(Node& root, const std::string& name) {
+  Node* model = root.find("model");
+  if (model == nullptr) return;
+  find_path(*model, "file");  // where it is empty, members move
+  Node* hf = find_path(*model, "hf");
+  Node* file = find_path(*model, "file");
+  validate(hf == nullptr || file == nullptr,
+           "{}: model.hf and model.file both give the model's shape; keep one of them",
+           hf ? hf->where : "");
+  if (hf != nullptr) include_hf_folder(*model, *hf, name);
+  if (file != nullptr) include_model_file(*model, *file, name);
+}
+
+}  // namespace llamesh::config

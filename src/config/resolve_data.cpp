@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "config/inputs.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "data/data_files.hpp"
+#include "data/file_format.hpp"
+#include "data/megatron.hpp"
+
+namespace llamesh::config {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Runs `action`; an error that it throws begins with `where`, a file and a key.
+template <class Action>
+auto naming_key(const std::string& where, Action action) {
+  try {
+    return action();
+  } catch (const Error& error) {
+    fail(error.code(), "{}: {}", where, error.what());
+  }
+}
+
+/// Puts the files that words name in their place.
+class FileFinder {
+ public:
+  FileFinder(Inputs& inputs, const std::string& name) : inputs_(inputs), name_(name) {}
+
+  void expand(std::vector<std::string>& words, const std::string& key) {
+    std::vector<std::string> files;
+    naming_key(name_ + ": " + key, [&] {
+      for (const std::string& word : words)
+        add(data::find_data_files(word, inputs_.data.format), key, files);
+    });
+    words = std::move(files);
+  }
+
+ private:
+  // The resolved inputs must be readable again, and parse_tree accepts 20,000 values in a MiB.
+  static constexpr std::size_t max_files = 9'000;
+  static constexpr std::size_t max_name_bytes = std::size_t{800} << 10U;
+
+  void add(data::NamedFiles found, const std::string& key, std::vector<std::string>& files) {
+    if (!found.note.empty()) inputs_.notes.push_back(fmt::format("{}: {}", key, found.note));
+    count_ += found.files.size();
+    for (std::string& file : found.files) {
+      name_bytes_ += file.size();
+      files.push_back(std::move(file));
+    }
+    validate(count_ <= max_files && name_bytes_ <= max_name_bytes,
+             "{} data files with names of {} bytes are too many (at most {} and {}); `llamesh "
+             "tokenize` makes one file of many",
+             count_, name_bytes_, max_files, max_name_bytes);
+  }
+
+  Inputs& inputs_;
+  const std::string& name_;
+  std::size_t count_ = 0;
+  std::size_t name_bytes_ = 0;
+};
+
+/// Checks files of a stated format, as far as their readers would name neither key nor mistake.
+void check_files(data::Format format, const std::vector<std::string>& files) {
+  for (const auto& file : files)
+    if (format == data::Format::text)
+      data::check_text(file);
+    else
+      Descriptor::to_read(format == data::Format::megatron ? data::megatron_stem(file) + ".idx"
+                                                           : file);
+}
+
+/// Decides the format of all files, or checks them against the stated one.
+void resolve_format(data::DataOptions& data, const std::string& name) {
+  const auto train_key = name + ": data.train", validation_key = name + ": data.validation";
+  std::vector<std::string> training;
+  for (const auto& source : data.training_sources())
+    training.insert(training.end(), source.files.begin(), source.files.end());
+  if (data.format != data::Format::automatic) {
+    naming_key(train_key, [&] { check_files(data.format, training); });
+    naming_key(validation_key, [&] { check_files(data.format, data.validation); });
+    return;
+  }
+  data.format = naming_key(train_key, [&] { return data::format_of(training, data.token_dtype); });
+  if (data.validation.empty()) return;
+  std::vector<std::string> same = data.validation;
+  same.insert(same.begin(), training.front());
+  naming_key(validation_key, [&] { data::format_of(same, data.token_dtype); });
+}
+
+bool has_tokenizer_file(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "tokenizer.json", ignored) ||
+         fs::exists(folder / "tokenizer.model", ignored);
+}
+
+/// Whether `tokenizer` is that folder or a file in it.
+bool is_of_folder(const fs::path& tokenizer, const fs::path& folder) {
+  std::error_code ignored;
+  return fs::equivalent(tokenizer, folder, ignored) ||
+         (tokenizer.has_filename() && fs::equivalent(tokenizer.parent_path(), folder, ignored));
+}
+
+void resolve_tokenizer(Inputs& in) {
+  const std::string& folder = in.pretrained.hf;
+  std::string& tokenizer = in.data.tokenizer;
+  const bool folder_has_one = !folder.empty() && has_tokenizer_file(folder);
+  const bool decided = tokenizer != "auto";
+  if (!decided) tokenizer = folder_has_one ? folder : "byte";
+  if (!data::is_text(in.data.format)) return;
+  std::error_code ignored;
+  validate(tokenizer == "byte" || fs::exists(tokenizer, ignored),
+           "'{}' does not exist; give byte, a SentencePiece .model, a Hugging Face tokenizer.json, "
+           "or a folder that holds one of them",
+           tokenizer);
+  if (folder_has_one && decided && !is_of_folder(tokenizer, folder))
+    in.notes.push_back(fmt::format(
+        "data.tokenizer is {}, not the tokenizer of model.hf {}: the model has learnt other tokens",
+        tokenizer, folder));
+  if (!folder.empty() && !folder_has_one && !decided)
+    in.notes.push_back(fmt::format("model.hf {} has no tokenizer: data.tokenizer is byte", folder));
+}
+
+}  // namespace
+
+void resolve_data(Inputs& in, const std::string& name) {
+  auto& data = in.data;
+  if (data.format != data::Format::random) {
+    FileFinder finder(in, name);
+    finder.expand(data.train, "data.train");
+    for (auto& source : data.sources) finder.expand(source.files, "data.train");
+    finder.expand(data.validation, "data.validation");
+    resolve_format(data, name);
+  }
+  naming_key(name + ": data.tokenizer", [&] { resolve_tokenizer(in); });
+  parse_inputs(to_yaml(in), name);  // some checks need the format
+}
+
+}  // namespace llamesh::config

@@ -1,0 +1,30 @@
+#include "core/printable.hpp"
+
+#include <gtest/gtest.h>
+
+namespace llamesh {
+namespace {
+
+TEST(Printable, EscapesWhatATerminalWouldObey) {
+  EXPECT_EQ(printable("a\x1b[2J\a\r\n\x7f"), "a\\x1b[2J\\x07\\x0d\\x0a\\x7f");
+  EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(printable("\u009b2J, \u0080 and \u009f"), "\\xc2\\x9b2J, \\xc2\\x80 and \\xc2\\x9f");
+}
+
+TEST(Printable, LeavesTextAsItIs) {
+  for (const char* text : {"", "runs/tiny", "caf\u00e9 \u00a0 \u20ac \U0001f600", "\xc2", "\xff"})
+    EXPECT_EQ(printable(text), text);
+}
+
+TEST(Excerpt, IsCutBehindAWholeCharacter) {
+  const std::string whole(120, 'x');
+  EXPECT_EQ(excerpt(whole), whole);
+  EXPECT_EQ(excerpt(whole + 'x'), whole + "...");
+  const std::string longest(119, 'x');
+  EXPECT_EQ(excerpt(longest + "\u20ac and more"), longest + "...");
+  EXPECT_EQ(excerpt(std::string(1'000'000, '\x80')).size(), 120U);
+  EXPECT_EQ(excerpt("\x1b" + whole), "\\x1b" + std::string(119, 'x') + "...");
+}
+
+}  // namespace
+}  // namespace llamesh

@@ -1,0 +1,58 @@
+#!/bin/bash
+# diagnostics.sh LLAMESH SHIM: a trace, a TensorBoard file or a rank's log that cannot be written (fail_shim.cpp). At
+# the start of a run that is an error; once it trains it is told once, and the run goes on to its end. Runs in the
+# folder that has inputs/.
+llamesh=$1 shim=$2
+mpirun="$(dirname "$0")/../mpirun.sh"
+folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
+trap 'rm -rf "$folder"' EXIT
+give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
+
+# train CODE RANK FOLDER CALL OVERRIDE...: of two ranks, this one's CALL ("write 2 ENOSPC") below the FOLDER of the run
+# fails; they end with this code.
+train() {
+  local wanted=$1 rank=$2 below=$3 call=$4 code; shift 4
+  rm -rf "$folder/run"
+  timeout -k 2 120 "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call" "LLAMESH_FAIL_RANK=$rank" \
+    "LLAMESH_FAIL_BELOW=$folder/run$below" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=4 \
+    train.threads=1 log.every_steps=1 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1; code=$?
+  [[ $code == "$wanted" && $(grep -c '^llamesh: ' "$folder/log") == $((code > 0)) ]] ||
+    give_up "$call below the run's folder$below: exit code $code instead of $wanted, or not one line"
+}
+says() { [[ $(grep -c -- "$2" "$folder/log") == "$1" ]] || give_up "not $1 line(s) with '$2'"; }
+# goes_on TEXT: it says this once, has done its 4 steps and has saved.
+goes_on() {
+  says 1 "$1"
+  [[ $(grep -c '^{"step":' "$folder/run/metrics.jsonl") == 4 && -e $folder/run/checkpoints/step_00000004 ]] ||
+    give_up "the run did not go on"
+}
+refused() {
+  says 1 "^llamesh: .*$1"
+  says 0 'step 1/4'
+}
+
+trace=(profile.steps=2-3)
+train 74 1 /trace "write 1 ENOSPC" "${trace[@]}"
+refused "$folder/run/trace/rank-00001"
+train 0 1 /trace "write 2 ENOSPC" "${trace[@]}"
+goes_on "steps 2-3 are not traced: rank 1 on .*rank-00001.*No space left on device; the run goes on"
+train 0 0 /trace "fsync 3 EIO" "${trace[@]}"  # of the whole trace, after those of the probe and of its own part
+goes_on "steps 2-3 are not traced: rank 0 on "
+[[ -z $(find "$folder/run/trace" -type f) ]] || give_up "files of a trace are left"
+
+train 0 0 "" "write 0 none" profile.steps=3-9
+goes_on "profile.steps is 3-9, but this start takes steps 1 to 4: only 3-4 are traced"
+says 1 "steps 3-4 are traced in "
+train 0 0 "" "write 0 none" profile.steps=9
+goes_on "profile.steps is 9, but this start takes steps 1 to 4: nothing is traced"
+[[ ! -e $folder/run/trace ]] || give_up "a folder for a trace of nothing"
+
+events=(log.tensorboard=true)
+train 74 0 /tensorboard "write 1 ENOSPC" "${events[@]}"
+refused "$folder/run/tensorboard/"
+train 0 0 /tensorboard "write 4 ENOSPC" "${events[@]}"
+goes_on "no more events for TensorBoard: .*No space left on device; the run goes on"
+
+train 0 1 "" "write 2 ENOSPC" log.ranks=true
+goes_on "log.rank-00001.txt: No space left on device; nothing more goes into this log"
+echo "what only watches ends no run"
