@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The table of a rank's part of a model whose matrices are cut among `ranks`.
+/// Returns the table for a rank's part of a model whose matrices are split among `ranks`.
 model::ParameterTable divided_table(const model::LlamaConfig& config, int ranks) {
   const auto part = config.divided_among(ranks);
   validate(config.hidden_size % ranks == 0, "model.hidden_size {} is not divisible by {} ranks",
