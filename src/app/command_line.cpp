@@ -28,13 +28,13 @@ void add_json(CLI::App* command, Output& output) {
       "--json", [&output] { output = Output::json; }, "Print one JSON object (docs/json.md)");
 }
 
-/// For commands that write an OutputFile.
+/// Adds --force, for commands that write an OutputFile.
 void add_force(CLI::App* command, Existing& existing) {
   command->add_flag_callback(
       "--force", [&existing] { existing = Existing::replace; }, "Replace an existing file");
 }
 
-/// Two examples, without the leading "llamesh".
+/// Adds two examples, without the leading "llamesh".
 void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
   std::string text = "Examples:";
   for (const char* line : lines) text += std::string("\n  ") + line;
@@ -157,7 +157,7 @@ void CommandLine::add_plan() {
   runs(command, [this] { return plan(plan_); });
 }
 
-/// Commands that inspect files: one path each, or two.
+/// Adds commands that inspect one or two paths.
 void CommandLine::add_inspection() {
   constexpr auto what = "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
   auto* command = cli_->add_subcommand("inspect", "Describe what is at a path, in a table");
@@ -209,7 +209,7 @@ void CommandLine::add_inspection() {
   });
 }
 
-/// Commands that use a trained model.
+/// Adds commands that use a trained model.
 void CommandLine::add_models() {
   auto* command = cli_->add_subcommand(
       "convert", "Convert a checkpoint to a Hugging Face folder, or back (also under mpirun)");
@@ -308,7 +308,7 @@ void CommandLine::add_tokenize() {
 void CommandLine::add_bench() {
   auto* bench = cli_->add_subcommand("bench", "Measure this machine and llamesh on it");
   bench->require_subcommand(1);
-  // Rows are flushed as they are measured, in case the benchmark is interrupted.
+  // Flush rows as they are measured, in case the benchmark is interrupted.
   bench->preparse_callback([](std::size_t) { std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ); });
   add_examples(bench, {"llamesh bench gemm", "mpirun -n 4 llamesh bench collectives"});
   const auto on_device = [&](const std::string& name, const char* help, auto run) {

@@ -25,10 +25,9 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 
   CLI::App& parser() { return *cli_; }
-  /// What the parsed command line asks for; empty when it names no command.
+  /// Returns the command on the parsed command line; empty if it names none.
   const std::function<int()>& command() const { return command_; }
-  /// What is wrong with these arguments, which the parser has refused, with a hint where a command
-  /// is misspelt.
+  /// Describes why the parser refused these arguments, with a hint for a misspelt command.
   std::string problem(const CLI::ParseError& error, const std::vector<std::string>& arguments);
 
  private:
@@ -59,8 +58,8 @@ class CommandLine {
   std::function<int()> command_;
 };
 
-/// Runs the command that the arguments name and returns its exit code. Throws a user error for
-/// arguments that make no sense.
+/// Runs the command in the arguments and returns its exit code. Throws a user error for invalid
+/// arguments.
 int run_command_line(const comm::Launch& launch, int argc, char** argv);
 
 }  // namespace llamesh::app

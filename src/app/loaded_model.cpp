@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the table of a rank's part of a model on a mesh with the axis `tensor`.
+/// Returns the table for a rank's part of a model on a mesh with the axis `tensor`.
 model::ParameterTable divided_table(const model::ParameterTable& table, std::int64_t hidden,
                                     const comm::ParallelDims& dims) {
   const auto mesh = sharding::tensor_axis_for(table, dims);

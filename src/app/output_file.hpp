@@ -5,10 +5,10 @@
 
 namespace llamesh::app {
 
-/// Whether a command may replace a file that exists (--force).
+/// Policy for a file that already exists (--force).
 enum class Existing : bool { refuse, replace };
 
-/// The file that a user names for a command to write. "-" is standard output: the command writes a
+/// A file named by the user for a command to write. "-" is standard output: the command writes a
 /// temporary file, and finish() copies it there.
 class OutputFile {
  public:
@@ -20,10 +20,10 @@ class OutputFile {
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  /// Where the command writes.
+  /// Returns the path for the command to write.
   const std::filesystem::path& path() const { return path_; }
   bool is_stdout() const { return !temporary_folder_.empty(); }
-  /// Copies the complete file to standard output if that was asked for.
+  /// Copies the complete file to standard output if requested.
   void finish() const;
 
  private:

@@ -9,17 +9,17 @@
 
 namespace llamesh::app {
 
-/// A launch that is planned, and what a rank of it takes.
+/// A planned launch, with one rank's needs.
 struct PlannedLaunch {
   train::Setup setup;
-  device::Hardware hardware;  ///< of a rank
+  device::Hardware hardware;  ///< of one rank
   train::StepPlan step;
 
-  /// Into limit(), and what is offloaded into the host's memory.
+  /// Returns true if the step fits into limit(), and offloaded state into host memory.
   bool fits() const;
-  /// memory.device_limit, or the hardware's.
+  /// Returns memory.device_limit, or the hardware's.
   double limit() const;
-  /// Beside their fp32 masters.
+  /// Returns true if ranks keep bf16 weights beside their fp32 masters.
   bool keeps_bf16_weights() const {
     const auto& in = setup.inputs;
     return in.precision.parameters == DType::bf16 &&
@@ -28,13 +28,13 @@ struct PlannedLaunch {
   }
 };
 
-/// Plans launches of the ranks and the hardware that are asked for.
+/// ArenaAllocator for launches with the requested ranks and hardware.
 class LaunchPlanner {
  public:
   explicit LaunchPlanner(const PlanArguments& asked);
-  /// Throws a user error where the inputs do not fit one another or the ranks.
+  /// Plans the setup. Throws a user error if the inputs do not fit one another or the ranks.
   train::Setup setup(const train::Inputs& inputs) const;
-  /// Of the rank that takes most. Throws as setup().
+  /// Plans the step on the rank with the highest peak memory. Throws like setup().
   PlannedLaunch plan(const train::Inputs& inputs) const;
   const device::Hardware& hardware() const { return hardware_; }
 
@@ -43,13 +43,13 @@ class LaunchPlanner {
   device::Hardware hardware_;
 };
 
-/// Model, ranks and mesh, in two lines.
+/// Describes model, ranks and mesh in two lines.
 std::string describe(const train::Setup& setup, const device::Hardware& hardware);
 
-/// `llamesh plan --dry-run`: all ranks of the launch, and what holds on them together.
+/// Runs `llamesh plan --dry-run`: simulates all ranks in the launch and checks them together.
 int plan_dry_run(const PlanArguments& asked);
 
-/// `llamesh plan --sweep`: a table of what fits, by tokens/s.
+/// Runs `llamesh plan --sweep`: prints a table of launches that fit, by tokens/s.
 int plan_sweep(const PlanArguments& asked);
 
 }  // namespace llamesh::app

@@ -29,7 +29,7 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
     return config::to_yaml(inputs);
   });
   auto inputs = config::parse_inputs(text, "resolved inputs");
-  // The same, with the lines of the user's files: rank 0 tells what is wrong with it.
+  // The same spec, with line numbers in the user's files: rank 0 reports errors in it.
   if (world.rank() == 0) inputs.sharding.spec = std::move(spec);
   return {std::move(inputs), std::move(text)};
 }
@@ -72,7 +72,7 @@ void refuse(const comm::Launch& launch, const std::string& what) {
 }
 
 void await_reporting_rank() {
-  // The first rank to end makes srun --kill-on-bad-exit send this to the others, which would end
+  // The first rank to end makes srun --kill-on-bad-exit send SIGTERM to the others, which would end
   // with the signal's exit code instead of their own.
   std::signal(SIGTERM, SIG_IGN);
   std::this_thread::sleep_for(std::chrono::seconds(2));

@@ -33,8 +33,8 @@ std::string job_id() {
   return job != nullptr ? job : fmt::format("{}-{}", this_process().host, getpid());
 }
 
-/// The text of a free lease. It is not empty, so that a lease can be taken on a full disk: its
-/// block is allocated.
+/// Text in a free lease. It is not empty, so that its block is allocated and a lease can be taken
+/// on a full disk.
 constexpr std::string_view released = "released";
 
 LeaseHolder read_holder(const Descriptor& file) {
@@ -50,7 +50,7 @@ std::int64_t touched(const Descriptor& file) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// "job 17 (host n1, process 4711)", as far as the lease says it.
+/// Formats the holder as far as it is known: "job 17 (host n1, process 4711)".
 std::string describe(const LeaseHolder& holder) {
   if (holder.job.empty()) return "another job, which has not given its name yet,";
   if (holder.process.empty()) return fmt::format("job {}", excerpt(holder.job));
@@ -89,7 +89,7 @@ struct Lease::Heartbeat {
       : file(Descriptor::to_write(folder / ".lease", O_RDWR | O_CREAT)) {
     const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
     const auto holder = read_holder(file);
-    // Other errors than this one mean that the file system has no locks: the touches decide.
+    // Any other error means that the file system has no locks: the touches decide.
     if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
     if (!holder.job.empty()) take_over(folder, holder, locked);
     say(to_text({job_id(), this_process().host, std::to_string(getpid())}));

@@ -30,7 +30,7 @@ bool is_hf_folder(const fs::path& folder) {
   return has_any(folder, {"model.safetensors", "model.safetensors.index.json", "config.json"});
 }
 
-/// A safetensors file is recognized by its name, or by the JSON after its first 8 bytes.
+/// Recognizes a safetensors file by its name, or by the JSON after its first 8 bytes.
 PathKind kind_of_file(const fs::path& path) {
   const data::MappedFile file(path.string());
   if (data::has_token_header(file.bytes())) return PathKind::tokens;
@@ -81,8 +81,8 @@ fs::path newest_good(const Location& location, std::string_view group) {
   validate(location.kind == PathKind::run || location.kind == PathKind::checkpoint,
            "{} is neither a run folder nor a checkpoint", path);
   validate(!location.checkpoints.empty(), "{} has no checkpoint yet", path);
-  // What is read of a checkpoint is verified in any case: verifying first pays only where there is
-  // a second one to fall back to.
+  // Everything read from a checkpoint is verified anyway: verifying first only pays if there is a
+  // second one to fall back to.
   if (location.checkpoints.size() == 1) return location.checkpoints.front();
   for (const auto& checkpoint : location.checkpoints) {
     const auto damage = find_damage(checkpoint, group);

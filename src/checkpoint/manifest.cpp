@@ -19,10 +19,10 @@ using nlohmann::json;
 constexpr std::int64_t longest_axis = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t max_axes = Tensor::max_dims;
 constexpr std::int64_t max_parts = 4096;
-constexpr std::size_t max_digits = 18;  // of a step in a name
+constexpr std::size_t max_digits = 18;  // in a step's name
 constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
-/// The first line: opens the object and has the checksum of the rest of the text.
+/// Returns the first line: it opens the object and has a checksum over the rest.
 std::string seal(std::string_view rest) {
   return fmt::format("{{\"checksum\": \"{:016x}\",\n", hash_of(rest.data(), rest.size()));
 }
@@ -95,7 +95,7 @@ TrainState progress_from(const json& from) {
   return p;
 }
 
-/// Whether the parts are within the dataset, disjoint, and together cover it.
+/// Returns true if the parts are within the dataset, disjoint, and together cover it.
 bool parts_tile(const DatasetEntry& d) {
   if (d.parts.empty() || std::ssize(d.parts) > max_parts) return false;
   std::int64_t left = d.numel();
@@ -111,10 +111,10 @@ bool parts_tile(const DatasetEntry& d) {
   return left == 0;
 }
 
-/// Whether the segments of each part follow one another from its begin to its end.
+/// Returns true if each part's segments are contiguous and cover it.
 bool segments_tile(const DatasetEntry& d) {
   std::size_t part = 0;
-  std::int64_t at = 0;  // in it
+  std::int64_t at = 0;  // within the part
   for (const auto& s : d.segments) {
     if (at == d.parts[part].numel()) {
       if (++part == d.parts.size()) return false;
@@ -128,7 +128,7 @@ bool segments_tile(const DatasetEntry& d) {
   return part + 1 == d.parts.size() && at == d.parts[part].numel();
 }
 
-/// Whether the number of elements fits into int64: the sizes are below 2^31 each.
+/// Returns true if the element count fits into int64: each size is below 2^31.
 bool is_countable(const Shape& shape) {
   std::int64_t left = std::numeric_limits<std::int64_t>::max() / 4;
   for (const auto size : shape) left /= size;
@@ -202,7 +202,7 @@ Manifest parse_manifest(const std::string& text, const std::string& name) try {
     const json body = parse_json(text, "its text");
     version = to_integer(body.at("format_version"), 1);
     if (version <= format_version) return manifest_from(body);
-  } catch (const std::bad_alloc&) {  // that is no damage
+  } catch (const std::bad_alloc&) {  // not damage
     throw;
   } catch (const std::exception& error) {
     fail(ExitCode::io_failure, "{} cannot be understood: {}", name, error.what());

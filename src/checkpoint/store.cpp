@@ -39,7 +39,7 @@ Store::Store(fs::path folder, const CheckpointOptions& options, const comm::Comm
     if (world_.rank() != 0) return;
     make_folder(folder_);
     lease_ = std::make_unique<Lease>(folder_);
-    // Now, since a save may not find room otherwise.
+    // Remove them now, since a save may not find room otherwise.
     for (const auto& partial : partial_checkpoints_in(folder_)) remove_quietly(partial);
   });
 }
@@ -74,8 +74,8 @@ void Store::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-/// Memory for copies of the shards. Its pages are touched now, since page faults take longer than
-/// copying into them.
+/// Allocates memory for the shard copies. Touches its pages now, since page faults take longer than
+/// the copy itself.
 void Store::reserve(const State& state) {
   std::int64_t bytes = 0;
   for (const auto& group : state.groups)
@@ -119,7 +119,7 @@ void Store::write(const State& state, const TrainState& progress) {
   prune(manifest);
 }
 
-/// An empty folder for the new checkpoint, on a disk with room for it.
+/// Creates an empty folder for the new checkpoint, and checks that its disk has room.
 std::string Store::prepare(const State& state, const TrainState& progress) const {
   make_folder(folder_);
   const auto partial =
@@ -144,7 +144,7 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
   if (fs::exists(fs::symlink_status(target, error))) {
     spdlog::warn("{} is in the way of a new checkpoint: it is quarantined", target.string());
     if (exchange_paths(partial, target)) {
-      quarantine(partial, target);  // it has the old one
+      quarantine(partial, target);  // it holds the old checkpoint
     } else {
       quarantine(target, target);
       rename_path(partial, target);
@@ -155,14 +155,14 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
   sync_folder(folder_);
 }
 
-/// Removes what need not be kept any more. The checkpoint is committed: a failure here, other than
-/// of reading it back, does not undo that.
+/// Removes everything no longer kept. The checkpoint is already committed: a failure here, except
+/// when reading it back, does not undo that.
 void Store::prune(const Manifest& newest) {
   const auto step = newest.progress.step;
   const auto path = folder_ / name_of_step(step);
-  std::vector<fs::path> stale;  // of rank 0: checkpoints that have been in quarantine
+  std::vector<fs::path> stale;  // on rank 0: formerly quarantined checkpoints
   std::vector<std::int64_t> steps;
-  verified_.erase(step);  // of an earlier checkpoint of this step
+  verified_.erase(step);  // an earlier checkpoint at this step
   on_rank_0_quietly([&] {
     quarantine_later_than(folder_, step);
     stale = stale_in_quarantine(folder_, step);
@@ -173,7 +173,7 @@ void Store::prune(const Manifest& newest) {
     try {
       verify_written(path, newest, world_);
       verified_.insert(step);
-    } catch (const Error& error) {  // anything but an I/O failure says nothing about the file
+    } catch (const Error& error) {  // any other error says nothing about the file
       if (error.code() == ExitCode::io_failure)
         on_rank_0_quietly(
             [&] { quarantine_because(path, "does not read back as it was written"); });
@@ -188,15 +188,15 @@ void Store::prune(const Manifest& newest) {
   });
 }
 
-/// The steps that may be removed, of those that there are, newest first. Only good checkpoints
-/// count among the kept ones; a damaged one that is found here is quarantined.
+/// Returns the removable steps among `steps`, newest first. Only good checkpoints count as kept; a
+/// damaged one found here is quarantined.
 std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> steps) {
   const auto keep = static_cast<std::size_t>(options_.keep);
   const auto removable = [&](std::int64_t step) {
     return options_.keep_every == 0 || step % options_.keep_every != 0;
   };
   std::vector<std::int64_t> doomed;
-  // When nothing would be removed anyway, nothing is read.
+  // If nothing would be removed anyway, read nothing.
   if (steps.size() <= keep || std::ranges::none_of(steps.subspan(keep), removable)) return doomed;
   std::size_t kept = 0;
   for (const auto step : steps) {
@@ -208,8 +208,8 @@ std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> s
   return doomed;
 }
 
-/// Whether this start has read all bytes of the checkpoint and found them good: when it saved it,
-/// when it resumed from it, or else now.
+/// Returns true if this start has fully verified the checkpoint: when it saved it, when it resumed
+/// from it, or else now.
 bool Store::is_good(std::int64_t step) {
   if (verified_.contains(step)) return true;
   const auto path = folder_ / name_of_step(step);

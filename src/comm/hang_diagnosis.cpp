@@ -12,7 +12,7 @@ namespace {
 
 constexpr int diagnosis_tag = 1;  // 0: heartbeats
 
-/// Of these ranks the first one on the host of `rank`.
+/// Returns the first of these ranks on the host of `rank`.
 int first_on_host_of(int rank, std::span<const int> members,
                      const std::vector<std::string>& hosts) {
   const auto& host = hosts[static_cast<std::size_t>(rank)];
@@ -120,7 +120,7 @@ void HangDiagnosis::inquire() {
   inquiries_ = std::move(inquiries);
 }
 
-/// Asks again those that have answered; about those that have not it asks the witnesses.
+/// Asks ranks that have answered again; for ranks that have not, asks the witnesses.
 void HangDiagnosis::call(Inquiry& inquiry) {
   const auto is_old = [&](const Asked& asked) { return now_ - asked.at > limits_.answer / 2; };
   for (const int rank : inquiry.to_ask) {
@@ -128,7 +128,7 @@ void HangDiagnosis::call(Inquiry& inquiry) {
     if (member.number == 0) {
       ask(inquiry, member, rank);
     } else if (!member.waiting) {
-      // At its limit a rank that hangs can first be distinguished from one that is slow.
+      // Only at its limit can a hanging rank be told from a slow one.
       const auto& answer = *member.answer;
       const bool at_limit = answer.has_come == 0 && answer.stalled <= answer.limit &&
                             answer.stalled + to_seconds(now_ - member.at) > answer.limit;
@@ -151,9 +151,9 @@ void HangDiagnosis::ask(const Inquiry& inquiry, Asked& asked, int rank) {
   asked.waiting = true;
 }
 
-/// Whether a rank that does not answer lives: it has been heard since it was asked or, where its
-/// whole host cannot be reached from here, the host's last rank has. One that is not heard is left
-/// to the rank that listens to it.
+/// Returns true if a rank that does not answer is alive behind a cut link: it was heard after it
+/// was asked or, if its whole host cannot be reached from here, the host's last rank was. A rank
+/// that is not heard is left to the rank that listens to it.
 bool HangDiagnosis::cut_off(const Inquiry& inquiry, int rank) const {
   const auto found = inquiry.asked.find(rank);
   if (found == inquiry.asked.end()) return false;
@@ -180,7 +180,7 @@ bool HangDiagnosis::late(const Inquiry& inquiry, int rank) const {
   return answer->has_come == 0 && !(waiting && now_ - at > limits_.answer);
 }
 
-/// Whether the rank is late or, when it is its host's leader, knows of one that is.
+/// Returns true if the rank is late or, as its host's leader, knows of a late one.
 bool HangDiagnosis::awaits_late(const Inquiry& inquiry, int rank) const {
   if (late(inquiry, rank)) return true;
   const auto found = inquiry.asked.find(rank);
@@ -189,9 +189,9 @@ bool HangDiagnosis::awaits_late(const Inquiry& inquiry, int rank) const {
   return answer->awaits_late != 0 && !(waiting && now_ - at > limits_.answer);
 }
 
-/// Whether this rank, as its host's leader, knows of a late rank. Answers from one host are not
-/// passed on to another, and only leaders answer: else ranks could keep each other waiting for one
-/// that has arrived.
+/// Returns true if this rank, as its host's leader, knows of a late rank. Answers from one host are
+/// not passed on to another, and only leaders answer; otherwise ranks could keep each other waiting
+/// for one that has arrived.
 bool HangDiagnosis::knows_of_late(const Question& question, int source) const {
   const auto inquiry = std::ranges::find_if(inquiries_, [&](const Inquiry& one) {
     return one.collective.members->id == question.members &&
@@ -208,8 +208,8 @@ bool HangDiagnosis::differs(const Inquiry& inquiry, int rank) const {
   return found != inquiry.asked.end() && found->second.answer && found->second.answer->differs != 0;
 }
 
-/// Whether a late rank exceeds its limit. One that is in another collective may itself wait for the
-/// rank at fault: that is reported first.
+/// Returns true if a late rank exceeds its limit. If it is in another collective, it may itself
+/// wait for the rank at fault: that one is reported first.
 bool HangDiagnosis::to_blame(const Inquiry& inquiry, int rank) const {
   if (!late(inquiry, rank)) return false;
   const auto& answer = *inquiry.asked.at(rank).answer;
@@ -224,7 +224,8 @@ bool HangDiagnosis::waits_for_another() const {
   });
 }
 
-/// Whether this rank is in the collective of most of the ranks that have answered, itself included.
+/// Returns whether this rank is in the same collective as most ranks that have answered, itself
+/// included.
 HangDiagnosis::Standing HangDiagnosis::standing(const Inquiry& inquiry) const {
   std::int64_t same = 1;
   std::int64_t others = 0;
@@ -257,9 +258,9 @@ std::optional<Diagnosis> HangDiagnosis::verdict() {
   return {};
 }
 
-/// How long the verdict must hold before this rank reports it: an answer may be in flight, and
-/// others report first. For a broken link that is the lower rank, and the first on its host; for a
-/// late rank the first of those that wait for it, unless this one alone has asked it.
+/// Returns how long the verdict must hold before this rank reports it: an answer may be in flight,
+/// and others report first. For a broken link that is the lower rank, and the first on its host;
+/// for a late rank the first rank that waits for it, unless only this one has asked it.
 HangDiagnosis::Clock::duration HangDiagnosis::turn(const Inquiry& inquiry, int culprit,
                                                    bool link) const {
   const int own = group_.rank();

@@ -16,59 +16,59 @@
 
 namespace llamesh::comm {
 
-/// The first of these ranks on each host is its leader: it asks all of them on its own host and the
-/// leaders of the other hosts. The others ask their host's leader. So a rank asks as many as there
-/// are hosts and ranks on its own host, not all. `hosts`: by rank. Pure.
+/// Returns the ranks that `own` must ask. The first of these ranks on each host is its leader: it
+/// asks all of them on its own host, and the other hosts' leaders. The others ask their host's
+/// leader. So a rank asks as many as there are hosts and ranks on its own host, not all. `hosts` is
+/// by rank. Pure.
 std::vector<int> ranks_to_ask(std::span<const int> members, const std::vector<std::string>& hosts,
                               int own);
 
 /// Returns the ranks that know whether `rank` is alive: the next one, which receives its
-/// heartbeats, and the first one beyond its host, which receives those of the host's last rank.
-/// `hosts`: by rank. Pure.
+/// heartbeats, and the first one beyond its host, which receives those from the host's last rank.
+/// `hosts` is by rank. Pure.
 std::array<int, 2> witnesses_of(int rank, const std::vector<std::string>& hosts);
 
-/// Returns whether only `own` can report that it and `other` cannot reach each other: the
-/// heartbeats of its host go to the other's host, which therefore hears nothing and cannot tell a
+/// Returns true if only `own` can report that it and `other` cannot reach each other: the
+/// heartbeats from its host go to the other's host, which therefore hears nothing and cannot tell a
 /// cut link from a dead host. Pure.
 bool alone_can_report(int own, int other, const std::vector<std::string>& hosts);
 
-/// Finds out what a rank waits for that is stuck in a collective: it asks other members where they
-/// are (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
-/// others receive its heartbeats, is alive behind a broken link. One that has not entered the
-/// collective is late. One that is in another collective of the same number is out of order; so is
-/// this rank where most are in that other one.
-/// Nothing is sent unless a rank has been in one collective for long; then the
-/// questions are repeated for as long as it is.
+/// Hang diagnosis for a rank that is stuck in a collective: it asks other members where they are
+/// (ranks_to_ask()), and each watchdog answers at once. A member that does not answer, although
+/// others receive its heartbeats, is alive behind a broken link. A member that has not entered the
+/// collective is late. One that is in another collective with the same number is out of order; so
+/// is this rank if most are in that other one. Nothing is sent unless a rank has been in one
+/// collective for long; then the questions are repeated.
 ///
 /// Only one thread at a time may use it, the one that uses `group`.
 class HangDiagnosis {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// What a rank answers about itself.
+  /// A rank's answer about itself.
   struct RankStatus {
     Activity activity = Activity::starting;
     std::int64_t step = 0;
     double stalled = 0;  ///< seconds without progress
-    double limit = 0;    ///< the limit of those seconds
-    double silence = 0;  ///< seconds since the last heartbeat of the previous rank
+    double limit = 0;    ///< maximum for `stalled`
+    double silence = 0;  ///< seconds since the previous rank's last heartbeat
   };
 
-  /// `group` and `hosts`, by rank of it, are borrowed.
+  /// Borrows `group` and `hosts`, which is by rank in it.
   HangDiagnosis(const Communicator& group, const std::vector<std::string>& hosts,
                 const Watchdog::Limits& limits);
 
-  /// To be called at each interval: answers, receives answers, asks.
+  /// Answers, receives answers, and asks. Must be called at each interval.
   void poll(const RankStatus& mine);
   /// Starts asking again: questions from before this process was suspended do not count.
   void reset() { inquiries_.clear(); }
-  /// The rank at fault, once that is certain. Where several ranks can report it, all but the first
-  /// give that one time to do so.
+  /// Returns the rank at fault, once that is certain. If several ranks can report it, all but the
+  /// first wait for the first to do so.
   std::optional<Diagnosis> verdict();
-  /// Whether a member of a collective that this rank is in is late, and answers, here or to the
-  /// first rank on a host: it is to be judged by its own limit.
+  /// Returns true if a member in this rank's collective is late but answers, here or to the first
+  /// rank on a host: its own limit then applies.
   bool waits_for_another() const;
-  /// Collective: answers until all ranks are here. A rank that `gave_verdict` waits for no answer.
+  /// Answers until all ranks are here. A rank that `gave_verdict` waits for no answer. Collective.
   void shut_down(bool gave_verdict);
 
  private:
@@ -77,14 +77,14 @@ class HangDiagnosis {
     std::int64_t number = 0;
     std::uint64_t members = 0;
     std::int64_t collective = 0;
-    std::uint64_t what = 0;  ///< a hash of the collective's name
+    std::uint64_t what = 0;  ///< hash of the collective's name
   };
   struct Answer {
     std::int64_t number = 0;
-    std::int64_t has_come = 0;       ///< to the collective
-    std::int64_t differs = 0;        ///< it is in another one with the same number
-    std::int64_t awaits_late = 0;    ///< it is its host's leader, and knows a late member
-    std::int64_t in_collective = 0;  ///< this one or another: then it may itself wait for a rank
+    std::int64_t has_come = 0;       ///< whether it has entered the collective
+    std::int64_t differs = 0;        ///< in another one with the same number
+    std::int64_t awaits_late = 0;    ///< a host leader that knows of a late member
+    std::int64_t in_collective = 0;  ///< this one or another: it may itself wait for a rank
     double stalled = 0;
     double limit = 0;
     double silence = 0;

@@ -48,7 +48,8 @@ void HostSurvey::serve() {
                    [this](int source, const Answer& answer) { take(source, answer); });
 }
 
-/// This host may not have asked the suspect's host yet: the next question gets that answer.
+/// Answers a question. If this host has not asked the suspect's host yet, the next question gets
+/// that answer.
 HostSurvey::Answer HostSurvey::answer(const Question& question) {
   if (question.suspect < 0 || question.suspect >= group_.size()) return {};
   const auto suspect = static_cast<int>(question.suspect);
@@ -65,7 +66,7 @@ void HostSurvey::take(int source, const Answer& answer) {
   probe.reaches_suspect = answer.reaches_suspect != 0;
 }
 
-/// Asks again if the newest answer is old. A question without an answer stays pending.
+/// Asks again if the newest answer is old. An unanswered question stays pending.
 void HostSurvey::probe(int leader, std::int64_t suspect) {
   if (leader == leader_of(group_.rank())) return;
   auto& probe = probes_[leader];
@@ -76,8 +77,8 @@ void HostSurvey::probe(int leader, std::int64_t suspect) {
   probe.waiting = true;
 }
 
-/// A host that answers is asked again after half of `answer`, so its newest answer is never this
-/// old.
+/// Returns true if the newest answer is recent. A host that answers is asked again after half of
+/// `answer`, so its newest answer never gets this old.
 bool HostSurvey::reaches(int leader) const {
   if (leader == leader_of(group_.rank())) return true;
   const auto found = probes_.find(leader);

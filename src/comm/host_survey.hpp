@@ -14,19 +14,19 @@
 
 namespace llamesh::comm {
 
-/// The part of a run's hosts that a rank reaches, its own host included.
+/// Part of a run's hosts that a rank reaches, its own host included.
 enum class Part : std::uint8_t {
-  majority,  ///< more than half of the hosts, or half of them with rank 0's
-  half,      ///< half of the hosts, without rank 0's
+  majority,  ///< more than half of the hosts, or exactly half including rank 0's
+  half,      ///< exactly half of the hosts, without rank 0's
   minority
 };
 
-/// Pure.
+/// Returns the part for these counts. Pure.
 Part part_of(int reached, int hosts, bool with_rank_0);
 
-/// Finds out who is cut off if a rank is silent: this host, the silent rank's host, or the link
-/// between the two. Asks the first rank on every other host whether it answers, and whether the
-/// silent rank's host answers it. Sends nothing while no rank is silent.
+/// Survey that finds out who is cut off if a rank is silent: this host, the silent rank's host, or
+/// the link between the two. It asks the first rank on every other host whether it answers, and
+/// whether the silent rank's host answers it. Sends nothing while no rank is silent.
 ///
 /// One thread at a time, the one that uses `group`.
 class HostSurvey {
@@ -36,7 +36,7 @@ class HostSurvey {
   struct Findings {
     int hosts = 1;
     int reached = 1;                 ///< hosts that answer, this one included
-    Part part = Part::majority;      ///< that this rank is in
+    Part part = Part::majority;      ///< this rank's part
     bool suspect_is_silent = false;  ///< the suspect's host has had time to answer, and has not
     int reach_suspect = 0;           ///< hosts that answer, and that the suspect's host answers
   };
@@ -45,29 +45,29 @@ class HostSurvey {
   struct SilentRank {
     int rank = 0;
     Clock::duration silent;                  ///< since its last heartbeat
-    Clock::duration limit;                   ///< of that, until it counts as lost
+    Clock::duration limit;                   ///< silence after which it counts as lost
     Activity activity = Activity::starting;  ///< at the last heartbeat
     std::int64_t step = 0;
   };
 
-  /// `group` and `hosts`, by rank of it, are borrowed.
+  /// Borrows `group` and `hosts`, which is by rank in it.
   HostSurvey(const Communicator& group, const std::vector<std::string>& hosts,
              const Watchdog::Limits& limits);
 
-  /// To be called at each interval: answers and, while there is a `suspect`, asks. The suspect is
-  /// the previous rank when its heartbeats are missing.
+  /// Answers and, while there is a `suspect`, asks. Must be called at each interval. The suspect is
+  /// the previous rank if its heartbeats are missing.
   void poll(std::optional<int> suspect);
-  /// Forgets what was found before this process was suspended.
+  /// Forgets findings from before this process was suspended.
   void reset() { probes_.clear(); }
   Findings findings(int suspect) const;
-  /// Who is cut off, once `suspect` exceeds its limit. A rank that is not in the majority waits
+  /// Returns who is cut off, once `suspect` exceeds its limit. A rank outside the majority waits
   /// some seconds longer: the others report first, and their alarm may still reach it.
   std::optional<Diagnosis> verdict(const SilentRank& suspect,
                                    const HangDiagnosis::RankStatus& mine) const;
-  /// The same by what was found.
+  /// Returns who is cut off, given these findings.
   std::optional<Diagnosis> verdict(const SilentRank& suspect, const HangDiagnosis::RankStatus& mine,
                                    const Findings& found) const;
-  /// Collective: answers until all ranks are here.
+  /// Answers until all ranks are here. Collective.
   void shut_down(bool gave_verdict);
 
  private:
@@ -106,7 +106,7 @@ class HostSurvey {
   const std::vector<std::string>& hosts_;
   Watchdog::Limits limits_;
   std::vector<int> leader_of_;  ///< by rank: the first rank on its host
-  std::vector<int> leaders_;    ///< one for each host
+  std::vector<int> leaders_;    ///< one per host
   Clock::time_point now_ = Clock::now();
   std::map<int, Probe> probes_;  ///< by leader
   Questions<Question, Answer> questions_;

@@ -11,15 +11,15 @@
 namespace llamesh::comm {
 
 /// Questions from one rank's watchdog to another's, and the answers. Both types are plain structs
-/// with an `std::int64_t number` that pairs them. Sending never blocks: a rank that cannot be
-/// reached leaves its question pending. One thread at a time, the one that uses `group`.
+/// with an `std::int64_t number` that pairs them. Sending never blocks: if a rank cannot be
+/// reached, its question stays pending. One thread at a time, the one that uses `group`.
 template <class Question, class Answer>
 class Questions {
  public:
-  /// Uses `tag` for questions and `tag + 1` for answers. `group` is borrowed.
+  /// Uses `tag` for questions and `tag + 1` for answers. Borrows `group`.
   Questions(const Communicator& group, int tag) : group_(group), tag_(tag) {}
 
-  /// Asks `rank`; returns the number of the question.
+  /// Asks `rank`; returns the question's number.
   std::int64_t ask(int rank, Question question) {
     question.number = ++numbers_;
     unanswered_.insert(question.number);
@@ -29,8 +29,8 @@ class Questions {
     return question.number;
   }
 
-  /// Answers all questions that have arrived with answer(source, question), and passes each answer
-  /// that has arrived to take(source, answer).
+  /// Answers all pending questions with answer(source, question), and passes each arrived answer to
+  /// take(source, answer).
   template <class Respond, class Take>
   void serve(const Respond& respond, const Take& take) {
     receive_all<Question>(tag_, [&](int source, const Question& question) {
@@ -100,7 +100,7 @@ class Questions {
   int tag_;
   std::int64_t numbers_ = 0;
   std::set<std::int64_t> unanswered_;
-  std::list<Sending> sending_;  ///< a list: MPI reads the messages where they are
+  std::list<Sending> sending_;  ///< a list: MPI reads the messages in place
 };
 
 }  // namespace llamesh::comm

@@ -20,13 +20,14 @@ namespace {
 
 constexpr std::int64_t page = 4096;
 
-/// Where Open MPI puts the memory of windows.
+/// Returns the folder where Open MPI puts window memory.
 const char* backing_folder() {
   const char* chosen = std::getenv("OMPI_MCA_osc_sm_backing_directory");
   return chosen != nullptr ? chosen : "/dev/shm";
 }
 
-/// A window larger than its file system would end the process by SIGBUS at some later write.
+/// Throws unless the file system has room: a larger window would kill the process with SIGBUS at a
+/// later write.
 void validate_room(std::int64_t bytes, const char* advice) {
   check_shared_memory();
   struct statvfs room {};
@@ -83,7 +84,7 @@ SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes, const 
   // Segments are mapped at pages, so the distance to the next page is the same in every process.
   const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(own) % page);
   data_ = own + (page - past) % page;
-  // Each rank touches a part first, so that the pages spread over the memory of all its cores.
+  // Each rank first touches a part, so that the pages spread over all its cores' memory.
   const std::int64_t share = (bytes / group.size() / page + 1) * page;
   const std::int64_t first = std::min(bytes, group.rank() * share);
   const MappedRange touched({data_, static_cast<std::size_t>(bytes)},

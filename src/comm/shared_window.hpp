@@ -8,18 +8,18 @@
 
 namespace llamesh::comm {
 
-/// Throws a user error where this node's folder for shared memory (/dev/shm) cannot be written or
-/// has no inode left: MPI needs it for windows and, even with one rank, for files.
+/// Throws a user error if this node's folder for shared memory (/dev/shm) cannot be written or has
+/// no inode left: MPI needs it for windows and, even with one rank, for files.
 void check_shared_memory();
 
-/// Owns memory that all ranks of a group on one node share: an MPI shared-memory window. It starts
-/// at a page, is zero at first, and has another address in every process. Construction and
-/// destruction are collective; while an exception unwinds, or after MPI_Finalize, it is freed by
-/// the end of the process.
+/// Memory shared by all ranks in a group on one node: an MPI shared-memory window. It starts at a
+/// page, is initially zero, and has a different address in every process. Construction and
+/// destruction are collective; while an exception unwinds, or after MPI_Finalize, the process end
+/// frees it.
 class SharedWindow {
  public:
-  /// `bytes` in total. Throws a user error with the sizes and `advice` where there is no room: on
-  /// one rank, and on the others a PeerFailure.
+  /// Allocates `bytes` in total. Without room for it, one rank throws a user error with the sizes
+  /// and `advice`, the others a PeerFailure.
   SharedWindow(const Communicator& group, std::int64_t bytes,
                const char* advice = "use more nodes or smaller units");
   ~SharedWindow();

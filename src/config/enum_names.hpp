@@ -13,13 +13,13 @@
 
 namespace llamesh::config {
 
-/// The names of an enum's values in the inputs.
+/// Names for an enum's values in the inputs.
 template <class E>
 struct EnumNames {
   std::vector<std::pair<std::string_view, E>> words;
 };
 
-/// The only value of rope_scaling.rope_type.
+/// Values for rope_scaling.rope_type.
 enum class RopeType { llama3 };
 
 inline EnumNames<RopeType> names(RopeType) {

@@ -9,8 +9,8 @@
 namespace llamesh::config {
 namespace {
 
-/// A name in transformers, torchtitan, Megatron-LM, DeepSpeed or nanoGPT, and what it is here:
-/// quoted names, which the user may have meant, or what to do.
+/// A name in transformers, torchtitan, Megatron-LM, DeepSpeed or nanoGPT, and its equivalent here:
+/// quoted names that the user may have meant, or advice.
 struct ForeignName {
   std::string_view theirs;
   std::string_view ours;

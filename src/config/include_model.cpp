@@ -16,22 +16,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether an override gives this key a value.
+/// Returns true if an override gives this key a value.
 bool sets(const std::vector<std::string>& overrides, const std::string& key) {
   return std::ranges::any_of(overrides, [&](const std::string& text) {
     return text.starts_with(key + '=') && text.size() > key.size() + 1;
   });
 }
 
-/// The keys of a model's shape as in an input file.
+/// Formats a model's shape as keys in an input file.
 Node tree_of(model::LlamaConfig shape, const std::string& name) {
   KeyWriter writer;
   shape_keys(writer, shape);
   return parse_tree(writer.text(), name);
 }
 
-/// Takes `key` out of the model's group if it is null or empty; otherwise returns its node, which
-/// is a word, or nothing.
+/// Removes `key` from the model's group if it is null or empty; otherwise returns its node (a
+/// word), if any.
 Node* find_path(Node& model, const std::string& key) {
   Node* node = model.find(key);
   if (node == nullptr) return nullptr;
@@ -121,7 +121,7 @@ std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
 void include_model(Node& root, const std::string& name) {
   Node* model = root.find("model");
   if (model == nullptr) return;
-  find_path(*model, "file");  // where it is empty, members move
+  find_path(*model, "file");  // if it is empty, members move
   Node* hf = find_path(*model, "hf");
   Node* file = find_path(*model, "file");
   validate(hf == nullptr || file == nullptr,

@@ -15,7 +15,7 @@
 namespace llamesh::config {
 namespace {
 
-/// Checks of several data keys together.
+/// Checks data keys against each other.
 void complete_data(const Inputs& in, const std::string& name) {
   const bool random = in.data.format == data::Format::random;
   const auto sources = in.data.training_sources();
@@ -42,14 +42,14 @@ void complete_data(const Inputs& in, const std::string& name) {
            name, in.evaluate.every_steps);
 }
 
-/// Names are used in logs, scripts and one-line messages.
+/// Refuses control characters: names appear in logs, scripts and one-line messages.
 void validate_printable(const std::string& name, const char* key, const std::string& value) {
   validate(std::ranges::none_of(value, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
            "{}: {}: '{}' contains a newline or another control character; remove it", name, key,
            value);
 }
 
-/// Checks of several keys together, and values that imply others.
+/// Checks keys against each other, and fills in implied values.
 void complete(Inputs& in, const std::string& name) {
   const std::string& run = in.run.name;
   validate(!run.empty() && run.find('/') == std::string::npos && run[0] != '.',
@@ -91,7 +91,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   validate(root.kind == Node::Kind::map, "{}: expected groups of keys, got {}", root.where,
            root.describe());
   std::string replaced = drop_replaced(root, overrides, name);
-  std::vector<std::string> of_spec;  // which may be in a file that another override names
+  std::vector<std::string> of_spec;  // the spec may be in a file that another override names
   for (const std::string& text_of_one : overrides)
     if (is_spec_override(text_of_one))
       of_spec.push_back(text_of_one);

@@ -26,7 +26,7 @@ std::optional<T> parse(std::string_view text) {
   return value;
 }
 
-/// An integer, also as 1e8, as long as it is integral and exact.
+/// Parses an integer, also as 1e8 if it is integral and exact.
 std::optional<std::int64_t> parse_integer(std::string_view text) {
   if (const auto exact = parse<std::int64_t>(text)) return exact;
   const auto value = parse<double>(text);

@@ -18,14 +18,15 @@
 
 namespace llamesh::config {
 
-/// Fills variables from a tree. A missing key leaves its variable unchanged. Every key that is read
-/// becomes known; `finish` refuses the rest. All errors are user errors that begin with file and
-/// line. KeyWriter has the same functions, so one list of keys drives both (config/keys.hpp).
+/// Reader that fills variables from a tree. A missing key leaves its variable unchanged. Every key
+/// that is read becomes known; `finish` refuses the rest. All errors are user errors that begin
+/// with file and line. KeyWriter has the same functions, so one list of keys drives both
+/// (config/keys.hpp).
 class KeyReader {
  public:
   explicit KeyReader(const Node& root) : root_(&root), here_(&root) {}
 
-  /// Reads the keys below `name` by `body`.
+  /// Reads the keys below `name` with `body`.
   template <class Body>
   void section(std::string_view name, Body body) {
     const Node* outside = here_;
@@ -36,7 +37,7 @@ class KeyReader {
     here_ = outside;
     prefix_ = prefix;
   }
-  /// A section that may be absent or null.
+  /// Reads a section that may be absent or null.
   template <class T, class Body>
   void optional_section(std::string_view name, std::optional<T>& value, Body body) {
     if (const Node* node = here_ ? here_->find(name) : nullptr)
@@ -47,24 +48,24 @@ class KeyReader {
 
   template <std::integral T>
   void key(std::string_view name, T& value, Range range, std::string_view expected = "an integer") {
-    // Limits of 64-bit T are rounded as doubles, which no valid key comes near.
+    // 64-bit limits are rounded to doubles; no valid key comes near them.
     const Range of_type = from_to(static_cast<double>(std::numeric_limits<T>::min()),
                                   static_cast<double>(std::numeric_limits<T>::max()));
     if (const auto read = integer(name, range, of_type, expected)) value = static_cast<T>(*read);
   }
   void key(std::string_view name, double& value, Range range);
-  /// A size as parse_byte_size() reads it.
+  /// Reads a size with parse_byte_size().
   void bytes(std::string_view name, std::int64_t& value);
   void key(std::string_view name, bool& value);
   void key(std::string_view name, std::string& value);
-  /// A partition spec as include_spec() leaves it, or null.
+  /// Reads a partition spec from include_spec(), or null.
   void key(std::string_view name, std::optional<sharding::Spec>& value);
-  /// auto, true, false or a number of ranks.
+  /// Reads auto, true, false or a number of ranks.
   void key(std::string_view name, sharding::ReshardAfterForward& value);
-  /// A list of strings, or one string.
+  /// Reads a list of strings, or one string.
   void key(std::string_view name, std::vector<std::string>& value);
-  /// A string or a list of strings, or else a list of groups, whose keys `body` reads into one of
-  /// `groups` at a time. Fills one of the two and clears the other.
+  /// Reads a string or a list of strings, or else a list of groups, whose keys `body` reads into
+  /// one element of `groups` at a time. Fills one of the two and clears the other.
   template <class T, class Body>
   void words_or_groups(std::string_view name, std::vector<std::string>& words,
                        std::vector<T>& groups, Body body) {
@@ -84,7 +85,7 @@ class KeyReader {
     for (const auto& entry : table.words) words.push_back(entry.first);
     if (const auto index = word(name, words)) value = table.words[*index].second;
   }
-  /// An integer of at least 1, or `auto` (also 0), which is stored as 0.
+  /// Reads an integer of at least 1, or `auto` (also 0), which is stored as 0.
   template <std::integral T>
   void automatic(std::string_view name, T& value, Range range = at_least(0)) {
     if (is_auto(name))
@@ -92,12 +93,12 @@ class KeyReader {
     else
       key(name, value, range, "an integer or auto");
   }
-  /// A list of two numbers.
+  /// Reads a list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
-  /// A key that was processed before.
+  /// Marks a key that was processed before as known.
   void handled(std::string_view name) { lookup(name); }
 
-  /// Throws for the first unknown key, with the nearest known one.
+  /// Throws for the first unknown key, and names the closest known one.
   void finish() const;
 
  private:
@@ -105,7 +106,7 @@ class KeyReader {
   const Node* lookup(std::string_view name);
   const Node* enter(std::string_view name);
   bool is_list_of_groups(const Node& node, std::string_view name) const;
-  /// Reads the keys of `group`, named `name`, by `body`; others are refused at once.
+  /// Reads the keys in `group`, named `name`, with `body`; refuses all others at once.
   template <class Body>
   void inside(const Node& group, std::string_view name, Body body) {
     const Node* outside = here_;
@@ -127,7 +128,7 @@ class KeyReader {
   void refuse_unknown(const Node& node, const std::string& prefix) const;
 
   const Node* root_;
-  const Node* here_;  ///< null inside a section that is absent
+  const Node* here_;  ///< null inside an absent section
   std::string prefix_;
   std::set<std::string> known_;  ///< leaves
   std::set<std::string> sections_;

@@ -13,11 +13,11 @@
 
 namespace llamesh::config {
 
-/// A string as YAML: plain where that is safe, else in double quotes.
+/// Formats a string as YAML: plain if that is safe, else in double quotes.
 std::string yaml_word(std::string_view word);
 
-/// Writes variables as YAML text that KeyReader reads back to the same values. The functions are
-/// KeyReader's.
+/// Writer that produces YAML text which KeyReader reads back to the same values. Its functions
+/// mirror KeyReader's.
 class KeyWriter {
  public:
   const std::string& text() const { return text_; }

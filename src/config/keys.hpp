@@ -8,8 +8,8 @@
 
 namespace llamesh::config {
 
-// The one list of all keys of an input file. `Io` is KeyReader or KeyWriter: reading, writing and
-// the check for unknown keys follow from it.
+// The single list of all keys in an input file. `Io` is KeyReader or KeyWriter: reading, writing
+// and the check for unknown keys all follow from it.
 
 template <class Io>
 void shape_keys(Io& io, model::LlamaConfig& m) {

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs `action`; an error that it throws begins with `where`, a file and a key.
+/// Runs `action`; prefixes its errors with `where`, a file and a key.
 template <class Action>
 auto naming_key(const std::string& where, Action action) {
   try {
@@ -25,7 +25,7 @@ auto naming_key(const std::string& where, Action action) {
   }
 }
 
-/// Puts the files that words name in their place.
+/// Replaces words by the files that they name.
 class FileFinder {
  public:
   FileFinder(Inputs& inputs, const std::string& name) : inputs_(inputs), name_(name) {}
@@ -63,7 +63,7 @@ class FileFinder {
   std::size_t name_bytes_ = 0;
 };
 
-/// Checks files of a stated format, as far as their readers would name neither key nor mistake.
+/// Checks files in a stated format, as far as their readers would not name the key or the mistake.
 void check_files(data::Format format, const std::vector<std::string>& files) {
   for (const auto& file : files)
     if (format == data::Format::text)
@@ -73,7 +73,7 @@ void check_files(data::Format format, const std::vector<std::string>& files) {
                                                            : file);
 }
 
-/// Decides the format of all files, or checks them against the stated one.
+/// Determines the common format of all files, or checks them against the stated one.
 void resolve_format(data::DataOptions& data, const std::string& name) {
   const auto train_key = name + ": data.train", validation_key = name + ": data.validation";
   std::vector<std::string> training;
@@ -97,7 +97,7 @@ bool has_tokenizer_file(const fs::path& folder) {
          fs::exists(folder / "tokenizer.model", ignored);
 }
 
-/// Whether `tokenizer` is that folder or a file in it.
+/// Returns true if `tokenizer` is that folder or a file in it.
 bool is_of_folder(const fs::path& tokenizer, const fs::path& folder) {
   std::error_code ignored;
   return fs::equivalent(tokenizer, folder, ignored) ||

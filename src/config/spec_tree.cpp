@@ -14,8 +14,8 @@ namespace llamesh::config {
 namespace {
 
 constexpr std::string_view prefix = "sharding.spec.";
-/// The map that a file holds. torchprime's older files are a group of options for the model, of
-/// which `sharding` is one and these are others, which say how to recompute and to compile.
+/// Returns the map in a file. torchprime's older files are a group of model options: `sharding`,
+/// and these others for recomputation and compilation.
 Node read_spec_file(const std::string& path, const std::string& where) {
   constexpr std::array<std::string_view, 2> others{"activation_checkpoint_layers",
                                                    "optimization_barrier_layers"};

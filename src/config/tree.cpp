@@ -56,7 +56,7 @@ class Converter {
     validate(earlier == nullptr, "{}: duplicate key '{}'; it is already at {}", at, excerpt(word),
              earlier ? earlier->where : "");
     Node child = convert(value, depth + 1);
-    child.where = at;  // the line of the key, also for a group of keys below it
+    child.where = at;  // the key's line, also for a group of keys below it
     node.members.emplace_back(word, std::move(child));
   }
 
@@ -70,8 +70,8 @@ void set_where(Node& node, const std::string& where) {
   for (auto& member : node.members) set_where(member.second, where);
 }
 
-/// Only counts. On a stray character (",key:") yaml-cpp finds documents without end, so loading
-/// them all would exhaust the memory.
+/// A handler that only counts. On a stray character (",key:") yaml-cpp finds documents without end,
+/// so loading them all would exhaust the memory.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   int documents = 0;
@@ -98,7 +98,7 @@ int documents_up_to_two(const std::string& text) {
   return counter.documents;
 }
 
-/// One document as it is; no text gives null.
+/// Parses one document as it is; empty text gives null.
 Node parse_value(const std::string& text, const std::string& name) {
   validate(text.size() <= largest_text,
            "{}: an input file may have at most {} bytes, this one has {}", name, largest_text,
@@ -186,7 +186,7 @@ void apply_override(Node& root, const std::string& text) {
     begin = end + 1;
   }
   const std::string written = text.substr(equals + 1);
-  // YAML's reserved @ and its aliases have no meaning here, where they begin a list or a pattern.
+  // YAML's reserved @ and its aliases have no meaning here; they begin a list or a pattern.
   const bool is_word = written.starts_with('@') || written.starts_with('*');
   Node value = is_word ? Node{.kind = Node::Kind::scalar,
                               .where = {},

@@ -15,7 +15,7 @@
 namespace llamesh::data {
 namespace {
 
-/// Leaves one name of each Megatron pair.
+/// Keeps one name per Megatron pair.
 void join_pairs(std::vector<std::string>& files, Format format) {
   if (format == Format::megatron) {
     std::erase_if(files, [](const std::string& file) { return !file.ends_with(".idx"); });
@@ -53,7 +53,7 @@ std::vector<std::string> files_of_pattern(const std::string& word, Format format
   return files;
 }
 
-/// The files of the lines of a list.
+/// Returns the files named by a list's lines.
 std::vector<std::string> files_of_list(const std::string& list, Format format) {
   std::vector<std::string> files;
   std::int64_t number = 0;

@@ -7,21 +7,21 @@
 
 namespace llamesh::data {
 
-/// Data files that one word of the inputs or of the command line names.
+/// Data files named by one word in the inputs or on the command line.
 struct NamedFiles {
   std::vector<std::string> files;
-  std::string note = {};  ///< one line for the log if the word is a folder or a list, else empty
+  std::string note = {};  ///< log line if the word is a folder or a list, else empty
 };
 
-/// Finds the files that `word` names:
+/// Finds the files named by `word`:
 /// - a folder: all files below it (files_below);
-/// - @LIST: those that the lines of the file LIST name, each a file, a folder or a pattern;
-/// - a pattern: those that it matches (matching_files), and those below matching folders;
+/// - @LIST: those named by the lines in the file LIST, each a file, a folder or a pattern;
+/// - a pattern: its matches (matching_files), and the files below matching folders;
 /// - anything else: itself.
 ///
-/// A file or folder with exactly this name goes before @ and patterns. Megatron pairs count as one
-/// file: with Format::megatron they are named without their extension, with Format::automatic by
-/// their .bin. Throws a user error when no file is found.
+/// A file or folder with exactly this name takes precedence over @ and patterns. Megatron pairs
+/// count as one file: Format::megatron names them without extension, Format::automatic by their
+/// .bin. Throws a user error if no file is found.
 NamedFiles find_data_files(const std::string& word, Format format);
 
 }  // namespace llamesh::data

@@ -10,7 +10,7 @@
 namespace llamesh::data {
 namespace {
 
-/// A record on its way.
+/// A record in progress.
 struct Job {
   std::string_view record;
   LineNumber where;
@@ -18,8 +18,8 @@ struct Job {
   std::exception_ptr error;
 };
 
-/// The next records, of about so many bytes; none at the end. Where the file is broken the last one
-/// is an error, which is thrown in its turn.
+/// Returns the next records, about this many bytes; none at the end. If the file is broken the last
+/// one is an error, which is thrown in its turn.
 std::vector<Job> take_records(JsonRecords& records, std::size_t bytes) {
   std::vector<Job> jobs;
   std::size_t taken = 0;

@@ -36,7 +36,7 @@ FileHead read_head(const std::string& path) {
   return {std::move(bytes), file.bytes() <= count};
 }
 
-/// Position of the first byte that UTF-8 text would not have there.
+/// Returns the position of the first byte that is not UTF-8 text.
 std::optional<std::size_t> first_binary_byte(const FileHead& head) {
   const std::string_view bytes = head.bytes;
   const auto nul = bytes.find('\0');
@@ -48,7 +48,7 @@ std::optional<std::size_t> first_binary_byte(const FileHead& head) {
   return valid;
 }
 
-/// What to do with a file that begins with these bytes.
+/// Returns advice for a file that begins with these bytes.
 std::string_view advice_on(std::string_view bytes) {
   using namespace std::string_view_literals;
   constexpr std::pair<std::string_view, std::string_view> known[] = {
@@ -82,7 +82,7 @@ bool is_token_file(const FileHead& head) {
   return has_token_header({bytes, head.bytes.size()});
 }
 
-/// Whether the file is part of a Megatron-LM pair. An ordinary name costs no look at the disk.
+/// Returns true if the file is part of a Megatron-LM pair. An ordinary name needs no disk access.
 bool is_megatron(const std::string& path) {
   const auto stem = megatron_stem(path);
   std::error_code ignored;

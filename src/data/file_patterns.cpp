@@ -20,22 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::int64_t max_names = 10'000'000;  // a gigabyte of them
+constexpr std::int64_t max_names = 10'000'000;  // a gigabyte of names
 
 bool is_wild(const std::string& part) {
   return part.find_first_of("*?[") != part.npos;
 }
 
-/// Expands a pattern as glob(3) does, part by part, with two differences that keep loops of
-/// symbolic links from being followed on exponentially many ways: at each depth a folder is read
-/// once, by the first of its names, and names are read in the order of their bytes.
+/// Expander for patterns. It works like glob(3), part by part, with two differences that keep
+/// symbolic link loops from being followed along exponentially many paths: at each depth a folder
+/// is read once, under its first name, and names are read in byte order.
 class Expansion {
  public:
   explicit Expansion(const std::string& pattern) : pattern_(pattern) {
     validate(pattern.size() < PATH_MAX, "a pattern has {} bytes; at most {} are a path",
              pattern.size(), PATH_MAX - 1);
     for (const auto& part : fs::path(pattern)) {
-      if (part.empty()) continue;  // behind a / at the end
+      if (part.empty()) continue;  // after a trailing /
       if (part.is_absolute())
         found_ = {part};
       else
@@ -91,7 +91,7 @@ class Expansion {
     for (const auto& name : names) to.push_back(folder / name);
   }
 
-  /// What a wildcard has matched need not lead on.
+  /// Refuses the folder, unless it is absent and was matched by a wildcard.
   void refuse_unless_absent(const fs::path& folder, const std::error_code& error) const {
     const bool leads_nowhere = error == std::errc::no_such_file_or_directory ||
                                error == std::errc::not_a_directory ||
@@ -107,7 +107,7 @@ class Expansion {
   std::vector<fs::path> found_{fs::path()};
   bool any_wild_ = false;
   std::int64_t names_ = 0;
-  fs::path repeated_;  ///< a folder by another than its first name
+  fs::path repeated_;  ///< a folder under another than its first name
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t text_version = 1;  // counts what is hashed, and how
+constexpr std::int64_t text_version = 1;  // incremented when the hashing changes
 constexpr std::size_t pieces = 8;
 
 std::vector<FileFingerprint> source_from(const json& from) {
@@ -51,7 +51,7 @@ std::string difference(std::size_t source, const std::vector<FileFingerprint>& t
   return "";
 }
 
-/// Both have as many sources.
+/// Describes a difference; both have equally many sources.
 std::string difference(const DataOrder& then, const DataOrder& now) {
   const auto other = [](const std::string& what, const auto& is, const auto& was) {
     return is == was ? "" : fmt::format("{} is {}; it was {}", what, is, was);
@@ -98,7 +98,7 @@ std::string to_text(const Fingerprint& fingerprint) {
                {"tokenizer", fingerprint.tokenizer},
                {"vocabulary", to_hex(fingerprint.vocabulary)},
                {"sources", std::move(sources)}};
-  if (const auto& a = fingerprint.data_order)  // the key is that of the checkpoint format
+  if (const auto& a = fingerprint.data_order)  // the checkpoint format's key
     text["arrangement"] = {{"sequence_length", a->sequence_length},
                            {"global_batch", a->global_batch},
                            {"order", a->order},
@@ -124,7 +124,7 @@ std::optional<Fingerprint> parse_fingerprint(const std::string& text) {
 }
 
 std::string difference(const Fingerprint& then, const Fingerprint& now) {
-  // Token files name no tokenizer; between them and text the files' hashes differ anyway.
+  // Token files name no tokenizer; token files and text differ by their files' hashes anyway.
   const bool comparable = !then.tokenizer.empty() && !now.tokenizer.empty();
   if (comparable && then.vocabulary != now.vocabulary)
     return fmt::format("the tokenizer '{}' has other tokens (hash {}) than '{}' had (hash {})",

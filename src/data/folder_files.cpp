@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t max_entries = 1'000'000;
 
-/// Walks through a folder and those below it.
+/// A walk through a folder and those below it.
 class FolderWalk {
  public:
   explicit FolderWalk(const std::string& top) : top_(top), pending_{top} {}
@@ -34,7 +34,7 @@ class FolderWalk {
   }
 
  private:
-  /// Whether the folder was not read before, under this name or another.
+  /// Returns true if the folder was not read before, under this name or another.
   bool is_new(const fs::path& folder) {
     struct stat status {};
     return ::stat(folder.c_str(), &status) != 0 ||

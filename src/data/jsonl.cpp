@@ -27,7 +27,7 @@ struct Fields {
   std::optional<std::vector<ChatMessage>> messages;
 };
 
-/// Takes the known fields from the parser's events and ignores all else, so that no line takes more
+/// A parser handler that takes the known fields and ignores all else, so that no line needs more
 /// memory than its strings.
 class Handler final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -98,7 +98,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  /// Where a string at this place belongs, or null.
+  /// Returns the destination for a string at this place, or null.
   std::optional<std::string>* target() {
     if (depth_ == 1) {
       const std::pair<std::string_view, std::optional<std::string>*> known[] = {
@@ -115,7 +115,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     }
     return nullptr;
   }
-  /// A value that is not a string, or a string where none is expected.
+  /// Handles a value that is not a string, or an unexpected string.
   bool other() {
     if (depth_ == 0) refuse_root();
     if (target() != nullptr) refuse("a string");
@@ -136,9 +136,9 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
 
   LineNumber where_;
   Fields fields_;
-  int depth_ = 0;             ///< containers that are open
+  int depth_ = 0;             ///< open containers
   bool in_messages_ = false;  ///< inside the list
-  std::string key_;           ///< the last one of the root object, or of a message
+  std::string key_;           ///< last key in the root object, or in a message
 };
 
 Document chat(std::vector<ChatMessage> messages, const LineNumber& where) {
@@ -177,7 +177,8 @@ Document answer(const Fields& fields, const LineNumber& where) {
   return {{{std::move(prompt), false, false}, {*fields.output, true, true}}};
 }
 
-/// How many bytes the object takes that `text` begins with, by the braces outside its strings.
+/// Returns the size in bytes of the object at the start of `text`, by counting braces outside its
+/// strings.
 std::size_t object_size(std::string_view text, const LineNumber& where) {
   std::int64_t depth = 0;
   bool in_string = false;

@@ -49,7 +49,7 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
   const auto sequences = load<std::uint64_t>(at + 18);
   const auto documents = load<std::uint64_t>(at + 26);
   const std::uint64_t rest = bytes.size() - index_header_bytes;
-  // In this order nothing overflows.
+  // This order cannot overflow.
   validate(
       sequences <= rest / 12 && documents <= rest / 8 && sequences * 12 + documents * 8 == rest,
       "'{}' promises {} sequences and {} documents, which does not match its {} bytes; it is "
@@ -64,7 +64,7 @@ MegatronIndex::MegatronIndex(std::span<const std::uint8_t> bytes, const std::str
   check_documents(path);
 }
 
-/// Checks that the sequences follow one another and fill the .bin, as Megatron writes them.
+/// Checks that the sequences are contiguous and fill the .bin, as Megatron writes them.
 void MegatronIndex::check_sequences(const std::string& path, const IdsFile& ids) const {
   std::int64_t end = 0;
   for (std::int64_t i = 0; i < sequences_; ++i) {

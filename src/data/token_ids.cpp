@@ -15,7 +15,7 @@ static_assert(std::endian::native == std::endian::little, "token files are littl
 
 constexpr std::size_t header_bytes = 256 * sizeof(std::int32_t);
 
-/// The two headers of llm.c.
+/// llm.c's two headers.
 struct Header {
   std::int32_t magic;
   std::int32_t version;
@@ -23,7 +23,7 @@ struct Header {
 };
 constexpr Header known_headers[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 
-/// Calls `body` with a number of the type that ids of so many bytes have.
+/// Calls `body` with a value of the integer type for ids of this size.
 template <class Body>
 auto with_type(std::int64_t id_bytes, Body body) {
   return id_bytes == 1   ? body(std::uint8_t{})
@@ -38,7 +38,7 @@ const Header* find_header(std::span<const std::uint8_t> bytes) {
   return found == std::end(known_headers) ? nullptr : found;
 }
 
-/// Checks the header and that the file is as long as it says.
+/// Checks the header, and the file length against it.
 void check_header(const std::string& path, std::span<const std::uint8_t> bytes,
                   const Header& header) {
   validate(bytes.size() >= header_bytes,

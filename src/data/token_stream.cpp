@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::int64_t random_stream_size = std::int64_t{1} << 40;  // far more than a run can read
 
-/// Writes tokens [first, first + out.size()) of an endless stream of ids below `vocab_size`. Token
-/// i is a function of (seed, vocab_size, i) only: Philox's word i times vocab_size / 2^32 (uniform
-/// to within vocab_size / 2^32).
+/// Writes tokens [first, first + out.size()) from an endless stream of ids below `vocab_size`.
+/// Token i is a function of (seed, vocab_size, i) only: Philox's word i times vocab_size / 2^32
+/// (uniform to within vocab_size / 2^32).
 void draw_tokens(std::uint64_t seed, std::int64_t vocab_size, std::int64_t first,
                  std::span<std::int32_t> out) {
   const std::uint64_t key = seed ^ name_hash("random tokens");
@@ -106,7 +106,7 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
     const std::int64_t first = begin - file.begin;
     const auto part = out.first(static_cast<std::size_t>(
         std::min(file.ids.size() - first, static_cast<std::int64_t>(out.size()))));
-    // The second test guards ids that do not fit into int32 at all.
+    // The second test catches ids that do not fit into int32 at all.
     const std::uint32_t largest = file.ids.widen(first, part);
     file.check();
     if (largest >= vocab_size_ || largest > std::numeric_limits<std::int32_t>::max())
@@ -183,7 +183,7 @@ void TokenStream::add_masked_ranges(RunningHash& hash, const File& file) const {
   const std::int64_t end = file.begin + file.ids.size();
   auto edge =
       static_cast<std::size_t>(std::ranges::lower_bound(ranges, file.begin) - ranges.begin());
-  edge += edge % 2;  // a range of the file before may end where this one begins
+  edge += edge % 2;  // the previous file's range may end where this one begins
   for (; edge < ranges.size() && ranges[edge] < end; edge += 2) {
     const std::array<std::int64_t, 2> range = {ranges[edge] - file.begin,
                                                ranges[edge + 1] - file.begin};
@@ -194,7 +194,7 @@ void TokenStream::add_masked_ranges(RunningHash& hash, const File& file) const {
 std::vector<FileFingerprint> TokenStream::file_fingerprints(std::size_t piece_bytes) const {
   std::vector<FileFingerprint> fingerprints;
   if (is_random()) {
-    const std::string name = describe();  // with all that the tokens are a function of
+    const std::string name = describe();  // includes everything that the tokens depend on
     fingerprints.push_back({name, size_, hash_of(name.data(), name.size())});
   }
   for (const File& file : files_) {

@@ -20,7 +20,7 @@ std::string_view text_of(const MappedFile& mapped) {
   return {reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size()};
 }
 
-/// What the block is made of, while it grows.
+/// Contents of the block while it grows.
 struct Tokens {
   TokenBuffer ids;
   std::vector<std::int64_t> file_ends = {};
@@ -75,8 +75,8 @@ std::shared_ptr<const tokenizer::Tokenizer> open_fitting_tokenizer(const std::st
   return tokenizer;
 }
 
-/// The end of the block. Before it come the ids, padded to a whole word, and the lists in the order
-/// of their counts here.
+/// Last bytes of the block. Before it come the ids, padded to a whole word, and the lists, in the
+/// order of their counts here.
 struct TokenizedText::Footer {
   std::int64_t id_bytes;
   std::int64_t bytes_of_ids;

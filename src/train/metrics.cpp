@@ -20,13 +20,13 @@
 namespace llamesh::train {
 namespace {
 
-/// To the millisecond.
+/// Returns the time, to the millisecond.
 double rounded_unix_time() {
   return std::round(unix_time() * 1e3) / 1e3;
 }
 
-/// The step of a line of metrics.jsonl, found without parsing the line: a resume scans all of them.
-/// -1: it has none.
+/// Returns the step in a metrics.jsonl line, or -1. Does not parse the line: a resume scans all of
+/// them.
 std::int64_t step_of(std::string_view line) {
   constexpr std::string_view key = "\"step\":";
   const auto at = line.find(key);
@@ -37,8 +37,8 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
-/// Whether the file is empty or begins as each of our lines does; of a first line that was cut off,
-/// what there is of it counts.
+/// Returns true if the file is empty or begins like our lines; a truncated first line counts as far
+/// as it goes.
 bool is_own(const Descriptor& file) {
   std::array<char, 8> begin{};
   const auto count = file.read_some(0, begin.data(), std::ssize(begin));
@@ -47,13 +47,13 @@ bool is_own(const Descriptor& file) {
          std::string_view("{\"event\":").starts_with(text);
 }
 
-/// Whether the line is complete. After a power loss, bytes that were not on the disk may read as
+/// Returns true if the line is complete. After a power loss, bytes missing on disk may read as
 /// zeros, with other lines after them.
 bool is_whole(std::string_view line, bool ended) {
   return ended && line.find('\0') == line.npos;
 }
 
-/// Keeps the complete lines up to `step`. The old file remains until the new one is on the disk.
+/// Keeps the complete lines up to `step`. The old file remains until the new one is on disk.
 void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
   std::int64_t dropped = 0;
   for_each_line(file, [&](std::string_view line, bool ended) {
@@ -98,7 +98,7 @@ std::int64_t last_step_of(const std::filesystem::path& path) {
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
     : file_(open_metrics(path, step)) {}
 
-/// In one write, so that a concurrent reader sees whole lines.
+/// Writes at once, so that a concurrent reader sees whole lines.
 void MetricsFile::append(const std::string& line) {
   file_.append(line + '\n');
 }

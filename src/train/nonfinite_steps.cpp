@@ -13,7 +13,7 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
                                          std::span<const double> squared_norms) {
   ++in_a_row_;
   ++in_all_;
-  // A loss that is not finite makes all gradients so: only where all losses are finite do the
+  // A non-finite loss makes all gradients non-finite: only if all losses are finite do the
   // gradients tell more.
   auto origin = where("the loss", losses);
   if (origin.empty()) origin = where("the gradient", squared_norms);
@@ -39,7 +39,7 @@ int NonfiniteSteps::first_rank(std::span<const double> losses,
   return 0;
 }
 
-/// The ranks of which it is not finite; "": none, the sum over the ranks has overflowed.
+/// Returns the ranks with a non-finite value; "": none, the sum over the ranks overflowed.
 std::string NonfiniteSteps::where(const char* what, std::span<const double> by_rank) const {
   constexpr int max_named = 4;
   std::string names;

@@ -12,30 +12,30 @@
 
 namespace llamesh::train {
 
-/// The value as it is printed: the sign of a NaN means nothing.
+/// Returns the value for printing: a NaN's sign means nothing.
 inline double without_nan_sign(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 
-/// Decides what becomes of a step whose loss or gradient norm is not finite (train.on_nonfinite).
+/// Policy for steps whose loss or gradient norm is not finite (train.on_nonfinite).
 class NonfiniteSteps {
  public:
-  /// As many skipped steps in a row end the run: one bad batch passes, weights that are bad do not.
+  /// Consecutive skipped steps that end the run: a bad batch passes, bad weights do not.
   static constexpr std::int64_t max_in_a_row = 10;
 
   /// `host_of`: by rank.
   NonfiniteSteps(OnNonfinite action, std::vector<std::string> host_of)
       : action_(action), host_of_(std::move(host_of)) {}
 
-  /// After a step that is to make its update.
+  /// Resets the count, after a step that makes its update.
   void on_finite() { in_a_row_ = 0; }
 
-  /// Of another step, with each rank's sum of losses and sum of squared gradients: the line that
-  /// tells of it, if it is skipped. Throws (exit 93) where the run is to end.
+  /// Handles any other step, given each rank's loss sum and sum of squared gradients. Returns a
+  /// line about it if it is skipped. Throws (exit 93) if the run must end.
   std::string on_nonfinite(std::int64_t step, double loss, double grad_norm,
                            std::span<const double> losses, std::span<const double> squared_norms);
 
-  /// The first rank whose values of a step are not finite, and that reports it; 0 where all are.
+  /// Returns the first rank with non-finite values, which reports them; 0 if all are finite.
   static int first_rank(std::span<const double> losses, std::span<const double> squared_norms);
 
  private:

@@ -27,7 +27,7 @@
 namespace llamesh::train {
 namespace {
 
-/// What a Trainer has of the engine, on the current simulated device.
+/// The engine parts of a Trainer, on the current simulated device.
 class SimulatedRank {
  public:
   SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
@@ -48,7 +48,7 @@ class SimulatedRank {
     fsdp_.on_master_weights_loaded();
   }
 
-  /// Trainer::forward_backward(), and the norm for clipping.
+  /// Runs Trainer::forward_backward(), and the norm for clipping.
   void passes() {
     for (std::int64_t i = 0; i < micro_batches_; ++i) {
       fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_});
@@ -71,8 +71,8 @@ class SimulatedRank {
   }
 
  private:
-  /// A (B, T) int32 on the device, one of a step's, which are all copied at once (device::Staging);
-  /// a CPU's kernels read the host's, which are not counted.
+  /// Returns a (B, T) int32 tensor on the device. A step's token ids are all copied at once
+  /// (device::Staging). CPU kernels read the host's, which are not counted.
   Tensor token_ids() {
     const auto shape = {in_.train.micro_batch, in_.data.sequence_length};
     const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
@@ -84,8 +84,8 @@ class SimulatedRank {
   }
 
   const Inputs& in_;
-  std::int64_t micro_batches_;      ///< that are simulated
-  std::int64_t all_micro_batches_;  ///< of a step
+  std::int64_t micro_batches_;      ///< simulated
+  std::int64_t all_micro_batches_;  ///< per step
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
   std::unique_ptr<model::TensorParallel> tensor_;
@@ -95,7 +95,7 @@ class SimulatedRank {
   model::Batch batch_;
 };
 
-/// While it lives, the calling thread's OpenMP has as many threads as the rank would: oneDNN's
+/// A scope in which the calling thread's OpenMP has as many threads as the rank would: oneDNN's
 /// scratch depends on them.
 class ThreadsOfRank {
  public:
@@ -110,7 +110,7 @@ class ThreadsOfRank {
   int before_;
 };
 
-/// The hardware of a rank with `threads` (train.threads; 0: one for each of its cores). With fewer
+/// Returns the hardware of a rank with `threads` (train.threads; 0: one per core). With fewer
 /// threads than cores it reaches their share of the peak.
 device::Hardware with_threads(device::Hardware hardware, int threads) {
   if (hardware.kind != device::Kind::cpu || threads == 0) return hardware;
@@ -121,7 +121,8 @@ device::Hardware with_threads(device::Hardware hardware, int threads) {
   return hardware;
 }
 
-/// A product of the Trainer's measurement of the device before the first step, whose scratch stays.
+/// Runs a GEMM like Trainer's device measurement before the first step, whose scratch stays
+/// allocated.
 void multiply_as_measured(DType dtype) {
   const auto& hardware = device::Simulation::current().hardware();
   const auto n = ops::measured_gemm_size(hardware.kind, hardware.memory_bytes);
@@ -132,7 +133,7 @@ void multiply_as_measured(DType dtype) {
   ops::linear(device::compute_stream(), matrix(0), matrix(1), matrix(2), Accumulate::no);
 }
 
-/// Seconds of a collective of a few host values over all ranks.
+/// Returns the seconds for a collective over all ranks with a few host values.
 double exchange_seconds(const device::Hardware& hardware, const comm::Topology& topology) {
   const auto ranks = topology.node_of.size();
   const auto& link = topology.nodes > 1 ? hardware.between_nodes : hardware.within_node;
@@ -147,14 +148,14 @@ BytesByAxis bytes_sent(const comm::DeviceMesh& mesh) {
   return sent;
 }
 
-/// What has been sent since `before`. An axis and its factors have one name.
+/// Records the traffic since `before`. An axis and its factors have one name.
 void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, StepPlan& plan) {
   plan.traffic.clear();
   plan.traffic_between_nodes.clear();
   for (const auto* axis : mesh.all()) {
     if (axis->name.empty()) continue;  // a rank by itself
     const auto bytes = axis->collectives->bytes_sent() - before.at(axis);
-    plan.traffic[axis->name] += bytes;  // an axis and its factors have one name
+    plan.traffic[axis->name] += bytes;
     plan.traffic_between_nodes[axis->name] +=
         std::llround(axis->share_between_nodes * static_cast<double>(bytes));
   }
@@ -166,7 +167,7 @@ std::vector<std::size_t> calls_in(const comm::CollectiveLog& log) {
   return calls;
 }
 
-/// What has been called since `before`.
+/// Records the calls since `before`.
 void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>& before,
                   StepPlan& plan) {
   plan.groups.clear();
@@ -186,7 +187,7 @@ void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan
              (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
 }
 
-/// Without the rates that record_speed() gives.
+/// Simulates the steps; leaves out the rates, which record_speed() adds.
 StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
   const ThreadsOfRank threads(simulation.hardware());
@@ -222,7 +223,7 @@ StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
   return plan;
 }
 
-/// `plan` with `more` further micro-batches, each of which adds what the last one has added to
+/// Extends `plan` by `more` micro-batches, each of which adds as much as the last one added to
 /// `shorter`.
 StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   const auto times = static_cast<double>(more);
@@ -315,7 +316,7 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
              setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
              limit, device::memory_advice());
     const auto of_host = host_limit(setup, world.rank());
-    // On a CPU both are of the same memory.
+    // On a CPU both share the same memory.
     const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;
     validate(planned.on_host <= of_host - of_device,
              "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "

@@ -19,7 +19,7 @@ bool contains(const std::vector<int>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
 
-/// Of the ranks `members` of one group.
+/// Compares the hashes of one group's ranks `members`.
 Mismatch vote(std::size_t group, const std::vector<int>& members,
               const std::function<std::uint64_t(int)>& hash_of) {
   std::vector<std::uint64_t> hashes;
@@ -100,12 +100,12 @@ std::vector<std::string> ReplicaCheck::check_again() {
         "to gradients since the comparison before may have been wrong",
         trainer_.step(), describe(mismatch), mismatch.agree.front()));
   }
-  world_.barrier("healed replicas");  // ranks of a node gather from one another's memory
+  world_.barrier("healed replicas");  // ranks on a node gather from one another's memory
   trainer_.on_master_weights_loaded();
   return lines;
 }
 
-/// This rank's master weights and moments of a group, in pieces of bounded size.
+/// Visits this rank's master weights and moments in a group, in pieces of bounded size.
 void ReplicaCheck::for_each_piece(const Group& group,
                                   const std::function<void(const Tensor&)>& visit) const {
   const auto in_pieces = [&](const Tensor& shard) {
@@ -131,7 +131,7 @@ std::uint64_t ReplicaCheck::hash(const Group& group) {
   return hash.value();
 }
 
-/// Each rank's hash of each group, rank after rank.
+/// Gathers each rank's hash of each group, rank after rank.
 std::vector<std::uint64_t> ReplicaCheck::hashes_of_all() {
   std::vector<std::uint64_t> mine;
   for (const auto& group : state_.groups()) mine.push_back(hash(group));
@@ -141,7 +141,7 @@ std::vector<std::uint64_t> ReplicaCheck::hashes_of_all() {
   return all;
 }
 
-/// "rank 2 on node1 differs in weights or moments from ranks 0, 1, 3, ...".
+/// Formats "rank 2 on node1 differs in weights or moments from ranks 0, 1, 3, ...".
 std::string ReplicaCheck::describe(const Mismatch& mismatch) const {
   std::vector<std::string> named;
   for (const int rank : mismatch.differ)
@@ -158,7 +158,7 @@ std::string ReplicaCheck::describe(const Mismatch& mismatch) const {
       fmt::join(named, ", "), named.size() == 1 ? "s" : "", fmt::join(mismatch.agree, ", "), axes);
 }
 
-/// The first rank that differs reports all differences, so that failure.json names it.
+/// Throws; the first rank that differs reports all differences, so that failure.json names it.
 void ReplicaCheck::stop(const std::vector<Mismatch>& found) const {
   const auto* reported = &found.front();
   for (const auto& mismatch : found)
@@ -174,8 +174,8 @@ void ReplicaCheck::stop(const std::vector<Mismatch>& found) const {
   });
 }
 
-/// The shards of the first rank that agrees replace those that differ. Collective over the group
-/// of the mismatch.
+/// Replaces differing shards with those of the first rank that agrees. Collective over the
+/// mismatch's group.
 void ReplicaCheck::heal(const Mismatch& mismatch) {
   const bool differs = contains(mismatch.differ, world_.rank());
   if (!differs && !contains(mismatch.agree, world_.rank())) return;

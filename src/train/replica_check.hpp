@@ -14,40 +14,40 @@
 
 namespace llamesh::train {
 
-/// Ranks that hold the same shards, and not the same bits in them.
+/// Ranks that hold the same shards, but not the same bits in them.
 struct Mismatch {
-  std::size_t group = 0;    ///< of ShardedState::groups()
-  std::vector<int> differ;  ///< from the majority; all of them where there is none
-  std::vector<int> agree;   ///< more than half of them; empty: there is no majority
+  std::size_t group = 0;    ///< index in ShardedState::groups()
+  std::vector<int> differ;  ///< from the majority; all ranks if there is none
+  std::vector<int> agree;   ///< more than half of the ranks; empty: no majority
 };
 
-/// By each rank's hash of each group, rank after rank. `replicas`: by group, the axes along which
-/// its shards are the same. Pure.
+/// Finds mismatches from each rank's hash of each group, rank after rank. `replicas` has, per
+/// group, the axes along which its shards are the same. Pure.
 std::vector<Mismatch> find_mismatches(std::span<const std::uint64_t> hashes,
                                       std::span<const comm::AxisSet> replicas,
                                       const comm::ParallelDims& dims);
 
-/// Compares what replicas hold, the fp32 master weights and moments of the same shards: they start
-/// from the same bits and take the same updates, so a difference is a fault of a machine's memory,
-/// or a bug. By `debug:` of the inputs. A shard without replicas is not compared, nor are the parts
-/// of one unit along the tensor axis.
+/// Check that replicas hold the same fp32 master weights and moments. They start from the same bits
+/// and take the same updates, so a difference is a memory fault or a bug. Options: the inputs'
+/// `debug:` key. Shards without replicas are not compared, nor are one unit's parts along the
+/// tensor axis.
 class ReplicaCheck {
  public:
-  /// All are borrowed. Collective.
+  /// Collective. Borrows all arguments.
   ReplicaCheck(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh,
                Trainer& trainer);
 
-  /// One line on what is compared; empty where nothing is asked for.
+  /// Describes the comparison in one line; empty if it is off.
   std::string describe() const;
-  /// Whether the trainer's last step is one of those after which replicas are compared.
+  /// Returns true if replicas must be compared after the trainer's last step.
   bool due() const;
-  /// Compares after the trainer's last step, in one small collective of the world; nothing where
-  /// that is done already, or never to be done. Returns a line for each difference that was healed.
-  /// One that is not throws (exit 75), on the first rank that differs; the others throw
-  /// comm::PeerFailure. Collective.
+  /// Compares after the trainer's last step, in one small collective over the world; does nothing
+  /// if already done or off. Returns a line for each healed difference. A difference that is not
+  /// healed throws (exit 75) on the first rank that differs; the others throw comm::PeerFailure.
+  /// Collective.
   std::vector<std::string> check();
-  /// The same even if the state after that step is compared already: it may have changed since, by
-  /// a fault.
+  /// Compares again even if the state after that step was compared already: a fault may have
+  /// changed it since.
   std::vector<std::string> check_again();
 
  private:
@@ -66,9 +66,9 @@ class ReplicaCheck {
   comm::DeviceMesh& mesh_;
   Trainer& trainer_;
   const sharding::ShardedState& state_;
-  std::vector<comm::AxisSet> replicas_;  ///< by group
-  device::Buffer piece_;                 ///< of a GPU's state, on the host
-  std::int64_t checked_ = -1;            ///< the step compared last
+  std::vector<comm::AxisSet> replicas_;  ///< per group
+  device::Buffer piece_;                 ///< host copy of GPU state
+  std::int64_t checked_ = -1;            ///< last step compared
 };
 
 }  // namespace llamesh::train

@@ -26,7 +26,7 @@ std::string resume_mode(const comm::Communicator& world, const std::string& aske
 
 namespace {
 
-/// What has changed, as text for a user; empty when nothing has, as far as is known.
+/// Describes the change for the user; empty if nothing has changed, as far as known.
 std::string change_since(const checkpoint::TrainState& saved, const DataOfRun& now) {
   if (saved.seed != now.seed) return fmt::format("run.seed is {}; it was {}", now.seed, saved.seed);
   if (saved.data.empty()) return "";

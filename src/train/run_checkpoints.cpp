@@ -51,7 +51,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   return {"resume", found->mesh};
 }
 
-/// With the weights of a Hugging Face folder, or random ones from the seed.
+/// Loads weights from a Hugging Face folder, or draws random ones from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   if (!pretrained.load_weights) return {"start", "a fresh start"};

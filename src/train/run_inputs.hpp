@@ -15,66 +15,65 @@
 
 namespace llamesh::train {
 
-/// `run:` of the inputs.
+/// Options under the inputs' `run:` key.
 struct RunOptions {
   std::string name = "run";
   std::string folder;  ///< empty: runs/<name>
   std::uint64_t seed = 1;
 };
 
-/// What a step does whose loss or gradient norm is not finite.
+/// Policy for a step whose loss or gradient norm is not finite.
 enum class OnNonfinite {
   stop,  ///< ends the run
   skip   ///< makes no update (nonfinite_steps.hpp)
 };
 
-/// `train:` of the inputs.
+/// Options under the inputs' `train:` key.
 struct TrainOptions {
   std::int64_t steps = 100;      ///< optimizer steps, counted from the start of the run
-  double epochs = 0;             ///< above 0: replaces `steps` by that many passes over the data
-  std::int64_t micro_batch = 1;  ///< sequences of a rank in one forward pass
+  double epochs = 0;             ///< above 0: replaces `steps` by this many passes over the data
+  std::int64_t micro_batch = 1;  ///< sequences per rank in one forward pass
   std::int64_t global_batch =
-      0;  ///< sequences of an optimizer step over all ranks; 0: ranks x micro_batch
-  int threads =
-      0;  ///< of each rank; 0: the cores it may use, shared among the ranks of the machine
+      0;            ///< sequences per optimizer step over all ranks; 0: ranks x micro_batch
+  int threads = 0;  ///< per rank; 0: the available cores, divided among the machine's ranks
   OnNonfinite on_nonfinite = OnNonfinite::stop;
-  int gemm_sm_count_target = 0;  ///< SMs of a GPU that products are meant for; 0: all of them
-  std::string gemm_table;  ///< file of ops::use_gemm_table(); empty: the library's own choices
+  int gemm_sm_count_target = 0;  ///< SMs that GEMMs target on a GPU; 0: all
+  std::string gemm_table;        ///< for ops::use_gemm_table(); empty: the library's own choices
 };
 
-/// `evaluate:` of the inputs.
+/// Options under the inputs' `evaluate:` key.
 struct EvaluateOptions {
-  std::int64_t every_steps = 0;  ///< 0: never, also not at the end
-  std::int64_t batches = 0;      ///< micro-batches of each rank; 0: all of the validation data
+  std::int64_t every_steps = 0;  ///< 0: never, not even at the end
+  std::int64_t batches = 0;      ///< micro-batches per rank; 0: all validation data
 };
 
-/// `log:` of the inputs.
+/// Options under the inputs' `log:` key.
 struct LogOptions {
-  std::int64_t every_steps = 1;  ///< between two lines of the log; metrics.jsonl has all
+  std::int64_t every_steps = 1;  ///< between log lines; metrics.jsonl has every step
   bool tensorboard = false;      ///< event files in <run>/tensorboard
-  bool report = true;            ///< report.html when the run ends
-  bool ranks = false;            ///< a log of each rank, log.rank-00012.txt
+  bool report = true;            ///< report.html at the end of the run
+  bool ranks = false;            ///< a log per rank, log.rank-00012.txt
 };
 
-/// What a run does when replicas of a shard differ.
+/// Policy for replicas of a shard that differ.
 enum class OnMismatch : std::uint8_t {
   stop,
-  heal,  ///< the majority's shards replace those that differ
+  heal,  ///< the majority's shards replace differing ones
 };
 
-/// `debug:` of the inputs.
+/// Options under the inputs' `debug:` key.
 struct DebugOptions {
-  bool contract = false;  ///< each step compares which collectives the ranks of an axis have called
-  std::int64_t replica_hash_every = 0;  ///< steps between comparisons of replicas; 0: none
+  bool contract = false;  ///< every step compares the collectives called along each axis
+  std::int64_t replica_hash_every = 0;  ///< steps between replica comparisons; 0: none
   OnMismatch on_mismatch = OnMismatch::stop;
 };
 
-/// `profile:` of the inputs.
+/// Options under the inputs' `profile:` key.
 struct ProfileOptions {
   std::string steps;  ///< "10-12" or "10": traced into <run>/trace; empty: none
 };
 
-/// All options of a run, those of each layer, as config/ fills them in.
+/// All options of a run, from every layer, as filled in by config/.
 struct Inputs {
   RunOptions run;
   model::LlamaConfig model;
@@ -93,7 +92,7 @@ struct Inputs {
   LogOptions log;
   DebugOptions debug;
   ProfileOptions profile;
-  /// Lines for the log: what the inputs replace or leave to a default. Not a key.
+  /// Log lines on inputs that are replaced or left to a default. Not a key.
   std::vector<std::string> notes;
 };
 

@@ -20,7 +20,7 @@ std::vector<std::string> Spikes::observe(std::int64_t step, double loss, double 
 std::string Spikes::observe(Series& series, const char* name, double value, double least,
                             double least_of_median) {
   if (!std::isfinite(value)) return {};
-  // A spike's values are among the recent ones too: a level that stays becomes the usual one.
+  // A spike's values count as recent ones too: a level that stays becomes the usual one.
   const std::vector<double> before(series.recent.begin(), series.recent.end());
   series.recent.push_back(value);
   if (std::ssize(series.recent) > window) series.recent.pop_front();

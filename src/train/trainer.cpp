@@ -25,7 +25,7 @@ std::int64_t valid_targets(const data::TokenBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
-// Sums over a group of ranks in rank order: every rank of it gets the same bits.
+// Sum over a group of ranks in rank order, so that every rank in it gets the same bits.
 
 std::int64_t sum_over(const std::vector<int>& ranks, const std::vector<std::int64_t>& by_rank) {
   std::int64_t sum = 0;
@@ -81,9 +81,9 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
 
 void Trainer::measure_gemm_peak() {
   const Inputs& in = setup_.inputs;
-  ops::use_gemm_sm_count_target(0);  // the peak is that of all SMs
+  ops::use_gemm_sm_count_target(0);  // measure the peak over all SMs
   peak_.emplace([this, before = false]() mutable {
-    // AxisCounters the memory of a GPU is full.
+    // Only before a GPU's memory is full.
     if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
       return std::vector<double>();
     return measured_gemm_rates(world_, setup_.inputs.precision.parameters);
@@ -91,7 +91,7 @@ void Trainer::measure_gemm_peak() {
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
 }
 
-/// Once it is known how bf16 matmuls are computed.
+/// Plans memory, once the bf16 matmul method is known.
 void Trainer::plan_memory() {
   planned_ = plan_on_this_device(setup_, world_.rank(), threads_);
   planned_.valley = world_.max(planned_.valley, "planned memory");
@@ -143,7 +143,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
                      axis->collectives->seconds_exposed()};
   copies_exposed_before_ = seconds_exposed_by_copies();
   const std::int64_t valid_tokens = load_micro_batches();
-  // A batch may consist of prompts alone: then no token is in the loss, and the loss is 0.
+  // A batch may consist of prompts only: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   StepRecord record;
   std::vector<StepPart> parts;
@@ -173,9 +173,9 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   return record;
 }
 
-/// Takes the step's data from the loader; returns how many of all ranks' targets count. The ranks
-/// agree on that and on whether the data was read in one collective: several ranks may read a bad
-/// file.
+/// Takes the step's data from the loader; returns the number of valid targets over all ranks. In
+/// one collective the ranks agree on that and on whether reading worked: several ranks may read a
+/// bad file.
 std::int64_t Trainer::load_micro_batches() {
   auto loaded = Clock::now();
   const auto load = [&] {
@@ -192,7 +192,7 @@ std::int64_t Trainer::load_micro_batches() {
   return sum_over(data_ranks_, valid);
 }
 
-/// Leaves the step's gradients in the shards. On a GPU the host waits for none of it.
+/// Leaves the step's gradients in the shards. On a GPU the host waits for nothing.
 void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
   const auto batches = as_tensors(micro_batches_);
   for (std::size_t i = 0; i < batches.size(); ++i) {
@@ -203,9 +203,9 @@ void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
   fsdp_.finish_gradients();
 }
 
-/// All-gathers each rank's part of the record of a step that began at `start`, in one collective.
-/// No rank updates its master weights before it: those in shared memory are read by the others'
-/// backward passes.
+/// All-gathers each rank's part of the record for a step that began at `start`, in one collective.
+/// No rank updates its master weights before it: other ranks' backward passes read those in shared
+/// memory.
 std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const Request& request) {
   StepPart mine{.squared_norm = optim::squared_norm_share(state_)};  // waits for the passes
   mine.loss = llama_.take_loss();
@@ -227,7 +227,7 @@ std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const 
   return parts;
 }
 
-/// Sets the record's loss and gradient norm. Returns whether both are finite.
+/// Sets the record's loss and gradient norm. Returns true if both are finite.
 bool Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
   record.loss = without_sign_of_nan(sum_over(data_ranks_, parts, &StepPart::loss) / divisor);
   double squared_norm = 0;
@@ -236,7 +236,7 @@ bool Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, dou
   return std::isfinite(record.loss) && std::isfinite(record.grad_norm);
 }
 
-/// Ends the run, or sets why the step makes no update.
+/// Ends the run, or sets the reason for skipping the update.
 void Trainer::decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts) {
   std::vector<double> losses;
   std::vector<double> squared_norms;
@@ -264,8 +264,7 @@ double Trainer::evaluate(const OnProgress& on_progress) {
     try {
       if (!unreadable) validation_->read(k, batch);
     } catch (const std::exception&) {
-      // The other ranks do not know of the error: this one takes part in their collectives to the
-      // end.
+      // The other ranks do not know about the error: this one joins their collectives to the end.
       unreadable = std::current_exception();
       batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
@@ -300,8 +299,8 @@ data::BatchPartition Trainer::batch_partition() const {
           .ranks = setup_.mesh.group_size(batch)};
 }
 
-/// The batches on the model's device. On a GPU the next call's are copied over these, in the
-/// compute stream, after the work on them.
+/// Copies the batches to the model's device. On a GPU the next call overwrites them, in the compute
+/// stream, after the work on them.
 std::vector<model::Batch> Trainer::as_tensors(std::span<data::TokenBatch> batches) {
   const auto tensors = [&](auto values_of, device::Staging& staging) {
     std::vector<Tensor> all;

@@ -27,34 +27,34 @@
 
 namespace llamesh::train {
 
-/// Takes training steps and evaluates. run.cpp does what happens between the steps.
+/// Trainer for steps and evaluation. run.cpp handles everything between the steps.
 class Trainer {
  public:
-  /// Allocates memory, sets the initial weights and starts reading data. Collective; the arguments
-  /// are borrowed.
+  /// Allocates memory, sets the initial weights and starts reading data. Collective; borrows the
+  /// arguments.
   Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
 
-  /// Called after each micro-batch.
+  /// Callback after each micro-batch.
   using OnProgress = std::function<void()>;
 
-  /// This rank's request to all, given its seconds of the step so far; the maximum over the ranks
-  /// is StepRecord::request.
+  /// Callback that returns this rank's request to all, given its seconds in the step so far; the
+  /// maximum over the ranks is StepRecord::request.
   using Request = std::function<std::int64_t(double seconds)>;
 
-  /// Called on all ranks if a step's loss or gradient norm is not finite, before anything is
-  /// decided about the run. Returns whether it has repaired the state; then the step's passes are
+  /// Callback on all ranks if a step's loss or gradient norm is not finite, before anything is
+  /// decided about the run. Returns true if it has repaired the state; then the step's passes are
   /// repeated.
   using Repair = std::function<bool()>;
 
-  /// One optimizer step: forward and backward of every micro-batch, then one update, or none where
-  /// the record says that it is skipped. Two small
-  /// collectives of the world enclose the passes: the number of tokens, which scales the gradients,
-  /// and all other values of the record at once.
+  /// Runs one optimizer step: forward and backward for every micro-batch, then one update, or none
+  /// if the record says that it is skipped. Two small collectives over the world enclose the
+  /// passes: the number of tokens, which scales the gradients, and all other values in the record
+  /// at once.
   StepRecord train_step(
       const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; },
       const Repair& repair = [] { return false; });
-  /// The mean loss over the validation data, nats a token. The same on every rank. Data that cannot
-  /// be read throw at its end.
+  /// Returns the mean loss over the validation data, in nats per token, the same on every rank.
+  /// Throws at the end if data cannot be read.
   double evaluate(const OnProgress& on_progress = [] {});
 
   std::int64_t step() const { return step_; }
@@ -62,53 +62,52 @@ class Trainer {
   /// Continues after step `step`; the caller has filled the state.
   void resume_from(std::int64_t step, std::int64_t tokens);
 
-  /// The memory of a step as planned before the first one, on the rank that takes most.
+  /// Describes a step's memory on the rank with the highest peak, as planned before the first step.
   std::string describe_memory() const;
-  /// One line: model, mesh, strategy, threads and their speed.
+  /// Describes model, mesh, strategy, threads and their speed in one line.
   std::string describe() const;
-  /// A line for each source of the training data.
+  /// Describes each source of training data in one line.
   std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
-  /// Measures the peak of all ranks' GEMMs together, the denominator of MFU: before the first step,
-  /// else MFU is 0. Takes a fifth of a second. Collective.
+  /// Measures the peak GEMM rate over all ranks together, the denominator of MFU. Called before the
+  /// first step; without it MFU is 0. Takes a fifth of a second. Collective.
   void measure_gemm_peak();
-  /// The peak as it is known, FLOP/s; must have been measured.
+  /// Returns the known peak, in FLOP/s; must have been measured.
   double gemm_rate() const { return peak_.value().rate(); }
-  /// What a checkpoint holds of the run's tensors.
+  /// Returns the tensors that a checkpoint stores.
   const sharding::ShardedState& state() const { return state_; }
-  /// Must be called after the master weights were written from outside, by work in the compute
-  /// stream.
+  /// Notes that work in the compute stream has overwritten the master weights from outside.
   void on_master_weights_loaded() { fsdp_.on_master_weights_loaded(); }
-  /// How bf16 matmuls are computed, as a checkpoint records it (bf16_product_choice.hpp).
+  /// Returns the bf16 matmul method, as recorded in a checkpoint (bf16_product_choice.hpp).
   std::string bf16_products() const;
-  /// Uses the recorded way of a checkpoint's run. Collective.
+  /// Uses the method recorded in a checkpoint. Collective.
   void keep_bf16_products(const std::string& recorded);
 
  private:
-  /// Of one axis on a CPU: seconds in its collectives, and in which the compute stream waited for
-  /// them.
+  /// Times for one axis on a CPU, in seconds: in its collectives, and with the compute stream
+  /// waiting for them.
   struct AxisSeconds {
     float in_collectives = 0;
     float exposed = 0;
   };
   using Clock = std::chrono::steady_clock;
-  /// In the order of DeviceMesh::all(), which does not have as many.
+  /// Ordered like DeviceMesh::all(), which has fewer entries.
   using SecondsByAxis = std::array<AxisSeconds, 16>;
 
   /// A rank's part of a step's record.
   struct StepPart {
     double loss = 0;          ///< sum over its tokens
-    double squared_norm = 0;  ///< of its gradient shards
-    bool broken = false;      ///< a collective of it was given up: the two above are of no use
+    double squared_norm = 0;  ///< over its gradient shards
+    bool broken = false;      ///< a collective was aborted: the two above are invalid
     double seconds = 0;
-    double own_seconds = 0;   ///< of these, without its waits for others
+    double own_seconds = 0;   ///< without its waits for others
     std::int64_t in_use = 0;  ///< bytes of memory
     std::int64_t peak = 0;
-    std::int64_t on_host = 0;   ///< bytes of the host's memory, beside the device's
-    double copies_exposed = 0;  ///< seconds of waits for copies to and from the host
+    std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
+    double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
     std::int64_t request = 0;
     SecondsByAxis axes = {};
   };
-  /// What an axis has taken, until this step.
+  /// An axis' totals up to this step.
   struct AxisCounters {
     std::int64_t sent = 0;  ///< bytes
     double in_collectives = 0, exposed = 0;
@@ -135,7 +134,7 @@ class Trainer {
   int threads_;
   comm::DeviceMesh& mesh_;
   const comm::Communicator& data_group_;  ///< ranks whose losses add up
-  std::vector<int> data_ranks_;           ///< the same as ranks of the world
+  std::vector<int> data_ranks_;           ///< their world ranks
   sharding::ShardedState state_;
   sharding::Fsdp fsdp_;
   std::unique_ptr<model::TensorParallel> tensor_;
@@ -143,14 +142,14 @@ class Trainer {
   model::Llama llama_;
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
-  std::vector<data::TokenBatch> micro_batches_;      ///< of the step at hand
-  device::Staging ids_, targets_, document_starts_;  ///< of all of them
+  std::vector<data::TokenBatch> micro_batches_;      ///< for the current step
+  device::Staging ids_, targets_, document_starts_;  ///< for all of them
   std::optional<GemmPeak> peak_;
   StepPlan planned_;
   std::int64_t step_ = 0;     ///< steps done
   std::int64_t tokens_ = 0;   ///< trained on since the start of the run
-  double former_update_ = 0;  ///< seconds of the previous step's update
-  double waited_ = 0;         ///< seconds of this step until the others had read their data
+  double former_update_ = 0;  ///< seconds for the previous step's update
+  double waited_ = 0;         ///< seconds in this step until the others had read their data
   Stragglers stragglers_;
   NonfiniteSteps nonfinite_;
   double copies_exposed_before_ = 0;

@@ -6,10 +6,10 @@
 #include "train/flops.hpp"
 #include "train/trainer.hpp"
 
-// What a step's record says of speed, memory and traffic.
+// A step's measurements: speed, memory and traffic.
 namespace llamesh::train {
 
-/// Completes the record with the measurements: the maximum of seconds and of memory over the ranks.
+/// Adds the measurements to the record: the maximum time and memory over the ranks.
 void Trainer::measure(StepRecord& record, const std::vector<StepPart>& parts) {
   for (const auto& part : parts) {
     record.valley = std::max(record.valley, part.in_use);
@@ -59,7 +59,7 @@ Trainer::SecondsByAxis Trainer::seconds_by_axis() {
   return seconds;
 }
 
-/// The means over the ranks, and those that are slow.
+/// Records the means over the ranks, and the slow ranks.
 void Trainer::measure_exposed(StepRecord& record, const std::vector<StepPart>& parts) {
   const double share = 1.0 / static_cast<double>(parts.size());
   const auto axes = mesh_.all();

@@ -12,7 +12,7 @@
 namespace llamesh::app {
 namespace {
 
-/// The commands without further ones below them.
+/// Returns the commands without subcommands.
 std::vector<const CLI::App*> leaves(const CLI::App* of) {
   const auto below = of->get_subcommands([](const CLI::App*) { return true; });
   if (below.empty()) return {of};
@@ -21,7 +21,7 @@ std::vector<const CLI::App*> leaves(const CLI::App* of) {
   return all;
 }
 
-/// What stands behind "llamesh" in an example; quotes keep words together.
+/// Returns the part after "llamesh" in an example; quotes keep words together.
 std::string arguments_of(const std::string& example) {
   const std::string program = "llamesh ";
   const auto at = example.find(program);

@@ -22,7 +22,7 @@ struct Printed {
   Json json;
 };
 
-/// What a command prints, which must be one JSON object on one line.
+/// Returns a command's output, which must be one JSON object on one line.
 template <class Command>
 Printed printed(Command command) {
   testing::internal::CaptureStdout();
@@ -32,7 +32,7 @@ Printed printed(Command command) {
   return {code, Json::parse(text)};
 }
 
-/// A file with one fp32 tensor, w.
+/// Writes a file with one fp32 tensor, w.
 std::string write_tensor(const TemporaryFolder& folder, const std::string& name,
                          const std::vector<float>& values) {
   const auto bytes = values.size() * sizeof(float);

@@ -46,7 +46,7 @@ TEST(OutputFile, NothingButARegularFileIsEverReplaced) {
 }
 
 TEST(OutputFile, AHyphenIsStandardOutput) {
-  const std::string text(3 << 20, 'x');  // more than is copied at a time
+  const std::string text(3 << 20, 'x');  // more than one copy chunk
   fs::path temporary;
   testing::internal::CaptureStdout();
   {

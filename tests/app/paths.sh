@@ -1,12 +1,14 @@
 #!/bin/bash
-# paths.sh LLAMESH: run folder, checkpoint and Hugging Face folder are taken alike by every command and by the
-# inputs; what is none of them is refused; no command hides that its output is lost. Runs in the folder that has inputs/.
+# paths.sh LLAMESH: every command and the inputs accept a run folder, a checkpoint and a Hugging
+# Face folder; anything else is refused; no command hides lost output. Runs in the folder that has
+# inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
-# ends CODE TEXT ARGUMENT...: alone, llamesh ends with this code and says this text, on either stream.
+# ends CODE TEXT ARGUMENT...: checks that llamesh, run alone, ends with this code and prints this
+# text on either stream
 ends() {
   local wanted=$1 text=$2 code; shift 2
   "$llamesh" "$@" > "$folder/log" 2>&1; code=$?
@@ -47,7 +49,7 @@ train: {steps: 0, threads: 1}
 END
 ends 0 "loaded the weights of $folder/exported" train "$folder/hf.yaml"
 
-# --- names that a terminal would obey are shown
+# --- control characters in names are shown
 odd=$folder/$'a\e[2J\rb'
 cp -r "$run" "$odd"
 for command in inspect verify; do
@@ -55,7 +57,7 @@ for command in inspect verify; do
   ! grep -q $'[\e\r]' "$folder/log" || give_up "$command prints the name of a path raw"
 done
 
-# --- what is none of them
+# --- none of these
 mkdir "$folder/empty"
 echo "some text" > "$folder/note"
 for command in verify inspect "diff $run" "generate --prompt a" "evaluate --tokenizer byte"; do
@@ -93,7 +95,7 @@ for ranks in 1 2; do
     give_up "the JSON does not say what the text says: $loss"
 done
 
-# --- a launch on paper
+# --- a planned launch
 "$mpirun" 4 "$llamesh" train inputs/tiny.yaml --print-mesh mesh.ranks_per_node=2 > "$folder/launched" || give_up "no mesh"
 "$llamesh" train inputs/tiny.yaml --print-mesh --ranks 4 --ranks-per-node 2 data.train=no-such.txt > "$folder/paper" ||
   give_up "no mesh on paper"
@@ -107,7 +109,7 @@ refused "to train, start the ranks by mpirun -n 4" train inputs/tiny.yaml --rank
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml --print-mesh --ranks 4 > "$folder/log" 2>&1
 [[ $? == 78 && $(grep -c "but 2 ranks were launched" "$folder/log") == 1 ]] || give_up "a launch beside the one on paper"
 
-# --- output that is lost
+# --- lost output
 lost() {
   "$llamesh" "$@" > /dev/full 2> "$folder/log"; local code=$?
   [[ $code == 74 && $(grep -c '^llamesh: ' "$folder/log") == 1 ]] || give_up "llamesh $* > /dev/full: exit code $code"
@@ -124,10 +126,10 @@ lost evaluate "$run" "$text" --sequence-length 64
 lost train inputs/tiny.yaml --print-config
 lost train inputs/tiny.yaml --print-units --ranks 2
 
-# --- of a run the newest good checkpoint
+# --- a run's newest good checkpoint
 before=$("$llamesh" generate "$older" --prompt "In the" --max-tokens 20 2> "$folder/log")
 size=$(stat -c %s "$newest/state.h5")
-# A byte of the first tensor: its place is the first offset of the manifest.
+# A byte in the first tensor: the first offset in the manifest.
 at=$(grep -o '"offset": *[0-9]*' "$newest/manifest.json" | head -n 1 | grep -o '[0-9]*$')
 [[ -n $at && $at -lt $size ]] || give_up "no offset in the manifest"
 printf '\x55' | dd of="$newest/state.h5" bs=1 seek=$((at + 2)) conv=notrunc status=none

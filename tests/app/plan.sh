@@ -1,13 +1,13 @@
 #!/bin/bash
-# plan.sh LLAMESH: what a run says of its memory before its first step and after it, and a limit that it does not
-# keep. Runs in the folder that has inputs/.
+# plan.sh LLAMESH: a run's predicted memory against its measured memory, and a limit that it
+# exceeds. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 
-# near WHAT A B: within 3 %.
+# near WHAT A B: checks that they agree within 3 %
 near() { (( 100 * ($2 > $3 ? $2 - $3 : $3 - $2) <= 3 * $3 )) || give_up "$1: planned $2, measured $3"; }
 field() { sed -n "\$s/.*\"$1\":\([0-9]*\).*/\1/p" "$folder/$2/metrics.jsonl"; }
 for dtype in fp32 bf16; do
@@ -22,8 +22,8 @@ for dtype in fp32 bf16; do
   done
 done
 
-# To the byte, with one thread (of several, one may find no task left for it): also where a chunk of the logits is one
-# token, whose products are those of a vector.
+# Exact to the byte with one thread (with several, one may find no task left), even if a chunk of
+# the logits is a single token, whose products are matrix-vector products.
 exact() { "$llamesh" train inputs/tiny.yaml "run.folder=$folder/exact" train.steps=2 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1 &&
   sed -i '/"event"/d' "$folder/exact/metrics.jsonl" || give_up "training with $*"; }
 while read -r dtype chunk; do
@@ -34,7 +34,8 @@ while read -r dtype chunk; do
       give_up "$which in $dtype by chunks of $chunk: planned $(field predicted_$which exact), measured $(field $which exact)"
   done
 done <<< $'fp32 auto\nbf16 1\nbf16 63'
-# `plan` with the threads of the run, whatever cores the hardware has; in fp32, since a run measures how it multiplies bf16.
+# `plan` with the run's threads, regardless of the hardware's cores; in fp32, since a run measures
+# its bf16 method.
 for threads in 1 3; do
   rm -rf "$folder/exact"
   exact train.threads=$threads
@@ -47,7 +48,8 @@ for threads in 1 3; do
   done
 done
 
-# A limit refuses the run in one line with the numbers, before there is a run folder; and so does --check.
+# A limit refuses the run with one line and the numbers, before there is a run folder, and so does
+# --check.
 for how in "" --check; do
   "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/refused" memory.device_limit=1000000 $how \
     > /dev/null 2> "$folder/log"; code=$?
@@ -55,14 +57,14 @@ for how in "" --check; do
     grep -Eq 'takes [0-9]{7} bytes .*memory.device_limit allows 1000000; use more ranks' "$folder/log" ||
     give_up "a limit: exit code $code"
 done
-# The same limit for a larger device is met by offload alone.
+# Only offload meets the same limit for a larger device.
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \
   > /dev/null 2> "$folder/log"; code=$?
 [[ $code == 78 ]] && grep -q 'sharding.offload' "$folder/log" || give_up "without offload: exit code $code"
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \
   sharding.offload=optimizer > "$folder/log" 2>&1 || give_up "with offload"
 [[ $(field host offload) == "$(field predicted_host offload)" ]] || give_up "the host's memory is not as planned"
-# Offload needs the host's memory: here for 1.1 T parameters.
+# Offload needs host memory: here for 1.1 T parameters.
 "$mpirun" 1 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/huge" --check memory.device_limit=10000000000000000 sharding.offload=all \
   model.hidden_size=24576 model.intermediate_size=98304 model.num_hidden_layers=130 > /dev/null 2> "$folder/log"; code=$?
 [[ $code == 78 ]] && grep -Eq 'keeps [0-9]{14} bytes in host memory \(sharding.offload\)' "$folder/log" ||

@@ -77,7 +77,7 @@ TEST(Plan, DryRunOf405BillionParametersOn16384Ranks) {
   EXPECT_EQ(groups[1].at("axis"), "shard");
   EXPECT_EQ(groups[1].at("size"), 2048);
   EXPECT_EQ(groups[1].at("groups"), 8);
-  // 128 units are gathered, all but the last one again, and reduced by a communicator of its own.
+  // 128 units are gathered, all but the last one twice, and reduced over a separate communicator.
   EXPECT_EQ(groups[1].at("collectives"), 128 + 127);
   EXPECT_EQ(groups[3].at("axis"), "shard");
   EXPECT_EQ(groups[3].at("collectives"), 128);

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run folder that goes away with the test.
+/// A temporary run folder.
 class Report : public ::testing::Test {
  protected:
   void write(const std::string& name, const std::string& text) { temporary.write(name, text); }
@@ -114,7 +114,7 @@ TEST_F(Report, NeedsNothingFromOutside) {
   const std::string html = report(step(1, "5"));
   for (const char* part : {"https:", "<link", "url(", "src=", "import", "fetch("})
     EXPECT_EQ(html.find(part), std::string::npos) << part;
-  // The name of SVG's elements for scripts, which is not an address that is looked up.
+  // SVG's XML namespace for scripts, an address that is never looked up.
   EXPECT_EQ(count(html, "http:"), count(html, "'http://www.w3.org/2000/svg'"));
 }
 
@@ -137,7 +137,7 @@ TEST_F(Report, LinesThatTheRunHasCutMakeNoDifference) {
 TEST_F(Report, HostileValuesDrawNoImpossibleCoordinates) {
   const std::string lines[] = {
       step(1, "null"),                                       // NaN, one point, no validation
-      step(1, "\"text\"") + step(2, "null") + step(3, "1"),  // strings for numbers
+      step(1, "\"text\"") + step(2, "null") + step(3, "1"),  // strings instead of numbers
       step(1, "1e308") + step(2, "-1e308") + step(3, "0"),   // a range that overflows
       step(1, "0", "0") + step(2, "0", "0"),                 // constant and zero
       step(1, "1e-300") + event("validation", 1, ",\"loss\":null"),
@@ -165,7 +165,7 @@ TEST_F(Report, TextOfTheRunCannotBreakThePage) {
 TEST_F(Report, AFreshStartIsNoResume) {
   const RunMetrics fresh = metrics(event("start", 0) + step(1, "5") + event("resume", 1));
   EXPECT_EQ(fresh.resumes, std::vector<std::int64_t>{1});
-  // As llamesh called it once; and what an earlier run left in the file does not count.
+  // Older llamesh versions wrote this event; steps left in the file by an earlier run do not count.
   const RunMetrics again = metrics(step(1, "9") + step(2, "8") + event("resume", 0) + step(1, "5"));
   EXPECT_EQ(again.steps.size(), 1u);
   EXPECT_TRUE(again.resumes.empty());
@@ -180,7 +180,7 @@ TEST_F(Report, SkippedStepsAndSpikesAreMarkedWhereTheyCount) {
   EXPECT_EQ(run.skipped, std::set<std::int64_t>{2});
   EXPECT_EQ(run.spikes, std::set<std::int64_t>{4});
   const auto html =
-      report(lines);  // in the charts of loss, which is there twice, and gradient norm
+      report(lines);  // in the charts for loss, which appears twice, and gradient norm
   EXPECT_EQ(count(html, "not finite: no update</span>"), 2u);
   EXPECT_EQ(count(html, "spike</span>"), 2u);
   EXPECT_EQ(count(html, "<line class=\"mark\" style=\"--c:var(--red)\" data-x=\"2\""), 3u);
@@ -319,7 +319,7 @@ TEST_F(Report, TellsRanksAndMeshOfTheLastStart) {
   write("config.yaml", config);
   const auto page = report(event("start", 0, start) + step(1, "5"));
   EXPECT_NE(page.find("6 ranks · replicate 2 × shard 3"), std::string::npos);
-  // Of a run of an earlier version only what its inputs say is known.
+  // For a run by an earlier version, only its inputs are known.
   const auto older = report(step(1, "5"));
   const auto facts = older.substr(older.find("<p class=\"facts\">"), 60);
   EXPECT_NE(facts.find(">tensor 1<"), std::string::npos) << facts;
@@ -334,7 +334,7 @@ TEST_F(Report, TellsRanksAndMeshOfTheLastStart) {
   EXPECT_NE(both.find("<td>1</td><td>shard 1</td>"), std::string::npos);
 }
 
-/// The values of a curve by step.
+/// Returns a curve's values by step.
 std::map<int, double> curve_of(const std::string& page, const std::string& label) {
   const auto numbers = [&](std::size_t from, const std::string& attribute) {
     const auto begin = page.find(attribute, from) + attribute.size();

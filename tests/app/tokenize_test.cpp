@@ -71,7 +71,7 @@ TEST(Tokenize, LinesOfJsonlAreDocuments) {
                               document("the heaven\n") + document("and the earth"));
   EXPECT_EQ(tokenize({"byte", {lines}, output, 1, "", replace}), 0);
   EXPECT_EQ(read(output).size(), 24U);
-  EXPECT_EQ(read(output)[11], 0);  // what ends a document of bytes
+  EXPECT_EQ(read(output)[11], 0);  // end of a byte document
   const auto array =
       folder.write("b.json", R"([{"text": "God created"}, {"text": "the heaven\n"}])");
   EXPECT_EQ(tokenize({llama2, {array}, output, 2, "", replace}), 0);

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using checkpoint::CheckpointOptions;
 using checkpoint::Store;
 
-/// Once all ranks have come here, so that none is still reading what the work changes.
+/// Runs on rank 0 once all ranks have arrived, so that none still reads what the work changes.
 void on_rank_0(const std::function<void()>& work) {
   world().barrier();
   comm::agree(world(), [&] {
@@ -37,7 +37,7 @@ void flip(const fs::path& file, std::int64_t at) {
   bytes.write(at, &byte, 1);
 }
 
-/// A folder with checkpoints of steps 1 and 2; numbers are those of version 1 and 2.
+/// A folder with checkpoints for steps 1 and 2, with numbers from version 1 and 2.
 struct Saved {
   Saved() : store(std::in_place, folder.path(), CheckpointOptions{}, world()) {
     for (int step = 1; step <= 2; ++step) {
@@ -152,7 +152,7 @@ TEST(Faults, AnotherModelIsRefused) {
       2);
 }
 
-/// A manifest with its first `from` changed, and sealed again.
+/// Returns the manifest with its first `from` replaced, sealed again.
 std::string changed(std::string text, const std::string& from, const std::string& to) {
   const auto at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
@@ -221,7 +221,7 @@ TEST(Faults, WhatIsQuarantinedGoesWhenTheRunHasPassedIt) {
   const auto aside = [&](int step) {
     return fs::exists(saved.folder.path() / fmt::format("step_{:08}.quarantined-1", step));
   };
-  saved.store->save(saved.run.state(), progress(1));  // goes back behind step 2
+  saved.store->save(saved.run.state(), progress(1));  // goes back before step 2
   world().barrier();
   EXPECT_TRUE(aside(1) && aside(2));
   saved.store->save(saved.run.state(), progress(2));
@@ -248,13 +248,13 @@ TEST(Faults, OnlyGoodCheckpointsCountAmongThoseKept) {
   saved.store.reset();
   on_rank_0([&] {
     const auto h5 = saved.newest() / "state.h5";
-    flip(h5, static_cast<std::int64_t>(fs::file_size(h5)) / 2);  // of a dataset
+    flip(h5, static_cast<std::int64_t>(fs::file_size(h5)) / 2);  // inside a dataset
   });
   CheckpointOptions options;
   options.keep = 2;
-  saved.store.emplace(saved.folder.path(), options, world());  // knows of none of them
+  saved.store.emplace(saved.folder.path(), options, world());  // has verified none of them
   const auto save = [&](int step) {
-    world().barrier();  // who still looks at the names
+    world().barrier();  // for ranks that still look at the names
     saved.run.fill(step);
     saved.store->save(saved.run.state(), progress(step));
     world().barrier();
@@ -275,7 +275,7 @@ TEST(Faults, OfTheQuarantinedTheNewestStay) {
   options.keep = 8;
   Store store(folder.path(), options, world());
   for (const int step : {2, 3, 4, 5}) store.save(run.state(), progress(step));
-  for (int twice = 0; twice < 2; ++twice) {  // goes back behind them all
+  for (int twice = 0; twice < 2; ++twice) {  // goes back before all of them
     store.save(run.state(), progress(1));
     world().barrier();
   }
@@ -283,7 +283,7 @@ TEST(Faults, OfTheQuarantinedTheNewestStay) {
             (Names{"00000001", "00000004.quarantined-1", "00000005.quarantined-1"}));
 }
 
-/// A tmpfs smaller than what is to be written, or, without the right to mount, nothing.
+/// A tmpfs smaller than the data to write; unavailable without permission to mount.
 class SmallDisk {
  public:
   SmallDisk(const fs::path& path, const char* options) : path_(path) {
@@ -311,7 +311,7 @@ TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
   std::optional<Store> store(std::in_place, folder.path(), CheckpointOptions{}, world());
   store->save(run.state(), progress(1));
   store.reset();
-  on_rank_0([&] {  // takes all the room that there is
+  on_rank_0([&] {  // fill the disk
     for (const auto& name : {"step_00000002.partial-77.0", "step_00000001.partial-removed"}) {
       fs::create_directory(folder.path() / name);
       std::ofstream(folder.path() / name / "state.h5") << std::string(40 << 10, 'x');
@@ -339,7 +339,7 @@ TEST(Faults, ASecondJobIsRefused) {
   EXPECT_EQ(code_of([&] { Store(saved.folder.path(), {}, world()); }), ExitCode::done);
 }
 
-/// Between the lock and the name, and of a file that says something else.
+/// Covers the moment between lock and name, and a file with other content.
 TEST(Faults, AJobThatHasNotGivenItsNameIsToldAsSuch) {
   const Folder folder;
   const std::pair<const char*, const char*> cases[] = {

@@ -1,13 +1,14 @@
 #!/bin/bash
-# hf_convert.sh LLAMESH: checkpoints into Hugging Face folders and back, alone and under mpirun, to the bit;
-# runs that start from such a folder; what is refused. Runs in the folder that has inputs/ and tests/.
+# hf_convert.sh LLAMESH: converts checkpoints to Hugging Face folders and back, alone and under
+# mpirun, to the bit; starts runs from such a folder; checks refusals. Runs in the folder that has
+# inputs/ and tests/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
 golden="$(dirname "$0")/../model/golden/hf"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "$1"; cat "$folder/log"; exit 1; }
-# run RANKS ARGUMENT...: llamesh, or the end of the test
+# run RANKS ARGUMENT...: runs llamesh; a failure ends the test
 run() {
   local ranks=$1; shift
   "$mpirun" "$ranks" "$llamesh" "$@" > "$folder/log" 2>&1 || give_up "$ranks ranks: llamesh $*: failed"
@@ -20,8 +21,8 @@ refused() {
   [[ $code == 78 ]] && grep -q -- "$text" "$folder/log" || give_up "llamesh $*: exit $code, without '$text'"
 }
 
-# round_trips MODEL RANKS...: what transformers wrote goes through a checkpoint and comes out as it was; bf16
-# loses once and never again.
+# round_trips MODEL RANKS...: converts transformers' files to a checkpoint and back, unchanged; bf16
+# loses bits once and never again
 round_trips() {
   local model=$1 ranks at
   shift
@@ -52,7 +53,7 @@ round_trips llama3_rope 1 2
 same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"
 same "$folder/llama3_rope.1.bf16" "$folder/llama3_rope.2.bf16"
 
-# The tokenizer comes along, from the folder that the weights came from.
+# The tokenizer is copied from the folder that supplied the weights.
 cp -r "$golden/tied_6_3" "$folder/source"
 echo '{"version": "1.0"}' > "$folder/source/tokenizer.json"
 run 1 convert --from "hf:$folder/source" --to "$folder/source.checkpoint"
@@ -60,7 +61,7 @@ run 1 convert --from "$folder/source.checkpoint" --to "hf:$folder/target"
 same "$folder/source/tokenizer.json" "$folder/target/tokenizer.json"
 grep -q '"max_position_embeddings": 512' "$folder/target/config.json" || give_up "config.json lost its positions"
 
-# A run of another model makes a folder; runs start from it on any mesh and have its weights.
+# A run with another model makes a folder; runs on any mesh start from it with its weights.
 cat > "$folder/run.yaml" <<END
 run: {name: hf}
 data: {train: $PWD/inputs/text/tiny.txt, sequence_length: 32}
@@ -76,23 +77,24 @@ for start in "1 each_rank" "2 rank0" "4 each_rank" "4 rank0"; do
   run 1 diff "$folder/second" "$folder/model"
   rm -rf "$folder/second"
 done
-# The run's own checkpoint goes before the folder, also where that is gone.
+# The run's own checkpoint takes precedence over the folder, even if the folder is gone.
 run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/third" train.steps=1
 mv "$folder/model" "$folder/moved"
 run 1 train "$folder/third/config.yaml" train.steps=2
 grep -q "resumed after step 1" "$folder/log" || give_up "did not resume from its own checkpoint"
 mv "$folder/moved" "$folder/model"
-# From the weights of a converted checkpoint, moments zero, whatever the seed.
+# Starting from a converted checkpoint: its weights, zero moments, any seed.
 run 1 convert --from "hf:$folder/model" --to "$folder/zero.checkpoint"
 run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/fourth" train.steps=1 run.seed=7 \
   checkpoint.resume="$folder/zero.checkpoint"
 run 1 train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/fifth" train.steps=1 run.seed=7
 run 1 diff "$folder/fourth" "$folder/fifth"
-# Another start.
+# Without the weights the start differs.
 run 1 train "$folder/run.yaml" model.hf="$folder/model" model.load_weights=false run.folder="$folder/sixth"
 "$llamesh" diff "$folder/sixth" "$folder/model" > "$folder/log" 2>&1 && give_up "load_weights=false was passed over"
 
-# The tokenizer of a run is the one that its data name: a file under the name that it has in a folder, with what is beside it.
+# A run's tokenizer is the one named in its data: a file under its usual name in a folder, with its
+# companions.
 words=tests/tokenizer/golden
 for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
   file=${kind%:*} name=${kind#*:} at=$folder/${kind%:*}
@@ -104,13 +106,13 @@ for kind in bpe.model:tokenizer.model gpt2.json:tokenizer.json; do
   same "$words/$file" "$at.hf/$name"
   same "$at.d/tokenizer_config.json" "$at.hf/tokenizer_config.json"
   grep -q "no longer exists" "$folder/log" && give_up "a tokenizer that is there was not found"
-  # Trained on from that folder, which has the tokenizer under its own name now.
+  # Continue from that folder, which now has the tokenizer under its own name.
   run 1 train "$folder/run.yaml" model.hf="$at.hf" train.steps=1 "run.folder=$at.on"
   grep -q "^  tokenizer: $at.hf\$" "$at.on/config.yaml" || give_up "the folder's tokenizer is not the default"
   run 1 convert --from "$at.on" --to "hf:$at.again"
   same "$at.hf/$name" "$at.again/$name"
 done
-# The data's goes before that of the folder from which the model came; where it is gone nothing else takes its place.
+# The data's tokenizer takes precedence over the model folder's; if it is gone, nothing replaces it.
 run 1 train "$folder/run.yaml" model.hf="$folder/bpe.model.hf" train.steps=1 "run.folder=$folder/other" \
   "data.tokenizer=$folder/gpt2.json.d/gpt2.json"
 [[ $(grep -c "gpt2.json, not the tokenizer of model.hf $folder/bpe.model.hf" "$folder/log") == 1 ]] ||

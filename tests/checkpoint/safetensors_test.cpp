@@ -19,7 +19,7 @@ std::vector<StoredTensor> parse(const std::string& bytes) {
                            "f.safetensors");
 }
 
-/// The error that reading ends in: a user's, of one line that begins with the file.
+/// Returns the error from reading, a one-line user error that begins with the file name.
 std::string error_of(const std::string& bytes) {
   try {
     parse(bytes);
@@ -184,7 +184,7 @@ TEST(Safetensors, RefusesBadHeaders) {
 TEST(Safetensors, RefusesBadLengths) {
   const auto good = test::safetensors_bytes(two_tensors, std::string(20, 'x'));
   EXPECT_EQ(error_of(good), "no error");
-  for (std::size_t length = 0; length < good.size(); ++length)  // cut off anywhere
+  for (std::size_t length = 0; length < good.size(); ++length)  // truncated anywhere
     EXPECT_NE(error_of(good.substr(0, length)), "no error") << length << " bytes";
   EXPECT_NE(error_of(good + "x"), "no error");
   const auto with_length = [&](std::uint64_t length) {
@@ -200,7 +200,7 @@ TEST(Safetensors, RefusesBadLengths) {
   for (const std::uint64_t length : {0, 1, 2, 20}) EXPECT_NE(with_length(length), "no error");
 }
 
-/// Whatever bytes are changed: an error, or tensors that lie within the file.
+/// Mutated bytes give either an error, or tensors that lie within the file.
 TEST(Safetensors, MutationsEndInAnErrorOrAGoodHeader) {
   constexpr unsigned seed = 20240607;
   SCOPED_TRACE(seed);
@@ -231,7 +231,7 @@ TEST(Safetensors, MutationsEndInAnErrorOrAGoodHeader) {
       ASSERT_LE(tensor.begin + tensor.bytes, std::ssize(bytes)) << bytes;
     }
   }
-  EXPECT_GT(accepted, 0);  // a change of a name does no harm
+  EXPECT_GT(accepted, 0);  // a changed name does no harm
   EXPECT_LT(accepted, 25000);
 }
 

@@ -22,7 +22,7 @@ class FlightRecord : public testing::Test {
   }
   void TearDown() override { FlightRecorder::instance().release(); }
 
-  /// What another process reads, also when this one has been killed.
+  /// Reads the record like another process, which also works after this one was killed.
   FlightImage read() const {
     FlightImage image;
     std::ifstream in(file_, std::ios::binary);
@@ -84,7 +84,7 @@ TEST_F(FlightRecord, KeepsTheLastThousandAndCutsVeryLongNames) {
   const std::string name(200, 'x');
   const auto first = recorder.asked(*members_, "barrier", name.c_str());
   for (int i = 0; i < 1000; ++i) recorder.asked(*members_, "barrier", "later");
-  recorder.started(first, 1);  // its place is taken
+  recorder.started(first, 1);  // its slot is taken
   recorder.finished(first);
   const auto image = read();
   EXPECT_EQ(at(image, first).ticket, first + 1000);
@@ -134,7 +134,7 @@ TEST_F(FlightRecord, TakesLittleOfACollective) {
         best, std::chrono::nanoseconds(std::chrono::steady_clock::now() - start) / collectives);
   }
   std::printf("%lld ns for a collective\n", static_cast<long long>(best.count()));
-  EXPECT_LT(best.count(), 20'000);  // 0.2 us where the core has nothing else to do
+  EXPECT_LT(best.count(), 20'000);  // 0.2 us on an idle core
 }
 
 }  // namespace

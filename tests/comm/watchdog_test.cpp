@@ -45,7 +45,7 @@ TEST(Watchdog, IsSilentWhileAllGoOn) {
 
 class LongActivity : public testing::Test {
  protected:
-  /// Three seconds of the first step, of which one may go by without progress.
+  /// Returns the report from a three-second first step with a limit of one second without progress.
   static std::string reported_of_a_first_step(bool progress) {
     std::promise<std::string> alarm;
     auto reported = alarm.get_future();
@@ -64,7 +64,7 @@ class LongActivity : public testing::Test {
 
 TEST_F(LongActivity, WithoutProgressIsAHang) {
   const auto line = reported_of_a_first_step(false);
-  if (world().size() > 1 && line.empty()) return;  // heard from another rank
+  if (world().size() > 1 && line.empty()) return;  // another rank told us
   EXPECT_NE(line.find("has been training step 1 for 1 s"), std::string::npos) << line;
 }
 
@@ -74,8 +74,8 @@ TEST_F(LongActivity, WithProgressMayTakeAsLongAsItTakes) {
 
 class SilentRank : public testing::Test {
  protected:
-  /// Rank 0 sends no heartbeat within the test: the rank after it has to say so, and the others,
-  /// rank by rank, are to hear of it.
+  /// Checks that when rank 0 sends no heartbeat, the rank after it reports that, and the others
+  /// hear about it, rank by rank.
   static void expect_alarm(const Watchdog::Limits& limits) {
     if (world().size() == 1) GTEST_SKIP() << "needs another rank";
     const bool silent = world().rank() == 0;
@@ -141,7 +141,7 @@ TEST(PartOf, IsTheMajorityOrAtATieTheSideWithRank0) {
   EXPECT_EQ(part_of(1, 1, true), Part::majority);
 }
 
-/// One rank on each of four hosts. Those that are silent neither send nor answer anything.
+/// A fixture with one rank on each of four hosts. Silent ranks neither send nor answer.
 class SilentHosts : public testing::Test {
  protected:
   void SetUp() override {
@@ -153,7 +153,7 @@ class SilentHosts : public testing::Test {
   inline static const Watchdog::Limits limits{
       .interval = 20ms, .silence = 1500ms, .in_a_collective = 60s, .answer = 400ms};
 
-  /// What this rank reports, and after how many seconds; of a silent rank an empty verdict.
+  /// Returns this rank's report and its delay in seconds; for a silent rank an empty verdict.
   static std::pair<Diagnosis, double> reported(const std::vector<int>& silent_ranks) {
     const bool silent = std::ranges::count(silent_ranks, world().rank()) > 0;
     std::promise<Diagnosis> alarm;
@@ -194,7 +194,7 @@ TEST_F(SilentHosts, AreNotBlamedByAMinority) {
   EXPECT_EQ(verdict.ranks, std::vector<int>{});
   EXPECT_TRUE(verdict.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
       << verdict.line;
-  EXPECT_GE(seconds, 1.75);  // the silence, and the time that it leaves to the others
+  EXPECT_GE(seconds, 1.75);  // the silence, and the time left to the others
 }
 
 TEST_F(SilentHosts, AreNamedAtOnceByTheHalfWithRank0) {
@@ -260,7 +260,7 @@ TEST(RanksToAsk, AreAsManyAsHostsAndRanksOfTheHost) {
   EXPECT_EQ(ranks_to_ask(members, hosts, 8), std::vector{7});
 }
 
-/// All ranks but one are in a collective, for which they wait.
+/// A fixture in which all ranks but one wait in a collective.
 class HangDiagnosisTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -271,8 +271,8 @@ class HangDiagnosisTest : public testing::Test {
       .interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms};
   static int other() { return world().size() / 2; }
 
-  /// Runs, sends its heartbeats, and answers no question: what a rank is to one that it cannot
-  /// reach. Until it receives the alarm.
+  /// Runs a rank that sends heartbeats but answers no question, like one that cannot be reached,
+  /// until it receives the alarm.
   static void run_without_answers() {
     constexpr std::int64_t goodbye = -1;
     constexpr std::int64_t alarm = -2;
@@ -292,8 +292,8 @@ class HangDiagnosisTest : public testing::Test {
     do send(0);
     while (receive() != alarm);
     send(alarm);
-    group.barrier();  // of the roll call
-    group.barrier();  // of the survey
+    group.barrier();  // for the roll call
+    group.barrier();  // for the survey
     send(goodbye);
     while (receive() != goodbye) continue;
   }
@@ -309,7 +309,7 @@ TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
   watchdog.begin(Activity::training, 14);
   ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
   const auto verdict = reported.get();
-  if (world().rank() != 0 && verdict.line.empty()) return;  // heard from another rank
+  if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
   EXPECT_EQ(verdict.ranks,
             (std::vector{std::min(world().rank(), other()), std::max(world().rank(), other())}));
   EXPECT_EQ(verdict.hosts, std::vector(2, this_process().host));
@@ -319,15 +319,15 @@ TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
 
 class LateRank : public HangDiagnosisTest {
  protected:
-  /// What the rank that waits, or the late one, reports within 4 s, when two seconds without
-  /// progress are the limit of those that wait, and `limit` that of the late one.
+  /// Returns the report within 4 s, from a waiting rank or the late one. The limit without progress
+  /// is two seconds for waiting ranks and `limit` for the late one.
   static std::optional<Diagnosis> reported(std::chrono::seconds limit, bool progress,
                                            int late_rank = other()) {
     const bool late = world().rank() == late_rank;
     std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     auto own_limits = limits;
-    if (late) own_limits.interval = 300ms;  // it leaves it to the others to report
+    if (late) own_limits.interval = 300ms;  // lets the others report
     Watchdog watchdog(
         world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
     std::optional<InCollective> in;
@@ -369,7 +369,7 @@ TEST_F(LateRank, IsNotNamedWhileItMakesProgress) {
   EXPECT_FALSE(reported(1s, /*progress=*/true));
 }
 
-/// Two ranks on each of two hosts; the last one is late, which only rank 2 asks.
+/// A fixture with two ranks on each of two hosts; the last one is late, and only rank 2 asks it.
 class LateRankOfTwoHosts : public LateRank {
  protected:
   void SetUp() override {

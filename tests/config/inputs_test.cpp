@@ -128,7 +128,7 @@ TEST(Inputs, DataMayHaveSources) {
   };
   check(in);
   check(parse_inputs(to_yaml(in), "printed"));
-  // On the command line one form replaces the other.
+  // On the command line, each form replaces the other.
   EXPECT_EQ(parse_inputs(text, "f", {"data.train=x"}).data.training_sources().size(), 1U);
   check(parse_inputs(minimal, "f",
                      {"data.train=[{files: [a, b c], weight: 0.1}, {files: d}]",
@@ -243,7 +243,7 @@ TEST(Inputs, TheFilesOfTheRepositoryAreGood) {
     if (entry.path().extension() != ".yaml") continue;
     SCOPED_TRACE(entry.path().string());
     std::vector<std::string> overrides;
-    if (entry.path().stem() == "continue")  // its model comes on the command line
+    if (entry.path().stem() == "continue")  // its model comes from the command line
       overrides = {"model.file=" LLAMESH_INPUTS "/models/llama-tiny.yaml"};
     const Inputs in = load_inputs(entry.path().string(), overrides);
     EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "printed")), to_yaml(in));
@@ -292,8 +292,7 @@ class Patterns : public testing::Test {
                              "p1.bin", "p2.idx", "q.bin"})
       folder_.write(name, "x");
   }
-  /// What `text` names of the files of the folder, which $ stands for, as the resolved inputs
-  /// say.
+  /// Returns the files that `text` names, from the resolved inputs; $ stands for the folder.
   std::vector<std::string> files(std::string text) {
     for (std::size_t at = 0; (at = text.find('$', at)) != text.npos;)
       text.replace(at, 1, folder_.path().string());

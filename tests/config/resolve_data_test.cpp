@@ -9,7 +9,7 @@
 namespace llamesh::config {
 namespace {
 
-/// What rank 0 finds on the disk. $ stands for the folder.
+/// Fixture for inputs as resolved by rank 0 from its disk. $ stands for the folder.
 class ResolveData : public testing::Test {
  protected:
   ResolveData() {

@@ -21,7 +21,7 @@ sharding::Spec read(const std::string& text, const std::vector<std::string>& ove
 std::string error_of_spec(const std::string& text, const std::vector<std::string>& overrides = {}) {
   return test::error_of([&] { parse_inputs(some_data + text, "f.yaml", overrides); });
 }
-/// "NAME: [DIMS] (WHERE)", a line for each entry.
+/// Formats "NAME: [DIMS] (WHERE)", one line per entry.
 std::string text_of(const sharding::Spec& spec) {
   std::string text;
   for (const auto& entry : spec.entries)
@@ -64,7 +64,7 @@ TEST(SpecInput, AFileLiesBesideTheInputsOrWhereTheProgramStarts) {
             "command line: sharding.spec: '" + folder.path().string() + "' is not a file");
 }
 
-// torchprime's first files were groups of a model's options.
+// torchprime's first files were groups of model options.
 TEST(SpecInput, OlderFilesHaveItInAGroup) {
   const test::TemporaryFolder folder;
   const auto file = folder.write("s.yaml",

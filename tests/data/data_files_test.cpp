@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-/// A folder of data with a folder below it.
+/// A data folder with a folder below it.
 class DataFiles : public testing::Test {
  protected:
   DataFiles() {
@@ -19,7 +19,7 @@ class DataFiles : public testing::Test {
     for (const char* name : {"b2.txt", "b10.txt", ".b.txt", "more/a.txt", "more/.hidden/c.txt"})
       folder_.write(std::string("corpus/") + name, "x");
   }
-  /// The files that a word, in which $ is the folder, names; without the folder.
+  /// Returns the files named by a word, in which $ is the folder; without the folder.
   Names find(std::string word, Format format = Format::automatic) {
     for (std::size_t at = 0; (at = word.find('$', at)) != word.npos;)
       word.replace(at, 1, folder_.path().string());

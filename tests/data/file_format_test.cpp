@@ -8,7 +8,7 @@
 namespace llamesh::data {
 namespace {
 
-/// Files of all formats.
+/// A fixture that writes files in all formats.
 class FileFormat : public testing::Test {
  protected:
   Format format(const std::string& name, const std::string& bytes,

@@ -23,7 +23,7 @@ class FilePatterns : public testing::Test {
   void link(const std::string& target, const std::string& name) {
     fs::create_symlink(target, folder_.path() / name);
   }
-  /// Below the folder.
+  /// Matches a pattern below the folder.
   Names match(const std::string& pattern) {
     Names names;
     for (const auto& file : matching_files(folder_.path(pattern), Format::text))

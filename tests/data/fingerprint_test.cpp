@@ -58,7 +58,7 @@ TEST(Sample, IsBounded) {
   EXPECT_EQ(8 * piece_bytes_for(100000), std::size_t{128} << 10U);
 }
 
-/// Data of one file, as it is and changed.
+/// Data in one file, as it is and changed.
 class Change : public testing::Test {
  protected:
   Change() {
@@ -66,9 +66,9 @@ class Change : public testing::Test {
     options_.train = {folder_.path("data")};
   }
   Fingerprint now() const { return TrainingData(options_, 1000).fingerprint(4); }
-  /// Of a file that holds this.
+  /// Returns the fingerprint for a file with these bytes.
   Fingerprint of(const std::string& bytes) const {
-    // Some file systems put a file that is written anew on the disk at once.
+    // Some file systems sync a rewritten file at once.
     fs::remove(folder_.path("data"));
     folder_.write("data", bytes);
     return now();
@@ -106,7 +106,7 @@ TEST_F(Change, OfWhatCountsIsNoticed) {
            R"("}, {"role": "assistant", "content": ")" + answer + "\"}]}\n";
   };
   expect_noticed(chat("a", "b"), chat("a", "c"));
-  // The very same ids.
+  // Exactly the same ids.
   expect_noticed(chat("a", "b"), first + R"({"text": "<|user|>\na\n<|assistant|>\nb"})"
                                          "\n");
   const auto before = of(chat("a", "b"));
@@ -185,7 +185,7 @@ TEST_F(Change, OfTheOrderIsNoticedWhereItIsKnown) {
   const auto after = now();
   EXPECT_EQ(difference(before, after), "data.order is sequential; it was shuffled");
   auto unknown = before;
-  unknown.data_order.reset();  // as llamesh wrote it at first
+  unknown.data_order.reset();  // as in the first llamesh versions
   unknown = parse_fingerprint(to_text(unknown)).value();
   EXPECT_FALSE(unknown.data_order);
   EXPECT_EQ(difference(unknown, after), "");

@@ -16,7 +16,7 @@ const std::string file_name = "f.jsonl";
 const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
 const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
 
-/// The segments as text: what is in the loss is in brackets, EOS is $.
+/// Formats the segments: brackets mark the loss, $ is EOS.
 std::string parsed(const std::string& line) {
   std::string text;
   for (const TextSegment& segment : parse_jsonl(line, {file_name, 7}).segments)
@@ -44,7 +44,7 @@ TEST(Jsonl, InstructionsHaveAlpacasForm) {
   EXPECT_EQ(parsed(R"({"output": "4", "instruction": "Add.", "input": "2 2", "text": "not this"})"),
             head + ", paired with an input that provides further context" + request +
                 "Add.\n\n### Input:\n2 2\n\n### Response:[4$]");
-  // Some of Alpaca's answers are empty: to end at once is what is learnt.
+  // Some Alpaca answers are empty: the model learns to end at once.
   EXPECT_EQ(parsed(R"({"instruction": "Add.", "output": ""})"),
             head + request + "Add.\n\n### Response:[$]");
 }
@@ -98,10 +98,10 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "(assistant) is empty");
   const std::string deep(std::size_t{10'000'000}, '[');  // NOLINT(bugprone-string-constructor)
   refused(deep, "expected one JSON object");
-  refused(R"({"a": )" + deep, "not valid JSON");  // kept, it were a GiB
+  refused(R"({"a": )" + deep, "not valid JSON");  // if kept, it would take a GiB
 }
 
-/// The records of a text with their places, or the error.
+/// Returns a text's records with their positions, or the error.
 std::string records_of(const std::string& text) {
   JsonRecords records(text, file_name);
   std::string seen;
@@ -151,7 +151,7 @@ TEST(Jsonl, ABrokenArrayIsRefusedWithItsPlace) {
   refused("[{\"a\": \"\\", "record 1 (line 1): the object does not end within");
 }
 
-/// Whatever becomes of a line, it is a document or a user error.
+/// A damaged line is either a document or a user error.
 TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
   const std::string good =
       R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a\u00e9"}], "text": "b"})";
@@ -197,7 +197,7 @@ TEST(Encoding, ThePromptEndsAtATokenBorder) {
   expected.push_back(2);  // EOS
   EXPECT_EQ(document.ids, expected);
   EXPECT_EQ(document.masked_ranges, (Edges{0, static_cast<std::int64_t>(prompt.size())}));
-  // No space is put before the answer, which a tokenizer of this kind puts before a text.
+  // No space is inserted before the answer, although such a tokenizer puts one before a text.
   EXPECT_EQ(tokenizer->decode(std::span(document.ids).subspan(1, document.ids.size() - 2)),
             segments[0].text + "and the earth");
 }
@@ -264,9 +264,9 @@ TEST(Encoding, ThreadsChangeNothing) {
   EXPECT_EQ(all(3), one);
   text += "{\"text\": \"\"}\n{]\n";
   EXPECT_ERROR(all(1), "line 1801: 'text' is empty");
-  EXPECT_ERROR(all(3), "line 1801: 'text' is empty");  // not line 1802, whoever was first
+  EXPECT_ERROR(all(3), "line 1801: 'text' is empty");  // not line 1802, whichever thread was first
   text = R"([{"instruction": "a", "output": ""}, {"text": ""}, )";
-  EXPECT_ERROR(all(3), "record 2 (line 1): 'text' is empty");  // found after what comes behind it
+  EXPECT_ERROR(all(3), "record 2 (line 1): 'text' is empty");  // found after later records
   text = R"([{"instruction": "a", "output": ""}, {"text": a}])";
   EXPECT_ERROR(all(1), "record 2 (line 1): not valid JSON at byte 10 of the record");
 }

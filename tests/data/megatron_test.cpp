@@ -14,13 +14,13 @@ using namespace std::string_literals;
 using test::bytes_of;
 using test::TemporaryFolder;
 
-/// What an index says, field by field, so that each can be made wrong.
+/// An index, field by field, so that each field can be made wrong.
 struct Index {
   std::string magic = "MMIDIDX\0\0"s;
   std::uint64_t version = 1;
   std::uint8_t type = 8;
   std::vector<std::int32_t> lengths = {3, 1, 0, 2, 4};
-  std::vector<std::int64_t> pointers = {0, 6, 8, 8, 12};  ///< of 2-byte ids
+  std::vector<std::int64_t> pointers = {0, 6, 8, 8, 12};  ///< for 2-byte ids
   std::vector<std::int64_t> documents = {0, 2, 2, 3, 5};
   std::uint64_t sequences = 5;
   std::uint64_t document_count = 5;
@@ -37,7 +37,7 @@ const std::string ids16 = bytes_of<std::uint16_t>({10, 11, 12, 20, 40, 41, 50, 5
 class Megatron : public testing::Test {
  protected:
   std::string write(const std::string& index, const std::string& ids = ids16) const {
-    // Some file systems put a file that is written anew on the disk at once.
+    // Some file systems sync a rewritten file at once.
     for (const char* file : {"c_document.idx", "c_document.bin"})
       std::filesystem::remove(folder_.path(file));
     folder_.write("c_document.idx", index);
@@ -168,7 +168,7 @@ TEST_F(Megatron, RefusesSequencesThatDoNotFillTheFile) {
   refused(Index().bytes(), "describes 20 bytes of", ids16 + "x");
 }
 
-/// Whatever an index says, it is refused or leads to documents within the file.
+/// A damaged index is either refused, or leads to documents within the file.
 TEST_F(Megatron, DamagedIndicesAreRefusedOrRead) {
   const std::string good = Index().bytes();
   std::mt19937 random(9);

@@ -74,7 +74,7 @@ TEST(TokenStream, ReadsBothHeadersAndHeaderlessFiles) {
   EXPECT_EQ(read(open_tokens(raw16, TokenDtype::uint16), 1, 4),
             (std::vector<std::int32_t>{1, 50256, 65535, 9}));
   EXPECT_EQ(read(open_tokens(raw32, TokenDtype::uint32), 0, 4), large_ids);
-  // Across a border, between files of different widths.
+  // Across the boundary between files with different id sizes.
   const TokenStream both = open({gpt2, llama}, Format::tokens);
   EXPECT_EQ(both.size(), 9);
   EXPECT_EQ(read(both, 3, 4), (std::vector<std::int32_t>{65535, 9, 0, 69'999}));
@@ -109,7 +109,7 @@ TEST(TokenStream, RefusesAnUnreadableFile) {
   const auto file = folder.write("secret", "abc");
   ::chmod(file.c_str(), 0000);
   const bool root = ::geteuid() == 0;
-  if (root) {  // who may read everything
+  if (root) {  // root may read everything
     ASSERT_EQ(::seteuid(65534), 0);
   }
   const std::string text = test::error_of([&] { open({file}); });
@@ -142,7 +142,7 @@ TEST(TokenStream, RefusesMalformedTokenFiles) {
   EXPECT_ERROR(bad(ids, TokenDtype::uint32), "6 bytes, which is not a multiple of 4-byte");
 }
 
-/// Somebody cuts a file off while it is read: what is gone must not be taken for tokens.
+/// If a file is truncated while it is read, the missing part must not be taken for tokens.
 TEST(TokenStream, AFileThatIsCutOffIsAnError) {
   constexpr std::int64_t size = 1 << 20;
   const TemporaryFolder folder;
@@ -159,7 +159,7 @@ TEST(TokenStream, AFileThatIsCutOffIsAnError) {
   EXPECT_EQ(read(stream, size, 5).front(), 'w');
 }
 
-/// The pages of one that is gone may come to lie where another's were.
+/// A new file's pages may be mapped where a truncated one's were.
 TEST(TokenStream, AFileThatWasCutOffLeavesNothingToTheNext) {
   const TemporaryFolder folder;
   for (int i = 0; i < 3; ++i) {

@@ -1,10 +1,10 @@
-// The faults of faulty_llamesh: llamesh, linked with the two functions below around those of the
-// same names (--wrap). LLAMESH_FAULT="KIND RANK STEP NUMBER" has one rank do what NUMBER draws of
-//   flipped  a bit of its master weights or moments flips before the passes of the step
-//   nan      bit 30 of a norm's weight flips there, which makes a NaN of it
-//   another  where all ranks make one more all-reduce before these passes, it makes another
+// Faults in faulty_llamesh: llamesh, linked with the two functions below around their originals
+// (--wrap). LLAMESH_FAULT="KIND RANK STEP NUMBER" selects a rank's fault; NUMBER draws its details:
+//   flipped  a bit in its master weights or moments flips before the step's passes
+//   nan      bit 30 in a norm's weight flips there, which makes it a NaN
+//   another  before these passes all ranks make an extra all-reduce; this rank makes a different
 //            collective, none, or two
-// It writes when that was (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
+// It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -54,7 +54,7 @@ void flip_bit(float& value, std::uint64_t bit) {
   value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ 1U << bit);
 }
 
-/// Of the first weight between 1 and 2, as those of norms are.
+/// Flips a bit in the first weight between 1 and 2, like those in norms.
 void flip_to_nan(const Trainer& trainer) {
   trainer.state().stream().record().wait();
   for (const auto& shard : trainer.state().masters().shards)
@@ -67,7 +67,7 @@ bool all_zero(const Tensor& shard) {
   return std::ranges::all_of(shard.span<float>(), [](float value) { return value == 0; });
 }
 
-/// Of a number that is not zero: that of a padding or of a token that never came has no effect.
+/// Flips a bit in a nonzero number: in padding, or for a token that never came, it has no effect.
 void flip(const Trainer& trainer, std::uint64_t number) {
   const auto& state = trainer.state();
   const auto which = number % (1 + state.moments().size());
@@ -79,10 +79,10 @@ void flip(const Trainer& trainer, std::uint64_t number) {
   auto* const values = shard.as<float>();
   auto i = static_cast<std::int64_t>(number * 2654435761U) % shard.numel();
   while (values[i] == 0) i = (i + 1) % shard.numel();
-  flip_bit(values[i], 4 + number % 28);  // the next update rounds the lowest ones away
+  flip_bit(values[i], 4 + number % 28);  // the next update rounds the lowest bits away
 }
 
-/// One more collective along the axis of most ranks.
+/// Makes an extra collective along the largest axis.
 void call_collective(bool differs, std::uint64_t number) {
   auto* axis = &mesh_of_run->axes().front();
   for (auto& one : mesh_of_run->axes())
@@ -118,7 +118,7 @@ void inject(const Trainer& trainer) {
 
 }  // namespace
 
-// As the linker names what is wrapped, and what wraps it.
+// Mangled names of the wrapped functions and their wrappers.
 #define MAKE_TRAINER \
   "_ZN7llamesh5train7TrainerC1ERKNS_4comm12CommunicatorERKNS0_5SetupERNS2_10DeviceMeshE"
 #define LLAMA_TRAIN "_ZN7llamesh5model5Llama5trainERNS0_7WeightsERKNS0_5BatchEf"
@@ -141,7 +141,7 @@ void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train
 
 void wrapped_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
                    float scale) {
-  if (trainer_of_run != nullptr) inject(*trainer_of_run);  // else a plan is made
+  if (trainer_of_run != nullptr) inject(*trainer_of_run);  // otherwise a plan is being made
   real_train(self, weights, batch, scale);
 }
 

@@ -1,15 +1,15 @@
 #!/bin/bash
-# diagnostics.sh LLAMESH SHIM: a trace, a TensorBoard file or a rank's log that cannot be written (fail_shim.cpp). At
-# the start of a run that is an error; once it trains it is told once, and the run goes on to its end. Runs in the
-# folder that has inputs/.
+# diagnostics.sh LLAMESH SHIM: a trace, a TensorBoard file or a rank's log that cannot be written
+# (fail_shim.cpp). At the start of a run that is an error; once the run trains, it is reported once,
+# and the run continues to its end. Runs in the folder that has inputs/.
 llamesh=$1 shim=$2
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 
-# train CODE RANK FOLDER CALL OVERRIDE...: of two ranks, this one's CALL ("write 2 ENOSPC") below the FOLDER of the run
-# fails; they end with this code.
+# train CODE RANK FOLDER CALL OVERRIDE...: trains on two ranks; this rank's CALL ("write 2 ENOSPC")
+# below the run's FOLDER fails, and both must end with this code
 train() {
   local wanted=$1 rank=$2 below=$3 call=$4 code; shift 4
   rm -rf "$folder/run"
@@ -20,7 +20,7 @@ train() {
     give_up "$call below the run's folder$below: exit code $code instead of $wanted, or not one line"
 }
 says() { [[ $(grep -c -- "$2" "$folder/log") == "$1" ]] || give_up "not $1 line(s) with '$2'"; }
-# goes_on TEXT: it says this once, has done its 4 steps and has saved.
+# goes_on TEXT: checks that this was printed once, and that the run did its 4 steps and saved
 goes_on() {
   says 1 "$1"
   [[ $(grep -c '^{"step":' "$folder/run/metrics.jsonl") == 4 && -e $folder/run/checkpoints/step_00000004 ]] ||
@@ -36,7 +36,7 @@ train 74 1 /trace "write 1 ENOSPC" "${trace[@]}"
 refused "$folder/run/trace/rank-00001"
 train 0 1 /trace "write 2 ENOSPC" "${trace[@]}"
 goes_on "steps 2-3 are not traced: rank 1 on .*rank-00001.*No space left on device; the run goes on"
-train 0 0 /trace "fsync 3 EIO" "${trace[@]}"  # of the whole trace, after those of the probe and of its own part
+train 0 0 /trace "fsync 3 EIO" "${trace[@]}"  # for the whole trace, after the probe's and its own part's
 goes_on "steps 2-3 are not traced: rank 0 on "
 [[ -z $(find "$folder/run/trace" -type f) ]] || give_up "files of a trace are left"
 

@@ -10,7 +10,7 @@
 namespace {
 
 int countdown = 0;                         // the allocation that makes it 0 fails
-constexpr std::size_t least_bytes = 1024;  // of it: JSON's destructors allocate less
+constexpr std::size_t least_bytes = 1024;  // minimum size; JSON's destructors allocate less
 
 }  // namespace
 
@@ -32,8 +32,8 @@ constexpr std::size_t least_bytes = 1024;  // of it: JSON's destructors allocate
 namespace llamesh::checkpoint {
 namespace {
 
-/// Each larger allocation of reading a manifest fails in turn: the error names the file, and does
-/// not take a good checkpoint for a damaged one (exit 74), which would be quarantined.
+/// Each larger allocation while reading a manifest fails in turn. The error must name the file, and
+/// must not take a good checkpoint for a damaged one (exit 74), which would be quarantined.
 TEST(ParseManifest, WithoutMemoryIsNoDamage) {
   Manifest manifest{{}, 0, 0, {}};
   manifest.progress.step = 7;

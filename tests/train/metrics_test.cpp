@@ -167,7 +167,7 @@ TEST_F(Metrics, LoseWhatAKilledStartHasLeftBehindTheStepThatTheRunGoesOnAfter) {
     const auto line = fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, step);
     all += line;
     if (step <= 4) kept += line;
-    // An asynchronous save of step 4 has ended after step 5.
+    // An asynchronous save at step 4 has ended after step 5.
     const std::string saved = "{\"event\":\"checkpoint\",\"step\":4}\n";
     if (step == 5) all += saved + "{\"event\":\"validation\",\"step\":5,\"loss\":2}\n";
     if (step == 5) kept += saved;

@@ -22,7 +22,7 @@ class NonfiniteStepsTest : public testing::Test {
   std::string skip(const Parts& losses = good, const Parts& norms = good) {
     return steps_.on_nonfinite(7, nan, infinity, losses, norms);
   }
-  /// What a step says that ends the run.
+  /// Returns the error from a step that ends the run.
   template <class Action>
   static std::string end_by(Action action) {
     try {
@@ -52,7 +52,7 @@ TEST_F(NonfiniteStepsTest, NameFourRanksAndTellOfTheGradientWhereTheLossesAreFin
                       "rank 3 on n2, rank 4 on n2, ...)"),
             line.npos)
       << line;
-  EXPECT_NE(skip().find("gradient norm inf: the step"), line.npos);  // the sum has overflowed
+  EXPECT_NE(skip().find("gradient norm inf: the step"), line.npos);  // the sum overflowed
 }
 
 TEST_F(NonfiniteStepsTest, TheFirstRankOfThemReports) {
@@ -61,7 +61,7 @@ TEST_F(NonfiniteStepsTest, TheFirstRankOfThemReports) {
   const std::vector<double> all{1, 1, 1, 1};
   EXPECT_EQ(NonfiniteSteps::first_rank(two, last), 2);
   EXPECT_EQ(NonfiniteSteps::first_rank(all, last), 3);
-  EXPECT_EQ(NonfiniteSteps::first_rank(all, all), 0);  // a sum has overflowed
+  EXPECT_EQ(NonfiniteSteps::first_rank(all, all), 0);  // a sum overflowed
 }
 
 TEST_F(NonfiniteStepsTest, EndTheRunAtTheTenthInARow) {

@@ -41,7 +41,7 @@ TEST(BarLine, TakesImpossibleNumbers) {
   EXPECT_EQ(bar_line(1, {"all"}, 0, 0), "");
 }
 
-/// Standard error as a terminal of its own; what has been written to it can be read.
+/// Standard error as a separate terminal whose output can be read.
 class Terminal {
  public:
   explicit Terminal(unsigned short columns) : saved_(dup(STDERR_FILENO)) {
@@ -68,7 +68,7 @@ class Terminal {
     size.ws_col = columns;
     EXPECT_EQ(ioctl(master_, TIOCSWINSZ, &size), 0);
   }
-  /// What was written since the last call.
+  /// Returns the output since the last call.
   std::string read() const {
     std::fflush(stderr);
     std::string text;
@@ -89,7 +89,7 @@ TEST(ProgressBar, DrawsOneLineOverAndOverAtAnyWidth) {
   const Terminal terminal(80);
   ProgressBar progress(0, 100, 1);
   int step = 0;
-  for (const int columns : {80, 120, 20, 40, 0, 80}) {  // 0: not known
+  for (const int columns : {80, 120, 20, 40, 0, 80}) {  // 0: unknown
     terminal.resize(static_cast<unsigned short>(columns));
     for (int i = 0; i < 15; ++i) {
       ++step;
@@ -118,7 +118,7 @@ TEST(ProgressBar, IsNotSilentForLongWhereStepsAreSlow) {
   EXPECT_EQ(lines_of(0.5, 9), 0);
   EXPECT_EQ(lines_of(0.5, 30), 3) << "every 5 s";
   EXPECT_EQ(lines_of(60, 10), 10) << "each of slow steps";
-  // A week of steps of 10 s: at the hundredth part of it, not 60,480 lines.
+  // A week of 10 s steps: once per hundredth of the time, not 60,480 lines.
   EXPECT_LT(lines_of(10, 60'480), 1000);
 }
 

@@ -25,7 +25,7 @@ namespace {
 using sharding::Strategy;
 using test::world;
 
-/// A trainer of the small model over all ranks, with a check of its replicas.
+/// A trainer for the small model over all ranks, with a replica check.
 class CheckedTrainer {
  public:
   explicit CheckedTrainer(const Inputs& in)
@@ -34,7 +34,7 @@ class CheckedTrainer {
         trainer_(world(), setup_, mesh_),
         check_(world(), setup_, mesh_, trainer_) {}
 
-  /// What run.cpp does with them after a step; `then` comes between the step and the check.
+  /// Runs a step and the check like run.cpp; `then` runs between the two.
   std::vector<std::string> step(const std::function<void()>& then = [] {}) {
     std::vector<std::string> lines;
     const auto repair = [&] {
@@ -49,15 +49,15 @@ class CheckedTrainer {
   ReplicaCheck& check() { return check_; }
   const std::vector<double>& losses() const { return losses_; }
 
-  /// Flips a bit on one rank of kind 0: the master weights, 1, 2: the moments.
+  /// Flips a bit on one rank. Kind 0: master weights; 1, 2: moments.
   void flip(int rank, std::size_t kind) {
     if (world().rank() != rank) return;
     const auto& state = trainer_.state();
     const auto& tensor = kind == 0 ? state.masters() : state.moments()[kind - 1];
     auto* bytes = static_cast<unsigned char*>(tensor.shards.back().data());
-    bytes[7] ^= 0x40U;  // of an exponent: a small number becomes a huge one
+    bytes[7] ^= 0x40U;  // in an exponent: a small number becomes huge
   }
-  /// Flips bit 30 of a norm's weight on one rank: a number from 1 to 2 becomes a NaN.
+  /// Flips bit 30 in a norm's weight on one rank: a number from 1 to 2 becomes a NaN.
   void flip_to_nan(int rank) {
     if (world().rank() != rank) return;
     for (const auto& shard : trainer_.state().masters().shards)
@@ -69,7 +69,7 @@ class CheckedTrainer {
       }
     ADD_FAILURE() << "no weight above 1";
   }
-  /// This rank's shards of the master weights and the moments.
+  /// Returns this rank's shards of the master weights and the moments.
   std::vector<float> state() const {
     std::vector<float> all;
     const auto add = [&](const sharding::ShardedTensor& tensor) {
@@ -96,7 +96,7 @@ Inputs replicas_in(const test::TemporaryFolder& folder, std::int64_t every = 1,
   auto in = test::small_inputs(folder.path());
   in.model.num_hidden_layers = 1;
   in.train.global_batch = world().size();
-  in.sharding.strategy = Strategy::no_shard;  // each rank a replica
+  in.sharding.strategy = Strategy::no_shard;  // each rank is a replica
   in.debug.replica_hash_every = every;
   in.debug.on_mismatch = on_mismatch;
   return in;
@@ -112,7 +112,7 @@ std::vector<int> all_but(int rank) {
 TEST(FindMismatches, AMajorityOfThreeOrMoreDecidesInEachGroup) {
   const comm::ParallelDims dims({{"replicate", 4}, {"shard", 2}});
   const std::vector<comm::AxisSet> replicas = {dims.named({"replicate"}), dims.all()};
-  // Of ranks 0, 2, 4, 6 one differs; of 1, 3, 5, 7 two; in the second group, none.
+  // Among ranks 0, 2, 4, 6 one differs; among 1, 3, 5, 7 two; in the second group, none.
   const std::vector<std::uint64_t> hashes = {1, 9, 5, 9, 1, 9, 6, 9, 2, 9, 6, 9, 1, 9, 5, 9};
   const auto found = find_mismatches(hashes, replicas, dims);
   ASSERT_EQ(found.size(), 2U);
@@ -129,7 +129,7 @@ TEST(FindMismatches, NothingIsFoundWhereThereAreNoReplicas) {
   EXPECT_TRUE(find_mismatches(std::vector<std::uint64_t>{1, 2, 3}, none, dims).empty());
 }
 
-/// How check() leaves on this rank.
+/// Returns the error with which check() ends on this rank.
 template <class Action>
 std::string stopped_by(const Action& action) {
   return test::left_by(action, ExitCode::stopped_early);
@@ -173,7 +173,8 @@ TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {
   EXPECT_NE(stopped_by([&] { trainer.check().check(); }), "");
 }
 
-/// The run has not diverged: one replica has a NaN in its weights, compared every step or not.
+/// The run has not diverged: one replica has a NaN in its weights, whether or not every step is
+/// compared.
 TEST(ReplicaCheck, ABitThatMakesANanIsFoundBeforeTheVerdict) {
   for (const std::int64_t every : {1, 5}) {
     const test::TemporaryFolder folder;
@@ -203,7 +204,7 @@ TEST(ReplicaCheck, AHealedNanLeavesNoTrace) {
   }
 }
 
-/// Replicas that agree on a NaN are no fault of a machine.
+/// Replicas that agree on a NaN are not a machine's fault.
 TEST(ReplicaCheck, ADivergedRunIsNotTakenForAFlippedBit) {
   const test::TemporaryFolder folder;
   CheckedTrainer trainer(replicas_in(folder, 5));
@@ -217,7 +218,7 @@ TEST(ReplicaCheck, ADivergedRunIsNotTakenForAFlippedBit) {
 TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {
   if (world().size() != 4) GTEST_SKIP() << "needs 4 ranks";
   const test::TemporaryFolder folder;
-  auto in = replicas_in(folder, 1, OnMismatch::heal);  // which needs a majority, and stops too
+  auto in = replicas_in(folder, 1, OnMismatch::heal);  // needs a majority, and stops too
   in.sharding.strategy = Strategy::hybrid_shard;
   in.mesh = {.replicate = 2, .shard = 2};
   CheckedTrainer trainer(in);
@@ -232,9 +233,8 @@ TEST(ReplicaCheck, WithTwoReplicasAndShardsOnlyTheHoldersOfThatShardAreNamed) {
   EXPECT_NE(left.find("no majority"), std::string::npos) << left;
 }
 
-/// Flips a bit of the weights after step 2, and bits of the moments after 3 and 5: the updates of 4
-/// and 6 make wrong weights of these, and copies of them where the weights are gathered from
-/// copies.
+/// Flips a bit in the weights after step 2, and bits in the moments after 3 and 5. The updates in 4
+/// and 6 turn these into wrong weights, and wrong copies if the weights are gathered from copies.
 void expect_healed_run_continues_as_undisturbed(const Inputs& in) {
   CheckedTrainer trainer(in);
   auto unchecked = in;
@@ -314,7 +314,7 @@ TEST(ReplicaCheck, FullShardHasNoReplicasToCompare) {
 
 TEST(ReplicaCheck, PrintsHowFastItHashes) {
   const std::vector<char> bytes(256 << 20, 1);
-  const auto start = std::clock();  // of this process
+  const auto start = std::clock();  // for this process
   RunningHash hash;
   for (std::size_t at = 0; at < bytes.size(); at += 8 << 20) hash.add(&bytes[at], 8 << 20);
   EXPECT_NE(hash.value(), 0U);

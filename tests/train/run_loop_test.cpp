@@ -20,7 +20,7 @@
 #include "train/metrics.hpp"
 #include "training/whole_run.hpp"
 
-// When a run saves and what stops it.
+// Tests when a run saves and what stops it.
 
 namespace llamesh::train {
 namespace {
@@ -31,8 +31,8 @@ using test::world;
 
 constexpr std::int64_t endless = 1'000'000;
 
-/// What run() throws is thrown again when the watchdog has ended: while an error unwinds it is left
-/// to itself, since other ranks may never come to its end.
+/// Runs, and rethrows run()'s error after the watchdog has ended: during unwinding it is left
+/// alone, since other ranks may never reach its end.
 ExitCode run_with(const Inputs& in) {
   const auto setup = make_setup(world(), in);
   ExitCode code{};
@@ -62,7 +62,7 @@ std::filesystem::path metrics_of(const Inputs& in) {
   return in.run.folder + "/metrics.jsonl";
 }
 
-/// Does `what` on this rank once the run has done a step.
+/// Runs `what` on this rank once the run has done a step.
 class AfterAStep {
  public:
   AfterAStep(const Inputs& in, std::function<void()> what)
@@ -79,7 +79,8 @@ class AfterAStep {
   std::jthread thread_;
 };
 
-/// It stopped after some step of which there is a checkpoint, and state.json says why.
+/// Checks that the run stopped after a step with a checkpoint, and that state.json gives the
+/// reason.
 void expect_stopped_and_saved(const Inputs& in, const std::string& reason) {
   const auto state = read_run_state(in.run.folder);
   ASSERT_TRUE(state.has_value());
@@ -93,7 +94,7 @@ void expect_stopped_and_saved(const Inputs& in, const std::string& reason) {
 
 TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
   const SharedFolder folder;
-  const auto in = inputs_in(folder.path());  // 12 steps, a save every 5
+  const auto in = inputs_in(folder.path());  // 12 steps, saving every 5
   EXPECT_EQ(run_with(in), ExitCode::done);
   EXPECT_EQ(checkpoints_of(in),
             (std::set<std::string>{"step_00000005", "step_00000010", "step_00000012"}));
@@ -103,10 +104,10 @@ TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
   EXPECT_EQ(state->step, 12);
 }
 
-/// How many collectives of the world a run takes.
+/// Returns the number of collectives over the world in a run.
 std::int64_t collectives_of(std::int64_t replica_hash_every) {
   const SharedFolder folder;
-  auto in = inputs_in(folder.path());  // 12 steps, a save every 5
+  auto in = inputs_in(folder.path());  // 12 steps, saving every 5
   in.debug.replica_hash_every = replica_hash_every;
   const auto entered = [] { return comm::collectives_entered(world().members()->id); };
   const auto before = entered();
@@ -117,7 +118,7 @@ std::int64_t collectives_of(std::int64_t replica_hash_every) {
 TEST(RunLoop, ComparesReplicasAtTheirStepsAndBeforeASave) {
   const auto without = collectives_of(0);
   EXPECT_EQ(collectives_of(1) - without, 12);
-  EXPECT_EQ(collectives_of(4) - without, 5);  // 4, 8, 12, and 5, 10, of which a save is due
+  EXPECT_EQ(collectives_of(4) - without, 5);  // 4, 8, 12, and 5, 10, when a save is due
 }
 
 TEST(RunLoop, WritesALogOfEachRankAndEventFilesWhereTheyAreAskedFor) {
@@ -202,7 +203,7 @@ TEST(RunLoop, ASignalToOneRankStopsAll) {
     });
     EXPECT_EQ(run_with(in), ExitCode::stopped_early);
   }
-  catch_stop_signals();  // forgets it
+  catch_stop_signals();  // clears it
   expect_stopped_and_saved(in, "SIGUSR2");
 }
 
@@ -241,7 +242,7 @@ TEST(RunLoop, TellsOfALossThatJumps) {
   for (int i = 0; text.size() < 100 * bytes_of_a_step; ++i)
     text += fmt::format("the {} lamps of mesh {}\n", i * i % 97, i % 7);
   text.resize(100 * bytes_of_a_step);
-  for (std::size_t i = 0; i < 5 * bytes_of_a_step; ++i)  // of other letters
+  for (std::size_t i = 0; i < 5 * bytes_of_a_step; ++i)  // other letters
     text.push_back(static_cast<char>('A' + i * i % 17));
   if (world().rank() == 0) std::ofstream(folder.path() / "text.txt") << text;
   world().barrier();

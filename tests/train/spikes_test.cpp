@@ -11,7 +11,7 @@ namespace {
 
 class SpikesTest : public testing::Test {
  protected:
-  /// What is said during as many steps of these values, each with some noise.
+  /// Returns the messages during this many steps with these values plus some noise.
   std::vector<std::string> after(int steps, double loss, double norm) {
     std::vector<std::string> said;
     for (int i = 0; i < steps; ++i) {
@@ -31,7 +31,7 @@ TEST_F(SpikesTest, AreToldOnceWithStepAndMedian) {
   EXPECT_EQ(spikes_.observe(101, 4.5, 1),
             std::vector<std::string>{"step 101: the loss is 4.5: 2.48 above the median of the last "
                                      "100 steps (2.02, median absolute deviation 0.02)"});
-  for (int step = 102; step <= 130; ++step)  // it sways, and is one spike
+  for (int step = 102; step <= 130; ++step)  // it oscillates, but is one spike
     EXPECT_TRUE(spikes_.observe(step, step % 3 == 0 ? 2.0 : 4.5, 1).empty()) << step;
 }
 

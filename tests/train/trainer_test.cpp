@@ -21,7 +21,7 @@ namespace {
 using test::left_by;
 using test::world;
 
-/// A trainer of the small model over all ranks, with a folder of this rank's own.
+/// A trainer for the small model over all ranks, with a separate folder per rank.
 class SmallTrainer {
  public:
   explicit SmallTrainer(const Inputs& in)
@@ -30,7 +30,7 @@ class SmallTrainer {
         trainer_(world(), setup_, mesh_) {}
 
   Trainer* operator->() { return &trainer_; }
-  /// This rank's shards of the master weights and the moments.
+  /// Returns this rank's shards of the master weights and the moments.
   std::vector<std::vector<float>> state() const {
     std::vector<std::vector<float>> state;
     for (const auto& shard : shards()) {
@@ -43,7 +43,7 @@ class SmallTrainer {
     const auto to = shards();
     for (std::size_t i = 0; i < to.size(); ++i)
       std::ranges::copy(state[i], to[i].span<float>().begin());
-    world().barrier();  // a node's master shards are gathered as they stand
+    world().barrier();  // a node's master shards are gathered in place
     trainer_.on_master_weights_loaded();
   }
 
@@ -98,7 +98,7 @@ TEST(Trainer, MfuIsKnownOnceThePeakIs) {
   EXPECT_LE(mfu, 1);
 }
 
-/// How many collectives of host values a step takes.
+/// Returns the number of collectives for host values in a step.
 std::int64_t collectives_of_a_step(bool contract) {
   const test::TemporaryFolder folder;
   auto inputs = inputs_in(folder);
@@ -115,7 +115,7 @@ TEST(Trainer, AStepTakesTwoCollectivesOfHostValues) {
   unsetenv("LLAMESH_DEBUG_CONTRACT");
   EXPECT_EQ(collectives_of_a_step(false), 2);
   EXPECT_EQ(collectives_of_a_step(true), 3);
-  setenv("LLAMESH_DEBUG_CONTRACT", "1", 1);  // as mpirun.sh does
+  setenv("LLAMESH_DEBUG_CONTRACT", "1", 1);  // as in mpirun.sh
 }
 
 double exposed_of(const StepRecord& record) {
@@ -136,7 +136,7 @@ TEST(Trainer, ExposedTimeAndTheRestAreTheStep) {
     expect_same_everywhere(seconds);
   }
   EXPECT_GT(record.seconds_compute, 0);
-  // Both are means, and `seconds` is that of the slowest rank.
+  // Both are means, and `seconds` is the slowest rank's.
   EXPECT_LE(record.seconds_compute + exposed_of(record), record.seconds * (1 + 1e-6));
 }
 
@@ -231,8 +231,8 @@ TEST(Trainer, EvaluationLeavesTrainingAsItWas) {
   EXPECT_EQ(trainer.state(), undisturbed.state());
 }
 
-/// Ids without a header, 24 a sequence, of which sequence `bad` has `bad_id`, one that the
-/// vocabulary lacks.
+/// Returns headerless ids, 24 per sequence; sequence `bad` contains `bad_id`, which the vocabulary
+/// lacks.
 std::string tokens_with(std::int64_t bad, const test::TemporaryFolder& folder,
                         std::int64_t bad_id = 300) {
   std::string bytes;
@@ -244,7 +244,7 @@ std::string tokens_with(std::int64_t bad, const test::TemporaryFolder& folder,
   return folder.write("tokens" + std::to_string(bad) + ".bin", bytes);
 }
 
-/// One rank tells that an id is out of the vocabulary, and all leave.
+/// Checks that one rank reports an id outside the vocabulary, and all fail.
 void expect_one_tells(const std::string& left) {
   EXPECT_NE(left, "");
   const bool tells = left.find("300") != std::string::npos;
@@ -263,21 +263,21 @@ Inputs inputs_of_tokens(const test::TemporaryFolder& folder, std::int64_t bad) {
 
 TEST(Trainer, DataThatOneRankCannotReadEndTheStepOnAll) {
   const test::TemporaryFolder folder;
-  SmallTrainer trainer(inputs_of_tokens(folder, 13));  // of the second step
+  SmallTrainer trainer(inputs_of_tokens(folder, 13));  // in the second step
   EXPECT_EQ(left_by([&] { trainer->train_step(); }, ExitCode::bad_input), "");
   expect_one_tells(left_by([&] { trainer->train_step(); }, ExitCode::bad_input));
 }
 
 TEST(Trainer, ValidationDataThatOneRankCannotReadEndTheEvaluationOnAll) {
   const test::TemporaryFolder folder;
-  auto in = inputs_of_tokens(folder, 100);  // behind the end: the training data are good
+  auto in = inputs_of_tokens(folder, 100);  // beyond the end: the training data are good
   in.data.validation = {tokens_with(1, folder)};
   in.evaluate = {.every_steps = 1, .batches = 0};
   SmallTrainer trainer(in);
   expect_one_tells(left_by([&] { trainer->evaluate(); }, ExitCode::bad_input));
 }
 
-/// Of one good sequence with an id of its own, as the 14th of 24.
+/// An id that only one sequence has, the 14th out of 24.
 constexpr std::int64_t rare_id = 255;
 Inputs inputs_with_a_rare_id(const test::TemporaryFolder& folder) {
   auto in = inputs_of_tokens(folder, 100);
@@ -286,7 +286,7 @@ Inputs inputs_with_a_rare_id(const test::TemporaryFolder& folder) {
   return in;
 }
 
-/// Overwrites what this rank holds of a parameter's rows [begin, end).
+/// Overwrites this rank's part of a parameter's rows [begin, end).
 void set_rows(Trainer& trainer, const std::string& name, std::int64_t begin, std::int64_t end,
               float value) {
   const auto& layout = trainer.state().layout();
@@ -300,7 +300,7 @@ void set_rows(Trainer& trainer, const std::string& name, std::int64_t begin, std
            i < std::min(piece.begin + piece.count, end * row); ++i)
         values[static_cast<std::size_t>(piece.offset + i - piece.begin)] = value;
     }
-  world().barrier();  // a node's master shards are gathered as they stand
+  world().barrier();  // a node's master shards are gathered in place
   trainer.on_master_weights_loaded();
 }
 
@@ -315,7 +315,7 @@ TEST(Trainer, ALossThatIsNoNumberHasNoSign) {
   EXPECT_EQ(log_fields(bad, 2)[1], "loss nan");
 }
 
-/// The same bits, also of what is not a number.
+/// Returns true if all bits are equal, also for NaNs.
 bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
   return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
     return std::ranges::equal(x, y, {}, std::bit_cast<std::uint32_t, float>,
@@ -323,8 +323,8 @@ bool same_bits(const std::vector<std::vector<float>>& a, const std::vector<std::
   });
 }
 
-// The embedding of an id that only one sequence has is not a number: so are the loss of its rank
-// and the gradient of that step, and of no other one.
+// One sequence's rare id has a non-finite embedding. So the loss on its rank and the gradient are
+// non-finite in that step, and in no other.
 void expect_no_update_where_skipped(sharding::Offload offload) {
   const test::TemporaryFolder folder;
   auto in = inputs_with_a_rare_id(folder);
@@ -344,7 +344,7 @@ void expect_no_update_where_skipped(sharding::Offload offload) {
   EXPECT_EQ(next.skipped, "");
   EXPECT_TRUE(std::isfinite(next.loss) && std::isfinite(next.grad_norm));
   EXPECT_EQ(next.step, 3);
-  EXPECT_DOUBLE_EQ(next.lr, 3e-3 * 3 / 4);  // the schedule has gone on
+  EXPECT_DOUBLE_EQ(next.lr, 3e-3 * 3 / 4);  // the schedule has advanced
   const auto after = trainer.state();
   for (std::size_t u = 0; u < after.size(); ++u)
     for (std::size_t i = 0; i < after[u].size(); ++i)

@@ -10,7 +10,7 @@
 #include "train/resume.hpp"
 #include "training/whole_run.hpp"
 
-// Runs that go on after somebody has touched what they learn from.
+// Runs that continue after somebody has changed their training data.
 
 namespace llamesh::test {
 namespace {
@@ -22,7 +22,7 @@ void on_rank_0(const std::function<void()>& work) {
   world().barrier();
 }
 
-/// Rank 0 reads it: a rank that is slow must not find what another one has written since.
+/// Reads the file on rank 0: a slow rank must not find another rank's later write.
 std::string text_of(const fs::path& path) {
   return world().broadcast(world().rank() == 0 ? read_file(path, 1 << 20) : "");
 }
@@ -39,14 +39,14 @@ class ChangedData : public testing::Test {
   }
   fs::path text() const { return folder_.path() / "text.txt"; }
 
-  /// The run goes on: its last checkpoint is of this step.
+  /// Checks that the run continues: its last checkpoint is at this step.
   void expect_goes_on(std::int64_t step) {
     in_.train.steps = step;
     run_to_the_end(in_);
     EXPECT_TRUE(fs::exists(checkpoint_of(in_, step == 3 ? "03" : "04") + "/manifest.json"));
   }
-  /// A run with these inputs would not go on. (In this process only a run that ends well can be
-  /// tried: tests/faults shows how one ends that does not.)
+  /// Checks that a run with these inputs would be refused. (In this process only a run that ends
+  /// well can be tested; tests/faults covers the others.)
   void expect_refused(const std::vector<std::string>& parts) const {
     const auto own = checkpoint_of(in_, "02");
     const auto saved = checkpoint::parse_manifest(text_of(own + "/manifest.json")).progress;
@@ -85,7 +85,7 @@ TEST_F(ChangedData, IsGoneOnWithUnderAnotherName) {
   replace(text(), text_of(text()) + "One more line.\n");
   in_.checkpoint.resume = checkpoint_of(in_, "02");
   in_.run.folder += "-on";
-  expect_goes_on(3);  // the data's new form is what counts for this run now
+  expect_goes_on(3);  // this run now uses the data's new form
   expect_goes_on(4);
 }
 
@@ -110,7 +110,7 @@ TEST_F(ChangedData, IsNoticedByTheirOrder) {
   run_to_the_end(in_);
   const auto before = in_;
   in_.data.sequence_length = 12;
-  in_.train.global_batch = 24;  // as many tokens in a step
+  in_.train.global_batch = 24;  // equally many tokens per step
   expect_refused({"have changed since step 2", "data.sequence_length is 12; it was 24"});
   in_ = before;
   in_.train.global_batch = 24;
@@ -129,7 +129,7 @@ TEST_F(ChangedData, IsNoticedByTheirOrder) {
 }
 
 TEST_F(ChangedData, IsNotWhatCountsInTheLoss) {
-  // Prompts, and the first tokens of documents, are seen but not learnt.
+  // Prompts, and the first token of each document, are seen but not learned.
   in_.data.format = data::Format::jsonl;
   in_.data.document_mask = true;
   std::string lines;
@@ -157,7 +157,7 @@ TEST_F(ChangedData, IsNotWhatHasMoved) {
 TEST_F(ChangedData, IsNotAskedForByACheckpointThatDoesNotKnow) {
   run_to_the_end(in_);
   on_rank_0([&] {
-    // As llamesh wrote it before it knew: without the key.
+    // As written by versions without it: no key.
     const auto path = checkpoint_of(in_, "02") + "/manifest.json";
     auto body = nlohmann::json::parse(read_file(path, 1 << 20));
     body.erase("checksum");

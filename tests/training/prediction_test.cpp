@@ -7,7 +7,7 @@
 #include "train/plan.hpp"
 #include "training/small_run.hpp"
 
-// What the planner says of a step, against the step.
+// Checks the planner's predictions for a step against the step.
 
 namespace llamesh::test {
 namespace {
@@ -19,7 +19,7 @@ using sharding::ResidualLayout;
 using sharding::Strategy;
 using sharding::Wrap;
 
-/// Rates do not matter to memory and traffic.
+/// Returns hardware with arbitrary rates, which do not affect memory and traffic.
 device::Hardware this_machine() {
   device::Hardware hardware;
   hardware.kind = device::Kind::cpu;
@@ -60,14 +60,14 @@ std::int64_t scratch(const MemoryByUse& bytes) {
   return bytes[static_cast<std::size_t>(MemoryUse::scratch)];
 }
 
-/// A run measures the GEMM peak before its first step, whose scratch stays.
+/// Measures the GEMM peak once, as a run does before its first step; its scratch stays allocated.
 void measure_once(train::Trainer& trainer, DType dtype) {
   static std::set<DType> measured;
   if (measured.insert(dtype).second) trainer.measure_gemm_peak();
 }
 
-/// Traffic, and every use of memory but scratch, are as planned to the byte. Scratch that kernels
-/// keep is there from earlier tests as well: in the first one it is as planned too.
+/// Checks that traffic, and all memory uses except scratch, match the plan to the byte. Scratch
+/// kept by kernels also stays from earlier tests; in the first test it must match too.
 void expect_as_planned(const train::Inputs& in) {
   const auto setup = train::make_setup(world(), in);
   auto& meter = device::MemoryMeter::instance();

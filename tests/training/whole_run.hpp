@@ -11,11 +11,11 @@
 
 namespace llamesh::test {
 
-/// A folder of rank 0's that all ranks know.
+/// A folder on rank 0 that all ranks share.
 class SharedFolder {
  public:
   SharedFolder() : path_(world().broadcast(own_.path().string())) {}
-  ~SharedFolder() { world().barrier(); }  // nobody is in it any more when rank 0 removes it
+  ~SharedFolder() { world().barrier(); }  // nobody may be in it when rank 0 removes it
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -23,9 +23,9 @@ class SharedFolder {
   std::filesystem::path path_;
 };
 
-/// A small run of 12 steps in the folder, which all ranks share; it saves every 5 of them.
+/// Returns inputs for a small run with 12 steps in the shared folder; it saves every 5 steps.
 inline train::Inputs inputs_in(const std::filesystem::path& folder) {
-  // Each rank writes the same text to the same file; one does it.
+  // Each rank would write the same text to the same file, so only one does.
   train::Inputs in;
   if (world().rank() == 0) in = small_inputs(folder);
   world().barrier();

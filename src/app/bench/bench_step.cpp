@@ -17,8 +17,8 @@ namespace {
 
 constexpr const char* yardstick = "inputs/llama-100m.yaml";
 
-/// The records of a few steps by their time, the first one (which makes buffers and kernels, or
-/// tunes) left out.
+/// Returns the records of a few steps, sorted by time, without the first step, which creates
+/// buffers and kernels, or tunes.
 std::vector<train::StepRecord> measure(train::Trainer& trainer, std::int64_t steps) {
   trainer.train_step();
   std::vector<train::StepRecord> records;
@@ -32,7 +32,7 @@ const train::StepRecord& median(const std::vector<train::StepRecord>& records) {
   return records[records.size() / 2];
 }
 
-/// Of axes over which something is sent.
+/// Prints the axes that carry traffic.
 void print_axes(const train::StepRecord& r) {
   for (const auto& [axis, bytes] : r.traffic) {
     if (bytes == 0) continue;
@@ -93,8 +93,8 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
              "not {}",
              inputs.train.gemm_sm_count_target);
     if (world.rank() == 0) table.emplace(tune_gemms, existing);
-    inputs.train.steps *= 2;          // the second half tuned
-    inputs.train.gemm_table.clear();  // tuned again
+    inputs.train.steps *= 2;          // the second half is tuned
+    inputs.train.gemm_table.clear();  // tune again
   });
   const train::Setup setup = train::make_setup(world, inputs);
   run_or_abort([&] {

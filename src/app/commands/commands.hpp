@@ -7,11 +7,11 @@
 #include "app/output_file.hpp"
 #include "model/sampling.hpp"
 
-/// The subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
+/// Subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
 /// prints.
 namespace llamesh::app {
 
-/// How a command prints its result: as text, or as one JSON object (docs/json.md).
+/// Output format: text, or one JSON object (docs/json.md).
 enum class Output : bool { text, json };
 
 struct TrainArguments {
@@ -21,11 +21,11 @@ struct TrainArguments {
   bool print_mesh = false;
   bool print_units = false;
   bool print_spec = false;
-  bool print_all = false;       ///< of units and spec: equal layers are not folded
-  int ranks = 0;                ///< of a planned launch, for the prints; 0: this launch
-  int ranks_per_node = 0;       ///< of its machines; 0: one machine
+  bool print_all = false;       ///< for units and spec: do not fold equal layers
+  int ranks = 0;                ///< planned launch, for the prints; 0: this launch
+  int ranks_per_node = 0;       ///< for the planned launch; 0: one machine
   std::string device = "auto";  ///< auto, cpu, cuda
-  bool check = false;           ///< looks at the nodes (train/preflight.hpp) instead of training
+  bool check = false;           ///< check the nodes (train/preflight.hpp) instead of training
 };
 int train(const TrainArguments& arguments);
 
@@ -35,98 +35,98 @@ struct PlanArguments {
   int ranks = 1;
   int ranks_per_node = 0;         ///< 0: all on one node
   std::string hardware = "h100";  ///< a built-in name, or a file
-  double storage_rate = 10e9;     ///< bytes/s at which a checkpoint is written
+  double storage_rate = 10e9;     ///< checkpoint write rate, bytes/s
   bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
-  bool dry_run = false;           ///< of all ranks, to see that they agree
+  bool dry_run = false;           ///< simulate all ranks to check that they agree
   Output output = Output::text;
 };
-/// `llamesh plan`: memory, traffic and time of a step of a launch, before there is one. No MPI, GPU
-/// or data needed. Returns 0, or 1 where it does not fit into the hardware's memory; throws where
-/// ranks of a dry run disagree.
+/// Runs `llamesh plan`: memory, traffic and time per step for a launch, before there is one. Needs
+/// no MPI, GPU or data. Returns 0, or 1 if it does not fit into the hardware's memory; throws if
+/// ranks in a dry run disagree.
 int plan(const PlanArguments& arguments);
 
 struct ConvertArguments {
-  std::string from;            ///< a checkpoint, a run folder, or a Hugging Face folder
-  std::string to;              ///< a new hf:FOLDER, or a new checkpoint
-  std::string dtype = "fp32";  ///< of an exported folder: fp32, bf16, fp16
+  std::string from;            ///< checkpoint, run folder, or Hugging Face folder
+  std::string to;              ///< new hf:FOLDER, or new checkpoint
+  std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
   std::string max_shard_size = "5GB";
 };
-/// Makes a Hugging Face folder out of a checkpoint, or a checkpoint of step 0 out of such a folder.
-/// One process will do; under mpirun all ranks share the work.
+/// Converts a checkpoint to a Hugging Face folder, or such a folder to a checkpoint at step 0. One
+/// process is enough; under mpirun all ranks share the work.
 int convert(const ConvertArguments& arguments);
 
 struct GenerateArguments {
-  std::string model;  ///< a checkpoint, a run folder, or a Hugging Face folder
+  std::string model;  ///< checkpoint, run folder, or Hugging Face folder
   std::string prompt;
   std::string prompt_file;
   std::string tokenizer;  ///< empty: the model's own
   std::string dtype = "fp32";
-  std::string device = "auto";  ///< as of train
+  std::string device = "auto";  ///< as for train
   std::int64_t max_tokens = 128;
   std::int64_t tensor_parallel_size = 0;  ///< ranks that hold the model together; 0: all
   model::SamplingOptions sampling;
 };
-/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. One
+/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. A single
 /// process runs without MPI; several ranks hold the model together.
 int generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
-  std::string model;  ///< as of generate
+  std::string model;  ///< as for generate
   std::vector<std::string> files;
   std::string tokenizer;  ///< empty: the model's own
   std::string dtype = "fp32";
-  std::string device = "auto";  ///< as of train
+  std::string device = "auto";  ///< as for train
   std::int64_t sequence_length = 512;
   std::int64_t tensor_parallel_size = 1;  ///< ranks that hold a model together
   bool tokens = false;                    ///< the files hold token ids
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
   Output output = Output::text;
 };
-/// The mean loss, the perplexity and, for text, the bits per byte of a model over files, cut into
-/// sequences as a run's validation data are, with a document mask if the model's run had one. Under
-/// mpirun the ranks, or groups of them that hold a model together, share the sequences.
+/// Computes a model's mean loss, perplexity and, for text, bits per byte over files. They are split
+/// into sequences like a run's validation data, with a document mask if the model's run had one.
+/// Under mpirun the ranks, or groups of ranks that hold a model together, share the sequences.
 int evaluate(const EvaluateArguments& arguments);
 
 struct TokenizeArguments {
-  std::string tokenizer;            ///< what tokenizer::open_tokenizer takes
+  std::string tokenizer;            ///< name for tokenizer::open_tokenizer
   std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
-  std::string output;               ///< as OutputFile takes it
+  std::string output;               ///< an OutputFile name
   int threads = 0;                  ///< 0: as many as the process may run at once
   std::string separator;            ///< text between documents; empty: a file is a document
   Existing existing = Existing::refuse;
 };
 
-/// `llamesh tokenize`: writes the documents of all inputs in order, each with the tokenizer's
-/// prefix and suffix tokens (of JSONL as data::parse_jsonl and data::DocumentTokens say, `text`
-/// lines only), as one token file with llm.c's header: uint16 when the vocabulary fits into it,
-/// else uint32. The file appears under its name when it is complete. Returns the exit code.
+/// Runs `llamesh tokenize`: writes all inputs' documents in order, each with the tokenizer's prefix
+/// and suffix tokens (for JSONL see data::parse_jsonl and data::DocumentTokens, `text` lines only),
+/// as one token file with llm.c's header: uint16 if the vocabulary fits, else uint32. The file gets
+/// its name once it is complete. Returns the exit code.
 int tokenize(const TokenizeArguments& arguments);
 
-/// Prints what a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a
-/// .safetensors or a token file is, in a table. No MPI needed.
+/// Describes a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a
+/// .safetensors or a token file in a table. Needs no MPI.
 int inspect(const std::string& name, Output output);
 
-/// Reads every byte of a checkpoint (of a run: its newest one) and compares it with its checksums,
-/// or every tensor of a Hugging Face folder or .safetensors file, whose elements must be finite.
-/// Returns 0 only if all is good, else prints what is not and returns 74. No MPI needed.
+/// Reads every byte in a checkpoint (for a run: its newest one) and compares checksums, or every
+/// tensor in a Hugging Face folder or .safetensors file, whose elements must be finite. Returns 0
+/// only if all is good, else prints the faults and returns 74. Needs no MPI.
 int verify(const std::string& name, Output output);
 
-/// Compares two checkpoints, Hugging Face folders or .safetensors files tensor by tensor: the
-/// largest absolute and relative difference. Of a run its newest good checkpoint is taken; of a
-/// checkpoint against a folder or file only the model counts. Returns 0 when all are equal bit for
-/// bit as fp32, else 1. No MPI needed.
+/// Compares two checkpoints, Hugging Face folders or .safetensors files tensor by tensor: maximum
+/// absolute and relative difference. A run stands for its newest good checkpoint; against a folder
+/// or file, only a checkpoint's model counts. Returns 0 if all are bit-identical as fp32, else 1.
+/// Needs no MPI.
 int diff(const std::string& a, const std::string& b, Output output);
 
-/// Whether `status` goes on until the run ends.
+/// Repetition of `status` until the run ends.
 enum class Watch : bool { no, yes };
 
-/// `llamesh status`: how a run stands (status/run_status.hpp), or each run of a folder of runs,
-/// from any machine that sees the folder, while it runs or later. With Watch::yes every two
-/// seconds, on a terminal in place, else only where something has happened, until the run ends.
-/// Returns 0.
+/// Runs `llamesh status`: shows the status of a run (status/run_status.hpp), or of each run in a
+/// folder, from any machine that sees the folder, while it runs or later. With Watch::yes it
+/// repeats every two seconds until the run ends: in place on a terminal, else only if something has
+/// happened. Returns 0.
 int status(const std::string& folder, Output output, Watch watch);
 
-/// Version, commit, compiler and libraries, for --version.
+/// Returns version, commit, compiler and libraries, for --version.
 std::string version_text();
 
 }  // namespace llamesh::app

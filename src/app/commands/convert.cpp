@@ -43,8 +43,8 @@ Origin origin_if_known(const fs::path& checkpoint) {
   }
 }
 
-/// Finds the files that are exported with the weights, if they still exist. The tokenizer is that
-/// of the run's data; where these are bytes, or ids, that of the folder from which the model came.
+/// Finds the files to export with the weights, if they still exist. The tokenizer is the one for
+/// the run's data; if these are bytes or ids, the one in the folder from which the model came.
 void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
   const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;
@@ -75,7 +75,7 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
   options.type = type_of(arguments.dtype);
   options.max_shard_bytes = max_shard_bytes(arguments.max_shard_size);
   comm::agree(world, [&] {
-    if (world.rank() == 0) find_companions(from, options);  // it writes them, too
+    if (world.rank() == 0) find_companions(from, options);  // rank 0 also writes them
   });
   checkpoint::export_hf(from, checkpoint::without_hf_prefix(arguments.to), options, world);
 }
@@ -84,13 +84,13 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
                    const comm::Communicator& world) {
   device::advise_on_memory("use more ranks, which share the model");
   const auto folder = fs::absolute(from).lexically_normal();
-  // So that an export finds the tokenizer again.
+  // Lets an export find the tokenizer again.
   const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));
   checkpoint::import_hf(folder, arguments.to, config, version(), world);
 }
 
-/// "import" of a Hugging Face folder into a checkpoint, or "export" of a checkpoint. Throws a user
-/// error where the arguments do not fit.
+/// Returns "import" for a Hugging Face folder to a checkpoint, or "export" for a checkpoint. Throws
+/// a user error if the arguments do not fit.
 std::string direction_of(const ConvertArguments& arguments) {
   const bool imports = checkpoint::locate(arguments.from).kind == checkpoint::PathKind::hf_folder;
   validate(!imports || !arguments.to.starts_with("hf:"),

@@ -19,8 +19,8 @@
 namespace llamesh::app {
 namespace {
 
-/// The tensors of a source under the names by which they are compared: against a Hugging Face
-/// folder a checkpoint is only its model.
+/// Maps tensors by the names to compare: against a Hugging Face folder a checkpoint is only its
+/// model.
 std::map<std::string, const TensorSource::Entry*> by_name(const TensorSource& source,
                                                           bool model_only) {
   std::map<std::string, const TensorSource::Entry*> entries;
@@ -34,14 +34,14 @@ std::map<std::string, const TensorSource::Entry*> by_name(const TensorSource& so
   return entries;
 }
 
-/// How two tensors of one shape differ.
+/// Difference between two tensors with the same shape.
 struct Difference {
   double max_abs = 0;
   double max_relative = 0;
-  std::size_t not_comparable = 0;  ///< their difference is not finite
+  std::size_t not_comparable = 0;  ///< with a non-finite difference
 };
 
-/// Nothing where they are equal bit for bit.
+/// Returns the difference; nothing if they are bit-identical.
 std::optional<Difference> compare(const std::vector<float>& x, const std::vector<float>& y) {
   if (std::memcmp(x.data(), y.data(), x.size() * sizeof(float)) == 0) return std::nullopt;
   Difference result;
@@ -55,7 +55,7 @@ std::optional<Difference> compare(const std::vector<float>& x, const std::vector
   return result;
 }
 
-/// What `diff` has found, as it goes to the terminal line by line, or to one JSON object.
+/// Findings, printed to the terminal line by line, or as one JSON object.
 class Findings {
  public:
   explicit Findings(Output output) : output_(output) {}
@@ -77,7 +77,7 @@ class Findings {
                   const TensorSource::Entry& b) {
     add({{"name", name}, {"shape_a", a.shape}, {"shape_b", b.shape}}, "shapes differ");
   }
-  /// Prints the result for `tensors` compared tensors; returns whether all are equal.
+  /// Prints the result for `tensors` compared tensors; returns true if all are equal.
   bool conclude(const std::string& a, const std::string& b, std::size_t tensors) const {
     const bool equal = different_.empty();
     if (output_ == Output::json)

@@ -34,7 +34,7 @@ struct Sum {
   std::int64_t tokens = 0;  ///< predicted
 };
 
-/// The rows of the residual stream are divided among the ranks of a group where they can be.
+/// Splits the rows of the residual stream among a group's ranks if they are divisible.
 sharding::ResidualLayout residual_of(std::int64_t sequence_length, int tensor_size) {
   using enum sharding::ResidualLayout;
   return sequence_length % tensor_size == 0 ? sequence : whole;
@@ -70,7 +70,7 @@ data::Format format_of(const EvaluateArguments& arguments) {
   return data::format_of(arguments.files, data::TokenDtype::from_header);
 }
 
-/// Headerless files need --token-dtype.
+/// Returns the token dtype. Headerless files need --token-dtype.
 data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   if (arguments.token_dtype == "uint16") return data::TokenDtype::uint16;
   if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
@@ -82,7 +82,7 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   return data::TokenDtype::from_header;
 }
 
-/// Reads the files as the model's training data were read, as far as possible.
+/// Returns options that read the files like the model's training data, as far as possible.
 data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
   data::DataOptions options = model.data;
   options.format = format_of(arguments);
@@ -128,7 +128,7 @@ void print_result(const EvaluateArguments& arguments, const data::DataOptions& o
   if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
 }
 
-/// Text is tokenized by one rank of each machine. Collective.
+/// Opens the stream; one rank per machine tokenizes text. Collective.
 data::TokenStream open_stream(const comm::Communicator& world, const data::DataOptions& options,
                               const std::vector<std::string>& files, std::int64_t vocab_size) {
   std::vector<data::TokenizedText> tokenized;
@@ -163,7 +163,7 @@ int evaluate(const EvaluateArguments& arguments) {
   std::optional<data::ValidationData> data;
   data::DataOptions options;
   comm::agree(world, [&] {
-    constexpr std::int64_t longest = 1 << 24;  // as data.sequence_length
+    constexpr std::int64_t longest = 1 << 24;  // as for data.sequence_length
     validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
              "--sequence-length is {}; allowed: 1 to {}", arguments.sequence_length, longest);
     validate(!arguments.dtype.starts_with("uint"),

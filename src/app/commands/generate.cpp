@@ -42,7 +42,8 @@ std::string prompt_of(const GenerateArguments& arguments) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// How many ranks were started together. A shell in a Slurm allocation of several tasks is one.
+/// Returns the number of ranks started together. A shell in a Slurm allocation with several tasks
+/// counts as one.
 int started_ranks() {
   const auto launch = comm::detect_launch(std::getenv);
   return launch.variable == "SLURM_NTASKS" ? 1 : std::max(1, launch.ranks);
@@ -65,7 +66,7 @@ class Ranks {
   std::string on_rank_0(const std::function<std::string()>& phase) const {
     return session_ ? comm::on_rank_0(world(), phase) : phase();
   }
-  /// For work in which the ranks are in collectives.
+  /// Runs work in which ranks may be in collectives.
   void run(const std::function<void()>& work) const { session_ ? run_or_abort(work) : work(); }
 
   void choose_device(const std::string& choice) const {
@@ -99,12 +100,12 @@ void check(const GenerateArguments& arguments, int ranks) {
            asked, ranks, ranks == 1 ? "rank was" : "ranks were", asked, asked);
 }
 
-/// What a text is made from.
+/// Starting point for a text.
 struct Start {
   std::unique_ptr<LoadedModel> model;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::vector<std::int32_t> encoded;  ///< the prompt
-  std::vector<std::int32_t> tokens;   ///< the same behind the tokenizer's prefix
+  std::vector<std::int32_t> tokens;   ///< the prompt after the tokenizer's prefix
 };
 
 Start load(const GenerateArguments& arguments, const std::string& path, const std::string& prompt,
@@ -132,7 +133,7 @@ void print_rates(std::int64_t prompt_tokens, double prompt_seconds, std::int64_t
              prompt_tokens, prompt_seconds, count / seconds, count * bytes / seconds * 1e-9);
 }
 
-/// Every rank makes the same text, from the same logits, and one prints it.
+/// Generates the same text on every rank, from the same logits; one rank prints it.
 void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::Decoder& decoder,
                 const Start& from, model::TokenSampler& sampler) {
   const auto& tokenizer = *from.tokenizer;
@@ -140,10 +141,10 @@ void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::D
     if (ranks.prints()) print_now(text);
   };
   tokenizer::TextStream text(tokenizer);
-  // The prompt is printed as given, not as decoded, but decoding of what follows starts within it.
+  // The prompt is printed as given, not as decoded, but decoding starts within it.
   for (const auto id : from.encoded) text.push(id);
   const auto start = std::chrono::steady_clock::now();
-  // Ids beyond the tokenizer's are padding of the vocabulary.
+  // Ids beyond the tokenizer's are vocabulary padding.
   const auto known = static_cast<std::size_t>(tokenizer.vocab_size());
   auto logits = decoder.feed(from.tokens);
   const double prompt_seconds = seconds_since(start);
@@ -156,7 +157,7 @@ void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::D
     if (made < arguments.max_tokens) logits = decoder.feed({&id, 1});
   }
   print(text.finish() + "\n");
-  // The first token is from the prompt's forward pass.
+  // The first token comes from the prompt's forward pass.
   if (made > 1 && ranks.prints())
     print_rates(std::ssize(from.tokens), prompt_seconds, made - 1,
                 seconds_since(start) - prompt_seconds,

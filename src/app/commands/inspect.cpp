@@ -22,19 +22,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The description of a path, as text and as JSON.
+/// A path's description, as text and as JSON.
 struct Description {
   std::string text;
   Json json;
 
-  /// Adds a line, in which names and paths are printable().
+  /// Adds a line; names and paths in it become printable().
   template <class... Args>
   void line(fmt::format_string<Args...> format, Args&&... args) {
     text += printable(fmt::format(format, std::forward<Args>(args)...)) + '\n';
   }
 };
 
-/// The tensors of a source, and their total size.
+/// Describes a source's tensors and their total size.
 void describe_tensors(const TensorSource& source, Description& to) {
   std::int64_t total = 0;
   auto tensors = Json::array();

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::chrono::seconds between_looks{2};
 
-/// Shows a status in place of the one before on a terminal, else below it. A line is cut at the
-/// terminal's edge, since the cursor could not find back over one that wraps.
+/// Display that replaces the previous status on a terminal, and otherwise appends. Lines are cut at
+/// the terminal's edge, since the cursor could not move back over a wrapped line.
 class Screen {
  public:
   void show(const std::vector<std::string>& lines) {
@@ -38,7 +38,7 @@ class Screen {
   std::size_t shown_ = 0;
 };
 
-/// Drops what changes as time passes, without anything having happened.
+/// Drops fields that change as time passes without any event.
 Json without_times(Json status) {
   if (status.contains("runs")) {
     for (auto& run : status["runs"]) run = without_times(run);
@@ -49,7 +49,7 @@ Json without_times(Json status) {
   return status;
 }
 
-/// What a look at a run, or at a folder of runs, has found.
+/// Result of looking at a run, or at a folder of runs.
 struct Look {
   Json json;
   std::vector<std::string> lines;

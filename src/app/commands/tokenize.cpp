@@ -22,7 +22,7 @@
 namespace llamesh::app {
 namespace {
 
-/// The documents of one text; empty ones are left out.
+/// Splits a text into documents; skips empty ones.
 void split(std::string_view text, const std::string& separator,
            std::vector<std::string_view>& documents) {
   while (!text.empty()) {
@@ -73,7 +73,7 @@ std::size_t total_bytes(const std::vector<InputFile>& inputs) {
   return bytes;
 }
 
-/// Encodes the files in order into the output and shows its progress.
+/// Encoder that appends the files to the output in order and shows its progress.
 class Work {
  public:
   Work(const TokenizeArguments& arguments, const tokenizer::Tokenizer& tokenizer, std::size_t bytes)
@@ -84,8 +84,8 @@ class Work {
         file_(arguments.output, arguments.existing),
         output_(file_.path().string(), tokenizer.vocab_size()) {}
 
-  /// Consecutive text files are encoded together, in batches: the system limits how many files may
-  /// be mapped at once.
+  /// Adds a text file. Consecutive text files are encoded together, in batches: the system limits
+  /// how many files may be mapped at once.
   void add_text(data::MappedFile file) {
     constexpr std::size_t max_files = 1024;
     note_end(tokenizer_.suffix_ids());
@@ -169,8 +169,8 @@ class Work {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   train::ProgressBar progress_{0, steps, steps / 10};
   std::vector<data::MappedFile> mapped_;
-  std::vector<std::string_view> waiting_;  ///< documents of text in mapped_
-  std::optional<std::int32_t> end_;        ///< id with which every document ends, if there is one
+  std::vector<std::string_view> waiting_;  ///< text documents in mapped_
+  std::optional<std::int32_t> end_;        ///< id that ends every document, if there is one
   bool any_file_ = false;
   std::size_t documents_ = 0;
   std::size_t bytes_ = 0;  ///< done

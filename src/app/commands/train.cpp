@@ -29,7 +29,7 @@ bool prints(const TrainArguments& asked) {
   return asked.print_config || asked.print_mesh || asked.print_units || asked.print_spec;
 }
 
-/// Prints the inputs or parts of the setup, by the --print options.
+/// Prints the inputs or parts of the setup, as requested by the --print options.
 void print_requested(const TrainArguments& asked, const std::string& text,
                      const train::Setup& setup) {
   if (asked.print_config) fmt::print("{}", text);
@@ -46,17 +46,18 @@ void print_requested(const TrainArguments& asked, const std::string& text,
                          setup.inputs.tensor.residual, layers));
 }
 
-/// One process prints for all ranks. Where several were launched, each would print the same.
+/// Refuses --ranks under a launcher: one process prints for all ranks, and each would print the
+/// same.
 void refuse_launch(int ranks) {
   const auto launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
-  // That variable alone is a shell inside an allocation.
+  // That variable alone means a shell inside an allocation.
   if (launch.ranks <= 1 || launch.variable == "SLURM_NTASKS") return;
   refuse(launch, fmt::format("--ranks {} plans a launch, but {} ranks were launched ({}); start "
                              "one process without mpirun or srun, or leave --ranks out",
                              ranks, launch.ranks, launch.variable));
 }
 
-/// The prints of a planned launch (--ranks). Data and weights are not read.
+/// Prints for a planned launch (--ranks). Reads neither data nor weights.
 int print_planned(const TrainArguments& asked) {
   refuse_launch(asked.ranks);
   validate(prints(asked),
@@ -72,7 +73,7 @@ int print_planned(const TrainArguments& asked) {
   return 0;
 }
 
-/// The last line of a run: what it has come to, and what a user may do next.
+/// Returns a run's last line: its result, and the user's next step.
 std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
                          const fs::path& report) {
   const bool done = end.code == ExitCode::done;
@@ -87,7 +88,7 @@ std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
       fmt::format(fmt::runtime(next), in.run.folder));
 }
 
-/// A run that diverged has its report too.
+/// Trains and writes the report, also for a run that diverged.
 ExitCode train_and_report(const comm::Communicator& world, const train::Setup& setup,
                           const std::string& config, train::Startup startup,
                           comm::Watchdog& watchdog) {

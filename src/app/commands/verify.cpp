@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using checkpoint::PathKind;
 
-/// What is wrong with a Hugging Face folder or .safetensors file, one line each.
+/// Returns the faults in a Hugging Face folder or .safetensors file, one line each.
 std::vector<std::string> find_faults(const checkpoint::Location& location) {
   std::vector<std::string> faults;
   const auto noting = [&](const auto& work) {

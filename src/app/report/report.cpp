@@ -18,8 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t max_runs = 12;  // that can be told apart in a chart
-/// Of metrics.jsonl: two seconds of work, since the job may be about to be killed.
+constexpr std::size_t max_runs = 12;  // distinguishable in a chart
+/// Bytes of metrics.jsonl read at the end of a run: two seconds of work, since the job may be about
+/// to be killed.
 constexpr std::int64_t max_at_end = 64 << 20;
 constexpr std::size_t longest_title = 4096;  // a path
 
@@ -32,7 +33,7 @@ std::string head(const std::string& title, const std::string& facts) {
       escaped(title), report_style, facts);
 }
 
-/// Whether the file is a page that head() begins. Anything that cannot be read is none.
+/// Returns true if the file is a page that head() begins; false if it cannot be read.
 bool is_report(const fs::path& path) noexcept {
   try {
     const auto page = head("", "");
@@ -63,7 +64,7 @@ std::string charts(const std::vector<Chart>& all, const Clocks& clocks) {
   return out + "</div>\n";
 }
 
-/// The data of the script, numbers only, and the script.
+/// Returns the script, after its data (numbers only).
 std::string tail(const Clocks& clocks) {
   std::string runs;
   for (const Clock& clock : clocks.of_runs)
@@ -99,7 +100,7 @@ std::string differences_table(const std::vector<ReportedRun>& runs) {
   return "<h2>Inputs that differ</h2>\n<div class=\"table\"><table>" + rows + "</table></div>\n";
 }
 
-/// Names of folders, or their paths where these are not enough.
+/// Returns folder names, or their paths if the names are ambiguous.
 std::vector<std::string> names_of(const std::vector<std::string>& folders) {
   std::vector<std::string> names;
   for (const auto& folder : folders)

@@ -25,8 +25,8 @@ std::vector<Point> points_of(const RunMetrics& run, const Field& field) {
   return points;
 }
 
-/// Marks outliers: values farther from the median of their stretch of points than `far` times the
-/// median distance from it.
+/// Marks outliers: values whose distance from their stretch's median exceeds `far` times the median
+/// distance.
 std::vector<bool> outliers(const std::vector<Point>& points, std::size_t stretch) {
   constexpr double far = 8;
   std::vector<bool> out(points.size());
@@ -43,9 +43,9 @@ std::vector<bool> outliers(const std::vector<Point>& points, std::size_t stretch
   return out;
 }
 
-/// Mean over about `span` points around each, fewer towards the ends so that it does not lag; gaps
-/// are skipped. Outliers keep their values and count in no mean: a spike is neither flattened nor
-/// widened.
+/// Smooths with a mean over about `span` points around each, fewer towards the ends so that it does
+/// not lag; skips gaps. Outliers keep their values and count in no mean, so a spike is neither
+/// flattened nor widened.
 std::vector<Point> smoothed(const std::vector<Point>& points, std::size_t span) {
   std::vector<Point> out;
   for (const Point& p : points)
@@ -117,7 +117,7 @@ Field of_axis(ByAxis what, const std::string& axis, double unit = 1) {
   };
 }
 
-/// Where the curves of loss and gradients need an explanation.
+/// Returns the steps at which the loss and gradient curves need an explanation.
 std::vector<MarkedSteps> marks_of(const RunMetrics& run) {
   const auto in_chart = [](const auto& steps) {
     return std::vector<double>(steps.begin(), steps.end());
@@ -127,8 +127,8 @@ std::vector<MarkedSteps> marks_of(const RunMetrics& run) {
           {"spike", "--orange", in_chart(run.spikes)}};
 }
 
-/// Makes the scale logarithmic where a linear one would leave most of the chart empty: one value
-/// far above the median, or many far below it.
+/// Makes the scale logarithmic if a linear one would leave most of the chart empty: one value far
+/// above the median, or many far below it.
 Chart scaled(Chart chart) {
   constexpr double far = 8;
   std::vector<double> values;
@@ -170,7 +170,7 @@ Chart norm_chart(const RunMetrics& run) {
   return scaled(std::move(chart));
 }
 
-/// The rate in units of a power of ten, so that the axis has short labels.
+/// Draws the rate in units of a power of ten, so that the axis has short labels.
 Chart rate_chart(const RunMetrics& run) {
   const double most = largest(run, [](auto& m) { return m.lr; });
   const double power = most > 0 ? std::pow(10.0, std::floor(std::log10(most))) : 1.0;
@@ -202,7 +202,7 @@ Chart traffic_chart(const RunMetrics& run) {
   return chart;
 }
 
-/// Where the time of a step goes.
+/// Draws the breakdown of step time.
 Chart time_chart(const RunMetrics& run) {
   Chart chart{.title = "Step time",
               .unit = "seconds, mean over ranks, smoothed",
@@ -222,7 +222,7 @@ Chart time_chart(const RunMetrics& run) {
           .wide = true};
 }
 
-/// A curve of each run, smoothed.
+/// Draws one smoothed curve per run.
 Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& field) {
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back({.label = runs[i].name,

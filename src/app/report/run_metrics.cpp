@@ -45,8 +45,8 @@ StepMetrics step_metrics(const json& line) {
           .exposed = by_axis(line, "exposed")};
 }
 
-/// Since the step before, or since this start; what the lines do not tell, or cannot be, is the
-/// step's own seconds.
+/// Returns the seconds since the previous step, or since this start; if the lines lack that or it
+/// is impossible, the step's own seconds.
 double seconds_before(const RunMetrics& run, std::int64_t step, const StepMetrics& metrics) {
   const auto next = run.steps.lower_bound(step);
   const bool first = next == run.steps.begin() ||
@@ -111,7 +111,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
   }
 }
 
-/// Null where it is not JSON.
+/// Parses a line; null if it is not JSON.
 json parsed(std::string_view line) {
   try {
     return parse_json(line, "metrics.jsonl");
@@ -142,7 +142,7 @@ bool add_line(std::string_view text, RunMetrics& run) {
 
 RunMetrics read_lines(const std::filesystem::path& file) {
   RunMetrics run;
-  // An unterminated line is of a run that was killed, or is being written now.
+  // An unterminated line comes from a run that was killed, or is still being written.
   for_each_line(Descriptor::to_read(file), [&](std::string_view line, bool ended) {
     if (!line.empty() && !add_line(line, run) && ended) ++run.unreadable;
   });

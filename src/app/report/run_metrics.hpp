@@ -12,43 +12,43 @@
 
 namespace llamesh::app {
 
-/// One step's line of metrics.jsonl. Fields that are missing, null or not a number are NaN.
+/// One step's line in metrics.jsonl. Fields that are missing, null or not numeric are NaN.
 struct StepMetrics {
   double loss, grad_norm, lr, tokens, seconds, tokens_per_second, mfu;
   double valley, peak;     ///< bytes, maximum over ranks
-  double seconds_compute;  ///< of `seconds`, on CPUs
-  double time;             ///< of the line, seconds since 1970
-  double elapsed;          ///< wall-clock seconds until then, without the pauses between starts
-  std::map<std::string, double> traffic;                ///< by mesh axis: bytes that a rank sent
-  std::map<std::string, double> traffic_between_nodes;  ///< those of them that left its node
-  std::map<std::string, double> exposed;                ///< by axis: seconds waited for it, on CPUs
+  double seconds_compute;  ///< part of `seconds`, on CPUs
+  double time;             ///< when the line was written, seconds since 1970
+  double elapsed;          ///< wall-clock seconds up to then, without pauses between starts
+  std::map<std::string, double> traffic;                ///< per mesh axis: bytes sent per rank
+  std::map<std::string, double> traffic_between_nodes;  ///< the part that left its node
+  std::map<std::string, double> exposed;  ///< per axis: seconds waiting for it, on CPUs
 };
 
 /// A start of the run, as far as its line tells.
 struct RunStart {
-  std::int64_t step = 0;  ///< after which it continued
+  std::int64_t step = 0;  ///< step after which it continued
   double time = 0;        ///< seconds since 1970, or NaN
   double ranks = 0;       ///< or NaN
   std::string mesh;       ///< "replicate=2 x shard=4", or empty
   std::string host, version;
-  std::vector<std::pair<std::string, double>> phases;  ///< of its start-up, in seconds
+  std::vector<std::pair<std::string, double>> phases;  ///< start-up, in seconds
 };
 
-/// A run's metrics.jsonl by step, as if it had never been interrupted: after a resume repeated
-/// steps replace the earlier ones, and those beyond the resumed step are dropped.
+/// A run's metrics.jsonl by step, as if it had never been interrupted: after a resume, repeated
+/// steps replace the earlier ones, and steps beyond the resumed one are dropped.
 struct RunMetrics {
   std::map<std::int64_t, StepMetrics> steps;
   std::map<std::int64_t, double> validation;  ///< loss after that step, nats
   std::vector<std::int64_t> resumes;          ///< steps after 0 from which a later start resumed
-  std::set<std::int64_t> skipped;             ///< steps without an update: they were not finite
-  std::set<std::int64_t> spikes;              ///< steps whose loss or gradient norm jumped
-  std::vector<RunStart> starts;               ///< all, also those whose steps are replaced
-  std::size_t checkpoints = 0;                ///< times that a checkpoint was written
-  std::size_t unreadable = 0;                 ///< lines left out; a torn last line is not counted
+  std::set<std::int64_t> skipped;             ///< steps without an update: not finite
+  std::set<std::int64_t> spikes;              ///< steps with a jump in loss or gradient norm
+  std::vector<RunStart> starts;               ///< all, including those whose steps are replaced
+  std::size_t checkpoints = 0;                ///< number of checkpoints written
+  std::size_t unreadable = 0;                 ///< lines left out, except a torn last line
 };
 
-/// Adds a line of metrics.jsonl. False, and nothing added, when it is not a JSON object with a
-/// step, or an event. Events of unknown kinds are fine.
+/// Adds a line from metrics.jsonl. Returns false, and adds nothing, if it is neither a JSON object
+/// with a step nor an event. Unknown events are fine.
 bool add_line(std::string_view line, RunMetrics& run);
 
 /// Reads a metrics.jsonl.

@@ -20,7 +20,7 @@ std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
 }
 
-/// What config.yaml says, as far as it can be read.
+/// Facts from config.yaml, as far as it can be read.
 struct Described {
   std::string model = {}, mesh = {}, strategy = {}, precision = {};
 };
@@ -50,7 +50,7 @@ std::string describe_model(const YAML::Node& model) {
                      config.num_key_value_heads, config.vocab_size);
 }
 
-/// The axes whose sizes config.yaml gives; those that are "auto" it does not tell.
+/// Describes the axes with sizes in config.yaml; "auto" ones are unknown.
 std::string describe_mesh(const YAML::Node& mesh) {
   std::string text;
   for (const auto& axis : mesh["axes"])
@@ -60,7 +60,7 @@ std::string describe_mesh(const YAML::Node& mesh) {
   return text;
 }
 
-/// "replicate=2 x shard=4" as "replicate 2 × shard 4".
+/// Turns "replicate=2 x shard=4" into "replicate 2 × shard 4".
 std::string typeset(std::string mesh) {
   for (const auto& [from, to] : {std::pair(" x ", " × "), std::pair("=", " ")})
     for (auto at = mesh.find(from); at != mesh.npos; at = mesh.find(from, at + 2))
@@ -68,7 +68,7 @@ std::string typeset(std::string mesh) {
   return mesh;
 }
 
-/// Ranks and mesh of the last start, as far as they are known.
+/// Ranks and mesh at the last start, as far as known.
 struct Shape {
   std::string ranks, mesh;
 };
@@ -95,7 +95,7 @@ Described describe(const std::string& text) {
     return about;
   }
   if (!config.IsMap()) return about;
-  const YAML::Node& fixed = config;  // operator[] of a const Node adds nothing
+  const YAML::Node& fixed = config;  // operator[] on a const Node adds nothing
   attempt(about.model, [&] { return fixed["model"] ? describe_model(fixed["model"]) : ""; });
   attempt(about.mesh, [&] { return describe_mesh(fixed["mesh"]); });
   attempt(about.strategy, [&] { return scalar(fixed["sharding"]["strategy"]); });
@@ -121,7 +121,7 @@ std::string validation_tile(const RunMetrics& run) {
               fmt::format("step {}<br>best {}", step, loss_text(best_validation(run))));
 }
 
-/// Mean training loss of the last `span` steps that have one.
+/// Returns the mean training loss over the last `span` steps that have one.
 double closing_loss(const RunMetrics& run, std::size_t span) {
   double sum = 0;
   std::size_t count = 0;
@@ -149,7 +149,7 @@ std::string date_text(double time) {
   return fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(static_cast<std::time_t>(time)));
 }
 
-/// A row of cells, which are HTML.
+/// Returns a row of cells with HTML content.
 std::string row(const std::vector<std::string>& cells, const char* tag = "td") {
   std::string out = "<tr>";
   for (const std::string& cell : cells) out += fmt::format("<{0}>{1}</{0}>", tag, cell);
@@ -160,7 +160,7 @@ std::string table(const std::string& rows) {
   return "<div class=\"table\"><table>" + rows + "</table></div>\n";
 }
 
-/// Of the last start that has told them, the longest first.
+/// Lists the phases of the last start that recorded them, longest first.
 std::string phases_table(const RunMetrics& run) {
   const auto told = std::find_if(run.starts.rbegin(), run.starts.rend(),
                                  [](const RunStart& start) { return !start.phases.empty(); });
@@ -179,7 +179,8 @@ std::string phases_table(const RunMetrics& run) {
 
 }  // namespace
 
-/// Of the finite values; NaN without any. Later steps only: the first one also warms up.
+/// Returns the median over finite values; NaN without any. Skips the first step, which also warms
+/// up.
 double median(const RunMetrics& run, const Field& field) {
   std::vector<double> values;
   for (const auto& [step, metrics] : run.steps)

@@ -9,42 +9,43 @@
 
 namespace llamesh::app {
 
-/// What a report is drawn from.
+/// Data for a report.
 struct ReportedRun {
-  std::string name;    ///< on the page
-  std::string config;  ///< the text of config.yaml; parts that cannot be read are left out
-  RunMetrics metrics;  ///< with a step at least
+  std::string name;    ///< title on the page
+  std::string config;  ///< config.yaml's text; unreadable parts are left out
+  RunMetrics metrics;  ///< with at least one step
 };
 
 using Field = std::function<double(const StepMetrics&)>;
 
-/// Of the finite values; NaN without any. Later steps only: the first one also warms up.
+/// Returns the median over finite values; NaN without any. Skips the first step, which also warms
+/// up.
 double median(const RunMetrics& run, const Field& field);
 double largest(const RunMetrics& run, const Field& field);
-/// Over how many steps curves are smoothed.
+/// Returns the number of steps over which curves are smoothed.
 std::size_t smoothing_span(std::size_t steps);
 
-/// "1 step", "2 steps".
+/// Formats a count: "1 step", "2 steps".
 std::string counted(std::int64_t count, const std::string& noun);
-/// "8.03 B" from a billion on, else as compact().
+/// Formats "8.03 B" from a billion on, else like compact().
 std::string parameters_text(std::int64_t count);
-/// "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B".
+/// Formats "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B".
 std::string bytes_text(double bytes);
 inline std::string bytes_text(std::int64_t bytes) {
   return bytes_text(static_cast<double>(bytes));
 }
 std::string duration_text(double seconds);
 
-/// Model, strategy and precision as config.yaml has them, ranks and mesh of the last start, in a
-/// line of HTML.
+/// Returns a line of HTML with model, strategy and precision from config.yaml, and ranks and mesh
+/// at the last start.
 std::string facts(const ReportedRun& run);
-/// The figures that are looked for first, as HTML.
+/// Returns the key figures as HTML.
 std::string tiles(const RunMetrics& run);
-/// The same figures of several runs, a row each.
+/// Returns the same figures for several runs, one row each.
 std::string summary_table(const std::vector<ReportedRun>& runs);
-/// What a rank sends in a step, by axis.
+/// Returns the traffic per rank and step, by axis.
 std::string traffic_table(const RunMetrics& run);
-/// Each start of the run: when, where, with which version, and the phases of the last start-up.
+/// Lists each start of the run: time, host and version, and the last start-up's phases.
 std::string starts_table(const RunMetrics& run);
 
 }  // namespace llamesh::app

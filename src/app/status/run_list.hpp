@@ -11,16 +11,17 @@ namespace llamesh::app {
 /// A run in a folder of runs.
 struct ListedRun {
   std::string folder;
-  RunStatus status;  ///< "unknown" with the error as its reason, where a file cannot be read
+  RunStatus status;  ///< "unknown" with the error as its reason, if a file cannot be read
 };
 
-/// The runs directly below a folder that is not a run itself, by name. Empty if there is none.
+/// Returns the runs directly below a folder that is not a run itself, by name. Empty if there are
+/// none.
 std::vector<ListedRun> list_runs(const std::filesystem::path& folder);
 
-/// The object of `llamesh status --json` for such a folder.
+/// Returns the object for `llamesh status --json` on such a folder.
 Json to_json(const std::vector<ListedRun>& runs);
 
-/// A line for each run.
+/// Formats a line per run.
 std::vector<std::string> to_lines(const std::vector<ListedRun>& runs);
 
 }  // namespace llamesh::app

@@ -12,10 +12,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Far above every model and far below the sizes whose product would overflow.
+/// Limit far above every model and far below sizes whose product would overflow.
 constexpr std::int64_t max_size = std::int64_t{1} << 24U;
 
-/// The keys of an object of config.json. A key that is null counts as absent.
+/// Keys in a config.json object. A null key counts as absent.
 class Keys {
  public:
   Keys(const Json& json, std::string name) : json_(json), name_(std::move(name)) {}
@@ -33,7 +33,7 @@ class Keys {
     const auto& value = get(key);
     validate(value.is_number_integer(), "{}: {}: expected an integer, got {}", name_, key,
              text_of(value));
-    // A number above the range of int64 is negative after get<>, so it is refused as well.
+    // A number above int64's range is negative after get<>, so it is refused as well.
     const auto number = value.get<std::int64_t>();
     validate(number >= 1 && number <= max_size, "{}: {} is {}; allowed: 1 to {}", name_, key,
              text_of(value), max_size);
@@ -93,8 +93,7 @@ void refuse_other_models(const Keys& keys) {
            keys.name(), dropout ? Keys::text_of(*dropout) : "");
 }
 
-/// The object with the RoPE parameters: rope_parameters of transformers 5, or rope_scaling of older
-/// ones.
+/// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_scaling in older versions.
 void read_rope(const Keys& keys, model::LlamaConfig& c) {
   c.rope_theta = keys.number("rope_theta", c.rope_theta);
   const char* const key = keys.find("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -127,7 +126,7 @@ model::LlamaConfig parse_config_json(const std::string& text, const std::string&
   if (keys.find("num_key_value_heads")) c.num_key_value_heads = keys.size("num_key_value_heads");
   if (keys.find("head_dim")) c.head_dim = keys.size("head_dim");
   c.vocab_size = keys.size("vocab_size");
-  // The default of transformers' LlamaConfig.
+  // transformers' default in LlamaConfig.
   c.rms_norm_eps = keys.number("rms_norm_eps", 1e-6);
   c.initializer_range = keys.number("initializer_range", 0.02);
   c.tie_word_embeddings = keys.flag("tie_word_embeddings");

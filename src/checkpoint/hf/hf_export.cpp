@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The tokenizer files of a Hugging Face folder: vocabulary and configuration.
+/// Tokenizer files in a Hugging Face folder: vocabulary and configuration.
 constexpr std::array vocabulary_files = {"tokenizer.json", "tokenizer.model", "vocab.json",
                                          "merges.txt"};
 constexpr std::array companion_files = {"tokenizer_config.json", "special_tokens_map.json",
@@ -37,7 +37,7 @@ std::vector<StoredTensor> tensors_of(const Manifest& manifest) {
   return tensors;
 }
 
-/// The header at its place and the file at its full length.
+/// Creates the file at its full length, and writes its header.
 void create(const fs::path& path, const ExportFile& file) {
   auto out = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
   out.write(0, file.header.data(), std::ssize(file.header));
@@ -70,7 +70,7 @@ void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descrip
   });
 }
 
-/// This rank's part of the tensors: each goes to the rank that has the least so far.
+/// Writes this rank's share of the tensors: each goes to the rank with the least load so far.
 void write_my_tensors(const fs::path& checkpoint, const Manifest& manifest, const fs::path& folder,
                       const std::vector<ExportFile>& files, StoredType type,
                       const comm::Communicator& world) {
@@ -121,7 +121,7 @@ void copy_tokenizer(const fs::path& tokenizer, const fs::path& folder) {
   for (const auto* name : companion_files) copy_if_there(from / name, folder / name);
 }
 
-/// config.json, generation_config.json and the tokenizer.
+/// Writes config.json, generation_config.json and the tokenizer.
 void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
                        const ExportOptions& options) {
   std::string base;

@@ -12,11 +12,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int max_depth = 32;
-/// Of one object. A Llama with so many tensors would have 2000 layers; finding a key is a search
-/// through all of them, so that an object takes time by the square of their number.
+/// Limit per object. A Llama with that many tensors would have 2000 layers. Lookup is a linear
+/// search, so an object takes quadratic time.
 constexpr std::size_t max_keys = 20'000;
 
-/// Checks the keys and the depth while the text is being parsed.
+/// A parser callback that checks keys and depth during parsing.
 class Guard {
  public:
   explicit Guard(const std::string& name) : name_(name) {}
@@ -47,7 +47,7 @@ class Guard {
 
  private:
   const std::string& name_;
-  std::vector<std::set<std::string>> keys_;  // of the objects around
+  std::vector<std::set<std::string>> keys_;  // for the enclosing objects
 };
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t max_dims = 16;
 
-/// Bytes of an element, 0 for unknown types.
+/// Returns the bytes per element; 0 for unknown types.
 std::int64_t bytes_of_dtype(std::string_view dtype) {
   using Entry = std::pair<std::string_view, std::int64_t>;
   constexpr std::array<Entry, 17> sizes{{{"F32", 4},
@@ -36,8 +36,8 @@ std::int64_t bytes_of_dtype(std::string_view dtype) {
   return found == sizes.end() ? 0 : found->second;
 }
 
-/// A SAX handler of the header's JSON that refuses the first unexpected value. So nothing can nest,
-/// and no more memory is used than the tensors need.
+/// A SAX handler for the header's JSON that refuses the first unexpected value. So nothing can
+/// nest, and memory is bounded by the tensors' needs.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& file) : file_(file) {}
@@ -164,7 +164,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::vector<StoredTensor> tensors_;
 };
 
-/// The length of the header, having checked the first bytes of the file.
+/// Returns the header length, after checking the file's first bytes.
 std::int64_t header_length(std::span<const std::uint8_t> file, const std::string& name) {
   validate(file.size() >= 8, "{}: {} bytes are too few for a safetensors file; it is incomplete",
            name, file.size());
@@ -181,7 +181,7 @@ std::int64_t header_length(std::span<const std::uint8_t> file, const std::string
   return static_cast<std::int64_t>(length);
 }
 
-/// Bytes that shape and dtype make.
+/// Returns the size implied by shape and dtype.
 std::int64_t expected_bytes(const StoredTensor& tensor, const std::string& file) {
   std::int64_t bytes = bytes_of_dtype(tensor.dtype);
   validate(bytes > 0, "{}: tensor '{}' has the unknown dtype '{}'", file, shown(tensor.name),
@@ -194,7 +194,7 @@ std::int64_t expected_bytes(const StoredTensor& tensor, const std::string& file)
   return bytes;
 }
 
-/// The tensors must fill the `data` bytes after the header exactly.
+/// Checks that the tensors fill the `data` bytes after the header exactly.
 void check_layout_is_dense(const std::vector<StoredTensor>& tensors, std::int64_t data,
                            const std::string& file) {
   std::vector<const StoredTensor*> by_place;

@@ -8,8 +8,7 @@ namespace llamesh::train {
 namespace {
 
 constexpr double slurm_may_be_early = 60;
-constexpr std::chrono::seconds between_looks{
-    1};  // not more often, for the sake of shared file systems
+constexpr std::chrono::seconds between_looks{1};  // no more often, to spare shared file systems
 
 Stop asked_by_signal() {
   switch (received_stop_signal()) {

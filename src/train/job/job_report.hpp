@@ -18,41 +18,41 @@
 
 namespace llamesh::train {
 
-/// How a run started, as an event of metrics.jsonl: "start" or "resume", and from what.
+/// A run's start event in metrics.jsonl: "start" or "resume", and its source.
 struct StartEvent {
   std::string name;
   std::string detail;
 };
 
-/// Writes what a run records in its folder for users and for the job script: state.json,
-/// metrics.jsonl, config.yaml and event files, and lines of the log about the job. Rank 0 writes;
-/// on the other ranks nothing happens, but for their own logs. An I/O failure throws (exit 74), but
-/// for that of an event file, which is given up.
+/// Writer for a run's records, for users and for the job script: state.json, metrics.jsonl,
+/// config.yaml and event files, and log lines about the job. Rank 0 writes; the other ranks only
+/// write their own logs. An I/O failure throws (exit 74), except for an event file, which is then
+/// given up.
 class JobReport {
  public:
-  /// All are borrowed.
+  /// Borrows all arguments.
   JobReport(const comm::Communicator& world, const Setup& setup, Deadline& deadline);
 
-  /// Opens the run folder for this job: starts log.txt, and with log.ranks each rank's own log.
+  /// Opens the run folder for this job: starts log.txt and, with log.ranks, each rank's own log.
   /// Collective.
   void open();
-  /// Logs what is trained on which data, and the Slurm job with its walltime.
+  /// Logs the model and data, and the Slurm job with its walltime.
   void log_job(const Trainer& trainer);
-  /// The run continues after `step`, as `event` says; `saved_step` is that of its own newest
-  /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws where another
+  /// Records that the run continues after `step`, as in `event`; `saved_step` is its own newest
+  /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws if another
   /// start would not help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
              const std::string& config);
 
-  /// The first step of this start is done.
+  /// Records that this start's first step is done.
   void on_started(const Startup& startup, std::int64_t step);
   void on_step(const StepRecord& record);
-  /// Replicas differed after `step`, and were made the same again.
+  /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
   void on_validation(std::int64_t step, double loss);
-  /// The checkpoint `name` of `step` is on the disk.
+  /// Records that the checkpoint `name` for `step` is on disk.
   void on_saved(std::int64_t step, const std::string& name);
-  /// The run ends; `slowest_save` is in seconds. Collective.
+  /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
 
  private:
@@ -67,8 +67,8 @@ class JobReport {
   std::filesystem::path metrics_path_;
   std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
   std::unique_ptr<EventFile> events_;     ///< rank 0, with log.tensorboard
-  RunState state_;                        ///< rank 0: the content of state.json
-  double step_seconds_ = 0;               ///< of the newest step
+  RunState state_;                        ///< rank 0: state.json's content
+  double step_seconds_ = 0;               ///< latest step
   Spikes spikes_;
 };
 

@@ -26,9 +26,9 @@ using nlohmann::json;
 constexpr std::size_t clock_samples = 15;
 using Stamps = std::array<std::int64_t, clock_samples>;
 
-/// Numbers the lanes of a rank, a thread's own, and in it those of the streams, from 1000 x rank +
-/// 1 on: to Perfetto thread 0 is Linux' idle one, the same in all processes, and one that has its
-/// process's number the main one, which comes first.
+/// Thread ids for a rank's lanes: each thread has one, and so has each stream within it. Numbers
+/// start at 1000 x rank + 1: to Perfetto, thread 0 is Linux' idle thread, the same in all
+/// processes, and a thread with its process's number is the main one, which comes first.
 class Lanes {
  public:
   Lanes(int rank, int compute_thread) : rank_(rank), compute_thread_(compute_thread) {
@@ -38,7 +38,7 @@ class Lanes {
     const auto next = 1000 * static_cast<std::size_t>(rank_) + tids_.size() + 1;
     return tids_.try_emplace({lane, thread}, next).first->second;
   }
-  /// A line of metadata for each.
+  /// Returns a metadata line for each lane.
   std::string names() const {
     std::string lines;
     for (const auto& [key, tid] : tids_) {
@@ -150,8 +150,8 @@ bool Profile::end(std::int64_t step) {
   return step == steps_.last;
 }
 
-/// Rank 0's clock at the last barrier is ts 0. The offset of a host's clock is the median over
-/// some barriers, of its first rank: ranks of one host have one clock.
+/// Aligns the clocks: rank 0's clock at the last barrier is ts 0. A host's clock offset is its
+/// first rank's median over several barriers: all ranks on a host share a clock.
 void Profile::align_clocks() {
   Stamps mine{};
   for (auto& stamp : mine) {
@@ -173,7 +173,7 @@ std::filesystem::path Profile::file_of(int rank) const {
   return folder_ / fmt::format("rank-{:05}.jsonl", rank);
 }
 
-/// An event a line. Sets how many found no room.
+/// Formats the events, one per line. Sets the number of lost ones.
 std::string Profile::own_events(std::int64_t& lost) const {
   const auto recording = Trace::instance().take();
   lost = recording.lost;
@@ -211,7 +211,7 @@ std::string Profile::own_events(std::int64_t& lost) const {
   return lines + lanes.names();
 }
 
-/// One file of the ranks' files.
+/// Merges the ranks' files into one.
 void Profile::merge() const {
   replace_durably(folder_ / "trace.json", [&](Descriptor& file) {
     constexpr std::size_t piece = 1 << 20;
@@ -262,7 +262,7 @@ void Profile::write() {
   };
   const bool written =
       all_can(write_own, "the trace of each rank") && all_can(write_all, "the trace of all ranks");
-  std::error_code ignored;  // it is in the whole now
+  std::error_code ignored;  // now part of the whole
   std::filesystem::remove(file_of(world_.rank()), ignored);
   lost = world_.sum(lost, "events that the trace lacks");
   if (written && world_.rank() == 0)

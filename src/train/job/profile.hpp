@@ -10,32 +10,32 @@
 
 namespace llamesh::train {
 
-/// Steps first to last; none where last < first.
+/// Steps first to last; empty if last < first.
 struct StepRange {
   std::int64_t first = 1;
   std::int64_t last = 0;
   bool contains(std::int64_t step) const { return first <= step && step <= last; }
 };
 
-/// Of "10-12", "10" or "". Throws a user error for anything else.
+/// Parses "10-12", "10" or "". Throws a user error for anything else.
 StepRange profiled_steps(const ProfileOptions& options);
 
-/// Traces the steps of `profile.steps`: RUN/trace/trace.json has the events of all ranks in
-/// Chrome's Trace Event Format. Every rank calls the same functions in the same order. Once the run
-/// trains, a trace that cannot be written is warned of and given up.
+/// Tracer for the steps in `profile.steps`: RUN/trace/trace.json has all ranks' events in Chrome's
+/// Trace Event Format. Every rank calls the same functions in the same order. Once the run trains,
+/// a trace that cannot be written is given up with a warning.
 class Profile {
  public:
-  /// Both are borrowed.
+  /// Borrows both.
   Profile(const comm::Communicator& world, const Setup& setup);
 
-  /// Before the step after `step`: tries the files of the trace on every rank, and throws on all
-  /// where one cannot write; warns of steps that will not be taken. Collective.
+  /// Checks that every rank can write the trace files, and throws on all if one cannot; warns about
+  /// steps that will not run. Called before the step after `step`. Collective.
   void check(std::int64_t step) const;
-  /// `step` begins. The first one that is traced aligns the ranks' clocks. Collective.
+  /// Begins `step`. The first traced step aligns the ranks' clocks. Collective.
   void begin(std::int64_t step);
-  /// `step` is done; returns whether it is the last one that is traced.
+  /// Ends `step`; returns true if it is the last traced one.
   bool end(std::int64_t step);
-  /// Writes what was traced, if anything. Collective.
+  /// Writes the trace, if there is any. Collective.
   void write();
 
  private:
@@ -49,9 +49,9 @@ class Profile {
   const Setup& setup_;
   const StepRange steps_;
   std::filesystem::path folder_;
-  std::int64_t first_ = 0, last_ = 0;  ///< steps traced and not written yet; 0: none
-  std::int64_t origin_ = 0;            ///< nanoseconds since 1970 by this rank's clock: ts 0
-  double clock_spread_ = 0;            ///< microseconds: within which the clock's offset was found
+  std::int64_t first_ = 0, last_ = 0;  ///< steps traced but not yet written; 0: none
+  std::int64_t origin_ = 0;            ///< ts 0 on this rank's clock, in nanoseconds since 1970
+  double clock_spread_ = 0;            ///< uncertainty of the clock offset, in microseconds
 };
 
 }  // namespace llamesh::train

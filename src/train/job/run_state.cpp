@@ -54,7 +54,7 @@ std::string to_text(const RunState& state) {
       {"restarts", environment("SLURM_RESTART_COUNT")},
       {"host", this_process().host},
       {"time", now()}};
-  // A reason may name a file, and a file's name need not be UTF-8.
+  // A reason may name a file, and a file name need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

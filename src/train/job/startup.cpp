@@ -17,7 +17,7 @@ double now(clockid_t clock) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Seconds since this process was started: field 22 of /proc/self/stat, see proc(5).
+/// Returns the seconds since this process started: field 22 in /proc/self/stat, see proc(5).
 double process_age() {
   std::ifstream in("/proc/self/stat");
   std::string text(std::istreambuf_iterator<char>(in), {});

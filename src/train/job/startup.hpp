@@ -7,19 +7,19 @@
 
 namespace llamesh::train {
 
-/// The durations of the startup phases, for one line in the log. The first, "launch", lasts from
-/// LLAMESH_LAUNCH_TIME (seconds since 1970, set by the job script before srun), else from the start
-/// of this process, to here.
+/// Durations of the startup phases, for one log line. The first, "launch", lasts from
+/// LLAMESH_LAUNCH_TIME (seconds since 1970, set by the job script before srun), else from the
+/// process start, to this object's construction.
 class Startup {
  public:
   Startup();
-  /// The phase that began with the last call ends.
+  /// Ends the phase that began with the last call.
   void end_phase(std::string name);
-  /// By name, in seconds, in the order in which they came.
+  /// Returns names and durations in seconds, in order.
   const std::vector<std::pair<std::string, double>>& phases() const { return phases_; }
-  /// Since the launch, in seconds.
+  /// Returns the seconds since the launch.
   double seconds() const;
-  /// "launch 0.31 s, MPI_Init 0.12 s, ...; 1.20 s in all"
+  /// Returns "launch 0.31 s, MPI_Init 0.12 s, ...; 1.20 s in all".
   std::string describe() const;
 
  private:

@@ -12,14 +12,14 @@ namespace llamesh::train {
 /// hang ends the job with exit 75. Collective.
 comm::Watchdog watch_over(const comm::Communicator& world);
 
-/// A hang cannot be unwound: the rank that found it prints the verdict, records it in log.txt,
-/// state.json and the comment of a Slurm job, and ends the job. A node may be at fault, so the job
-/// may be started again. A rank that reaches a minority of the hosts only prints. An empty
-/// `run_folder`: there is no state yet.
+/// Returns the alarm for a run. A hang cannot be unwound: the rank that found it prints the
+/// verdict, records it in log.txt, state.json and a Slurm job's comment, and ends the job. A node
+/// may be at fault, so the job may be started again. A rank that reaches only a minority of the
+/// hosts just prints. An empty `run_folder` means that there is no state yet.
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);
 
-/// How long the first load or save may take: ten minutes, and four seconds for each GB, since a
-/// checkpoint may be read twice and disks are slow.
+/// Returns the time limit for the first load or save: ten minutes, plus four seconds per GB, since
+/// a checkpoint may be read twice and disks are slow.
 std::chrono::seconds time_for_first_checkpoint(const Setup& setup);
 
 }  // namespace llamesh::train

@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr double checkpoints_to_hold = 2.5;  // the one before, the new one, and some for the rest
+constexpr double checkpoints_to_hold = 2.5;  // the previous one, the new one, and some for the rest
 constexpr std::int64_t probe_bytes = 8 << 20;
 
 double mebibytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
-/// A file of 8 MiB written and synced: bytes a second.
+/// Writes and syncs a file with 8 MiB; returns bytes per second.
 double durable_write_rate(const fs::path& path) {
   const std::string bytes(probe_bytes, 'x');
   const auto start = Clock::now();
@@ -69,7 +69,7 @@ Finding check_room(const Subject& at, const fs::path& folder) {
                                                 static_cast<double>(at.setup.table->numel()));
   std::error_code error;
   const auto space = fs::space(folder, error);
-  // A run begins by removing what killed saves have left.
+  // A run begins by removing leftovers from killed saves.
   const auto freed = checkpoint::partial_checkpoint_bytes(folder / "checkpoints");
   const auto available = error ? 0 : static_cast<std::int64_t>(space.available) + freed;
   comm::agree(at.world, [&] {

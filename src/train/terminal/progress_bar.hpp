@@ -6,20 +6,20 @@
 
 namespace llamesh::train {
 
-/// Of the terminal behind a file descriptor at this moment, since it may be resized; 80 where there
-/// is none.
+/// Returns the current width of the terminal behind a file descriptor, which may be resized at any
+/// time; 80 if there is none.
 int terminal_columns(int fd);
 
-/// The progress line for a terminal of `columns` columns: a bar, then as many of the fields and the
-/// time left as fit, the most important first. Shorter than `columns`, so that no terminal wraps
+/// Formats the progress line for a terminal with `columns` columns: a bar, then as many fields as
+/// fit, most important first, and the time left. Shorter than `columns`, so that no terminal wraps
 /// it. `done` goes from 0 to 1.
 std::string bar_line(double done, std::vector<std::string> fields, double seconds_left,
                      int columns);
 
-/// Shows the progress of long work: a line of the log every `every_steps`. On a terminal only
-/// log.txt gets these lines, and one line of the terminal is redrawn at every step, as wide as the
-/// terminal is then. Without a terminal (mpirun, a batch job) it also logs a line whenever 5 s have
-/// passed since the last, or later 1 % of the time so far. Silent on ranks other than 0.
+/// Progress display for long work: a log line every `every_steps`. On a terminal, only log.txt gets
+/// these lines, and one terminal line is redrawn at every step, at the terminal's current width.
+/// Without a terminal (mpirun, a batch job) it also logs a line once 5 s have passed since the last
+/// one, or later 1 % of the time so far. Silent on ranks other than 0.
 class ProgressBar {
  public:
   ProgressBar(std::int64_t first_step, std::int64_t total_steps, std::int64_t every_steps);
@@ -27,10 +27,10 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  /// A step is done, described by `fields`, the most important first, in ASCII. `seconds` since the
-  /// start of the first one.
+  /// Shows a completed step, described by `fields`, most important first, in ASCII. `seconds`
+  /// counts from the start of the first step.
   void show(std::int64_t step, const std::vector<std::string>& fields, double seconds);
-  /// Clears the bar's line, so that something else can be printed.
+  /// Clears the bar's line, so that other output can be printed.
   void clear();
 
  private:
