@@ -58,15 +58,15 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// All that a rank holds of so many groups, without padding. Pure.
+/// Returns everything that a rank holds in `groups` groups, without padding. Pure.
 std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
 
-/// held_by(), in a row for each set of axes along which ranks hold the same (AxisSet::to_ulong()).
+/// held_by(), one row per set of axes along which ranks hold copies (AxisSet::to_ulong()).
 using HeldRows = std::map<unsigned long, std::vector<ShardSlice>>;
 HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank);
 
-/// What a rank writes of the rows that it holds: its part of each, so that together the ranks write
-/// every element once. Pure.
+/// Returns the part of its rows that a rank writes, so that together the ranks write every element
+/// once. Pure.
 std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank);
 inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
                                           int rank) {

@@ -10,7 +10,7 @@
 
 namespace llamesh::comm {
 
-/// How the ranks along an axis divide the work of a step.
+/// Division of a step's work among the ranks along an axis.
 enum class Divides : std::uint8_t {
   batch,     ///< each reads other sequences; their gradients add up
   sequence,  ///< each has a part of the same sequences; their gradients add up

@@ -16,7 +16,7 @@ void set_index(Shape& index, std::int64_t element, const Shape& array) {
   }
 }
 
-/// The index of element `element` of an array.
+/// Returns the multi-dim index of an element.
 Shape index_of(std::int64_t element, const Shape& array) {
   Shape index;
   set_index(index, element, array);
