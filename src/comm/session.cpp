@@ -24,6 +24,11 @@ namespace {
 void set_mpi_defaults() {
   // MPI's blocking calls (MPI_Comm_split, MPI_Win_free, MPI-IO) yield the core while they wait.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+  // No shared file pointers, which HDF5 does not use. Between nodes OMPIO keeps one in a lock file
+  // beside the data; on a full disk rank 0 fails to write it, inside MPI_File_open, and all ranks
+  // wait there for ever. Of the components sm needs no file there, and below 0 none is selected.
+  setenv("OMPI_MCA_sharedfp", "sm", /*overwrite=*/0);
+  setenv("OMPI_MCA_sharedfp_sm_priority", "-1", /*overwrite=*/0);
 }
 
 bool mpi_runs() {
