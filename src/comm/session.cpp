@@ -15,6 +15,7 @@
 #include "comm/mpi.hpp"
 #include "comm/time_limit.hpp"
 #include "core/process.hpp"
+#include "core/stop_signals.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -62,12 +63,13 @@ void refuse(const Launch& launch, int world_size) {
 MpiSession::MpiSession() {
   const auto launch = detect_launch(std::getenv);
   try {
-    timeout_ = mpi_timeout(std::getenv);
+    timeout_ = mpi_timeout(std::getenv, launch.ranks);
   } catch (const Error& error) {  // every rank has the same environment, one reports
     if (launch.rank != 0) throw PeerFailure(error.code());
     throw;
   }
-  const TimeLimit limit("MPI_Init", timeout_, launch.rank);
+  const TimeLimit limit("MPI_Init", timeout_, launch.rank,
+                        [] { return received_stop_signal() == SIGTERM; });
   // Without a PMI MPI_Init would end every task with a page of text.
   if (!launch.wired && launch.variable == "SLURM_STEP_NUM_TASKS") refuse(launch, 1);
   set_mpi_defaults();
