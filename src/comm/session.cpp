@@ -11,10 +11,12 @@
 #include <exception>
 
 #include "comm/backoff.hpp"
+#include "comm/flight_record.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi.hpp"
 #include "comm/time_limit.hpp"
 #include "core/process.hpp"
+#include "core/stop_signals.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -24,6 +26,11 @@ namespace {
 void set_mpi_defaults() {
   // MPI's blocking calls (MPI_Comm_split, MPI_Win_free, MPI-IO) yield the core while they wait.
   setenv("OMPI_MCA_mpi_yield_when_idle", "1", /*overwrite=*/0);
+  // No shared file pointers, which HDF5 does not use. Between nodes OMPIO keeps one in a lock file
+  // beside the data; on a full disk rank 0 fails to write it, inside MPI_File_open, and all ranks
+  // wait there for ever. Of the components sm needs no file there, and below 0 none is selected.
+  setenv("OMPI_MCA_sharedfp", "sm", /*overwrite=*/0);
+  setenv("OMPI_MCA_sharedfp_sm_priority", "-1", /*overwrite=*/0);
 }
 
 bool mpi_runs() {
@@ -57,12 +64,13 @@ void refuse(const Launch& launch, int world_size) {
 MpiSession::MpiSession() {
   const auto launch = detect_launch(std::getenv);
   try {
-    timeout_ = mpi_timeout(std::getenv);
+    timeout_ = mpi_timeout(std::getenv, launch.ranks);
   } catch (const Error& error) {  // every rank has the same environment, one reports
     if (launch.rank != 0) throw PeerFailure(error.code());
     throw;
   }
-  const TimeLimit limit("MPI_Init", timeout_, launch.rank);
+  const TimeLimit limit("MPI_Init", timeout_, launch.rank,
+                        [] { return received_stop_signal() == SIGTERM; });
   // Without a PMI MPI_Init would end every task with a page of text.
   if (!launch.wired && launch.variable == "SLURM_STEP_NUM_TASKS") refuse(launch, 1);
   set_mpi_defaults();
@@ -98,6 +106,7 @@ void end_process_soon(ExitCode code) {
   // Not by a thread: the process may be ending because no more threads can be started.
   static std::atomic<int> exit_code;
   exit_code = static_cast<int>(code);
+  FlightRecorder::instance().end(exit_code);
   std::signal(SIGALRM, [](int) { _exit(exit_code); });
   alarm(5);
 }

@@ -257,7 +257,8 @@ struct Watchdog::Watch {
     thread.request_stop();
     thread.join();
     if (group.size() == 1) return;
-    const TimeLimit leave("the end of the run", mpi_timeout(std::getenv), group.rank());
+    const TimeLimit leave("the end of the run", mpi_timeout(std::getenv, group.size()),
+                          group.rank());
     hang_diagnosis.shut_down(sounded);
     survey.shut_down(sounded);
     wait(sending, "the goodbye");

@@ -3,15 +3,15 @@
 
 # What has no need of each other's nodes runs side by side: much of it is waiting. At first and at last what uses, or
 # disturbs, the whole cluster.
-at_first=(startup templates multi_node)
+at_first=(startup templates multi_node fewer_nodes)
 on_nodes_1_2=(
   config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
-  never_in_mpi_init signal_usr2 signal_term second_term halt_file preflight
+  never_in_mpi_init killed_in_mpi_init stopped_before_main signal_usr2 signal_term second_term halt_file preflight
   requeue_template second_try scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
-on_nodes_6_7_8=(node_killed node_range bad_node)
+on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
 at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
@@ -110,6 +110,26 @@ documentation() {
 }
 goes_on_again() { [[ -n $(resumed runs/first) ]]; }
 stopped_by_halt() { [[ $(state_of runs/first reason) == *halt* ]]; }
+
+# The command of docs/cluster.md for as many nodes as there are, as written, on four of them.
+fewer_nodes() {
+  local command
+  command=$(sed -n '/^## Fewer nodes/,/^## How/s/^    \(sbatch .*\)/\1/p' "$sources/docs/cluster.md")
+  sbatch() {
+    job=$(command sbatch --parsable --output="$work/$scenario.%j.log" "$@") && echo "$job" >>"$work/$scenario.jobs"
+  }
+  mkdir -p range
+  cd range || exit 1
+  ln -sfn "$sources/inputs" inputs
+  ln -sfn "$sources/slurm" slurm
+  eval "$command" || bad "$command"
+  trains_past runs/range 5
+  touch runs/range/halt
+  cd ..
+  ended 40 FAILED 75
+  has_to_log "mesh replicate=4 x shard=2"
+  tell "4 nodes x 2 ranks: stopped after step $(step_of range/runs/range)"
+}
 
 # --- mistakes
 
@@ -221,7 +241,37 @@ never_in_mpi_init() {
   tell "exit code $code after 3 s in MPI_Init, submitted again: same weights"
 }
 
+# A rank dies before MPI_Init, in which the others wait for it: srun tells them to end, and Slurm's KillWait is 30 s.
+killed_in_mpi_init() {
+  mkdir -p killed-early
+  printf '#!/bin/bash\n[[ $SLURM_PROCID != 2 ]] || { sleep 3; touch killed-early/now; kill -KILL $$; }\nexec %q "$@"\n' \
+    "$work/bin/llamesh" >killed-early/llamesh
+  chmod +x killed-early/llamesh
+  PATH=$work/killed-early:$PATH submit multi-node killed-early --no-requeue
+  within 30 test -e killed-early/now || bad "it is not launched"
+  local begin=$SECONDS
+  ended 20 FAILED 75 137
+  nothing_left
+  tell "exit code $(exit_code), $((SECONDS - begin)) s after the rank was killed"
+}
+
 # --- the run is asked to stop
+
+# The signal kills ranks that have not come to main. The job script remembers it, and does not launch them again.
+stopped_before_main() {
+  mkdir -p before-main
+  printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} ]] || { touch before-main/now; sleep 30; }\nexec %q "$@"\n' \
+    "$work/bin/llamesh" >before-main/llamesh
+  chmod +x before-main/llamesh
+  PATH=$work/before-main:$PATH submit requeue before-main
+  within 30 test -e before-main/now || bad "it is not launched"
+  scancel --signal=USR2 "$job"
+  ended 90 COMPLETED 0
+  [[ $(field Restarts) == 1 ]] || bad "$(field Restarts) restarts, not 1"
+  logged "tried once more" && bad "it was launched again at once"
+  same_weights before-main
+  tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), queued again, same weights"
+}
 
 # stopped_early RUN: the job has ended with 75 and a checkpoint of its last step.
 stopped_early() {
@@ -389,7 +439,7 @@ no_progress() {
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
-  has_to_log "the start before (job $job) was killed, or lost its node"
+  has_to_log "the start before (job $job) was killed, lost its node, or could not write"
   tell "exit code 93 in restart $(field Restarts), not queued again"
 }
 
@@ -473,12 +523,27 @@ bad_node() {
   socket=$LLAMESH_CLUSTER/spool/node7/stepd.slurm.pmix.$job
   for step in {0..9}; do mkdir "$socket.$step"; done
   scontrol release "$job"
-  ended 120 COMPLETED 0
+  ended 180 COMPLETED 0
   rmdir "$socket".*
-  has_to_log "has not started twice .* is queued again without node7$"
+  has_to_log "has not started in five launches .* is queued again without node7$"
   [[ $(field ExcNodeList) == 'node[1-5],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5],node7"
   same_weights bad-node
-  tell "tried twice, then queued again without node7: same weights"
+  tell "tried five times, then queued again without node7: same weights"
+}
+
+# What an earlier start has left on a node is in the way of the first two steps, as after a cut that has healed.
+stale_step() {
+  local socket nodes="6 7"
+  submit requeue stale-step --hold
+  socket=$LLAMESH_CLUSTER/spool/node7/stepd.slurm.pmix.$job
+  mkdir "$socket".{0,1}
+  scontrol release "$job"
+  ended 90 COMPLETED 0
+  rmdir "$socket".*
+  has_to_log "has not started .* it is tried once more, after 5 s"
+  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
+  same_weights stale-step
+  tell "launched three times, same weights"
 }
 
 # Its PMIx socket stays behind and is in the way of the step of that number when the job is started again on that node.

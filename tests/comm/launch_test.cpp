@@ -81,11 +81,14 @@ TEST(Launch, TorchrunStartsNoMpi) {
   EXPECT_EQ(problem(both, 2), "");
 }
 
-TEST(MpiTimeout, IsFiveMinutesOrWhatTheEnvironmentSays) {
-  const auto timeout = [](const char* text) {
-    return mpi_timeout([&](const char*) { return text; }).count();
+TEST(MpiTimeout, GrowsWithTheRanksOrIsWhatTheEnvironmentSays) {
+  const auto timeout = [](const char* text, int ranks = 4) {
+    return mpi_timeout([&](const char*) { return text; }, ranks).count();
   };
-  EXPECT_EQ(timeout(nullptr), 300);
+  EXPECT_EQ(timeout(nullptr, 0), 60);
+  EXPECT_EQ(timeout(nullptr, 999), 60);
+  EXPECT_EQ(timeout(nullptr, 4000), 300);
+  EXPECT_EQ(timeout(nullptr, 131072), 600);
   EXPECT_EQ(timeout("1200"), 1200);
   EXPECT_EQ(timeout("0"), 0);
   for (const char* text : {"", "5m", "-1", "many"})

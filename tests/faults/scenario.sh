@@ -363,16 +363,21 @@ stopped_by_closed_pipe() {
 # signals_noted PROCESS: it has a handler for SIGUSR2.
 signals_noted() { ((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status") >> 11 & 1)); }
 
+# await_rank_0: until it notes signals. Sets first, its process id.
+await_rank_0() {
+  for _ in {1..150}; do
+    first=$(a_rank 0)
+    [[ -n $first ]] && signals_noted "$first" && break || sleep 0.1
+  done 2>/dev/null
+}
+
 # A rank is asked to stop while it waits in MPI_Init for another one, which comes late.
 stopped_before_training() {
   local job first
   through 1 'until [[ -e late ]]; do sleep 0.05; done'
   (launch 3 train $tiny; exit "$code") &
   job=$!
-  for _ in {1..150}; do
-    first=$(a_rank 0)
-    [[ -n $first ]] && signals_noted "$first" && break || sleep 0.1
-  done 2>/dev/null
+  await_rank_0
   kill -USR2 "$first" || bad "rank 0 is gone"
   sleep 0.2
   touch late
@@ -398,6 +403,22 @@ never_in_mpi_init() {
     expect_line "rank $((rank == 0)) on $(hostname)" "in MPI_Init for 2 s" "another rank has not arrived" LLAMESH_MPI_TIMEOUT
     [[ ! -e runs ]] || bad "a run folder was made"
   done
+}
+
+# A launcher asks the ranks to end when one of them has died. Those that wait for it in MPI_Init do, although they note
+# the signal that would stop a run.
+told_to_end_in_mpi_init() {
+  local job first
+  through 1 'exec sleep 1000'
+  (launch 3 train $tiny; exit "$code") &
+  job=$!
+  await_rank_0
+  kill -TERM "$first" || bad "rank 0 is gone"
+  wait $job
+  code=$? seconds=0
+  expect_end 75
+  expect_line "rank 0 on $(hostname): told to end (SIGTERM) while MPI_Init waits for another rank"
+  [[ ! -e runs ]] || bad "a run folder was made"
 }
 
 # A walltime that is too short for anything is not spent again and again.

@@ -1,9 +1,10 @@
 // Preloaded into the ranks of a run (LD_PRELOAD), it makes one call of the rank LLAMESH_FAIL_RANK
 // (0 without it) fail: LLAMESH_FAIL="CALL K HOW" is the K-th CALL. CALL is open, write, pwrite,
 // fsync, rename, ftruncate or mkdir, of files below the folder LLAMESH_FAIL_BELOW; or mmap, or new
-// (of at least a KiB, which throws), of the program itself, not of libraries. HOW is ENOSPC, EIO,
-// EINTR or ENOMEM; `short`: a write takes half of its bytes; or a number: the call is made so many
-// seconds later. At its end the rank appends "CALL COUNT" of each to the file LLAMESH_FAIL_COUNTS.
+// (of at least a KiB, which throws), of the program itself, not of libraries; or lockfile, a file
+// that MPI-IO creates below the folder. HOW is ENOSPC, EIO, EINTR or ENOMEM; `short`: a write takes
+// half of its bytes; or a number: the call is made so many seconds later. At its end the rank
+// appends "CALL COUNT" of each to the file LLAMESH_FAIL_COUNTS.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -34,10 +35,11 @@ enum Call {
   mkdir_call,
   mmap_call,
   new_call,
+  lockfile_call,
   call_count
 };
 constexpr const char* call_names[] = {"open",      "write", "pwrite", "fsync", "rename",
-                                      "ftruncate", "mkdir", "mmap",   "new"};
+                                      "ftruncate", "mkdir", "mmap",   "new",   "lockfile"};
 constexpr std::size_t least_bytes = 1024;  // of new
 
 /// What LLAMESH_FAIL asks for. It has no constructor: memory is asked for before any runs.
@@ -117,6 +119,12 @@ bool is_superblock(const void* code, off_t at) {
   return at == 0 && is_in_mpi_io(code);
 }
 
+/// MPI-IO's opening of a file that is there is left alone.
+bool is_failing_open(const void* code, const char* path, int flags) {
+  if (!is_in_mpi_io(code)) return is_the_one(open_call, path);
+  return (flags & O_CREAT) != 0 && is_the_one(lockfile_call, path);
+}
+
 int fail() {
   errno = fault.error;
   return -1;
@@ -138,16 +146,15 @@ using namespace llamesh::test;
     static const auto real = next<type parameters>(#name);     \
     return is_the_one(call, of) ? fail() : real arguments;     \
   }
-#define INTERPOSE_OPEN(name, parameters, ...)                                            \
-  extern "C" int name parameters {                                                       \
-    static const auto real = next<int parameters>(#name);                                \
-    va_list more;                                                                        \
-    va_start(more, flags);                                                               \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, mode_t) : 0; \
-    va_end(more);                                                                        \
-    return !is_in_mpi_io(__builtin_return_address(0)) && is_the_one(open_call, path)     \
-               ? fail()                                                                  \
-               : real(__VA_ARGS__, mode);                                                \
+#define INTERPOSE_OPEN(name, parameters, ...)                                                   \
+  extern "C" int name parameters {                                                              \
+    static const auto real = next<int parameters>(#name);                                       \
+    va_list more;                                                                               \
+    va_start(more, flags);                                                                      \
+    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(more, mode_t) : 0;        \
+    va_end(more);                                                                               \
+    return is_failing_open(__builtin_return_address(0), path, flags) ? fail()                   \
+                                                                     : real(__VA_ARGS__, mode); \
   }
 #define INTERPOSE_PWRITE(name)                                                          \
   extern "C" ssize_t name(int fd, const void* data, size_t bytes, off_t at) {           \

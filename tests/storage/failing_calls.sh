@@ -10,6 +10,7 @@ RANDOM=$seed
 mpirun="$(dirname "$0")/../mpirun.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_ess_singleton_isolated=1  # no helper process of MPI's for one rank
+export OMPI_MCA_sharedfp_lockedfile_priority=50  # as MPI-IO chooses between nodes
 workers=3                                 # a start mostly waits for MPI
 slow=8                                    # more seconds than any patience with a file that there is
 [ "$sample" = all ] && slow=20
@@ -70,6 +71,8 @@ cases() {
       fi
     done
   done < "$folder/counts$1"
+  # Always: the first lock file of MPI-IO, if there is one. When rank 0 cannot make it, all ranks wait in MPI_File_open.
+  [[ $1 == 0 && ( -z $only || " $only " == *" lockfile "* ) ]] && echo "0 lockfile 1 ENOSPC"
 }
 declare -A ways=([open]="ENOSPC EIO EINTR" [write]="ENOSPC EIO EINTR short" [pwrite]="ENOSPC EIO EINTR short"
                  [fsync]="ENOSPC EIO EINTR $slow" [rename]="ENOSPC EIO" [ftruncate]="EIO EINTR" [mkdir]="ENOSPC EIO"

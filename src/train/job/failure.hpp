@@ -9,6 +9,7 @@
 
 #include "comm/flight_record.hpp"
 #include "comm/watchdog.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::train {
 
@@ -16,8 +17,8 @@ namespace llamesh::train {
 struct Failure {
   /// error: a rank reports one; lost: no heartbeat; link: two ranks cannot reach each other; late:
   /// absent from a collective; stuck: no progress; order: ranks in different collectives. Set by
-  /// the next start: killed, vanished (no record for the rank) or ended (all at once, nobody to
-  /// blame).
+  /// the next start: killed, vanished (no record for the ranks of a host), ended (all at once,
+  /// nobody to blame) or unknown (the records do not tell).
   std::string kind = {};
   int rank = -1;  ///< rank to blame, the first if there are two; -1: none
   std::string host = {};
@@ -35,6 +36,9 @@ struct Failure {
 Failure failure_of(const comm::Diagnosis& verdict);
 /// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
+
+/// Notes in this rank's flight record, which needs no disk, how it ends. Any thread.
+void note_end(ExitCode code, const Failure& failure) noexcept;
 
 /// Diagnoses one start from its flight records, in any order, if it could not report itself.
 /// Returns nothing without records. Pure.

@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"
+#include "train/job/failure.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
@@ -84,6 +85,7 @@ comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
       FlightFiles::dump();
     } else {
       print_error(verdict.line + "; the job is ended");
+      note_end(code, failure_of(verdict));
       record_verdict(run_folder, code, verdict);
     }
     comm::abort_job(code);
