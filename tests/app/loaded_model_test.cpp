@@ -61,7 +61,9 @@ TEST(LoadedModel, TheRanksOfAGroupHoldItTogether) {
 
 TEST(LoadedModel, RanksBeyondTheKvHeadsShareThem) {
   const LoadedModel whole(folder("gqa_8_2"), DType::f32);
-  const auto k_proj = whole.table.layers.front().k_proj.weight;
+  const auto& table = whole.table;
+  const auto self_attn = table.child(table.layers.front(), "self_attn");
+  const auto k_proj = table.weight_module(self_attn, "k_proj").weight;
   const auto all = values_of(whole, k_proj);
   for (int rank = 0; rank < 4; ++rank) {
     const LoadedModel model(folder("gqa_8_2"), DType::f32, divided_among(4), rank);
