@@ -623,7 +623,7 @@ cut_pair() {
   ((first == 0)) || has_to_log "^llamesh: rank $first on node$one and rank $second"
   recorded_is "$run" "rank $first on node$one and rank $second on node$other cannot reach each other" "$first,$second" \
     "\"node$one\",\"node$other\""
-  grep -q '"kind": "link"' "$run/failure.json" && [[ -s $run/flight/rank-0000$first ]] || bad "no failure.json, or no flight record: $(ls "$run")"
+  grep -q '"kind": "link"' "$run/failure.json" && compgen -G "$run/flight/rank-0000[$first$second]" >/dev/null || bad "no failure.json, or no flight record: $(ls "$run")"
 }
 
 # The ring of heartbeats does not pass between them.
