@@ -127,6 +127,17 @@ void FlightRecorder::tick() {
   state_->image->alive_at = at;
 }
 
+void FlightRecorder::end(int exit_code, const CauseOfEnd& cause) {
+  const std::lock_guard lock(state_->mutex);
+  auto& end = state_->image->end;
+  if (end.exit_code < 0) end.exit_code = exit_code;
+  if (end.detail.front() != '\0' || cause.detail.empty()) return;
+  end.culprit = cause.culprit;
+  set_text(end.kind, cause.kind);
+  set_text(end.host, cause.host);
+  set_text(end.detail, cause.detail);
+}
+
 bool FlightRecorder::keep_in(const std::filesystem::path& file, const Owner& owner) {
   FlightImage* const mapped = map_new_file(file);
   if (mapped == nullptr) return false;

@@ -29,10 +29,19 @@ struct CollectiveRecord {
   bool is_open() const { return started != 0 && finished == 0; }
 };
 
+/// How a rank ended by itself, for a start that could not write it to the run folder.
+struct RankEnd {
+  std::int32_t exit_code = -1;     ///< -1: it did not, or not yet
+  std::int32_t culprit = -1;       ///< the rank to blame; -1: none
+  std::array<char, 8> kind{};      ///< as in failure.json: "error"
+  std::array<char, 64> host{};     ///< of the culprit
+  std::array<char, 512> detail{};  ///< one line; empty: another rank reports
+};
+
 /// What a rank did last: a file's bytes, so that it can be read after the process was killed.
 struct FlightImage {
   static constexpr std::size_t most_records = 1000;
-  static constexpr std::uint64_t known_layout = 0x31'54'48'47'49'4c'46'00;  // "FLIGHT1" and version
+  static constexpr std::uint64_t known_layout = 0x32'54'48'47'49'4c'46'00;  // "FLIGHT2" and version
 
   std::uint64_t layout = known_layout;
   std::int64_t job = 0;       ///< when the start began, the same on all ranks
@@ -44,9 +53,18 @@ struct FlightImage {
   std::uint32_t stop_signals = 0;  ///< received so far, bit n: signal n
   std::array<char, 64> host{};
   std::array<char, 64> next_host{};  ///< of the next rank, in case that its record is lost
+  RankEnd end;
   std::array<CollectiveRecord, most_records> records{};  ///< by ticket modulo their number
 };
 static_assert(std::is_trivially_copyable_v<FlightImage>);
+
+/// Why a rank ends; the fields are those of RankEnd.
+struct CauseOfEnd {
+  std::string_view kind = {};
+  int culprit = -1;
+  std::string_view host = {};
+  std::string_view detail = {};
+};
 
 /// The flight record of this process: what it is doing and its last 1,000 collectives. Until
 /// keep_in() it is in this process's memory alone. Its functions take a lock and allocate nothing,
@@ -68,6 +86,8 @@ class FlightRecorder {
   Doing activity() const;
   /// The watchdog's thread runs.
   void tick();
+  /// The process ends by itself. The first exit code counts, and the first cause with a `detail`.
+  void end(int exit_code, const CauseOfEnd& cause = {});
 
   /// Who writes the record.
   struct Owner {

@@ -11,6 +11,7 @@
 #include <exception>
 
 #include "comm/backoff.hpp"
+#include "comm/flight_record.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi.hpp"
 #include "comm/time_limit.hpp"
@@ -105,6 +106,7 @@ void end_process_soon(ExitCode code) {
   // Not by a thread: the process may be ending because no more threads can be started.
   static std::atomic<int> exit_code;
   exit_code = static_cast<int>(code);
+  FlightRecorder::instance().end(exit_code);
   std::signal(SIGALRM, [](int) { _exit(exit_code); });
   alarm(5);
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "comm/flight_record.hpp"
 #include "comm/session.hpp"
 #include "comm/shared_window.hpp"
 #include "comm/watchdog.hpp"
@@ -230,7 +231,8 @@ ExitCode run(const comm::Communicator& world, const Setup& setup, const std::str
   try {
     run.start();
     return run.run_until_done();
-  } catch (const comm::PeerFailure&) {
+  } catch (const comm::PeerFailure& failed) {
+    comm::FlightRecorder::instance().end(static_cast<int>(failed.code()));
     throw;
   } catch (const std::exception& any) {
     const Error error = as_error(any);

@@ -79,8 +79,9 @@ TEST_F(Status, PhasesFollowStateAndLease) {
   EXPECT_EQ(phase(), "running");
   make_older(folder_ / "checkpoints/.lease", 100);  // nobody touches it
   EXPECT_EQ(phase(), "killed");
-  write("checkpoints/.lease", "released\n");
-  EXPECT_EQ(phase(), "killed");
+  write("checkpoints/.lease", "released\n");  // it ended by itself, and could not write its state
+  EXPECT_EQ(phase(), "failed");
+  EXPECT_NE(read_status(folder_).reason.find("could not write state.json"), std::string::npos);
   write_state({.phase = RunPhase::stopped});
   EXPECT_EQ(phase(), "stopped");
   write_state({.phase = RunPhase::done});

@@ -424,7 +424,7 @@ no_progress() {
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
-  has_to_log "the start before (job $job) was killed, or lost its node"
+  has_to_log "the start before (job $job) was killed, lost its node, or could not write"
   tell "exit code 93 in restart $(field Restarts), not queued again"
 }
 

@@ -107,6 +107,69 @@ TEST(FailureOfRecords, NamesTheHostOfARankWithoutARecord) {
   EXPECT_EQ(failure->unit, "layers.3");
 }
 
+TEST(FailureOfRecords, RepeatsWhatARankHasNotedOfItsEnd) {
+  auto records = four_ranks();
+  for (auto& record : records) record.end.exit_code = 74;
+  records[1].stop_signals = 0;  // by which it would be the one that was killed
+  auto& end = records[3].end;
+  end.culprit = 3;
+  set(end.kind, "error");
+  set(end.host, "node4");
+  set(end.detail, "cannot write state.h5: No space left on device");
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(*failure, (Failure{.kind = "error",
+                               .rank = 3,
+                               .host = "node4",
+                               .phase = "training",
+                               .step = 14,
+                               .detail = "cannot write state.h5: No space left on device"}));
+}
+
+TEST(FailureOfRecords, BlamesNoNodeWhenOtherRanksOfItLeftARecord) {
+  auto records = four_ranks();
+  for (auto& record : records) {  // two ranks on each of two hosts
+    set(record.host, record.rank < 2 ? "node1" : "node2");
+    set(record.next_host, record.rank == 1 || record.rank == 2 ? "node2" : "node1");
+  }
+  auto some = records;
+  some.erase(some.begin());
+  const auto failure = failure_of_records(some);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "unknown");
+  EXPECT_EQ(failure->rank, -1);
+  EXPECT_EQ(failure->host, "");
+  EXPECT_NE(failure->detail.find("why it ended is not known: rank 0 left no record here; "
+                                 "rank 1 was training step 14"),
+            std::string::npos)
+      << failure->detail;
+  records.erase(records.begin(), records.begin() + 2);
+  EXPECT_EQ(failure_of_records(records)->kind, "vanished");
+}
+
+TEST(FailureOfRecords, BlamesNoNodeWhenRanksOfSeveralLeftNone) {
+  auto records = four_ranks();
+  records.erase(records.begin() + 3);
+  records.erase(records.begin() + 1);
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "unknown");
+  EXPECT_NE(failure->detail.find("ranks 1, 3 left no record here"), std::string::npos);
+}
+
+TEST(FailureOfRecords, BlamesNobodyWhenOnlyTheRankThatReportedIsMissing) {
+  auto records = four_ranks();
+  for (auto& record : records) record.end.exit_code = 74;
+  records.erase(records.begin() + 2);
+  const auto failure = failure_of_records(records);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->kind, "unknown");
+  EXPECT_NE(failure->detail.find("rank 0 was training step 14 and ended with 74 "
+                                 "because of another rank"),
+            std::string::npos)
+      << failure->detail;
+}
+
 TEST(FailureOfRecords, DoesNotCountRanksOfOtherGroupsAsWaiting) {
   auto records = four_ranks();
   records[2].stop_signals = 0;

@@ -88,22 +88,28 @@ std::optional<RunStatus::Checkpoint> newest_checkpoint(const fs::path& folder) {
                                age_of(all.front() / checkpoint::manifest_name)};
 }
 
-/// Whether a job writes into the run folder now.
-bool is_held(const fs::path& lease) {
-  if (!is_there(lease)) return false;
+/// Who writes into the run folder: nobody yet, or no longer; a job; or one that left without a
+/// word.
+enum class Holder { none, released, alive, silent };
+
+Holder holder_of(const fs::path& lease) {
+  if (!is_there(lease)) return Holder::none;
   const auto file = Descriptor::to_read(lease);
-  if (age_of(lease) > silent_when_dead) return false;
   std::string text(4096, '\0');
   text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
-  return !checkpoint::parse_lease(text).job.empty();
+  if (checkpoint::parse_lease(text).job.empty()) return Holder::released;
+  return age_of(lease) > silent_when_dead ? Holder::silent : Holder::alive;
 }
 
 std::string phase_of(const fs::path& folder, const std::optional<train::RunState>& state) {
   using enum train::RunPhase;
   const auto lease = folder / "checkpoints" / ".lease";
   const auto state_file = train::state_file(folder);
-  const bool held = is_held(lease);
-  if (state && state->phase == running) return held ? "running" : "killed";
+  const auto holder = holder_of(lease);
+  const bool held = holder == Holder::alive;
+  // A job that ends by itself writes its state, then releases the lease, which needs no room.
+  if (state && state->phase == running)
+    return held ? "running" : holder == Holder::released ? "failed" : "killed";
   // A job that failed a moment ago has touched its lease until then.
   if (held && (!is_there(state_file) || age_of(lease) + 12 < age_of(state_file))) return "starting";
   if (!state) return is_there(state_file) ? "unknown" : "not_started";
@@ -154,6 +160,8 @@ RunStatus read_status(const fs::path& run_folder) {
     status.restarts = state->starts - 1;
     status.reason = state->reason;
     status.failure = failure_of(*state);
+    if (status.phase == "failed" && state->phase == train::RunPhase::running)
+      status.reason = "it could not write state.json, as on a full disk; its log may say more";
   }
   if (!metrics.steps.empty()) {
     const auto& [step, last] = *metrics.steps.rbegin();

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <map>
+#include <set>
+#include <string_view>
 
 #include "core/file.hpp"
 #include "core/json.hpp"
@@ -97,6 +99,34 @@ std::string list_of(const std::vector<int>& ranks) {
                      ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
 }
 
+/// What a rank has noted of its end (comm::RankEnd): of the lowest one that says why.
+std::optional<Failure> noted(const ByRank& by_rank) {
+  for (const auto& [rank, image] : by_rank) {
+    const auto& end = image->end;
+    if (end.exit_code < 0 || end.detail.front() == '\0') continue;
+    return Failure{.kind = end.kind.data(),
+                   .rank = end.culprit,
+                   .host = end.host.data(),
+                   .phase = phase_of(image->activity),
+                   .step = image->step,
+                   .detail = end.detail.data()};
+  }
+  return {};
+}
+
+/// Whether the missing ranks may be those of one host that was lost: no other rank of its was seen.
+bool may_be_one_lost_host(const std::vector<int>& missing, const ByRank& by_rank) {
+  std::set<std::string_view> lost;  // hosts, as far as the ranks before them tell
+  std::set<std::string_view> seen;
+  for (const auto& [rank, image] : by_rank) {
+    seen.insert(image->host.data());
+    if (std::ranges::binary_search(missing, (rank + 1) % image->world_size))
+      lost.insert(image->next_host.data());
+  }
+  return lost.size() <= 1 &&
+         std::ranges::none_of(lost, [&](auto host) { return seen.contains(host); });
+}
+
 /// Sets who was in a collective of which the culprit is a member, and describes that.
 std::string set_waiting(Failure& failure, const ByRank& by_rank) {
   const auto found = by_rank.find(failure.rank);
@@ -146,8 +176,28 @@ Failure vanished(const std::vector<int>& missing, const ByRank& by_rank) {
                   .step = witness.step};
   const auto waited = set_waiting(failure, by_rank);
   failure.detail = fmt::format(
-      "{}{} left no record, as when a node is lost; the others were {}; {}", list_of(missing),
+      "{}{} left no record here, as when a node is lost; the others were {}; {}", list_of(missing),
       failure.host.empty() ? "" : " (the first on " + failure.host + ")", doing(witness), waited);
+  return failure;
+}
+
+bool ended_by_itself(const FlightImage& image) {
+  return image.end.exit_code >= 0;
+}
+
+/// Where a rank ended by itself, it is the one that is quoted.
+Failure unknown(const std::vector<int>& missing, const ByRank& by_rank) {
+  const auto ended = std::ranges::find_if(
+      by_rank, [](const auto& entry) { return ended_by_itself(*entry.second); });
+  const FlightImage& witness = *(ended == by_rank.end() ? by_rank.begin() : ended)->second;
+  Failure failure{.kind = "unknown", .phase = phase_of(witness.activity), .step = witness.step};
+  failure.detail = fmt::format(
+      "why it ended is not known{}; rank {} was {}{}",
+      missing.empty() ? "" : ": " + list_of(missing) + " left no record here", witness.rank,
+      doing(witness),
+      ended_by_itself(witness)
+          ? fmt::format(" and ended with {} because of another rank", witness.end.exit_code)
+          : "");
   return failure;
 }
 
@@ -188,10 +238,16 @@ Failure failure_of_error(const std::string& error) {
 std::optional<Failure> failure_of_records(std::span<const FlightImage> records) {
   if (records.empty()) return {};
   const auto by_rank = by_rank_of(records);
+  if (auto failure = noted(by_rank)) return failure;
+  const auto missing = without_record(by_rank);
+  if (std::ranges::any_of(by_rank,
+                          [](const auto& entry) { return ended_by_itself(*entry.second); }))
+    return unknown(missing, by_rank);
   const auto died = died_first(by_rank);
   if (!died.empty() && died.size() < by_rank.size()) return killed(died, by_rank);
-  const auto missing = without_record(by_rank);
-  return missing.empty() ? all_ended(by_rank) : vanished(missing, by_rank);
+  if (missing.empty()) return all_ended(by_rank);
+  return may_be_one_lost_host(missing, by_rank) ? vanished(missing, by_rank)
+                                                : unknown(missing, by_rank);
 }
 
 std::filesystem::path failure_file(const std::filesystem::path& run_folder) {

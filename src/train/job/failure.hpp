@@ -9,6 +9,7 @@
 
 #include "comm/flight_record.hpp"
 #include "comm/watchdog.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::train {
 
@@ -16,7 +17,8 @@ namespace llamesh::train {
 struct Failure {
   /// error: a rank reports one; lost: no heartbeat; link: two ranks cannot reach each other; late:
   /// not come to a collective; stuck: no progress; order: ranks in different collectives; by the
-  /// next start: killed, vanished (no record of the rank) or ended (all at once, nobody to blame).
+  /// next start: killed, vanished (no record of the ranks of a host), ended (all at once, nobody to
+  /// blame) or unknown (the records do not tell).
   std::string kind = {};
   int rank = -1;  ///< to blame, the first where there are two; -1: none
   std::string host = {};
@@ -34,6 +36,9 @@ struct Failure {
 Failure failure_of(const comm::Verdict& verdict);
 /// This rank ends with an error.
 Failure failure_of_error(const std::string& error);
+
+/// Notes in this rank's flight record, which needs no disk, how it ends. Any thread.
+void note_end(ExitCode code, const Failure& failure) noexcept;
 
 /// The verdict by the flight records that were found of one start that could not give one itself,
 /// in any order. Nothing without any. Pure.

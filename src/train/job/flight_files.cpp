@@ -66,6 +66,7 @@ std::optional<FlightImage> read_image(const fs::path& path) {
       image.world_size <= image.rank || image.world_size > 10'000'000)
     return {};
   image.host.back() = image.next_host.back() = '\0';
+  image.end.kind.back() = image.end.host.back() = image.end.detail.back() = '\0';
   for (auto& record : image.records)
     record.axis.back() = record.kind.back() = record.subject.back() = record.dtype.back() = '\0';
   return image;
@@ -128,10 +129,11 @@ FlightFiles::FlightFiles(const comm::Communicator& world, const comm::Topology& 
 
 FlightFiles::~FlightFiles() {
   if (own_.empty()) return;
-  if (std::uncaught_exceptions() > 0) dump();
+  const bool failed = std::uncaught_exceptions() > 0;
+  if (failed) dump();
   comm::FlightRecorder::instance().release();
   std::error_code ignored;
-  fs::remove(own_, ignored);
+  if (!failed) fs::remove(own_, ignored);
   const std::lock_guard lock(kept().mutex);
   kept().own.clear();
 }

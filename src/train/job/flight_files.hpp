@@ -22,7 +22,8 @@ class FlightFiles {
   /// folder exists and is this job's. Collective.
   FlightFiles(const comm::Communicator& world, const comm::Topology& topology,
               const std::filesystem::path& run_folder);
-  /// Removes this rank's record; when an exception unwinds, copies it to the run folder first.
+  /// Removes this rank's record; when an exception unwinds, moves it to the run folder instead. If
+  /// that cannot be written, the record stays for the next start.
   ~FlightFiles();
   FlightFiles(const FlightFiles&) = delete;
   FlightFiles& operator=(const FlightFiles&) = delete;

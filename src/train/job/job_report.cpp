@@ -61,15 +61,16 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
   });
 }
 
-/// Of a start that was killed, so that it could not record why.
+/// Of a start that could not record why it ended.
 void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const {
   if (!before || before->phase != RunPhase::running) return;
   std::error_code ignored;
   const auto last =
       std::filesystem::exists(metrics_path_, ignored) ? last_step_of(metrics_path_) : 0;
   spdlog::warn(
-      "the start before{} was killed, or lost its node: its state.json of {} still says that it "
-      "runs; the last step that it did is {}, its newest checkpoint is of step {}",
+      "the start before{} was killed, lost its node, or could not write to the run folder: its "
+      "state.json of {} still says that it runs; the last step that it did is {}, its newest "
+      "checkpoint is of step {}",
       before->job.empty() ? "" : " (job " + before->job + ")", before->time,
       std::max({last, before->step, std::int64_t{0}}), before->step);
   if (const auto failure = read_failure(folder_)) {

@@ -15,11 +15,18 @@ bool just_written(const std::filesystem::path& run_folder) {
 
 }  // namespace
 
+void note_end(ExitCode code, const Failure& failure) noexcept {
+  comm::FlightRecorder::instance().end(static_cast<int>(code),
+                                       {failure.kind, failure.rank, failure.host, failure.detail});
+}
+
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept {
-  record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
   try {
-    write_failure(run_folder, failure_of_error(reason));
+    const auto failure = failure_of_error(reason);
+    note_end(code, failure);
+    record_failure(run_folder, code, comm::Verdict{reason, {}, {}, {}});
+    write_failure(run_folder, failure);
   } catch (const std::exception&) {
     return;
   }

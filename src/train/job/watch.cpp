@@ -15,6 +15,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"
+#include "train/job/failure.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
@@ -68,6 +69,7 @@ comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
       std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
     } else {
       print_error(verdict.line + "; the job is ended");
+      note_end(code, failure_of(verdict));
       bool first = true;
       if (!run_folder.empty()) {
         write_to_log(run_folder, verdict.line + "; the job is ended");
