@@ -64,7 +64,7 @@ what="no room for state.json"
 rm -rf "$folder/disk/filler" "$folder/disk/run"
 (for _ in {1..400}; do [ -z "$(sed -n 6p "$folder/disk/run/metrics.jsonl")" ] || break; sleep 0.05; done
   cat /dev/zero > "$folder/disk/filler") 2>/dev/null & filling=$!
-train 100000 log.every_steps=100000 checkpoint.every_steps=5
+train 100000 log.every_steps=100000 checkpoint.every_steps=100000
 wait $filling
 [ $code = 74 ] || give_up "$what: exit code $code, not 74"
 grep -q '"state": "running"' "$folder/disk/run/state.json" || give_up "$what: state.json was written"
@@ -72,7 +72,7 @@ said=$(sed -n 's/^llamesh: rank [0-9]* on [^ ]*: //p' "$folder/log")
 rm -f "$folder/disk/filler"
 "$llamesh" status "$folder/disk/run" > "$folder/log" 2>&1
 grep -q ': failed' "$folder/log" && grep -q 'could not write state.json' "$folder/log" || give_up "$what: llamesh status does not say it"
-train 1000
+train 20
 grep -qF "by its flight records: $said" "$folder/log" || give_up "$what: the next start does not say '$said'"
 echo "$what: $(grep -o 'by its flight records.*' "$folder/log" | sed "s|$folder|...|g")"
 rm -rf "$folder/disk/run"
