@@ -230,7 +230,7 @@ TEST(HfWeights, BadFolders) {
            {R"({"weight_map": []})", "has no weight_map"},
            {R"({"weight_map": {}})", "weight_map is empty"},
            {R"({"weight_map": {"a": 1}})", "not the plain name"},
-           {R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})", "there twice"},
+           {R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})", "appears twice"},
            {R"({"weight_map": )" + std::string(1000, '['), "deeper than 32"},
            {"", "not JSON"}})
     EXPECT_NE(result([&, &text = text] { test::write_file(index, text); }).find(message),

@@ -85,8 +85,8 @@ void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
   if (left && *left < state_.seconds_needed)
     spdlog::warn(
-        "{:.0f} s of walltime are left, but two steps and a save took {:.0f} s in the previous "
-        "start: this start will gain one step at most; give the job more time",
+        "{:.0f} s of walltime are left, but two steps and a save need {:.0f} s by the previous "
+        "start's measurements: this start will gain one step at most; give the job more time",
         *left, state_.seconds_needed);
 }
 
