@@ -20,8 +20,8 @@ std::optional<int> number(const Environment& environment, const char* name) {
   return value;
 }
 
-/// srun --mpi=pmi2 sets what Hydra sets, but for its own tasks: under Hydra a task is a proxy that
-/// starts the ranks of a node.
+/// Returns true for srun --mpi=pmi2. It sets the same variables as Hydra, but for its own tasks:
+/// under Hydra a task is a proxy that starts a node's ranks.
 bool is_pmi2_of_srun(const Environment& environment) {
   const auto same = [&](const char* pmi, const char* slurm) {
     const auto value = number(environment, pmi);
@@ -43,7 +43,7 @@ Launch detect_launch(const Environment& environment) {
                                Source{"PMI_SIZE", "PMI_RANK", !is_pmi2_of_srun(environment)}})
     if (const auto ranks = number(environment, source.ranks); ranks && source.its_own)
       return {*ranks, source.ranks, number(environment, source.rank).value_or(0), true};
-  // srun sets the first for its tasks; the second alone is a shell inside an allocation.
+  // srun sets the first for its tasks; the second alone means a shell inside an allocation.
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"})
     if (const auto ranks = number(environment, name)) {
       const bool step = environment("SLURM_STEP_NUM_TASKS") != nullptr;
@@ -53,7 +53,7 @@ Launch detect_launch(const Environment& environment) {
       return {*ranks, name, step ? number(environment, "SLURM_PROCID").value_or(0) : 0,
               pmi || *ranks <= 1};
     }
-  // torchrun sets all three. Scripts export WORLD_SIZE alone, with meanings of their own.
+  // torchrun sets all three. Scripts export WORLD_SIZE alone, with various meanings.
   const auto ranks = number(environment, "WORLD_SIZE"), rank = number(environment, "RANK");
   if (ranks && rank && number(environment, "LOCAL_RANK")) return {*ranks, "WORLD_SIZE", *rank};
   return {};
@@ -64,7 +64,7 @@ std::string launch_problem(const Launch& launch, int world_size) {
   const auto numbers = fmt::format("{} is {} but MPI sees {} {}", launch.variable, launch.ranks,
                                    world_size, world_size == 1 ? "rank" : "ranks");
   if (launch.variable == "WORLD_SIZE")
-    // An MPI launcher that is not known here may have started ranks beside torchrun's variables.
+    // An unknown MPI launcher may have started ranks in addition to torchrun's variables.
     return world_size > 1 ? ""
                           : numbers +
                                 ": torchrun starts processes without MPI; start the ranks by "
