@@ -78,7 +78,7 @@ get 1 train inputs/tiny.yaml "run.folder=$folder/odd" train.steps=1
 evaluate=(evaluate "$folder/run" "$folder/text")
 refused 4 "tensor-parallel-size is 3, which does not divide the 4 ranks" "${evaluate[@]}" --tensor-parallel-size 3
 refused 1 "tensor-parallel-size is 2, which does not divide the 1 rank" "${evaluate[@]}" --tensor-parallel-size 2
-refused 3 "num_attention_heads 8 cannot be divided among 3 ranks (.*--tensor-parallel-size); 2 or 4 would do" \
+refused 3 "vocab_size 260 cannot be divided among 3 ranks (.*--tensor-parallel-size); 2 or 4 would do" \
   "${evaluate[@]}" --tensor-parallel-size 3
 refused 2 "vocab_size 259 cannot be divided among 2 ranks" evaluate "$folder/odd" "$folder/text" --tensor-parallel-size 2
 refused 2 "vocab_size 259 cannot be divided among 2 ranks" generate "$folder/odd" --prompt a
