@@ -69,7 +69,7 @@ class GoldenRun {
         rows_(rows_of(golden, sharded_.data_rank(), mesh.replicate * mesh.shard)),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, length(),
                                                config_.hidden_size, DType::f32)),
-        llama_(config_, sharded_.table(), 1, length(), {}, DType::f32, *tensor_) {
+        llama_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
