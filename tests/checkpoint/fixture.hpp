@@ -67,7 +67,8 @@ class Job {
       sharding::Wrap wrap = sharding::Wrap::layer,
       const model::LlamaConfig& config = small_config())
       : table(model::parameter_table(config)),
-        layout(table, sharding::make_units(table, {wrap, 1000}), dims, placements(table, dims)) {
+        layout(table, sharding::make_units(table, {wrap, 1000}, dims, placements(table, dims)),
+               dims, placements(table, dims)) {
     for (const char* path : {"/model", "/optimizer/exp_avg", "/optimizer/exp_avg_sq"}) {
       groups.push_back({path, {}});
       for (const auto& unit : layout.units()) {
