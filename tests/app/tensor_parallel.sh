@@ -82,9 +82,9 @@ refused 3 "vocab_size 260 cannot be divided among 3 ranks (.*--tensor-parallel-s
   "${evaluate[@]}" --tensor-parallel-size 3
 refused 2 "vocab_size 259 cannot be divided among 2 ranks" evaluate "$folder/odd" "$folder/text" --tensor-parallel-size 2
 refused 2 "vocab_size 259 cannot be divided among 2 ranks" generate "$folder/odd" --prompt a
-refused 4 "tensor-parallel-size is 2 but 4 ranks were started; .*mpirun -n 2" generate "$folder/run" --prompt a \
+refused 4 "tensor-parallel-size is 2 but 4 ranks were started.*mpirun -n 2" generate "$folder/run" --prompt a \
   --tensor-parallel-size 2
-refused 1 "tensor-parallel-size is 2 but 1 rank was started; .*mpirun -n 2" generate "$folder/run" --prompt a \
+refused 1 "tensor-parallel-size is 2 but 1 rank was started.*mpirun -n 2" generate "$folder/run" --prompt a \
   --tensor-parallel-size 2
 refused 2 "temperature is -1" generate "$folder/run" --prompt a --temperature -1
 refused 2 "there is no" generate "$folder/nowhere" --prompt a
