@@ -39,14 +39,16 @@ Pattern pattern_of(const std::string& name, std::string_view layer_prefix) {
   return {fmt::format("{}*{}", layer_prefix, name.substr(end)), layer};
 }
 
-/// Whether a module's children project to heads, of which some have keys and values.
+/// Returns true if a child of the module projects to heads that ranks may share, those of keys or
+/// values. A module's subtree follows it.
 bool is_attention(const model::ParameterTable& table, std::size_t m) {
-  return std::ranges::any_of(table.modules.begin() + static_cast<std::ptrdiff_t>(m) + 1,
-                             table.modules.end(), [&](const model::Module& child) {
-                               return model::index(child.parent) == m &&
-                                      !child.parameters.empty() &&
-                                      table[child.parameters.front()].blocks.may_be_shared;
-                             });
+  const auto parent_of = [&](std::size_t c) { return model::index(table.modules[c].parent); };
+  for (auto c = m + 1; c < table.modules.size() && parent_of(c) >= m; ++c) {
+    const auto& parameters = table.modules[c].parameters;
+    if (parent_of(c) == m && !parameters.empty() && table[parameters.front()].blocks.may_be_shared)
+      return true;
+  }
+  return false;
 }
 
 /// Replaces a name that only torchprime's module tree has with Hugging Face's.

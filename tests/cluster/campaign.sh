@@ -26,7 +26,7 @@ done
 steps=100
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=5 log.every_steps=5)
 limit=180                      # seconds from the fault to the end of the run
-export LLAMESH_MPI_TIMEOUT=30  # of MPI_Init, for a fault that comes then; 300 s as a rule
+export LLAMESH_MPI_TIMEOUT=30  # of MPI_Init, for a fault that comes then; 60 s by default
 meshes=(
   "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
 )

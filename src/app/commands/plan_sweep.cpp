@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t max_rows = 20;
 
-/// What of a planned launch the table shows.
+/// Columns that the table shows for a planned launch.
 struct Row {
   std::string strategy, mesh, checkpointing, offload;
   std::int64_t micro_batch;

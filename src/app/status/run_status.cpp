@@ -62,7 +62,7 @@ std::optional<double> median(std::vector<double> values) {
   return llamesh::median(std::move(values));
 }
 
-/// Of the newest steps `field`, the newest first.
+/// Returns `field` for the newest steps, the newest first.
 template <class Field>
 std::vector<double> newest(const RunMetrics& run, Field field) {
   std::vector<double> values;
