@@ -1,38 +1,19 @@
 #include "app/loaded_model.hpp"
 
-#include <fmt/ranges.h>
-
 #include <filesystem>
-#include <map>
 
 #include "app/origin.hpp"
-#include "app/tensor_source.hpp"
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
 #include "device/staging.hpp"
+#include "model/config_json.hpp"
 #include "ops/ops.hpp"
-#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::app {
-namespace {
-
 namespace fs = std::filesystem;
-
-/// Returns the table for a rank's part of a model on a mesh with the axis `tensor`.
-model::ParameterTable divided_table(const model::ParameterTable& table, std::int64_t hidden,
-                                    const comm::ParallelDims& dims) {
-  const auto mesh = sharding::tensor_axis_for(table, dims);
-  auto part =
-      sharding::local_table(table, mesh, sharding::tensor_parallel_placements(table, mesh, {}));
-  const int ranks = dims.group_size(dims.tensor());
-  validate(hidden % ranks == 0, "model.hidden_size {} is not divisible by {} ranks", hidden, ranks);
-  return part;
-}
-
-}  // namespace
 
 std::string model_path(const std::string& name) {
   const auto location = checkpoint::locate(name);
@@ -55,13 +36,13 @@ std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
 LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
   const auto location = checkpoint::locate(path);
   if (location.kind == checkpoint::PathKind::hf_folder) {
-    Shape shape{checkpoint::read_hf_config(path), {}};
+    Shape shape{model::read_config_json(path), {}};
     shape.data.tokenizer = path;
     return shape;
   }
   const auto progress = checkpoint::read_manifest(path).progress;
   const auto origin = origin_of(progress.config);
-  Shape shape{checkpoint::parse_config_json(progress.model_config, path), origin.data};
+  Shape shape{model::parse_config_json(progress.model_config, path), origin.data};
   shape.data.tokenizer = tokenizer_of(origin);
   return shape;
 }
@@ -74,35 +55,24 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
                          const comm::ParallelDims& dims, int rank)
     : config(shape.config),
       table(model::parameter_table(config)),
-      table_of_part(divided_table(table, config.hidden_size, dims)),
-      weights(table_of_part, dtype),
-      data(std::move(shape.data)) {
-  load(path, dims, rank);
+      data(std::move(shape.data)),
+      shard(sharding::tensor_shard(table, dims, rank)),
+      weights(shard.table, dtype) {
+  load(path);
 }
 
-void LoadedModel::load(const std::string& path, const comm::ParallelDims& dims, int rank) {
-  const auto mesh = sharding::tensor_axis_for(table, dims);
-  const auto placements = sharding::tensor_parallel_placements(table, mesh, {});
-  const auto source = open_tensors(checkpoint::locate(path));
-  std::map<std::string, const TensorSource::Entry*> entries;
-  for (const auto& entry : source->entries()) entries[entry.name] = &entry;
+void LoadedModel::load(const std::string& path) {
+  const auto stored = checkpoint::open_model(checkpoint::locate(path), config, table);
   auto& stream = device::compute_stream();
   device::Staging staging;
+  std::vector<float> values;
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
-    const auto& parameter = table.parameters[i];
-    const auto found = entries.find(
-        source->has_groups() ? checkpoint::dataset_path(checkpoint::model_group, parameter.name)
-                             : parameter.name);
-    validate(found != entries.end(), "{} has no tensor {}", path, parameter.name);
-    validate(found->second->shape == parameter.shape, "{}: {} is ({}), but the model needs ({})",
-             path, parameter.name, fmt::join(found->second->shape, ", "),
-             fmt::join(parameter.shape, ", "));
-    const auto part = sharding::part(placements[i], mesh, parameter,
-                                     sharding::part_of(placements[i], mesh, rank));
-    auto values = source->load(*found->second, part);
-    const auto to = weights.values(static_cast<model::ParameterId>(i));
+    const auto id = static_cast<model::ParameterId>(i);
+    const auto& part = shard.parts[i];
+    values.resize(static_cast<std::size_t>(part.numel()));
+    stored->read(id, {part, 0, part.numel()}, values);
     const Tensor host(values.data(), DType::f32, {part.numel()});
-    ops::copy(stream, to.reshape({part.numel()}), staging.to_device(stream, host));
+    ops::copy(stream, weights.values(id).reshape({part.numel()}), staging.to_device(stream, host));
   }
 }
 

@@ -5,8 +5,9 @@
 #include "comm/parallel_dims.hpp"
 #include "data/data_options.hpp"
 #include "model/frozen_weights.hpp"
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "model/parameters.hpp"
+#include "sharding/tensor_placements.hpp"
 
 namespace llamesh::app {
 
@@ -17,12 +18,12 @@ std::string model_path(const std::string& name);
 /// A model for `generate` and `evaluate`, on this process's device: all weights, or this rank's
 /// part of each.
 struct LoadedModel {
-  model::LlamaConfig config;  ///< resolved
+  model::ModelConfig config;  ///< resolved
   model::ParameterTable table;
-  model::ParameterTable table_of_part;  ///< with the shapes of this rank's parts
-  model::FrozenWeights weights;         ///< this rank's parts
   /// From its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
+  sharding::TensorShard shard;   ///< this rank's parts
+  model::FrozenWeights weights;  ///< this rank's parts
 
   /// Loads the weights in `dtype`, split along the tensor axis of `dims`; `path` comes from
   /// model_path(). Temporarily also needs this rank's part of the largest tensor in fp32. Throws a
@@ -34,13 +35,13 @@ struct LoadedModel {
 
  private:
   struct Shape {
-    model::LlamaConfig config;
+    model::ModelConfig config;
     data::DataOptions data;
   };
   static Shape shape_of(const std::string& path);
   LoadedModel(const std::string& path, DType dtype, Shape shape, const comm::ParallelDims& dims,
               int rank);
-  void load(const std::string& path, const comm::ParallelDims& dims, int rank);
+  void load(const std::string& path);
 };
 
 /// Returns the requested tokenizer, or else the model's own, for tokenizer::open_tokenizer. Throws

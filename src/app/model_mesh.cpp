@@ -31,7 +31,7 @@ const comm::Communicator& ModelMesh::data_group() {
   return mesh_ ? mesh_->group(dims_.batch_axes()) : *world_;
 }
 
-std::unique_ptr<model::TensorParallel> ModelMesh::tensor_parallel(const model::LlamaConfig& config,
+std::unique_ptr<model::TensorParallel> ModelMesh::tensor_parallel(const model::ModelConfig& config,
                                                                   sharding::ResidualLayout residual,
                                                                   std::int64_t rows, DType dtype) {
   if (!mesh_) return std::make_unique<model::OneRank>();

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "comm/device_mesh.hpp"
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "model/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"
 
@@ -32,7 +32,7 @@ class ModelMesh {
   /// Returns the communicator with one rank from each group. The first call is collective.
   const comm::Communicator& data_group();
   /// Returns this group's tensor parallelism, for passes with up to `rows` tokens. Collective.
-  std::unique_ptr<model::TensorParallel> tensor_parallel(const model::LlamaConfig& config,
+  std::unique_ptr<model::TensorParallel> tensor_parallel(const model::ModelConfig& config,
                                                          sharding::ResidualLayout residual,
                                                          std::int64_t rows, DType dtype);
 

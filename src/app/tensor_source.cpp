@@ -1,11 +1,12 @@
 #include "app/tensor_source.hpp"
 
 #include <filesystem>
-#include <span>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "core/box.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::app {
@@ -13,35 +14,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Loads a tensor part by calling read(begin, values) for each contiguous run of elements.
-template <class Read>
-std::vector<float> load_runs(const TensorSource::Entry& entry, const Box& part, const Read& read) {
-  std::vector<float> all(static_cast<std::size_t>(part.numel()));
-  for_each_run(entry.shape, {part, 0, part.numel()},
-               [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
-                 read(begin, std::span(all).subspan(static_cast<std::size_t>(at),
-                                                    static_cast<std::size_t>(count)));
-               });
-  return all;
+std::vector<float> room_for(const Shape& shape) {
+  return std::vector<float>(static_cast<std::size_t>(numel(shape)));
 }
 
 class Checkpoint final : public TensorSource {
  public:
   explicit Checkpoint(const fs::path& path)
-      : path_(path), manifest_(checkpoint::read_manifest(path)) {
+      : manifest_(checkpoint::read_manifest(path)),
+        file_(checkpoint::h5::File::open(path / checkpoint::state_name)) {
     for (const auto& d : manifest_.datasets) entries_.push_back({d.path, "F32", d.shape});
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry, const Box& part) const override {
-    std::vector<float> values(static_cast<std::size_t>(part.numel()));
-    checkpoint::read_part(path_, *manifest_.find(entry.name), part, values);
+  std::vector<float> load(const Entry& entry) const override {
+    auto values = room_for(entry.shape);
+    const auto whole = Box::whole(entry.shape);
+    checkpoint::read_range(file_, *manifest_.find(entry.name), {whole, 0, whole.numel()}, values);
     return values;
   }
   bool has_groups() const override { return true; }
 
  private:
-  fs::path path_;
   checkpoint::Manifest manifest_;
+  checkpoint::h5::File file_;
   std::vector<Entry> entries_;
 };
 
@@ -54,10 +49,10 @@ class HfFolder final : public TensorSource {
     }
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry, const Box& part) const override {
-    return load_runs(entry, part, [&](std::int64_t begin, std::span<float> values) {
-      weights_.read(entry.name, begin, values);
-    });
+  std::vector<float> load(const Entry& entry) const override {
+    auto values = room_for(entry.shape);
+    weights_.read(entry.name, 0, values);
+    return values;
   }
 
  private:
@@ -72,11 +67,10 @@ class OneFile final : public TensorSource {
       entries_.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   const std::vector<Entry>& entries() const override { return entries_; }
-  std::vector<float> load(const Entry& entry, const Box& part) const override {
-    const auto& tensor = *file_.find(entry.name);
-    return load_runs(entry, part, [&](std::int64_t begin, std::span<float> values) {
-      file_.read(tensor, begin, values);
-    });
+  std::vector<float> load(const Entry& entry) const override {
+    auto values = room_for(entry.shape);
+    file_.read(*file_.find(entry.name), 0, values);
+    return values;
   }
 
  private:

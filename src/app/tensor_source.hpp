@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "checkpoint/location.hpp"
-#include "core/box.hpp"
 
 namespace llamesh::app {
 
@@ -21,11 +20,8 @@ class TensorSource {
 
   virtual ~TensorSource() = default;
   virtual const std::vector<Entry>& entries() const = 0;
-  /// Loads part of an entry, verified by checksums if there are any. Takes memory for that part
-  /// only.
-  virtual std::vector<float> load(const Entry& entry, const Box& part) const = 0;
-  /// Loads a whole entry.
-  std::vector<float> load(const Entry& entry) const { return load(entry, Box::whole(entry.shape)); }
+  /// Loads an entry, verified by checksums if there are any.
+  virtual std::vector<float> load(const Entry& entry) const = 0;
   /// Returns true for a checkpoint: it has other tensors besides the model's, and group prefixes in
   /// names.
   virtual bool has_groups() const { return false; }

@@ -100,4 +100,9 @@ std::vector<ShardIo> transfers_to_write(const State& state) {
   return with_memory(state, written_by(state.layout, state.groups.size(), state.rank));
 }
 
+BoxRange range_of(const ShardIo& transfer, const State& state) {
+  const auto parts = state.layout.parts(static_cast<model::ParameterId>(transfer.dataset));
+  return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
+}
+
 }  // namespace llamesh::checkpoint

@@ -73,6 +73,9 @@ inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, s
   return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
 }
 
+/// Returns the parameter elements that a transfer of the model's weights covers.
+BoxRange range_of(const ShardIo& transfer, const State& state);
+
 /// held_by() and written_by() of this rank, with their memory.
 std::vector<ShardIo> transfers_of(const State& state);
 std::vector<ShardIo> transfers_to_write(const State& state);

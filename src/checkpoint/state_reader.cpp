@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/h5.hpp"
 #include "checkpoint/segment_reader.hpp"
 #include "checkpoint/state_writer.hpp"
 #include "core/file.hpp"
@@ -179,11 +178,9 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
   verify_written(checkpoint, manifest, world);
 }
 
-void read_part(const std::filesystem::path& checkpoint, const DatasetEntry& entry, const Box& part,
-               std::span<float> values) {
-  const auto file = h5::File::open(checkpoint / state_name);
+void read_range(const h5::File& file, const DatasetEntry& entry, const BoxRange& wanted,
+                std::span<float> values) {
   const auto dataset = open_dataset(file, entry);
-  const BoxRange wanted{part, 0, part.numel()};
   std::vector<float> read;
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/h5.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/communicator.hpp"
 
@@ -49,10 +50,10 @@ void verify(const std::filesystem::path& checkpoint, const comm::Communicator& w
 std::vector<std::string> find_damage(const std::filesystem::path& checkpoint,
                                      std::string_view group = "");
 
-/// Reads the elements in a dataset part, in the part's own order. Reads and checks only segments
+/// Reads a range of a dataset in state.h5, in the range's own order. Reads and checks only segments
 /// that overlap it. Runs on one process, without MPI.
-void read_part(const std::filesystem::path& checkpoint, const DatasetEntry& entry, const Box& part,
-               std::span<float> values);
+void read_range(const h5::File& file, const DatasetEntry& entry, const BoxRange& range,
+                std::span<float> values);
 
 /// Reads one whole dataset and checks its hashes: calls visit(begin, values) for element ranges,
 /// each element once, in order unless the dataset was split into parts.

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/location.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
 #include "core/error.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -24,7 +24,7 @@ bool sets(const std::vector<std::string>& overrides, const std::string& key) {
 }
 
 /// Formats a model's shape as keys in an input file.
-Node tree_of(model::LlamaConfig shape, const std::string& name) {
+Node tree_of(model::ModelConfig shape, const std::string& name) {
   KeyWriter writer;
   shape_keys(writer, shape);
   return parse_tree(writer.text(), name);
@@ -64,11 +64,11 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
   const std::string where = hf.where;  // members are about to be added
   if (model.find("load_weights") == nullptr)
     model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
-  Node below = tree_of(model::LlamaConfig{}, name);
+  Node below = tree_of(model::ModelConfig{}, name);
   const auto written = [&](const auto& member) { return model.find(member.first) != nullptr; };
   if (std::ranges::all_of(below.members, written)) return;
   check_hf_folder(folder, where);
-  below = tree_of(checkpoint::read_hf_config(folder), (folder / "config.json").string());
+  below = tree_of(model::read_config_json(folder), (folder / "config.json").string());
   overlay(below, std::move(model));
   model = std::move(below);
 }

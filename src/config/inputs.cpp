@@ -75,7 +75,7 @@ void complete(Inputs& in, const std::string& name) {
       name, in.train.steps, in.train.epochs);
 }
 
-std::string note_on_default(const model::LlamaConfig& m, const std::string& name) {
+std::string note_on_default(const model::ModelConfig& m, const std::string& name) {
   return fmt::format(
       "{} names no model, so the default is trained: {} layers, hidden_size {}, vocab_size {}, "
       "{:.1f} million parameters; name another in model.file or model.hf",

@@ -12,7 +12,8 @@ namespace llamesh::config {
 // and the check for unknown keys all follow from it.
 
 template <class Io>
-void shape_keys(Io& io, model::LlamaConfig& m) {
+void shape_keys(Io& io, model::ModelConfig& m) {
+  io.key("family", m.family);
   io.key("hidden_size", m.hidden_size, at_least(1));
   io.key("intermediate_size", m.intermediate_size, at_least(1));
   io.key("num_hidden_layers", m.num_hidden_layers, at_least(1));
@@ -31,11 +32,13 @@ void shape_keys(Io& io, model::LlamaConfig& m) {
     io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(1));
   });
   io.key("tie_word_embeddings", m.tie_word_embeddings);
+  io.key("attention_bias", m.attention_bias);
+  io.key("mlp_bias", m.mlp_bias);
   io.key("initializer_range", m.initializer_range, at_least(0));
 }
 
 template <class Io>
-void model_keys(Io& io, model::LlamaConfig& m, checkpoint::PretrainedOptions& p) {
+void model_keys(Io& io, model::ModelConfig& m, checkpoint::PretrainedOptions& p) {
   io.handled("file");
   io.key("hf", p.hf);
   io.key("load_weights", p.load_weights);

@@ -20,7 +20,7 @@ std::int64_t loss_chunk(const MemoryOptions& memory) {
 
 }  // namespace
 
-Activations::Activations(const LlamaConfig& config, const ParameterTable& table,
+Activations::Activations(const ModelConfig& config, const ParameterTable& table,
                          const PassShape& pass, const MemoryOptions& memory)
     : hidden_(config.hidden_size), vocab_(table[table.lm_head.weight].shape[0]), memory_(memory) {
   for (std::size_t i = 0; i < table.layers.size(); ++i)

@@ -8,8 +8,8 @@
 #include "device/buffer.hpp"
 #include "model/activation_offload.hpp"
 #include "model/block.hpp"
-#include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
+#include "model/model_config.hpp"
 
 /// M tokens, (M', D') this rank's part of the residual stream, V this rank's vocabulary.
 namespace llamesh::model {
@@ -22,7 +22,7 @@ class Activations {
  public:
   /// Takes memory for passes of `pass`. `table` has the shapes that this rank holds; it is
   /// borrowed.
-  Activations(const LlamaConfig& config, const ParameterTable& table, const PassShape& pass,
+  Activations(const ModelConfig& config, const ParameterTable& table, const PassShape& pass,
               const MemoryOptions& memory);
 
   /// Reuses the memory for a pass that needs no more.

@@ -7,8 +7,8 @@
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 #include "model/arena_allocator.hpp"
-#include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
+#include "model/model_config.hpp"
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
 
@@ -34,7 +34,7 @@ struct BlockContext {
   device::Stream& stream;
   Weights& weights;
   TensorParallel& tensor;
-  const LlamaConfig& config;
+  const ModelConfig& config;
   Pass pass;               ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;      ///< B
   std::int64_t sequence;   ///< T
@@ -88,9 +88,9 @@ class Block {
   virtual void backward(const BlockContext& ctx) = 0;
 };
 
-/// Makes layer `index`. `table` has the shapes that this rank holds (sharding::local_table()); both
-/// are borrowed.
-std::unique_ptr<Block> make_block(const LlamaConfig& config, const ParameterTable& table,
+/// Makes layer `index` of the config's family. `table` has the shapes that this rank holds
+/// (sharding::local_table()); both are borrowed.
+std::unique_ptr<Block> make_block(const ModelConfig& config, const ParameterTable& table,
                                   std::size_t index);
 
 }  // namespace llamesh::model

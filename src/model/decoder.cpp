@@ -12,7 +12,7 @@
 // D hidden, K kv heads, E head dim, V vocabulary
 
 namespace llamesh::model {
-Decoder::Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
+Decoder::Decoder(const ModelConfig& config, const ParameterTable& table, Weights& weights,
                  std::int64_t positions, DType dtype, TensorParallel& tensor)
     : tensor_(tensor),
       config_(config),
@@ -101,12 +101,8 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .cache = &cache_};
   const Residual hidden = forward(ctx, table_, activations_, ids);
   const UnshardGuard guard(weights_, table_.norm.module, Pass::evaluate);
-  const auto normed = gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
-  std::int64_t column = 0;
-  for (const auto& block : normed.slice_rows(count - 1, 1).blocks) {
-    ops::copy(stream_, last_.slice_cols(column, block.cols()), block);
-    column += block.cols();
-  }
+  const Tensor normed = gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
+  ops::copy(stream_, last_, normed.slice_rows(count - 1, 1));
   cache_.past += count;
 }
 

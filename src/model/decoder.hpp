@@ -13,7 +13,7 @@
 
 namespace llamesh::model {
 
-/// A Llama that continues one text. It caches the keys and values, so that a new token costs a pass
+/// A model that continues one text. It caches the keys and values, so that a new token costs a pass
 /// over one token.
 class Decoder {
  public:
@@ -22,7 +22,7 @@ class Decoder {
   /// `config` is resolved; at most `positions` tokens can be fed. `table` has the shapes that this
   /// rank holds. `table`, `weights` and `tensor` are borrowed. Activations and the cache have
   /// `dtype`, the weights' dtype.
-  Decoder(const LlamaConfig& config, const ParameterTable& table, Weights& weights,
+  Decoder(const ModelConfig& config, const ParameterTable& table, Weights& weights,
           std::int64_t positions, DType dtype, TensorParallel& tensor = one_rank());
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
@@ -41,7 +41,7 @@ class Decoder {
   void pass(std::span<const std::int32_t> tokens);
 
   TensorParallel& tensor_;
-  const LlamaConfig config_;
+  const ModelConfig config_;
   const ParameterTable& table_;
   Weights& weights_;
   std::int64_t positions_;

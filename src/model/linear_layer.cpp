@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "core/error.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -43,11 +43,16 @@ std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const WeightM
   return parts;
 }
 
-/// Returns the output columns for a weight, starting at `column` in a matrix for all layers.
-ColumnBlocks outputs_of(const Tensor& w, const ColumnBlocks& all, std::int64_t column) {
-  if (all.count() == 1) return all.blocks.front().slice_cols(column, w.rows());
-  expects(column == 0, "outputs of several layers in blocks of columns");
-  return all;
+/// Calls visit(bias, its layer's columns of `outputs`) for each layer with a bias.
+template <class Visit>
+void for_each_bias(Weights& weights, std::span<const WeightModule> layers, const Tensor& outputs,
+                   Visit visit) {
+  std::int64_t column = 0;
+  for (const auto& layer : layers) {
+    const auto columns = weights.parameter(layer.weight).rows();
+    if (layer.bias) visit(*layer.bias, outputs.slice_cols(column, columns));
+    column += columns;
+  }
 }
 
 /// Enters the modules of one call; they stay entered for the result's lifetime.
@@ -61,15 +66,17 @@ std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModul
 }  // namespace
 
 void linear(device::Stream& stream, Weights& weights, Pass pass,
-            std::initializer_list<WeightModule> layers, const ColumnBlocks& y,
-            const ColumnBlocks& x) {
+            std::initializer_list<WeightModule> layers, const Tensor& y, const Tensor& x) {
   const std::span<const WeightModule> all(layers.begin(), layers.size());
   const auto entered = enter_all(weights, all, pass);
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights, all)) {
-    linear(stream, outputs_of(w, y, column), x, w, Accumulate::no);
+    ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
     column += w.rows();
   }
+  for_each_bias(weights, all, y, [&](ParameterId bias, const Tensor& outputs) {
+    ops::add_bias(stream, outputs, weights.parameter(bias));
+  });
 }
 
 LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
@@ -79,22 +86,26 @@ LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
       layers_(layers),
       entered_(enter_all(weights, layers_, Pass::backward)) {}
 
-void LinearBackward::input(const ColumnBlocks& dx, const ColumnBlocks& dy) {
+void LinearBackward::input(const Tensor& dx, const Tensor& dy) {
   auto accumulate = Accumulate::no;
   std::int64_t column = 0;
   for (const Tensor& w : parameters_of(weights_, layers_)) {
-    linear_backward_input(stream_, dx, outputs_of(w, dy, column), w, accumulate);
+    ops::linear_backward_input(stream_, dx, dy.slice_cols(column, w.rows()), w, accumulate);
     accumulate = Accumulate::yes;
     column += w.rows();
   }
 }
 
-void LinearBackward::weights(const ColumnBlocks& dy, const ColumnBlocks& x) {
+void LinearBackward::weights(const Tensor& dy, const Tensor& x) {
   std::int64_t column = 0;
   for (const auto& [dw, accumulate] : gradients_of(weights_, layers_)) {
-    linear_backward_weight(stream_, dw, outputs_of(dw, dy, column), x, accumulate);
+    ops::linear_backward_weight(stream_, dw, dy.slice_cols(column, dw.rows()), x, accumulate);
     column += dw.rows();
   }
+  for_each_bias(weights_, layers_, dy, [&](ParameterId bias, const Tensor& outputs) {
+    const auto [d_bias, accumulate] = weights_.gradient(bias);
+    ops::column_sums(stream_, d_bias, outputs, accumulate);
+  });
 }
 
 }  // namespace llamesh::model

@@ -6,19 +6,18 @@
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
-#include "model/column_blocks.hpp"
 #include "model/weights.hpp"
 
 /// Linear layers that share an input (q, k, v; gate, up; or a single one). If their weights are
 /// adjacent in memory, as in a ShardLayout unit, they form one matrix and one GEMM.
 ///
-/// M tokens, I inputs, O outputs over all layers. Column-blocked outputs require a single layer.
+/// M tokens, I inputs, O outputs over all layers.
 namespace llamesh::model {
 
-/// y (M, O) rows = x (M, I) rows times the weights. The first layer fills the first columns of y.
+/// y (M, O) rows = x (M, I) rows times the weights, plus the biases. The first layer fills the
+/// first columns of y.
 void linear(device::Stream& stream, Weights& weights, Pass pass,
-            std::initializer_list<WeightModule> layers, const ColumnBlocks& y,
-            const ColumnBlocks& x);
+            std::initializer_list<WeightModule> layers, const Tensor& y, const Tensor& x);
 
 /// Backward pass in two parts, so that other work can overlap with the second. The layers stay
 /// entered for this object's lifetime.
@@ -27,9 +26,9 @@ class LinearBackward {
   LinearBackward(device::Stream& stream, Weights& weights,
                  std::initializer_list<WeightModule> layers);
   /// dx (M, I) = dy (M, O) times the weights.
-  void input(const ColumnBlocks& dx, const ColumnBlocks& dy);
-  /// Computes the weight gradients from dy and the forward pass's x.
-  void weights(const ColumnBlocks& dy, const ColumnBlocks& x);
+  void input(const Tensor& dx, const Tensor& dy);
+  /// Computes the gradients of weights and biases from dy and the forward pass's x.
+  void weights(const Tensor& dy, const Tensor& x);
 
  private:
   device::Stream& stream_;

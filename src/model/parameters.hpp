@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/box.hpp"
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 
 namespace llamesh::model {
 
@@ -22,7 +22,7 @@ constexpr std::size_t index(ModuleId id) {
 }
 
 /// How a parameter starts.
-enum class Initial { ones, normal };
+enum class Initial { zeros, ones, normal };
 
 /// What a parameter is for. Tensor parallelism, partition specs and their checks follow from it.
 enum class Role : std::uint8_t {
@@ -71,6 +71,7 @@ struct Module {
 struct WeightModule {
   ModuleId module;
   ParameterId weight;
+  std::optional<ParameterId> bias = {};  ///< of a linear layer
 };
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
@@ -94,13 +95,13 @@ struct ParameterTable {
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
   /// Returns the child of a module, by its last name. The table has it.
   ModuleId child(ModuleId parent, std::string_view name) const;
-  /// Returns a module and its weight, its first parameter.
+  /// Returns a module with its weight, its first parameter, and its bias, if it has one.
   WeightModule weight_module(ModuleId parent, std::string_view name) const;
   const Parameter& operator[](ParameterId id) const { return parameters[index(id)]; }
   const Module& operator[](ModuleId id) const { return modules[index(id)]; }
 };
 
-/// Returns the table of a resolved config. Pure.
-ParameterTable parameter_table(const LlamaConfig& config);
+/// Returns the table of a resolved config, as its family builds it. Pure.
+ParameterTable parameter_table(const ModelConfig& config);
 
 }  // namespace llamesh::model

@@ -20,7 +20,7 @@ double scaled(double frequency, const RopeScaling& s) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(const LlamaConfig& c) {
+std::vector<double> rope_frequencies(const ModelConfig& c) {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < c.head_dim / 2; ++i) {
     const double f =
@@ -30,7 +30,7 @@ std::vector<double> rope_frequencies(const LlamaConfig& c) {
   return frequencies;
 }
 
-void rope_table(const LlamaConfig& c, std::int64_t sequence, std::span<float> out) {
+void rope_table(const ModelConfig& c, std::int64_t sequence, std::span<float> out) {
   const auto frequencies = rope_frequencies(c);
   const std::size_t half = frequencies.size();
   for (std::size_t t = 0; t < static_cast<std::size_t>(sequence); ++t)
@@ -41,7 +41,7 @@ void rope_table(const LlamaConfig& c, std::int64_t sequence, std::span<float> ou
     }
 }
 
-device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
+device::Buffer upload_rope_table(device::Stream& stream, const ModelConfig& config,
                                  std::int64_t sequence) {
   const device::ScopedMemoryTag use(device::MemoryUse::activations);
   device::Buffer buffer(sequence * config.head_dim * size_of(DType::f32));

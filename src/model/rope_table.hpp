@@ -6,20 +6,20 @@
 
 #include "device/buffer.hpp"
 #include "device/stream.hpp"
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 
 namespace llamesh::model {
 
 /// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With rope_scaling,
 /// long wavelengths are stretched by `factor` and those between the two bounds are blended, as in
 /// Llama 3.1 (Hugging Face's _compute_llama3_parameters).
-std::vector<double> rope_frequencies(const LlamaConfig& config);
+std::vector<double> rope_frequencies(const ModelConfig& config);
 
 /// out (T, E) fp32: per position E/2 cosines, then E/2 sines.
-void rope_table(const LlamaConfig& config, std::int64_t sequence, std::span<float> out);
+void rope_table(const ModelConfig& config, std::int64_t sequence, std::span<float> out);
 
 /// Returns the table in device memory.
-device::Buffer upload_rope_table(device::Stream& stream, const LlamaConfig& config,
+device::Buffer upload_rope_table(device::Stream& stream, const ModelConfig& config,
                                  std::int64_t sequence);
 
 }  // namespace llamesh::model

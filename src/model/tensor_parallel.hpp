@@ -4,7 +4,6 @@
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
-#include "model/column_blocks.hpp"
 
 namespace llamesh::model {
 
@@ -31,13 +30,13 @@ class TensorParallel {
   virtual bool divides_columns() const = 0;
 
   struct Gathered {
-    ColumnBlocks tensor;  ///< (M, D), valid until the call after the next
+    Tensor tensor;  ///< (M, D), valid until the call after the next
     device::Event ready;
   };
   /// Gathers the whole matrix; each rank contributes `mine` (M', D').
   virtual Gathered gather(Tensor mine) = 0;
   /// Returns the buffer (M, D) for this rank's partial sum, the input to reduce(mine).
-  virtual ColumnBlocks partial(Tensor mine) = 0;
+  virtual Tensor partial(Tensor mine) = 0;
   /// mine (M', D') = this rank's part of the sum over all ranks' partial sums.
   virtual device::Event reduce(Tensor mine) = 0;
   /// all (size(), n) = each rank's `mine` (n), in rank order.
@@ -52,7 +51,7 @@ class OneRank final : public TensorParallel {
   MatrixSize residual(MatrixSize whole) const override { return whole; }
   bool divides_columns() const override { return false; }
   Gathered gather(Tensor mine) override { return {mine, {}}; }
-  ColumnBlocks partial(Tensor mine) override { return mine; }
+  Tensor partial(Tensor mine) override { return mine; }
   device::Event reduce(Tensor /*mine*/) override { return {}; }
   device::Event all_gather(Tensor /*all*/, Tensor /*mine*/) override { return {}; }
 };
@@ -63,7 +62,7 @@ inline OneRank& one_rank() {
 }
 
 /// Returns the matrix (M, D) gathered from each rank's `mine`; later work in `stream` sees it.
-inline ColumnBlocks gathered(device::Stream& stream, TensorParallel& ranks, Tensor mine) {
+inline Tensor gathered(device::Stream& stream, TensorParallel& ranks, Tensor mine) {
   auto [tensor, ready] = ranks.gather(mine);
   stream.wait(ready);
   return tensor;

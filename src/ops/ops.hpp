@@ -31,6 +31,13 @@ extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Accumulate acc
 extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate)>
     linear_backward_weight;
 
+// --- Bias of a linear layer. y, dy (M, N) rows. ---
+
+/// y += b (N) in every row.
+extern const Kernel<void(Stream&, Tensor y, Tensor b)> add_bias;
+/// db (N) = or += the sum over the rows of dy, in a fixed order. db is fp32 or bf16.
+extern const Kernel<void(Stream&, Tensor db, Tensor dy, Accumulate accumulate)> column_sums;
+
 // --- Embedding. tokens (M) int32; table (rows, D) holds vocabulary rows
 // [first_row, first_row + rows): all of them, or one rank's part (Megatron's
 // VocabParallelEmbedding). ---
@@ -136,7 +143,7 @@ extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor parts, Te
 
 // --- Elementwise, dense tensors. ---
 
-/// y = x, cast to y's dtype.
+/// y = x, cast to y's dtype. Matrices of one dtype may have strided rows.
 extern const Kernel<void(Stream&, Tensor y, Tensor x)> copy;
 /// y += x, with x cast to y's dtype.
 extern const Kernel<void(Stream&, Tensor y, Tensor x)> add;

@@ -21,7 +21,10 @@ MeshTensorParallel::MeshTensorParallel(comm::DeviceMesh::Axis& axis, const Tenso
   const auto bytes = rows * hidden * size_of(dtype);
   for (auto& buffer : gathered_)
     buffer = axis.collectives->allocate_gathered(round_up((bytes + axis.size - 1) / axis.size));
-  partial_ = axis.collectives->allocate_symmetric(bytes);
+  partials_ = axis.collectives->allocate_symmetric(bytes);
+  if (!divides_columns()) return;
+  for (auto& buffer : gathered_matrices_) buffer = device::Buffer(bytes);
+  partial_matrix_ = device::Buffer(bytes);
 }
 
 model::TensorParallel::MatrixSize MeshTensorParallel::residual(MatrixSize whole) const {
@@ -32,44 +35,55 @@ model::TensorParallel::MatrixSize MeshTensorParallel::residual(MatrixSize whole)
   return {whole.rows / by_rows, whole.cols / by_columns};
 }
 
-Tensor MeshTensorParallel::next_gathered(const Tensor& mine) {
-  next_ = (next_ + 1) % gathered_.size();
+Tensor MeshTensorParallel::parts_in(const device::Buffer& buffer, const Tensor& mine) const {
   const auto parts = residual_ == ResidualLayout::whole ? 1 : size();
-  return gathered_[next_].tensor(dtype_, {parts * mine.rows(), mine.cols()});
+  return buffer.tensor(dtype_, {parts * mine.rows(), mine.cols()});
 }
 
-Tensor MeshTensorParallel::dense_partial(const Tensor& mine) const {
-  const auto parts = residual_ == ResidualLayout::whole ? 1 : size();
-  return partial_.tensor(dtype_, {parts * mine.rows(), mine.cols()});
+Tensor MeshTensorParallel::matrix_in(const device::Buffer& buffer, const Tensor& mine) const {
+  return buffer.tensor(dtype_, {mine.rows(), size() * mine.cols()});
 }
 
-/// If split by columns, each rank's block is a dense matrix.
-model::ColumnBlocks MeshTensorParallel::as_blocks(const Tensor& dense) const {
-  const auto count = parts_by(ResidualLayout::hidden);
-  const auto rows = dense.rows() / count;
-  std::vector<Tensor> blocks;
-  for (std::int64_t i = 0; i < count; ++i) blocks.push_back(dense.slice_rows(i * rows, rows));
-  return model::ColumnBlocks(std::move(blocks));
+void MeshTensorParallel::copy_columns(const Tensor& matrix, const Tensor& parts,
+                                      Direction direction) {
+  const auto columns = parts.cols();
+  for (std::int64_t i = 0; i < size(); ++i) {
+    const Tensor in_matrix = matrix.slice_cols(i * columns, columns);
+    const Tensor part = parts.slice_rows(i * matrix.rows(), matrix.rows());
+    if (direction == Direction::to_matrix)
+      ops::copy(compute_, in_matrix, part);
+    else
+      ops::copy(compute_, part, in_matrix);
+  }
 }
 
 model::TensorParallel::Gathered MeshTensorParallel::gather(Tensor mine) {
   if (residual_ == ResidualLayout::whole) return {mine, {}};
-  const Tensor all = next_gathered(mine);
-  return {as_blocks(all), all_gather(all, mine)};
+  next_ = (next_ + 1) % gathered_.size();
+  const Tensor parts = parts_in(gathered_[next_], mine);
+  const auto ready = all_gather(parts, mine);
+  if (!divides_columns()) return {parts, ready};
+  const Tensor matrix = matrix_in(gathered_matrices_[next_], mine);
+  compute_.wait(ready);
+  copy_columns(matrix, parts, Direction::to_matrix);
+  return {matrix, {}};
 }
 
-model::ColumnBlocks MeshTensorParallel::partial(Tensor mine) {
-  return as_blocks(dense_partial(mine));
+Tensor MeshTensorParallel::partial(Tensor mine) {
+  return divides_columns() ? matrix_in(partial_matrix_, mine) : parts_in(partials_, mine);
 }
 
 device::Event MeshTensorParallel::reduce(Tensor mine) {
   auto& collectives = *axis_.collectives;
+  const Tensor partials = parts_in(partials_, mine);
+  if (divides_columns())
+    copy_columns(matrix_in(partial_matrix_, mine), partials, Direction::to_parts);
   collectives.set_subject("activations");
-  const Tensor partials = dense_partial(mine);
   if (residual_ != ResidualLayout::whole)
     return collectives.reduce_scatter(mine, partials, Accumulate::no, compute_.record());
   // An all-reduce in its two halves, which works for every dtype.
-  const Tensor all = next_gathered(mine);
+  next_ = (next_ + 1) % gathered_.size();
+  const Tensor all = parts_in(gathered_[next_], mine);
   const auto part = all.numel() / size();
   const Tensor own = all.slice(rank() * part, part);
   const auto summed = collectives.reduce_scatter(own, partials, Accumulate::no, compute_.record());

@@ -12,6 +12,10 @@
 namespace llamesh::sharding {
 
 /// model::TensorParallel over a mesh axis, using that axis' collectives.
+///
+/// With ResidualLayout::hidden the ranks' parts are columns (M, D / t), which collectives move as
+/// one block per rank. Only this class knows: it copies between the blocks and the plain matrix
+/// (M, D) that the model sees.
 class MeshTensorParallel final : public model::TensorParallel {
  public:
   /// Collective over the axis, which is borrowed. The residual stream has up to `rows` rows with
@@ -24,26 +28,30 @@ class MeshTensorParallel final : public model::TensorParallel {
   MatrixSize residual(MatrixSize whole) const override;
   bool divides_columns() const override { return residual_ == ResidualLayout::hidden; }
   Gathered gather(Tensor mine) override;
-  model::ColumnBlocks partial(Tensor mine) override;
+  Tensor partial(Tensor mine) override;
   device::Event reduce(Tensor mine) override;
   device::Event all_gather(Tensor all, Tensor mine) override;
 
  private:
-  /// Returns the next of two buffers for the matrix gathered from each rank's `mine`.
-  Tensor next_gathered(const Tensor& mine);
   /// Returns the number of ranks if they split the residual stream by `layout`, otherwise 1.
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
-  Tensor dense_partial(const Tensor& mine) const;
-  /// Returns a dense matrix as the model sees it.
-  model::ColumnBlocks as_blocks(const Tensor& dense) const;
+  /// Returns `buffer` as all ranks' parts like `mine`, one after the other.
+  Tensor parts_in(const device::Buffer& buffer, const Tensor& mine) const;
+  /// Copies between parts with columns and the plain matrix (M, D).
+  enum class Direction : bool { to_matrix, to_parts };
+  void copy_columns(const Tensor& matrix, const Tensor& parts, Direction direction);
+  Tensor matrix_in(const device::Buffer& buffer, const Tensor& mine) const;
 
   comm::DeviceMesh::Axis& axis_;
   device::Stream& compute_ = device::compute_stream();
   ResidualLayout residual_;
   DType dtype_;
-  std::array<device::Buffer, 2> gathered_;
+  std::array<device::Buffer, 2> gathered_;  ///< parts, used in turn
   std::size_t next_ = 0;
-  device::Buffer partial_;
+  device::Buffer partials_;  ///< parts to reduce
+  // With ResidualLayout::hidden only: what the model sees of the two above.
+  std::array<device::Buffer, 2> gathered_matrices_;
+  device::Buffer partial_matrix_;
 };
 
 /// Returns MeshTensorParallel over the mesh's tensor axis, or model::OneRank without one.

@@ -117,8 +117,9 @@ void ShardedState::initialize(std::uint64_t seed, float stddev) {
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     for (const Piece& piece : layout_.pieces(u, rank_)) {
       const auto& parameter = layout_.table()[piece.parameter];
-      values.assign(static_cast<std::size_t>(piece.count), 1.0F);
-      if (parameter.initial != model::Initial::ones)
+      const float constant = parameter.initial == model::Initial::ones ? 1.0F : 0.0F;
+      values.assign(static_cast<std::size_t>(piece.count), constant);
+      if (parameter.initial == model::Initial::normal)
         for_each_run(parameter.shape, layout_.range(piece, rank_),
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
                        fill_normal(values.data() + at, begin, count, seed, parameter.name, stddev);

@@ -66,4 +66,18 @@ void check_residual(const comm::ParallelDims& dims, const TensorOptions& options
              rows, hidden, ranks);
 }
 
+TensorShard tensor_shard(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                         int rank) {
+  const auto mesh = tensor_axis_for(table, dims);
+  const auto placements = tensor_parallel_placements(table, mesh, {});
+  TensorShard shard{local_table(table, mesh, placements), {}};
+  const auto hidden = table[table.embed_tokens.weight].shape[1];
+  const int ranks = dims.group_size(dims.tensor());
+  validate(hidden % ranks == 0, "model.hidden_size {} is not divisible by {} ranks", hidden, ranks);
+  for (std::size_t i = 0; i < placements.size(); ++i)
+    shard.parts.push_back(
+        part(placements[i], mesh, table.parameters[i], part_of(placements[i], mesh, rank)));
+  return shard;
+}
+
 }  // namespace llamesh::sharding

@@ -36,4 +36,15 @@ Placements tensor_parallel_placements(const model::ParameterTable& table,
 void check_residual(const comm::ParallelDims& dims, const TensorOptions& options, std::int64_t rows,
                     std::int64_t hidden);
 
+/// A rank's part of a model that only the tensor axis divides, as for inference.
+struct TensorShard {
+  model::ParameterTable table;  ///< with the shapes of this rank's parts
+  std::vector<Box> parts;       ///< of each parameter
+};
+
+/// Returns the part of `rank` along the tensor axis of `dims`. Throws a user error if the model
+/// cannot be divided. Pure.
+TensorShard tensor_shard(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                         int rank);
+
 }  // namespace llamesh::sharding

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::train {
@@ -13,11 +13,11 @@ double matmul_flops_per_token(const model::ParameterTable& table);
 
 /// Returns the FLOPs per token, forward and backward, at sequence length T: 6 N + 12 L (H E) T
 /// (Chowdhery et al., PaLM, appendix B).
-double flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
+double flops_per_token(const model::ModelConfig& config, const model::ParameterTable& table,
                        std::int64_t sequence);
 
 /// Returns the FLOPs per token with only the causal half of attention: 6 N + 6 L (H E) T.
-double causal_flops_per_token(const model::LlamaConfig& config, const model::ParameterTable& table,
+double causal_flops_per_token(const model::ModelConfig& config, const model::ParameterTable& table,
                               std::int64_t sequence);
 
 }  // namespace llamesh::train

@@ -15,7 +15,7 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 #include "optim/optimizer.hpp"
@@ -41,7 +41,7 @@ class SimulatedRank {
                                                in_.train.micro_batch * in_.data.sequence_length,
                                                in_.model.hidden_size, in_.precision.parameters)),
         optimizer_(in_.optimizer, state_),
-        llama_(in_.model, setup.layout->local_table(), in_.train.micro_batch,
+        model_(in_.model, setup.layout->local_table(), in_.train.micro_batch,
                in_.data.sequence_length, in_.memory, in_.precision.parameters, *tensor_),
         batch_{.tokens = token_ids(), .targets = token_ids()} {
     if (in_.data.document_mask) batch_.document_starts = token_ids();
@@ -52,11 +52,11 @@ class SimulatedRank {
   void passes() {
     for (std::int64_t i = 0; i < micro_batches_; ++i) {
       fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_});
-      llama_.train(fsdp_, batch_, 1.0F);
+      model_.train(fsdp_, batch_, 1.0F);
     }
     fsdp_.finish_gradients();
     optim::squared_norm_share(state_);
-    llama_.take_loss();
+    model_.take_loss();
   }
   void update() {
     optimizer_.step(in_.optimizer.lr, 0, 1,
@@ -90,7 +90,7 @@ class SimulatedRank {
   sharding::Fsdp fsdp_;
   std::unique_ptr<model::TensorParallel> tensor_;
   optim::Optimizer optimizer_;
-  model::Llama llama_;
+  model::CausalLM model_;
   std::vector<device::Buffer> ids_, pinned_ids_;
   model::Batch batch_;
 };

@@ -1,11 +1,11 @@
 #include "train/run_checkpoints.hpp"
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_config.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "core/build_info.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
+#include "model/config_json.hpp"
 #include "train/job/watch.hpp"
 
 namespace llamesh::train {
@@ -56,7 +56,7 @@ StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   if (!pretrained.load_weights) return {"start", "a fresh start"};
   const auto begin = Clock::now();
-  checkpoint::load_hf_weights(pretrained.hf, state_, world_, pretrained.load);
+  checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_, world_, pretrained.load);
   trainer_.on_master_weights_loaded();
   spdlog::info("loaded the weights of {} in {:.2f} s", pretrained.hf, seconds_since(begin));
   return {"start", "the weights of " + pretrained.hf};
@@ -97,7 +97,7 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .mesh = comm::to_string(setup_.mesh),
           .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
           .config = config_,
-          .model_config = checkpoint::to_config_json(setup_.inputs.model),
+          .model_config = model::to_config_json(setup_.inputs.model),
           .llamesh_version = version(),
           .data = data_.fingerprint,
           .bf16_products = trainer_.bf16_products()};

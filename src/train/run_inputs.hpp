@@ -8,8 +8,8 @@
 #include "checkpoint/hf/hf_options.hpp"
 #include "comm/mesh_options.hpp"
 #include "data/data_options.hpp"
-#include "model/llama_config.hpp"
 #include "model/memory_options.hpp"
+#include "model/model_config.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
 
@@ -76,7 +76,7 @@ struct ProfileOptions {
 /// All options of a run, from every layer, as filled in by config/.
 struct Inputs {
   RunOptions run;
-  model::LlamaConfig model;
+  model::ModelConfig model;
   checkpoint::PretrainedOptions pretrained;
   comm::MeshOptions mesh;
   sharding::TensorOptions tensor;

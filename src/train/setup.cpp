@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"
@@ -97,7 +97,7 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
   if (resume != "auto" && resume != "none")
     checkpoint::checkpoints_to_resume(resume);
   else if (in.pretrained.load_weights)
-    checkpoint::HfWeights(in.pretrained.hf).check_fits(table);
+    checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
 }
 
 /// Checks the schedule, once train.steps is known.

@@ -58,7 +58,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
           setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       optimizer_(setup.inputs.optimizer, state_),
-      llama_(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
+      model_(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
              setup.inputs.data.sequence_length, setup.inputs.memory,
              setup.inputs.precision.parameters, *tensor_),
       micro_batches_(
@@ -197,7 +197,7 @@ void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
   const auto batches = as_tensors(micro_batches_);
   for (std::size_t i = 0; i < batches.size(); ++i) {
     fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == batches.size()});
-    llama_.train(fsdp_, batches[i], scale);
+    model_.train(fsdp_, batches[i], scale);
     on_progress();
   }
   fsdp_.finish_gradients();
@@ -208,7 +208,7 @@ void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
 /// memory.
 std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const Request& request) {
   StepPart mine{.squared_norm = optim::squared_norm_share(state_)};  // waits for the passes
-  mine.loss = llama_.take_loss();
+  mine.loss = model_.take_loss();
   mine.seconds = former_update_ + seconds_since(start);
   const auto& meter = device::MemoryMeter::instance();
   mine.in_use = meter.in_use();
@@ -268,11 +268,11 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       unreadable = std::current_exception();
       batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
-    llama_.evaluate(fsdp_, as_tensors({&batch, 1}).front());
+    model_.evaluate(fsdp_, as_tensors({&batch, 1}).front());
     valid += valid_targets(batch);
     on_progress();
   }
-  const double loss = llama_.take_loss();  // waits for the last collective
+  const double loss = model_.take_loss();  // waits for the last collective
   const auto read = [&] {                  // several ranks may read a bad file
     if (!mesh_.healthy()) throw comm::PeerFailure(ExitCode::stopped_early);
     if (unreadable) std::rethrow_exception(unreadable);

@@ -14,7 +14,7 @@
 #include "data/loader.hpp"
 #include "data/validation.hpp"
 #include "device/staging.hpp"
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
@@ -121,7 +121,7 @@ class Trainer {
   void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
   SecondsByAxis seconds_by_axis();
   double seconds_exposed_by_copies() const {
-    return fsdp_.seconds_exposed_by_copies() + llama_.seconds_exposed_by_copies();
+    return fsdp_.seconds_exposed_by_copies() + model_.seconds_exposed_by_copies();
   }
   void measure(StepRecord& record, const std::vector<StepPart>& parts);
   void measure_utilization(StepRecord& record);
@@ -139,7 +139,7 @@ class Trainer {
   sharding::Fsdp fsdp_;
   std::unique_ptr<model::TensorParallel> tensor_;
   optim::Optimizer optimizer_;
-  model::Llama llama_;
+  model::CausalLM model_;
   std::optional<data::Loader> loader_;
   std::unique_ptr<data::ValidationData> validation_;
   std::vector<data::TokenBatch> micro_batches_;      ///< for the current step

@@ -3,7 +3,6 @@
 #include <functional>
 
 #include "app/report/run_metrics.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/lease.hpp"
@@ -11,6 +10,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"
+#include "model/config_json.hpp"
 #include "temporary_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "train/job/run_folder.hpp"
@@ -39,7 +39,7 @@ std::vector<Use> uses() {
        [](const fs::path& at) { tokenizer::open_tokenizer(at / "tokenizer.json"); }},
       {"tokenizer.model",
        [](const fs::path& at) { tokenizer::open_tokenizer(at / "tokenizer.model"); }},
-      {"config.json", [](const fs::path& at) { checkpoint::read_hf_config(at); }},
+      {"config.json", [](const fs::path& at) { model::read_config_json(at); }},
       {"model.safetensors", [](const fs::path& at) { checkpoint::HfWeights{at}; }},
       {"model.safetensors.index.json", [](const fs::path& at) { checkpoint::HfWeights{at}; }},
       {"manifest.json", [](const fs::path& at) { checkpoint::read_manifest(at); },

@@ -43,7 +43,7 @@ TEST(LoadedModel, TheRanksOfAGroupHoldItTogether) {
       EXPECT_EQ(b, all);
       continue;
     }
-    const auto& part = first.table_of_part[id].shape;
+    const auto& part = first.shard.table[id].shape;
     std::vector<float> together(all.size());
     for (std::int64_t row = 0; row < shape[0]; ++row)
       for (std::int64_t column = 0; column < shape[1]; ++column) {

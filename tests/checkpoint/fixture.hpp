@@ -17,8 +17,8 @@
 
 namespace llamesh::test {
 
-inline model::LlamaConfig small_config(std::int64_t hidden = 24, bool tied = false) {
-  model::LlamaConfig config;
+inline model::ModelConfig small_config(std::int64_t hidden = 24, bool tied = false) {
+  model::ModelConfig config;
   config.hidden_size = hidden;
   config.intermediate_size = 40;
   config.num_hidden_layers = 2;
@@ -59,13 +59,13 @@ class Job {
  public:
   /// Uses the mesh [replicate, shard = world / replicate].
   explicit Job(int replicate, sharding::Wrap wrap = sharding::Wrap::layer,
-               const model::LlamaConfig& config = small_config())
+               const model::ModelConfig& config = small_config())
       : Job(comm::ParallelDims({{"replicate", replicate}, {"shard", shards(replicate)}}),
             sharding::whole_and_sharded, wrap, config) {}
   /// Uses any mesh with the world's size.
   Job(const comm::ParallelDims& dims, PlacementsOf placements,
       sharding::Wrap wrap = sharding::Wrap::layer,
-      const model::LlamaConfig& config = small_config())
+      const model::ModelConfig& config = small_config())
       : table(model::parameter_table(config)),
         layout(table, sharding::make_units(table, {wrap, 1000}, dims, placements(table, dims)),
                dims, placements(table, dims)) {

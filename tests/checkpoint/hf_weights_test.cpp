@@ -1,4 +1,4 @@
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/safetensors_bytes.hpp"
+#include "model/config_json.hpp"
 #include "model/golden.hpp"
 
 namespace llamesh::checkpoint {
@@ -38,15 +38,15 @@ std::int64_t wrong(const test::Job& job, const Expected& expected) {
 TEST(HfWeights, GoldenFolders) {
   for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"}) {
     const auto golden = test::load_golden(name);
-    const auto config = read_hf_config(golden_folder / name);
+    const auto config = model::read_config_json(golden_folder / name);
     auto expected = test::config_of(golden.config());
     expected.initializer_range = golden.config().at("initializer_range");
-    EXPECT_EQ(to_config_json(config), to_config_json(expected));
+    EXPECT_EQ(model::to_config_json(config), model::to_config_json(expected));
     for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
       for (const auto wrap : {sharding::Wrap::layer, sharding::Wrap::none}) {
         const test::Job job(test::world().size() % 2 == 0 ? 2 : 1, wrap, config);
         job.fill(1);
-        load_hf_weights(golden_folder / name, job.state(), test::world(), by);
+        load_hf_weights(golden_folder / name, config, job.state(), test::world(), by);
         EXPECT_EQ(
             wrong(job,
                   [&](const std::string& parameter, std::int64_t element) {
@@ -83,7 +83,7 @@ struct Folder {
     if (test::world().rank() == 0) {
       fs::remove_all(folder);
       fs::create_directories(folder);
-      test::write_file(folder / "config.json", to_config_json(config));
+      test::write_file(folder / "config.json", model::to_config_json(config));
       std::string map;
       for (int f = 0; f < files; ++f) write_file(folder, f, files, map);
       if (files > 1)
@@ -116,7 +116,7 @@ struct Folder {
   }
 
   StoredType type;
-  model::LlamaConfig config;
+  model::ModelConfig config;
   bool other_head = false;
   std::map<std::string, std::vector<std::int64_t>> tensors;
 };
@@ -126,7 +126,7 @@ std::string load(const test::Job& job, const fs::path& folder, ReadBy by = ReadB
   std::string what = "no error";
   auto code = ExitCode::done;
   try {
-    load_hf_weights(folder, job.state(), test::world(), by);
+    load_hf_weights(folder, test::small_config(), job.state(), test::world(), by);
   } catch (const Error& error) {
     what = error.what();
     code = error.code();

@@ -6,10 +6,10 @@
 
 #include "../sharding/placements.hpp"
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_config.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "fixture.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -90,15 +90,17 @@ TEST(Placements, APartOfADatasetIsReadFromAny) {
     job.fill(3);
     const auto path = Store(folder.path(), {}, world()).save(job.state(), progress(5));
     if (world().rank() != 0) continue;
+    const auto file = checkpoint::h5::File::open(path / checkpoint::state_name);
     for (const auto& entry : checkpoint::read_manifest(path).datasets) {
       std::vector<float> all(static_cast<std::size_t>(entry.numel()));
-      checkpoint::read_part(path, entry, Box::whole(entry.shape), all);
+      const auto whole = Box::whole(entry.shape);
+      checkpoint::read_range(file, entry, {whole, 0, whole.numel()}, all);
       for (std::size_t d = 0; d < entry.shape.size(); ++d) {
         Box part = Box::whole(entry.shape);
         part.shape[d] /= 2;
         part.begin[d] = part.shape[d];
         std::vector<float> values(static_cast<std::size_t>(part.numel()));
-        checkpoint::read_part(path, entry, part, values);
+        checkpoint::read_range(file, entry, {part, 0, part.numel()}, values);
         for_each_run(entry.shape, {part, 0, part.numel()},
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
                        EXPECT_TRUE(std::equal(all.begin() + begin, all.begin() + begin + count,
@@ -146,12 +148,12 @@ TEST(Placements, AFlippedBitInAColumnIsFound) {
 TEST(Placements, WeightsOfAHuggingFaceFolderAreTheSameOnEveryMesh) {
   const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "model" /
                       "golden" / "hf" / "gqa_8_2";
-  const auto config = checkpoint::read_hf_config(folder);
+  const auto config = model::read_config_json(folder);
   for (const auto by : {checkpoint::ReadBy::rank0, checkpoint::ReadBy::each_rank})
     for (const auto placements : {cut_in_turn, cut_in_another_turn, cut_twice}) {
       const Job job(cube, placements, sharding::Wrap::layer, config);
       job.fill(1);
-      checkpoint::load_hf_weights(folder, job.state(), world(), by);
+      checkpoint::load_hf_weights(folder, config, job.state(), world(), by);
       const checkpoint::HfWeights weights(folder);
       std::int64_t wrong = 0;
       for (std::size_t u = 0; u < job.layout.units().size(); ++u)

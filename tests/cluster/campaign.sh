@@ -46,6 +46,18 @@ printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep 
   "$work/bin/llamesh" >late/llamesh
 chmod +x late/llamesh
 
+# sbatch: asks again for half a minute, since another seed may have stopped slurmctld.
+sbatch() {
+  local tries
+  for tries in {1..30}; do
+    command sbatch "$@" 2>"$scenario.sbatch" && return
+    grep -qE 'Zero Bytes|Unable to contact|Connection refused' "$scenario.sbatch" || break
+    sleep 1
+  done
+  cat "$scenario.sbatch" >&2
+  return 1
+}
+
 # start RUN [SBATCH-OPTION...]: a job of the requeue template on the seed's mesh.
 start() {
   within 30 controller_answers

@@ -53,7 +53,7 @@ TEST_F(NamedModel, OnTheCommandLineReplacesThatOfTheFile) {
 
 TEST_F(NamedModel, IsNoneWhereItsNameIsEmpty) {
   const auto in = load({"model.file="});
-  EXPECT_EQ(in.model.hidden_size, model::LlamaConfig{}.hidden_size);
+  EXPECT_EQ(in.model.hidden_size, model::ModelConfig{}.hidden_size);
   EXPECT_EQ(in.model.vocab_size, 500);
   EXPECT_EQ(load({"model.hf="}).model.hidden_size, 96);
 }

@@ -109,7 +109,7 @@ TEST(SpecInput, SurvivesBeingWritten) {
 
 TEST(SpecInput, TheFilesOfOursAreWhatTheySay) {
   using enum sharding::ResidualLayout;
-  const auto table = model::parameter_table(model::LlamaConfig().resolved());
+  const auto table = model::parameter_table(model::ModelConfig().resolved());
   const comm::ParallelDims data_only({{"replicate", 2}, {"shard", 2}});
   const comm::ParallelDims three_axes({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
   const auto compiled = [&](const char* file, const comm::ParallelDims& dims) {

@@ -121,15 +121,15 @@ void inject(const Trainer& trainer) {
 // Mangled names of the wrapped functions and their wrappers.
 #define MAKE_TRAINER \
   "_ZN7llamesh5train7TrainerC1ERKNS_4comm12CommunicatorERKNS0_5SetupERNS2_10DeviceMeshE"
-#define LLAMA_TRAIN "_ZN7llamesh5model5Llama5trainERNS0_7WeightsERKNS0_5BatchEf"
+#define LLAMA_TRAIN "_ZN7llamesh5model8CausalLM5trainERNS0_7WeightsERKNS0_5BatchEf"
 
 void real_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                   comm::DeviceMesh& mesh) __asm__("__real_" MAKE_TRAINER);
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                      comm::DeviceMesh& mesh) __asm__("__wrap_" MAKE_TRAINER);
-void real_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+void real_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
                 float scale) __asm__("__real_" LLAMA_TRAIN);
-void wrapped_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
                    float scale) __asm__("__wrap_" LLAMA_TRAIN);
 
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
@@ -139,7 +139,7 @@ void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train
   mesh_of_run = &mesh;
 }
 
-void wrapped_train(model::Llama* self, model::Weights& weights, const model::Batch& batch,
+void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
                    float scale) {
   if (trainer_of_run != nullptr) inject(*trainer_of_run);  // otherwise a plan is being made
   real_train(self, weights, batch, scale);

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "answer.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_index.hpp"
+#include "model/config_json.hpp"
 
 namespace {
 
@@ -23,11 +23,11 @@ void read_index(const std::string& text) {
 }
 
 void read_config(const std::string& text) {
-  const auto config = checkpoint::parse_config_json(text, "fuzzed");
+  const auto config = model::parse_config_json(text, "fuzzed");
   for (const char* dtype : {"", "bfloat16"}) {
-    const auto written = checkpoint::to_config_json(config, dtype, text);
-    const auto read = checkpoint::parse_config_json(written, "written");
-    expect(checkpoint::to_config_json(read) == checkpoint::to_config_json(config),
+    const auto written = model::to_config_json(config, dtype, text);
+    const auto read = model::parse_config_json(written, "written");
+    expect(model::to_config_json(read) == model::to_config_json(config),
            "the model does not survive being written");
   }
 }

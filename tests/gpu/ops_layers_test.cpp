@@ -17,6 +17,24 @@ const LayerSizes layer_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257
                                   {70, 64, {8, 0}},   {5, 1032, {}},    {3, 64, {0, 1}},
                                   {600, 24, {16, 0}}, {2, 18432, {}},   {3, 4096, {8, 8}}};
 
+// --- Bias ---
+
+TEST_P(CudaLayers, Bias) {
+  for (const auto& [rows, cols, place] : layer_sizes) {
+    SCOPED_TRACE(cols);
+    Twin y(dtype(), rows, cols, place), b(dtype(), 1, cols);
+    ops::add_bias(host_stream(), y.host(), b.host());
+    ops::cuda::add_bias(device_stream(), y.device(), b.device());
+    y.expect_equal(near(), "y");
+    for (const auto accumulate : both) {
+      Twin db(DType::f32, 1, cols);
+      ops::column_sums(host_stream(), db.host(), y.host(), accumulate);
+      ops::cuda::column_sums(device_stream(), db.device(), y.device(), accumulate);
+      db.expect_equal(1e-4, "db");
+    }
+  }
+}
+
 // --- RMSNorm ---
 
 /// Computes y and inverse_rms for the norm of x, or of x = x + delta, on both sides.

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/llama_block.hpp"
+#include "model/transformer_block.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -12,8 +12,8 @@ using enum ActivationCheckpointing;
 // B batch, T sequence, M = B T tokens: a multiple of 16, so that there is no padding
 constexpr std::int64_t B = 2, T = 32, M = B * T, layers = 5;
 
-LlamaConfig config() {
-  LlamaConfig c;
+ModelConfig config() {
+  ModelConfig c;
   c.hidden_size = 24;
   c.intermediate_size = 40;
   c.num_hidden_layers = layers;
@@ -27,10 +27,10 @@ LlamaConfig config() {
 struct Planned {
   Planned(const MemoryOptions& memory, DType dtype, Purpose purpose = Purpose::train)
       : activations(model, table, {B, T, {M, 24}, 1, dtype, purpose}, memory) {}
-  const LlamaBlock& block(std::size_t i) const {
-    return dynamic_cast<const LlamaBlock&>(*activations.blocks[i]);
+  const TransformerBlock& block(std::size_t i) const {
+    return dynamic_cast<const TransformerBlock&>(*activations.blocks[i]);
   }
-  LlamaConfig model = config();
+  ModelConfig model = config();
   ParameterTable table = parameter_table(model);
   Activations activations;
 };

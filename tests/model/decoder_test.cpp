@@ -5,15 +5,15 @@
 #include <random>
 
 #include "core/philox.hpp"
+#include "model/causal_lm.hpp"
 #include "model/frozen_weights.hpp"
-#include "model/llama.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
 namespace {
 
-LlamaConfig decoder_config(bool tied) {
-  LlamaConfig config;
+ModelConfig decoder_config(bool tied) {
+  ModelConfig config;
   config.hidden_size = 48;
   config.intermediate_size = 72;
   config.num_hidden_layers = 3;
@@ -45,7 +45,7 @@ struct Case {
     for (std::int64_t i = 0; i < length; ++i)
       text.push_back(static_cast<std::int32_t>(random() % 131));
     expected = device::Buffer(length * config.vocab_size * size_of(dtype));
-    Llama llama(config, table, 1, length, {}, dtype);
+    CausalLM llama(config, table, 1, length, {}, dtype);
     llama.logits(weights, {Tensor(text.data(), DType::i32, {1, length}), {}}, logits());
   }
   Tensor logits() const { return expected.tensor(dtype, {std::ssize(text), config.vocab_size}); }
@@ -61,7 +61,7 @@ struct Case {
     return most;
   }
 
-  LlamaConfig config;
+  ModelConfig config;
   ParameterTable table;
   FrozenWeights weights;
   DType dtype;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <random>
 
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 #include "model/local_weights.hpp"
 
 // A Llama treats documents packed into rows like documents in separate rows.
@@ -19,8 +19,8 @@ struct Shape {
                                                                      ///< document
 };
 
-LlamaConfig config_of(const Shape& s) {
-  LlamaConfig c;
+ModelConfig config_of(const Shape& s) {
+  ModelConfig c;
   c.hidden_size = 20;
   c.intermediate_size = 28;
   c.num_hidden_layers = 2;
@@ -83,7 +83,7 @@ struct Answers {
   }
   void add(const Batch& batch) {
     const auto rows = batch.tokens.rows(), length = batch.tokens.cols();
-    Llama llama(config, table, rows, length, {checkpointing, 64}, dtype);
+    CausalLM llama(config, table, rows, length, {checkpointing, 64}, dtype);
     const device::Buffer buffer(rows * length * config.vocab_size * 4);
     const Tensor out = buffer.tensor(DType::f32, {rows * length, config.vocab_size});
     llama.logits(weights, batch, out);
@@ -103,7 +103,7 @@ struct Answers {
     return {g.begin(), g.end()};
   }
 
-  LlamaConfig config;
+  ModelConfig config;
   ParameterTable table;
   test::LocalWeights weights;
   ActivationCheckpointing checkpointing;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 
 namespace llamesh::test {
 
@@ -93,8 +93,8 @@ inline Golden load_golden(const std::string& model) {
 }
 
 /// Returns the model config for a golden file.
-inline model::LlamaConfig config_of(const nlohmann::json& j) {
-  model::LlamaConfig c;
+inline model::ModelConfig config_of(const nlohmann::json& j) {
+  model::ModelConfig c;
   c.hidden_size = j.at("hidden_size");
   c.intermediate_size = j.at("intermediate_size");
   c.num_hidden_layers = j.at("num_hidden_layers");

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 #include "model/local_weights.hpp"
 
 // Compares with PyTorch and Hugging Face transformers: tests/model/golden/make_golden.py.
@@ -42,11 +42,11 @@ struct Loaded {
   }
 
   test::Golden golden;
-  LlamaConfig config;
+  ModelConfig config;
   ParameterTable table;
   test::LocalWeights weights;
   std::int64_t batch_size, sequence, valid = 0;
-  Llama llama;
+  CausalLM llama;
   std::vector<std::int32_t> tokens, targets, starts;
 };
 

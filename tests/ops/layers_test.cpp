@@ -13,6 +13,33 @@ const LayerSizes layer_sizes[] = {{1, 6}, {37, 50}, {130, 257}, {70, 64}};
 const Accumulate both[] = {Accumulate::no, Accumulate::yes};
 const Tensor none;
 
+// --- Bias ---
+
+TEST_P(Layers, BiasIsAddedToEveryRow) {
+  for (const auto& [rows, cols] : layer_sizes) {
+    const Matrix y(dtype(), rows, cols, 3), b(dtype(), 1, cols);
+    auto expected = y.numbers();
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expected[i] += b.numbers()[i % static_cast<std::size_t>(cols)];
+    ops::add_bias(stream, y, b);
+    expect_near(y.numbers(), expected, near(), "y");
+    EXPECT_TRUE(y.gaps_untouched());
+  }
+}
+
+TEST_P(Layers, ColumnSumsAreSetOrAddedTo) {
+  for (const auto& [rows, cols] : layer_sizes)
+    for (const auto accumulate : both) {
+      const Matrix dy(dtype(), rows, cols, 3), db(DType::f32, 1, cols);
+      auto expected = db.numbers();
+      if (accumulate == Accumulate::no) std::ranges::fill(expected, 0.0);
+      for (std::size_t i = 0; i < dy.numbers().size(); ++i)
+        expected[i % static_cast<std::size_t>(cols)] += dy.numbers()[i];
+      ops::column_sums(stream, db, dy, accumulate);
+      expect_near(db.numbers(), expected, 1e-4, "db");
+    }
+}
+
 // --- RMSNorm ---
 
 /// Computes y and inverse_rms for the norm of x, or of x = x + delta.

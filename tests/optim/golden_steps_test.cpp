@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/causal_lm.hpp"
 #include "model/golden.hpp"
-#include "model/llama.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
 
@@ -69,7 +69,7 @@ class GoldenRun {
         rows_(rows_of(golden, sharded_.data_rank(), mesh.replicate * mesh.shard)),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, length(),
                                                config_.hidden_size, DType::f32)),
-        llama_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_) {
+        model_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
@@ -85,10 +85,10 @@ class GoldenRun {
   std::pair<double, double> step(std::int64_t step) {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       sharded_.fsdp().begin_micro_batch({.first = i == 0, .last = i + 1 == rows_.size()});
-      llama_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
+      model_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
     }
     sharded_.fsdp().finish_gradients();
-    const double loss = llama_.take_loss();
+    const double loss = model_.take_loss();
     const double norm = sharded_.gradient_norm();
     optimizer_.step(options_.lr, norm, step);
     sharded_.fsdp().on_master_weights_loaded();
@@ -125,13 +125,13 @@ class GoldenRun {
   }
 
   const Golden& golden_;
-  model::LlamaConfig config_;
+  model::ModelConfig config_;
   OptimizerOptions options_;
   ShardedModel sharded_;
   Optimizer optimizer_;
   std::vector<Row> rows_;
   std::unique_ptr<model::TensorParallel> tensor_;
-  model::Llama llama_;
+  model::CausalLM model_;
   std::int64_t valid_ = 0;
 };
 

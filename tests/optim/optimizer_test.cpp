@@ -19,8 +19,8 @@ constexpr std::uint64_t seed = 20240611;
 constexpr float initial_deviation = 0.5F;
 
 /// Odd sizes: matrices are split in the middle, and with four ranks some own padding only.
-model::LlamaConfig tiny() {
-  model::LlamaConfig c;
+model::ModelConfig tiny() {
+  model::ModelConfig c;
   c.hidden_size = 12;
   c.intermediate_size = 20;
   c.num_hidden_layers = 2;

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "mpi_world.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
@@ -23,7 +23,7 @@ struct MeshSizes {
 /// A model's parameters, sharded over all ranks of the test program.
 class ShardedModel {
  public:
-  ShardedModel(const model::LlamaConfig& config, MeshSizes mesh,
+  ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
                optim::OptimizerName optimizer = optim::OptimizerName::adamw)
       : table_(model::parameter_table(config)),
         layout_(
@@ -63,7 +63,7 @@ class ShardedModel {
   }
 
  private:
-  static comm::ParallelDims dims_of(const model::LlamaConfig& config, MeshSizes mesh) {
+  static comm::ParallelDims dims_of(const model::ModelConfig& config, MeshSizes mesh) {
     const comm::ParallelDims dims(
         {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}});
     return sharding::tensor_axis_for(model::parameter_table(config), dims);

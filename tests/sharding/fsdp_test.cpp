@@ -68,7 +68,7 @@ struct Sharded {
     units_backward(visit);
     fsdp.finish_gradients();
   }
-  static model::LlamaConfig config_of(int layers) {
+  static model::ModelConfig config_of(int layers) {
     auto config = test::even_config();
     config.num_hidden_layers = layers;
     return config;

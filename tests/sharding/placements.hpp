@@ -1,13 +1,13 @@
 #pragma once
 
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "sharding/placement.hpp"
 
 namespace llamesh::test {
 
 /// A small model whose dims are all even.
-inline model::LlamaConfig even_config() {
-  model::LlamaConfig c;
+inline model::ModelConfig even_config() {
+  model::ModelConfig c;
   c.hidden_size = 12;
   c.intermediate_size = 20;
   c.num_hidden_layers = 2;

@@ -7,8 +7,8 @@
 namespace llamesh::sharding {
 namespace {
 
-model::LlamaConfig odd_config(bool tied) {
-  model::LlamaConfig c;
+model::ModelConfig odd_config(bool tied) {
+  model::ModelConfig c;
   c.hidden_size = 18;
   c.intermediate_size = 13;
   c.num_hidden_layers = 3;

@@ -25,7 +25,7 @@ comm::Topology machines(const std::vector<int>& per_node) {
 comm::ParallelDims mesh_of(Strategy strategy, const comm::MeshOptions& options,
                            const std::vector<int>& per_node,
                            ReshardAfterForward reshard = ReshardAfterForward::by_strategy) {
-  model::LlamaConfig config;
+  model::ModelConfig config;
   config.num_key_value_heads = 2;
   return make_mesh(strategy, reshard, options, machines(per_node),
                    model::parameter_table(config.resolved()));

@@ -12,9 +12,9 @@ namespace {
 
 const comm::ParallelDims two_shards({{"shard", 2}});
 
-model::LlamaConfig llama2(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+model::ModelConfig llama2(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                           std::int64_t heads, std::int64_t kv_heads) {
-  model::LlamaConfig c;
+  model::ModelConfig c;
   c.hidden_size = hidden;
   c.intermediate_size = intermediate;
   c.num_hidden_layers = layers;
@@ -24,7 +24,7 @@ model::LlamaConfig llama2(std::int64_t hidden, std::int64_t intermediate, std::i
   return c.resolved();
 }
 
-std::vector<std::string> unit_names(const model::LlamaConfig& config, const WrapOptions& options) {
+std::vector<std::string> unit_names(const model::ModelConfig& config, const WrapOptions& options) {
   const auto table = model::parameter_table(config);
   std::vector<std::string> names;
   for (const auto& unit : make_units(table, options)) names.push_back(unit.name);
@@ -75,7 +75,7 @@ TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
 }
 
 /// Returns the first words on each line, which name units and parameters.
-Names described(const model::LlamaConfig& config, const WrapOptions& options, Layers layers) {
+Names described(const model::ModelConfig& config, const WrapOptions& options, Layers layers) {
   const auto table = model::parameter_table(config);
   std::istringstream lines(
       describe_units(ShardLayout(table, make_units(table, options), two_shards), layers));

@@ -18,11 +18,11 @@
 #include <tuple>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "comm/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "disk_record.hpp"
+#include "model/config_json.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
 #include "train/metrics.hpp"
@@ -145,8 +145,7 @@ std::vector<Plan> choose(std::vector<Plan> plans, std::size_t count, std::size_t
 class Start {
  public:
   explicit Start(const std::string& model_config)
-      : job_(1, sharding::Wrap::layer,
-             checkpoint::parse_config_json(model_config, "the manifest")) {}
+      : job_(1, sharding::Wrap::layer, model::parse_config_json(model_config, "the manifest")) {}
 
   /// Returns what a run finds in its folder: the step (0 for none) and its weights. Throws if the
   /// run would stop.

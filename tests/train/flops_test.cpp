@@ -7,7 +7,7 @@ namespace {
 
 /// Llama 2 7B: 6738415616 parameters, including 131072000 in the embedding.
 TEST(Flops, OfLlama27B) {
-  model::LlamaConfig c;
+  model::ModelConfig c;
   c.hidden_size = 4096;
   c.intermediate_size = 11008;
   c.num_hidden_layers = 32;
@@ -23,7 +23,7 @@ TEST(Flops, OfLlama27B) {
 /// Grouped-query attention costs as much as full attention, and heads * head_dim counts, not the
 /// hidden size.
 TEST(Flops, CountTheQueryHeads) {
-  model::LlamaConfig c;
+  model::ModelConfig c;
   c.hidden_size = 20;
   c.intermediate_size = 36;
   c.num_hidden_layers = 3;
@@ -42,7 +42,7 @@ TEST(Flops, CountTheQueryHeads) {
 
 /// A tied embedding takes part in the head's product, so tying changes nothing.
 TEST(Flops, AreTheSameWithATiedHead) {
-  model::LlamaConfig c = model::LlamaConfig().resolved();
+  model::ModelConfig c = model::ModelConfig().resolved();
   const double untied = flops_per_token(c, model::parameter_table(c), 64);
   c.tie_word_embeddings = true;
   EXPECT_EQ(flops_per_token(c, model::parameter_table(c), 64), untied);

@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t piece = 4 << 20;  // bytes per read or write
 
 /// Returns a Llama whose fp32 weights and two moments take about `mebibytes` together.
-model::LlamaConfig config_of(std::int64_t mebibytes) {
-  model::LlamaConfig config;
+model::ModelConfig config_of(std::int64_t mebibytes) {
+  model::ModelConfig config;
   const bool large = mebibytes >= 1024;
   config.hidden_size = large ? 1024 : 256;
   config.intermediate_size = large ? 2816 : 704;

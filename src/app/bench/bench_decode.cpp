@@ -19,9 +19,9 @@ constexpr std::int64_t prompt_tokens = 32;
 constexpr std::int64_t positions = 512;
 
 /// Returns a config with the shapes in inputs/models/smollm2-135m.yaml and llama3.2-1b.yaml.
-model::LlamaConfig shape(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+model::ModelConfig shape(std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                          std::int64_t heads, std::int64_t kv_heads, std::int64_t vocabulary) {
-  model::LlamaConfig config;
+  model::ModelConfig config;
   config.hidden_size = hidden;
   config.intermediate_size = intermediate;
   config.num_hidden_layers = layers;
@@ -74,7 +74,7 @@ void fill(const model::ParameterTable& table, const model::FrozenWeights& weight
   }
 }
 
-void decode(const char* name, const model::LlamaConfig& config, DType dtype) {
+void decode(const char* name, const model::ModelConfig& config, DType dtype) {
   const auto table = model::parameter_table(config);
   model::FrozenWeights weights(table, dtype);
   fill(table, weights, dtype);

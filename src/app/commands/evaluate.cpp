@@ -20,7 +20,7 @@
 #include "data/validation.hpp"
 #include "device/buffer.hpp"
 #include "device/staging.hpp"
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 #include "train/bf16_product_choice.hpp"
 #include "train/metrics.hpp"
 #include "train/shared_tokens.hpp"
@@ -45,8 +45,8 @@ Sum evaluate_share(LoadedModel& model, const data::ValidationData& data, DType d
   data::TokenBatch batch(1, sequence_length);
   const auto tensor = mesh.tensor_parallel(
       model.config, residual_of(sequence_length, mesh.tensor_size()), sequence_length, dtype);
-  model::Llama llama(model.config, model.table_of_part, 1, sequence_length, {}, dtype, *tensor,
-                     model::Purpose::evaluate);
+  model::CausalLM llama(model.config, model.shard.table, 1, sequence_length, {}, dtype, *tensor,
+                        model::Purpose::evaluate);
   device::Staging tokens, targets, document_starts;
   const auto to_device = [&](device::Staging& staging, std::vector<std::int32_t>& ids) {
     if (ids.empty()) return Tensor();

@@ -8,14 +8,15 @@
 #include "app/json_output.hpp"
 #include "app/report/summary.hpp"
 #include "app/tensor_source.hpp"
-#include "checkpoint/hf/hf_config.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "core/printable.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
+#include "model/config_json.hpp"
+#include "model/family.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -96,16 +97,16 @@ void describe_run(const checkpoint::Location& location, Description& to) {
 void describe_hf_folder(const checkpoint::Location& location, Description& to) {
   to.line("Hugging Face folder {}", location.path.string());
   if (fs::exists(location.path / "config.json")) {
-    const auto c = checkpoint::read_hf_config(location.path);
+    const auto c = model::read_config_json(location.path);
     const auto table = model::parameter_table(c);
     to.line(
-        "  LlamaForCausalLM: {} parameters, {} layers of {}, {} heads over {} of {}, "
+        "  {}: {} parameters, {} layers of {}, {} heads over {} of {}, "
         "vocabulary {}, {} head",
-        table.numel(), c.num_hidden_layers, c.hidden_size, c.num_attention_heads,
+        model::family_named(c.family).architecture, table.numel(), c.num_hidden_layers, c.hidden_size, c.num_attention_heads,
         c.num_key_value_heads, c.head_dim, c.vocab_size, table.tied() ? "tied" : "own");
     to.json["parameters"] = table.numel();
-    to.json["config"] = Json::parse(checkpoint::to_config_json(c));
-    checkpoint::HfWeights(location.path).check_fits(table);
+    to.json["config"] = Json::parse(model::to_config_json(c));
+    checkpoint::HfModel(location.path, c, table).check_fits();
   }
   to.line("");
   describe_tensors(*open_tensors(location), to);

@@ -9,12 +9,12 @@
 
 #include "app/json_output.hpp"
 #include "app/tensor_source.hpp"
-#include "checkpoint/hf/hf_config.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "core/printable.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -33,9 +33,10 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
     }
   };
   noting([&] {
-    if (location.kind == PathKind::hf_folder && fs::exists(location.path / "config.json"))
-      checkpoint::HfWeights(location.path)
-          .check_fits(model::parameter_table(checkpoint::read_hf_config(location.path)));
+    if (location.kind != PathKind::hf_folder || !fs::exists(location.path / "config.json")) return;
+    const auto config = model::read_config_json(location.path);
+    const auto table = model::parameter_table(config);
+    checkpoint::HfModel(location.path, config, table).check_fits();
   });
   noting([&] {
     const auto source = open_tensors(location);

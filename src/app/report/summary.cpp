@@ -10,7 +10,7 @@
 
 #include "app/report/chart.hpp"
 #include "core/median.hpp"
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::app {
@@ -30,7 +30,7 @@ std::string scalar(const YAML::Node& node) {
 }
 
 std::string describe_model(const YAML::Node& model) {
-  model::LlamaConfig config;
+  model::ModelConfig config;
   const auto take = [&](const char* key, std::int64_t& value) {
     if (model[key]) value = model[key].as<std::int64_t>();
   };

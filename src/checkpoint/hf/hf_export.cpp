@@ -6,13 +6,15 @@
 #include <array>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_config.hpp"
-#include "checkpoint/hf/hf_json.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
+#include "core/ordered_json.hpp"
+#include "model/family.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -29,11 +31,9 @@ std::string torch_name(StoredType type) {
   return type == StoredType::f32 ? "float32" : type == StoredType::bf16 ? "bfloat16" : "float16";
 }
 
-std::vector<StoredTensor> tensors_of(const Manifest& manifest) {
+std::vector<StoredTensor> tensors_of(const model::StateDict& dict) {
   std::vector<StoredTensor> tensors;
-  for (const auto& d : manifest.datasets)
-    if (const auto parameter = model_parameter(d.path); !parameter.empty())
-      tensors.push_back({std::string(parameter), "", d.shape, 0, 0});
+  for (const auto& tensor : dict) tensors.push_back({tensor.name, "", tensor.shape, 0, 0});
   return tensors;
 }
 
@@ -58,32 +58,87 @@ void check_room(const fs::path& folder, const std::vector<ExportFile>& files) {
          folder.string(), space.available, bytes);
 }
 
-void write_tensor(const fs::path& checkpoint, const DatasetEntry& entry, Descriptor& file,
-                  const StoredTensor& tensor, StoredType type) {
+/// Elements of a tensor that are assembled and written together. Every block of a transposed tensor
+/// reads all rows of its parameter, and so more than it needs.
+constexpr std::int64_t block_numel = std::int64_t{4} << 20U;
+constexpr std::int64_t transposed_block_numel = std::int64_t{64} << 20U;
+
+/// Rows [first, end) of a stored tensor, (rows, row_numel) values.
+struct TensorRows {
+  std::int64_t first, end, row_numel;
+  std::vector<float> values;
+
+  /// Returns `count` rows from row `row` of the tensor on.
+  std::span<float> span(std::int64_t row, std::int64_t count) {
+    return std::span(values).subspan(static_cast<std::size_t>((row - first) * row_numel),
+                                     static_cast<std::size_t>(count * row_numel));
+  }
+};
+
+/// Fills what a part of the tensor has in these rows from the parameter.
+void fill_rows(TensorRows& rows, const model::StateDictTensor& tensor,
+               const model::StoredPart& part, const StoredModel& model) {
+  const auto& held = part.in_tensor;
+  const auto first = std::max(rows.first, held.begin[0]) - held.begin[0];
+  const auto count = std::min(rows.end, held.begin[0] + held.shape[0]) - held.begin[0] - first;
+  if (count <= 0) return;
+  const auto width = held.numel() / held.shape[0];
+  BoxRange wanted{part.in_parameter, first * width, count * width};
+  if (!part.transposed && width == rows.row_numel)
+    return model.read(part.parameter, wanted, rows.span(held.begin[0] + first, count));
+  if (part.transposed) {
+    const auto& from = part.in_parameter;
+    const Box columns{{from.begin[0], from.begin[1] + first}, {from.shape[0], count}};
+    wanted = {columns, 0, columns.numel()};
+  }
+  std::vector<float> values(static_cast<std::size_t>(count * width));
+  model.read(part.parameter, wanted, values);
+  const auto value = [&](std::int64_t i) {
+    return part.transposed ? values[static_cast<std::size_t>(i % width * count + i / width)]
+                           : values[static_cast<std::size_t>(i)];
+  };
+  for_each_run(tensor.shape, {held, first * width, count * width},
+               [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+                 auto* to = rows.values.data() + (begin - rows.first * rows.row_numel);
+                 for (std::int64_t i = 0; i < run; ++i) to[i] = value(at + i);
+               });
+}
+
+void write_tensor(const StoredModel& model, const model::StateDictTensor& from, Descriptor& file,
+                  const StoredTensor& to, StoredType type) {
+  const bool transposed = std::ranges::any_of(from.parts, &model::StoredPart::transposed);
+  const auto row_numel = to.numel() / from.shape[0];
+  const auto rows_per_block = std::max<std::int64_t>(
+      1, (transposed ? transposed_block_numel : block_numel) / row_numel);
   std::vector<std::uint8_t> bytes;
-  for_each_range(checkpoint, entry, [&](std::int64_t begin, std::span<const float> values) {
-    bytes.resize(values.size() * static_cast<std::size_t>(size_of(type)));
-    const auto lost = from_floats(type, values, bytes.data());
+  for (std::int64_t first = 0; first < from.shape[0]; first += rows_per_block) {
+    const auto end = std::min(first + rows_per_block, from.shape[0]);
+    TensorRows rows{first, end, row_numel, {}};
+    rows.values.resize(static_cast<std::size_t>((end - first) * row_numel));
+    for (const auto& part : from.parts) fill_rows(rows, from, part, model);
+    bytes.resize(rows.values.size() * static_cast<std::size_t>(size_of(type)));
+    const auto lost = from_floats(type, rows.values, bytes.data());
     validate(lost == 0, "{} elements of {} are too large for {}; export with --dtype {}", lost,
-             tensor.name, tensor.dtype, type == StoredType::f16 ? "bf16" : "fp32");
-    file.write(tensor.begin + begin * size_of(type), bytes.data(), std::ssize(bytes));
-  });
+             to.name, to.dtype, type == StoredType::f16 ? "bf16" : "fp32");
+    file.write(to.begin + first * row_numel * size_of(type), bytes.data(), std::ssize(bytes));
+  }
 }
 
 /// Writes this rank's share of the tensors: each goes to the rank with the least load so far.
-void write_my_tensors(const fs::path& checkpoint, const Manifest& manifest, const fs::path& folder,
-                      const std::vector<ExportFile>& files, StoredType type,
-                      const comm::Communicator& world) {
+void write_my_tensors(const StoredModel& model, const model::StateDict& dict,
+                      const fs::path& folder, const std::vector<ExportFile>& files,
+                      StoredType type, const comm::Communicator& world) {
   std::vector<std::int64_t> load(static_cast<std::size_t>(world.size()), 0);
+  auto from = dict.begin();  // plan_export() keeps the order
   for (const auto& file : files) {
     auto out = Descriptor::to_write(folder / file.name, O_WRONLY);
     bool wrote = false;
     for (const auto& tensor : file.tensors) {
+      const auto& entry = *from++;
       const auto least = std::ranges::min_element(load);
       *least += tensor.bytes;
       if (least - load.begin() != world.rank()) continue;
-      write_tensor(checkpoint, *manifest.find(dataset_path(model_group, tensor.name)), out, tensor,
-                   type);
+      write_tensor(model, entry, out, tensor, type);
       wrote = true;
     }
     if (wrote || world.rank() == 0) out.sync();
@@ -122,16 +177,16 @@ void copy_tokenizer(const fs::path& tokenizer, const fs::path& folder) {
 }
 
 /// Writes config.json, generation_config.json and the tokenizer.
-void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
+void write_small_files(const fs::path& folder, const model::ModelConfig& config,
                        const ExportOptions& options) {
   std::string base;
   const auto& source = options.source;
   if (!source.empty()) base = read_file(source / "config.json", std::int64_t{1} << 20U);
-  const auto text = to_config_json(config, torch_name(options.type), base);
+  const auto text = model::to_config_json(config, torch_name(options.type), base);
   write_durably(folder / "config.json", text + "\n");
   const auto* const generation_file = "generation_config.json";
   if (source.empty() || !copy_if_there(source / generation_file, folder / generation_file)) {
-    const auto json = parse_json(text, "config.json");
+    const auto json = parse_json_object(text, "config.json");
     nlohmann::ordered_json generation = {{"_from_model_config", true}};
     for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
       if (json.contains(key)) generation[key] = json[key];
@@ -140,7 +195,7 @@ void write_small_files(const fs::path& folder, const model::LlamaConfig& config,
   copy_tokenizer(options.tokenizer, folder);
 }
 
-void warn_of_refusal(const model::LlamaConfig& config) {
+void warn_of_refusal(const model::ModelConfig& config) {
   if (config.hidden_size % config.num_attention_heads == 0) return;
   spdlog::warn(
       "hidden_size {} is not a multiple of num_attention_heads {}: transformers refuses such a "
@@ -178,13 +233,16 @@ std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, St
 void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportOptions& options,
                const comm::Communicator& world) {
   NewFolder folder(target, world);
-  const auto text = comm::on_rank_0(world, [&] { return to_text(read_manifest(checkpoint)); });
-  const auto manifest = parse_manifest(text);
-  const auto files = plan_export(tensors_of(manifest), options.type, options.max_shard_bytes);
+  const auto text = comm::on_rank_0(
+      world, [&] { return read_manifest(checkpoint).progress.model_config; });
+  const auto config = model::parse_config_json(text, "model_config");
+  const auto table = model::parameter_table(config);
+  const auto dict = model::state_dict(config, table);
+  const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
+  std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
+    model = open_model({PathKind::checkpoint, checkpoint}, config, table);
     if (world.rank() != 0) return;
-    validate(!files.empty(), "{} does not contain a model", checkpoint.string());
-    const auto config = parse_config_json(manifest.progress.model_config, "model_config");
     warn_of_refusal(config);
     check_room(folder.path(), files);
     for (const auto& file : files) create(folder.path() / file.name, file);
@@ -192,7 +250,7 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
     write_small_files(folder.path(), config, options);
   });
   comm::agree(world, [&] {
-    write_my_tensors(checkpoint, manifest, folder.path(), files, options.type, world);
+    write_my_tensors(*model, dict, folder.path(), files, options.type, world);
   });
   folder.commit();
 }

@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_config.hpp"
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/state_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "model/config_json.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -42,28 +40,16 @@ class Zeros {
   void* data_;
 };
 
-/// Opens the folder on every rank. Rank 0 goes first and checks it. Collective.
-HfWeights open_fitting(const std::filesystem::path& folder, const model::ParameterTable& table,
-                       const comm::Communicator& world) {
-  std::optional<HfWeights> weights;
-  for (const bool first : {true, false})
-    comm::agree(world, [&] {
-      if ((world.rank() == 0) != first) return;
-      weights.emplace(folder);
-      if (first) weights->check_fits(table);
-    });
-  return std::move(*weights);
-}
-
 }  // namespace
 
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
                const std::string& config, const std::string& version,
                const comm::Communicator& world) {
   // Passed as text, so that one rank reads the file and keys missing from the text go unused.
-  const auto model_config =
-      comm::on_rank_0(world, [&] { return to_config_json(read_hf_config(folder)); });
-  const auto table = model::parameter_table(parse_config_json(model_config, "config.json"));
+  const auto model_config = comm::on_rank_0(
+      world, [&] { return model::to_config_json(model::read_config_json(folder)); });
+  const auto shape = model::parse_config_json(model_config, "config.json");
+  const auto table = model::parameter_table(shape);
   const comm::ParallelDims mesh({{"shard", world.size()}});
   const sharding::ShardLayout layout(table, sharding::make_units(table, {}), mesh);
 
@@ -79,14 +65,12 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
     for (auto& group : state.groups) group.shards.push_back(zeros.tensor(unit.shard_numel));
 
   NewFolder checkpoint(target, world);
-  const auto weights = open_fitting(folder, table, world);
-  std::vector<float> read, spare;
+  const auto weights = open_hf_model(folder, shape, table, world);
+  std::vector<float> read;
   const auto source = [&](const ShardIo& part) -> std::span<const float> {
     if (part.dataset >= table.parameters.size()) return part.values.span<float>();  // a moment
     read.resize(static_cast<std::size_t>(part.count()));
-    const Tensor values(read.data(), DType::f32, {part.count()});
-    read_hf_weights(weights, state, {part.dataset, part.part, part.begin, values, part.memory},
-                    spare);
+    weights->read(static_cast<model::ParameterId>(part.dataset), range_of(part, state), read);
     return read;
   };
   const TrainState progress{

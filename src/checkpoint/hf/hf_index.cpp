@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "checkpoint/hf/hf_json.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
+#include "core/ordered_json.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -22,7 +22,7 @@ bool is_plain_name(const std::string& name) {
 
 std::map<std::string, std::string> parse_weight_map(const std::string& text,
                                                     const std::string& name) {
-  const auto json = parse_json(text, name);
+  const auto json = parse_json_object(text, name);
   const auto found = json.find("weight_map");
   validate(found != json.end() && found->is_object(), "{}: it has no weight_map", name);
   std::map<std::string, std::string> files;

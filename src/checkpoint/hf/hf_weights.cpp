@@ -1,22 +1,11 @@
 #include "checkpoint/hf/hf_weights.hpp"
 
-#include <set>
-
 #include "checkpoint/hf/hf_index.hpp"
-#include "checkpoint/hf/hf_json.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/ordered_json.hpp"
 
 namespace llamesh::checkpoint {
-namespace {
-
-constexpr auto head_name = "lm_head.weight";
-
-bool is_buffer(const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq");
-}
-
-}  // namespace
 
 HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) {
   std::error_code error;
@@ -78,34 +67,9 @@ const StoredTensor& HfWeights::tensor(const std::string& name) const {
   return *file(place->second).find(name);
 }
 
-void HfWeights::read_bytes(const std::string& name, std::int64_t begin,
-                           std::span<std::uint8_t> to) const {
-  const auto& stored = tensor(name);
-  file(file_of_.at(name)).read_bytes(stored, begin, to);
-}
-
 void HfWeights::read(const std::string& name, std::int64_t begin, std::span<float> values) const {
   const auto& stored = tensor(name);
   file(file_of_.at(name)).read(stored, begin, values);
-}
-
-void HfWeights::check_fits(const model::ParameterTable& table) const {
-  std::set<std::string> extra;
-  for (const auto& name : names())
-    if (!is_buffer(name)) extra.insert(name);
-  const auto check = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
-    const auto& stored = tensor(name);
-    validate(stored.shape == shape, "{}: '{}' has shape ({}) where the model has ({})",
-             folder_.string(), name, fmt::join(stored.shape, ", "), fmt::join(shape, ", "));
-    validate(stored_type(stored.dtype).has_value(), "{}: '{}' is {}; F32, BF16 and F16 are read",
-             folder_.string(), name, shown(stored.dtype));
-    extra.erase(name);
-  };
-  for (const auto& parameter : table.parameters) check(parameter.name, parameter.shape);
-  if (table.tied() && has(head_name)) check(head_name, table[table.lm_head.weight].shape);
-  validate(extra.empty(), "{} has '{}'{}, which the model does not", folder_.string(),
-           extra.empty() ? "" : shown(*extra.begin()),
-           extra.size() > 1 ? fmt::format(" and {} other tensors", extra.size() - 1) : "");
 }
 
 }  // namespace llamesh::checkpoint

@@ -6,10 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf/hf_options.hpp"
 #include "checkpoint/hf/safetensors.hpp"
-#include "checkpoint/state.hpp"
-#include "comm/communicator.hpp"
 
 namespace llamesh::checkpoint {
 
@@ -24,15 +21,10 @@ class HfWeights {
   std::vector<std::string> names() const;
   bool has(const std::string& name) const { return file_of_.contains(name); }
   const StoredTensor& tensor(const std::string& name) const;
-  /// Reads bytes [begin, begin + to.size()) of a tensor, as stored.
-  void read_bytes(const std::string& name, std::int64_t begin, std::span<std::uint8_t> to) const;
   /// Reads elements [begin, begin + values.size()) as fp32.
   void read(const std::string& name, std::int64_t begin, std::span<float> values) const;
 
-  /// Opens every file, and throws unless they hold exactly the table's parameters, by name and
-  /// shape. Ignores rotary embedding buffers, and a tied model's head if it is stored.
-  void check_fits(const model::ParameterTable& table) const;
-
+  const std::filesystem::path& folder() const { return folder_; }
   const std::vector<std::string>& files() const { return files_; }
 
  private:
@@ -44,16 +36,5 @@ class HfWeights {
   std::map<std::string, std::size_t> file_of_;  // tensor name -> file index
   mutable std::vector<std::unique_ptr<SafetensorsFile>> open_;
 };
-
-/// Fills a model transfer (the state's first group) from a folder that fits the model. `spare` is
-/// scratch space for one segment, reused between calls. A tied model's head, if stored, must equal
-/// the embedding. Local.
-void read_hf_weights(const HfWeights& weights, const State& state, const ShardIo& transfer,
-                     std::vector<float>& spare);
-
-/// Fills the group "/model", the first in every rank's state, from a folder. Needs a few MiB of
-/// extra host memory. Collective; on an error every rank throws.
-void load_hf_weights(const std::filesystem::path& folder, const State& state,
-                     const comm::Communicator& world, ReadBy by);
 
 }  // namespace llamesh::checkpoint

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <numeric>
 #include <span>
 
@@ -44,6 +45,18 @@ void change(const Tensor& y, const F& f) {
   });
 }
 
+/// Copies a matrix with strided rows.
+void copy_rows(Stream& stream, const Tensor& y, const Tensor& x) {
+  expects(y.cols() == x.cols() && y.dtype() == x.dtype(), "copy of rows");
+  stream.run([=] {
+    const auto bytes = static_cast<std::size_t>(y.cols() * size_of(y.dtype()));
+    for_each_block(y.rows(), rows_per_block(y.cols()), [&](std::int64_t first, std::int64_t last) {
+      for (auto m = first; m < last; ++m)
+        std::memcpy(y.slice_rows(m, 1).data(), x.slice_rows(m, 1).data(), bytes);
+    });
+  });
+}
+
 double squares_of(const float* x, std::int64_t n) {
   constexpr std::int64_t lanes = 16;  // the same on every CPU, so that the sum is too
   double total[lanes] = {};
@@ -64,6 +77,7 @@ double squares_of(const float* x, std::int64_t n) {
 
 void copy(Stream& stream, Tensor y, Tensor x) {
   expects(y.numel() == x.numel(), "copy of {} numbers to {}", x.numel(), y.numel());
+  if (!y.dense() || !x.dense()) return copy_rows(stream, y, x);
   stream.run([=] { combine(y, x, [](auto*, Vec from, auto) { return from; }); });
 }
 

@@ -111,10 +111,23 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *total = mine;
 }
 
+/// Copies a matrix with strided rows.
+void copy_rows(Stream& stream, const Tensor& y, const Tensor& x) {
+  expects(y.cols() == x.cols() && y.dtype() == x.dtype(), "copy of rows");
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements * size_of(y.dtype()));
+  };
+  check(cudaMemcpy2DAsync(y.data(), bytes(y.row_stride()), x.data(), bytes(x.row_stride()),
+                          bytes(y.cols()), static_cast<std::size_t>(y.rows()),
+                          cudaMemcpyDeviceToDevice, device::cuda::native(stream)),
+        "a copy of rows");
+}
+
 }  // namespace
 
 void copy(Stream& stream, Tensor y, Tensor x) {
   expects(y.numel() == x.numel(), "copy of {} elements to {}", x.numel(), y.numel());
+  if (!y.dense() || !x.dense()) return copy_rows(stream, y, x);
   if (y.numel() > 0) launch_combine<false>(stream, y, x);
 }
 

@@ -11,6 +11,14 @@ double if_added(Accumulate accumulate, const Tensor& to) {
 
 }  // namespace
 
+void add_bias(Stream& stream, Tensor y, Tensor b) {
+  move(stream, 2 * bytes_of(y) + bytes_of(b));
+}
+
+void column_sums(Stream& stream, Tensor db, Tensor dy, Accumulate accumulate) {
+  move(stream, bytes_of(dy, db) + if_added(accumulate, db));
+}
+
 void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor /*table*/,
                std::int64_t /*first_row*/) {
   move(stream, 2 * bytes_of(out) + bytes_of(tokens));

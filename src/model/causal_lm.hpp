@@ -22,19 +22,19 @@ struct Batch {
   Tensor document_starts = {};
 };
 
-/// A Llama: pure mathematics on one micro-batch. The Weights passed to each call decide where
-/// parameters come from and where gradients go.
-class Llama {
+/// A causal language model of any family: pure mathematics on one micro-batch. The Weights passed
+/// to each call decide where parameters come from and where gradients go.
+class CausalLM {
  public:
   /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens. Parameters and
   /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
   /// With Purpose::evaluate there are fewer, and train() must not be called. `table` has the shapes
   /// that this rank holds (sharding::local_table()). It and `tensor` are borrowed.
-  Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
-        std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-        TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train);
-  Llama(const Llama&) = delete;
-  Llama& operator=(const Llama&) = delete;
+  CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
+           std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+           TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train);
+  CausalLM(const CausalLM&) = delete;
+  CausalLM& operator=(const CausalLM&) = delete;
 
   /// Runs forward and backward. Gradients are those of `scale` times the summed token losses;
   /// take_loss() returns the sum without the scale. On a GPU, queues the work on the compute stream
@@ -65,11 +65,11 @@ class Llama {
   void cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets, float scale,
                      ops::WithGradient gradient);
   template <class PerChunk>
-  void chunked_losses(const BlockContext& ctx, const ColumnBlocks& normed, const Tensor& targets,
+  void chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;
-  LlamaConfig config_;
+  ModelConfig config_;
   const ParameterTable& table_;
   std::int64_t batch_;
   std::int64_t sequence_;

@@ -1,9 +1,10 @@
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 
 #include <limits>
 #include <string>
 
 #include "core/error.hpp"
+#include "model/family.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -15,8 +16,9 @@ constexpr std::int64_t max_layers = 10'000;
 
 }  // namespace
 
-LlamaConfig LlamaConfig::resolved() const {
-  LlamaConfig c = *this;
+ModelConfig ModelConfig::resolved() const {
+  ModelConfig c = *this;
+  family_named(family);
   const auto in_range = [](const char* key, std::int64_t value, std::int64_t max) {
     validate(value >= 1 && value <= max, "model.{} is {}; allowed: 1 to {}", key, value, max);
   };

@@ -1,4 +1,4 @@
-#include "checkpoint/hf/hf_config.hpp"
+#include "model/config_json.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,12 +7,12 @@
 #include "core/error.hpp"
 #include "model/parameters.hpp"
 
-namespace llamesh::checkpoint {
+namespace llamesh::model {
 namespace {
 
 /// Returns a small model's config.json with `more` keys in front. Duplicate keys are refused, so
 /// list keys to be replaced in `without`.
-std::string config(const std::string& more = "", const std::string& without = "") {
+std::string config_text(const std::string& more = "", const std::string& without = "") {
   const std::pair<std::string, std::string> keys[] = {{"architectures", R"(["LlamaForCausalLM"])"},
                                                       {"model_type", "\"llama\""},
                                                       {"hidden_size", "64"},
@@ -41,8 +41,8 @@ std::string error_of_config(const std::string& text) {
   return "no error";
 }
 
-TEST(HfConfig, OldModelsSayLittle) {
-  const auto c = parse_config_json(config(), "config.json");
+TEST(ConfigJson, OldModelsSayLittle) {
+  const auto c = parse_config_json(config_text(), "config.json");
   EXPECT_EQ(c.num_key_value_heads, 8);
   EXPECT_EQ(c.head_dim, 8);
   EXPECT_EQ(c.rms_norm_eps, 1e-6);  // transformers' default
@@ -51,9 +51,9 @@ TEST(HfConfig, OldModelsSayLittle) {
   EXPECT_FALSE(c.tie_word_embeddings);
 }
 
-TEST(HfConfig, EverythingSaid) {
+TEST(ConfigJson, EverythingSaid) {
   const auto c = parse_config_json(
-      config(R"("num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "rope_theta": 5e5,
+      config_text(R"("num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "rope_theta": 5e5,
                 "tie_word_embeddings": true, "initializer_range": 0.04, "hidden_act": "silu",
                 "attention_bias": false, "mlp_bias": false, "attention_dropout": 0.0,
                 "eos_token_id": [1, 2], "rope_scaling": null, "torch_dtype": "bfloat16")"),
@@ -66,7 +66,7 @@ TEST(HfConfig, EverythingSaid) {
   EXPECT_EQ(c.initializer_range, 0.04);
 }
 
-TEST(HfConfig, RopeScalingInEverySpelling) {
+TEST(ConfigJson, RopeScalingInEverySpelling) {
   const std::string numbers =
       R"("factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 8192)";
@@ -74,7 +74,7 @@ TEST(HfConfig, RopeScalingInEverySpelling) {
        {R"("rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", )",
         R"("rope_theta": 5e5, "rope_scaling": {"type": "llama3", )",
         R"("rope_parameters": {"rope_theta": 5e5, "rope_type": "llama3", )"}) {
-    const auto c = parse_config_json(config(head + numbers + "}"), "config.json");
+    const auto c = parse_config_json(config_text(head + numbers + "}"), "config.json");
     EXPECT_EQ(c.rope_theta, 5e5) << head;
     ASSERT_TRUE(c.rope_scaling) << head;
     EXPECT_EQ(c.rope_scaling->factor, 32);
@@ -85,32 +85,31 @@ TEST(HfConfig, RopeScalingInEverySpelling) {
     EXPECT_EQ(to_config_json(again), to_config_json(c));
   }
   EXPECT_FALSE(
-      parse_config_json(config(R"("rope_scaling": {"rope_type": "default"})"), "").rope_scaling);
-  EXPECT_NE(error_of_config(config(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
+      parse_config_json(config_text(R"("rope_scaling": {"rope_type": "default"})"), "").rope_scaling);
+  EXPECT_NE(error_of_config(config_text(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
                 .find("low_freq_factor is missing"),
             std::string::npos);
   for (const std::string type : {"linear", "dynamic", "yarn", "longrope"})
-    EXPECT_NE(error_of_config(config(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
+    EXPECT_NE(error_of_config(config_text(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
                   .find("rope_type is '" + type + "'"),
               std::string::npos);
 }
 
-TEST(HfConfig, WhatIsNotComputedIsNamed) {
+TEST(ConfigJson, WhatIsNotComputedIsNamed) {
   const std::tuple<std::string, std::string, std::string> table[] = {
-      {R"("attention_bias": true)", "", "attention_bias is true"},
-      {R"("mlp_bias": true)", "", "mlp_bias is true"},
+      {R"("attention_bias": 1)", "", "attention_bias: expected true or false"},
       {R"("hidden_act": "gelu")", "", "hidden_act is 'gelu'"},
       {R"("attention_dropout": 0.1)", "", "attention_dropout is 0.1"},
       {R"("quantization_config": {"bits": 4})", "", "quantization_config"},
       {R"("architectures": ["MistralForCausalLM"])", "architectures", "MistralForCausalLM"},
       {R"("architectures": ["LlamaForSequenceClassification"])", "architectures", "LlamaForSeq"},
-      {R"("model_type": "qwen2")", "model_type", "model_type is 'qwen2'"},
+      {R"("model_type": "qwen2")", "model_type", R"(model_type "qwen2")"},
       {R"("head_dim": 7)", "", "head_dim is 7"},
       {R"("num_key_value_heads": 3)", "", "not a multiple"},
   };
   for (const auto& [more, without, message] : table)
-    EXPECT_NE(error_of_config(config(more, without)).find(message), std::string::npos)
-        << more << ": " << error_of_config(config(more, without));
+    EXPECT_NE(error_of_config(config_text(more, without)).find(message), std::string::npos)
+        << more << ": " << error_of_config(config_text(more, without));
 }
 
 /// Returns an object that took minutes to parse before there was a limit.
@@ -120,27 +119,27 @@ std::string many_keys(int count) {
   return text + "}";
 }
 
-TEST(HfConfig, BadFilesAreRefused) {
+TEST(ConfigJson, BadFilesAreRefused) {
   const std::pair<std::string, std::string> table[] = {
       {"", "not JSON"},
       {"[]", "expected a JSON object"},
-      {config() + std::string(1, '\0') + "x", "zero byte"},
-      {config() + "x", "not JSON"},
+      {config_text() + std::string(1, '\0') + "x", "zero byte"},
+      {config_text() + "x", "not JSON"},
       {"{\"a\": " + std::string(100000, '['), "deeper than 32"},
       {many_keys(200'000), "more than 20000 keys"},
       {R"({"a": 1, "a": 2})", "appears twice"},
       {R"({"b": {"a": 1, "a": 2}})", "appears twice"},
       {R"({"a": 1e999})", "out of range"},
-      {config("", "hidden_size"), "hidden_size is missing"},
-      {config(R"("hidden_size": "64")", "hidden_size"), "expected an integer"},
-      {config(R"("hidden_size": -64)", "hidden_size"), "hidden_size is -64"},
-      {config(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
-      {config(R"("vocab_size": 18446744073709551615)", "vocab_size"), "vocab_size is 18446744"},
-      {config(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
-      {config(R"("rms_norm_eps": -1)"), "above 0"},
-      {config(R"("tie_word_embeddings": 1)"), "expected true or false"},
-      {config(R"("rope_scaling": [])"), "expected an object"},
-      {config(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+      {config_text("", "hidden_size"), "hidden_size is missing"},
+      {config_text(R"("hidden_size": "64")", "hidden_size"), "expected an integer"},
+      {config_text(R"("hidden_size": -64)", "hidden_size"), "hidden_size is -64"},
+      {config_text(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
+      {config_text(R"("vocab_size": 18446744073709551615)", "vocab_size"), "vocab_size is 18446744"},
+      {config_text(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
+      {config_text(R"("rms_norm_eps": -1)"), "above 0"},
+      {config_text(R"("tie_word_embeddings": 1)"), "expected true or false"},
+      {config_text(R"("rope_scaling": [])"), "expected an object"},
+      {config_text(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
                  "high_freq_factor": 4, "original_max_position_embeddings": 8192})"),
        "high_freq_factor 4 is not above low_freq_factor 4"},
   };
@@ -150,12 +149,12 @@ TEST(HfConfig, BadFilesAreRefused) {
 }
 
 /// Mutated bytes give either a one-line error or a consistent model.
-TEST(HfConfig, Mutations) {
+TEST(ConfigJson, Mutations) {
   constexpr unsigned seed = 20240608;
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
   const auto good =
-      config(R"("head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "default"})");
+      config_text(R"("head_dim": 16, "rope_theta": 5e5, "rope_scaling": {"type": "default"})");
   const std::string likely = "{}[]\",:0123456789-.eE\\ \n\xff";
   int accepted = 0;
   for (int i = 0; i < 5000; ++i) {
@@ -179,8 +178,8 @@ TEST(HfConfig, Mutations) {
   EXPECT_LT(accepted, 3750);
 }
 
-TEST(HfConfig, AnotherConfigKeepsWhatIsNotTheShape) {
-  const auto c = parse_config_json(config(), "config.json");
+TEST(ConfigJson, AnotherConfigKeepsWhatIsNotTheShape) {
+  const auto c = parse_config_json(config_text(), "config.json");
   const auto text = to_config_json(
       c, "bfloat16", R"({"bos_token_id": 17, "vocab_size": 5, "torch_dtype": "float32",
                          "rope_scaling": {"type": "yarn"}})");
@@ -191,4 +190,4 @@ TEST(HfConfig, AnotherConfigKeepsWhatIsNotTheShape) {
 }
 
 }  // namespace
-}  // namespace llamesh::checkpoint
+}  // namespace llamesh::model

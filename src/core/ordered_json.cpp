@@ -1,25 +1,25 @@
-#include "checkpoint/hf/hf_json.hpp"
+#include "core/ordered_json.hpp"
 
 #include <set>
 #include <vector>
 
-#include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
+#include "core/printable.hpp"
 
-namespace llamesh::checkpoint {
+namespace llamesh {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr int max_depth = 32;
-/// Limit per object. A Llama with that many tensors would have 2000 layers. Lookup is a linear
+/// Limit per object. A model with that many tensors would have 2000 layers. Lookup is a linear
 /// search, so an object takes quadratic time.
 constexpr std::size_t max_keys = 20'000;
 
 /// A parser callback that checks keys and depth during parsing.
-class Guard {
+class JsonGuard {
  public:
-  explicit Guard(const std::string& name) : name_(name) {}
+  explicit JsonGuard(const std::string& name) : name_(name) {}
 
   bool operator()(int, Json::parse_event_t event, Json& parsed) {
     switch (event) {
@@ -34,7 +34,8 @@ class Guard {
         break;
       case Json::parse_event_t::key: {
         const auto& key = parsed.get_ref<const std::string&>();
-        validate(keys_.back().insert(key).second, "{}: key '{}' appears twice", name_, shown(key));
+        validate(keys_.back().insert(key).second, "{}: key '{}' appears twice", name_,
+                 excerpt(key));
         validate(keys_.back().size() <= max_keys, "{}: an object of more than {} keys", name_,
                  max_keys);
         break;
@@ -52,10 +53,10 @@ class Guard {
 
 }  // namespace
 
-Json parse_json(const std::string& text, const std::string& name) {
+Json parse_json_object(const std::string& text, const std::string& name) {
   // The parser would take it for the end.
   validate(text.find('\0') == std::string::npos, "{}: not JSON: it has a zero byte", name);
-  Guard guard(name);
+  JsonGuard guard(name);
   Json json;
   try {
     json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -70,4 +71,4 @@ Json parse_json(const std::string& text, const std::string& name) {
   return json;
 }
 
-}  // namespace llamesh::checkpoint
+}  // namespace llamesh

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace llamesh::model {
 
@@ -14,7 +15,8 @@ struct RopeScaling {
 };
 
 /// Model dimensions, named as in Hugging Face's config.json.
-struct LlamaConfig {
+struct ModelConfig {
+  std::string family = "llama";  ///< Family::name
   std::int64_t hidden_size = 256;
   std::int64_t intermediate_size = 688;
   std::int64_t num_hidden_layers = 4;
@@ -26,11 +28,13 @@ struct LlamaConfig {
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
+  bool attention_bias = false;  ///< on q, k, v and o
+  bool mlp_bias = false;        ///< on gate, up and down
   double initializer_range = 0.02;
 
   /// Returns the config with the zeros above resolved. Throws a user error that names the key if
   /// the numbers do not fit together.
-  LlamaConfig resolved() const;
+  ModelConfig resolved() const;
 };
 
 }  // namespace llamesh::model

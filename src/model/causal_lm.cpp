@@ -1,4 +1,4 @@
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -15,9 +15,9 @@
 
 namespace llamesh::model {
 
-Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_t batch,
-             std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-             TensorParallel& tensor, Purpose purpose)
+CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
+                   std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+                   TensorParallel& tensor, Purpose purpose)
     : tensor_(tensor),
       config_(config),
       table_(table),
@@ -29,7 +29,7 @@ Llama::Llama(const LlamaConfig& config, const ParameterTable& table, std::int64_
                    memory),
       rope_(upload_rope_table(stream_, config, sequence)) {}
 
-BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
+BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) {
   return {.stream = stream_,
           .weights = weights,
           .tensor = tensor_,
@@ -44,9 +44,9 @@ BlockContext Llama::context(Weights& weights, const Batch& batch, Pass pass) {
           .row_sums = activations_.row_sums};
 }
 
-void Llama::train(Weights& weights, const Batch& batch, float scale) {
+void CausalLM::train(Weights& weights, const Batch& batch, float scale) {
   expects(activations_.d_residual.data() != nullptr,
-          "a Llama that was planned without a backward pass is trained");
+          "a model that was planned without a backward pass is trained");
   const device::ScopedAllocation allocation(activations_.buffer.bytes(),
                                             device::MemoryUse::activations);
   // The root is entered once for both passes, and left when its gradients are complete.
@@ -58,7 +58,7 @@ void Llama::train(Weights& weights, const Batch& batch, float scale) {
   losses_.add(stream_, activations_.losses);
 }
 
-void Llama::evaluate(Weights& weights, const Batch& batch) {
+void CausalLM::evaluate(Weights& weights, const Batch& batch) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes(),
                                             device::MemoryUse::activations);
   const UnshardGuard guard(weights, table_.root, Pass::evaluate);
@@ -67,7 +67,7 @@ void Llama::evaluate(Weights& weights, const Batch& batch) {
   losses_.add(stream_, activations_.losses);
 }
 
-void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
+void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const device::ScopedAllocation allocation(activations_.buffer.bytes(),
                                             device::MemoryUse::activations);
   const UnshardGuard guard(weights, table_.root, Pass::evaluate);
@@ -75,14 +75,15 @@ void Llama::logits(Weights& weights, const Batch& batch, Tensor logits) {
   const Residual hidden = forward(ctx, table_, activations_, batch.tokens);
   const UnshardGuard norm(weights, table_.norm.module, Pass::evaluate);
   const UnshardGuard head(weights, table_.lm_head.module, Pass::evaluate);
-  linear(stream_, logits, gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden)),
-         weights.parameter(table_.lm_head.weight), Accumulate::no);
+  ops::linear(stream_, logits,
+              gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden)),
+              weights.parameter(table_.lm_head.weight), Accumulate::no);
 }
 
 /// Computes losses (count) for a chunk of logits (count, V), and overwrites these with their
 /// gradient if requested.
-void Llama::cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets,
-                          float scale, ops::WithGradient gradient) {
+void CausalLM::cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets,
+                             float scale, ops::WithGradient gradient) {
   if (tensor_.size() == 1)
     return ops::cross_entropy(stream_, losses, logits, targets, scale, gradient);
   const std::int64_t vocab_start = tensor_.rank() * logits.cols();
@@ -99,8 +100,8 @@ void Llama::cross_entropy(const Tensor& losses, const Tensor& logits, const Tens
 /// Computes all token losses with logits for loss_chunk tokens at a time, so the full (M, V) never
 /// exists. Calls per_chunk(first, logits) after each chunk; if it is null, logits are kept.
 template <class PerChunk>
-void Llama::chunked_losses(const BlockContext& ctx, const ColumnBlocks& normed,
-                           const Tensor& targets, float scale, PerChunk per_chunk) {
+void CausalLM::chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
+                              float scale, PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
   const Activations& a = activations_;
   const Tensor weight = ctx.weights.parameter(table_.lm_head.weight);
@@ -108,37 +109,37 @@ void Llama::chunked_losses(const BlockContext& ctx, const ColumnBlocks& normed,
   for (std::int64_t first = 0; first < tokens; first += a.logits.rows()) {
     const std::int64_t count = std::min(a.logits.rows(), tokens - first);
     const Tensor logits = a.logits.slice_rows(0, count);
-    linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
+    ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
     cross_entropy(a.losses.slice(first, count), logits, targets.slice(first, count), scale,
                   train ? ops::WithGradient::yes : ops::WithGradient::no);
     if constexpr (train) per_chunk(first, logits);
   }
 }
 
-void Llama::head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets) {
+void CausalLM::head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets) {
   const UnshardGuard norm(ctx.weights, table_.norm.module, ctx.pass);
   const UnshardGuard head(ctx.weights, table_.lm_head.module, ctx.pass);
-  const ColumnBlocks normed =
-      gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
+  const Tensor normed = gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
   chunked_losses(ctx, normed, targets, 1.0F, nullptr);
 }
 
 /// Fuses forward and backward through final norm and head: each chunk of logits turns into its own
 /// gradient at once, which gives the gradients for the head's weight and the hidden state.
-void Llama::head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
-                          float scale) {
+void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
+                             float scale) {
   const UnshardGuard norm(ctx.weights, table_.norm.module, Pass::backward);
   const UnshardGuard head(ctx.weights, table_.lm_head.module, Pass::backward);
   const Activations& a = activations_;
-  const ColumnBlocks normed = gathered(stream_, tensor_, final_norm(ctx, table_, a, hidden));
-  const ColumnBlocks d_normed = tensor_.partial(ctx.delta);
+  const Tensor normed = gathered(stream_, tensor_, final_norm(ctx, table_, a, hidden));
+  const Tensor d_normed = tensor_.partial(ctx.delta);
   const Tensor w = ctx.weights.parameter(table_.lm_head.weight);
   GradientSlot dw = ctx.weights.gradient(table_.lm_head.weight);
   chunked_losses(ctx, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
     const std::int64_t count = d_logits.rows();
-    linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w, Accumulate::no);
-    linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
-                           dw.accumulate);
+    ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
+                               Accumulate::no);
+    ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
+                                dw.accumulate);
     dw.accumulate = Accumulate::yes;
   });
   stream_.wait(tensor_.reduce(ctx.delta));
@@ -153,7 +154,7 @@ void Llama::head_backward(const BlockContext& ctx, const Residual& hidden, const
                           .accumulate_dw = accumulate});
 }
 
-void Llama::backward(const BlockContext& ctx, const Tensor& tokens) {
+void CausalLM::backward(const BlockContext& ctx, const Tensor& tokens) {
   for (std::size_t i = activations_.blocks.size(); i-- > 0;) {
     if (activations_.offload) activations_.offload->before_backward(stream_, i);
     activations_.blocks[i]->backward(ctx);

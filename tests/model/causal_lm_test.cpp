@@ -1,4 +1,4 @@
-#include "model/llama.hpp"
+#include "model/causal_lm.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,8 +12,8 @@
 namespace llamesh::model {
 namespace {
 
-LlamaConfig small(bool tied) {
-  LlamaConfig c;
+ModelConfig small(bool tied) {
+  ModelConfig c;
   c.hidden_size = 24;
   c.intermediate_size = 40;
   c.num_hidden_layers = 2;
@@ -26,7 +26,7 @@ LlamaConfig small(bool tied) {
 
 /// A model with weights and a random batch in which some targets are ignored.
 struct Fixture {
-  explicit Fixture(const LlamaConfig& c, const MemoryOptions& memory = {}, DType dtype = DType::f32)
+  explicit Fixture(const ModelConfig& c, const MemoryOptions& memory = {}, DType dtype = DType::f32)
       : config(c),
         table(parameter_table(config)),
         weights(table, dtype),
@@ -54,10 +54,10 @@ struct Fixture {
   }
 
   static constexpr std::int64_t batch_size = 2, sequence = 11;
-  LlamaConfig config;
+  ModelConfig config;
   ParameterTable table;
   test::LocalWeights weights;
-  Llama llama;
+  CausalLM llama;
   device::Buffer numbers;
 };
 
@@ -171,7 +171,7 @@ TEST_P(EveryModel, Bf16StaysNearFp32) {
 INSTANTIATE_TEST_SUITE_P(Heads, EveryModel, testing::Bool(),
                          [](const auto& tied) { return tied.param ? "tied" : "untied"; });
 
-TEST(Llama, MemoryIsInUseOnlyWithinAStep) {
+TEST(CausalLM, MemoryIsInUseOnlyWithinAStep) {
   Fixture f(small(false));
   f.train();  // the first step allocates the kernels' scratch
   auto& meter = device::MemoryMeter::instance();
@@ -200,15 +200,15 @@ std::int64_t activations_of(const device::MemoryByUse& bytes) {
   return bytes[static_cast<std::size_t>(device::MemoryUse::activations)];
 }
 
-TEST(Llama, AnEvaluationTakesWhatIsPlannedAndLessThanATrainingStep) {
+TEST(CausalLM, AnEvaluationTakesWhatIsPlannedAndLessThanATrainingStep) {
   auto config = small(false);
   config.num_hidden_layers = 6;
   // With as little memory as training can do.
   Fixture f(config, {ActivationCheckpointing::full, 5});
   const auto evaluate = [&] {
     FrozenWeights weights(f.table, DType::f32);
-    Llama llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {.loss_chunk = 5},
-                DType::f32, one_rank(), Purpose::evaluate);
+    CausalLM llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {.loss_chunk = 5},
+                   DType::f32, one_rank(), Purpose::evaluate);
     llama.evaluate(weights, f.batch());
     llama.take_loss();
   };
@@ -225,10 +225,10 @@ TEST(Llama, AnEvaluationTakesWhatIsPlannedAndLessThanATrainingStep) {
   EXPECT_LT(10 * activations_of(measured), 7 * activations_of(peak_of([&] { f.train(); })));
 }
 
-TEST(Llama, PlannedForEvaluationItGivesTheSameLossAndCannotTrain) {
+TEST(CausalLM, PlannedForEvaluationItGivesTheSameLossAndCannotTrain) {
   Fixture f(small(false));
-  Llama llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {}, DType::f32, one_rank(),
-              Purpose::evaluate);
+  CausalLM llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {}, DType::f32,
+                 one_rank(), Purpose::evaluate);
   llama.evaluate(f.weights, f.batch());
   EXPECT_EQ(llama.take_loss(), f.evaluate());
   EXPECT_THROW(llama.train(f.weights, f.batch(), 1), std::exception);

@@ -1,4 +1,4 @@
-#include "model/llama_config.hpp"
+#include "model/model_config.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 namespace llamesh::model {
 namespace {
 
-TEST(LlamaConfig, FillsInWhatIsLeftOpen) {
-  LlamaConfig c;
+TEST(ModelConfig, FillsInWhatIsLeftOpen) {
+  ModelConfig c;
   c.hidden_size = 96;
   c.num_attention_heads = 6;
   const auto r = c.resolved();
@@ -20,9 +20,9 @@ TEST(LlamaConfig, FillsInWhatIsLeftOpen) {
   EXPECT_EQ(r.head_dim, 16);
 }
 
-TEST(LlamaConfig, MisfitsNameTheKey) {
-  const auto error = [](const std::function<void(LlamaConfig&)>& change) {
-    LlamaConfig c;
+TEST(ModelConfig, MisfitsNameTheKey) {
+  const auto error = [](const std::function<void(ModelConfig&)>& change) {
+    ModelConfig c;
     change(c);
     try {
       c.resolved();
@@ -45,9 +45,9 @@ TEST(LlamaConfig, MisfitsNameTheKey) {
 }
 
 /// With the largest accepted sizes a table can still be built, and its bytes counted.
-TEST(LlamaConfig, WhatIsFarTooLargeIsRefused) {
+TEST(ModelConfig, WhatIsFarTooLargeIsRefused) {
   constexpr std::int64_t widest = 1 << 20;
-  LlamaConfig c;
+  ModelConfig c;
   c.hidden_size = c.intermediate_size = widest;
   c.num_attention_heads = 8;
   c.num_hidden_layers = 10'000;
@@ -65,7 +65,7 @@ TEST(LlamaConfig, WhatIsFarTooLargeIsRefused) {
 
 // Sizes as published with the models.
 TEST(ParameterTable, CountsOfKnownModels) {
-  LlamaConfig c;
+  ModelConfig c;
   c.hidden_size = 4096;
   c.intermediate_size = 11008;
   c.num_hidden_layers = 32;
@@ -84,7 +84,7 @@ TEST(ParameterTable, CountsOfKnownModels) {
 }
 
 TEST(ParameterTable, NamesAreHuggingFaces) {
-  LlamaConfig c;
+  ModelConfig c;
   c.num_hidden_layers = 1;
   const auto table = parameter_table(c.resolved());
   std::vector<std::string> names;
@@ -101,7 +101,7 @@ TEST(ParameterTable, NamesAreHuggingFaces) {
 }
 
 TEST(Rope, ScalingStretchesLongWavelengthsOnly) {
-  LlamaConfig c;
+  ModelConfig c;
   c.head_dim = 64;
   c.rope_theta = 500000;
   const auto plain = rope_frequencies(c);

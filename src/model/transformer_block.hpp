@@ -12,11 +12,12 @@ struct AttentionHeads {
 };
 
 /// Llama's decoder layer: middle = x + o(attention(rope(qkv(norm(x)))));
-/// y = middle + down(swiglu(gate_up(norm(middle)))).
-class LlamaBlock final : public Block {
+/// y = middle + down(swiglu(gate_up(norm(middle)))). A linear layer adds the bias that the table
+/// has.
+class TransformerBlock final : public Block {
  public:
   /// `table` has the shapes that this rank holds; heads are of `head_dim` elements.
-  LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index);
+  TransformerBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index);
 
   void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
             const Block* last) override;
@@ -71,5 +72,9 @@ class LlamaBlock final : public Block {
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
   Tensors tensors_;
 };
+
+/// Family::make_block for families that have this layer.
+std::unique_ptr<Block> make_transformer_block(const ModelConfig& config,
+                                              const ParameterTable& table, std::size_t index);
 
 }  // namespace llamesh::model

@@ -1,4 +1,4 @@
-#include "model/llama_block.hpp"
+#include "model/transformer_block.hpp"
 
 #include "model/linear_layer.hpp"
 #include "model/norm_layer.hpp"
@@ -22,7 +22,7 @@ struct QkvSlices {
   Tensor q, k, v;
 };
 
-ops::AttentionCall attention_call(const BlockContext& ctx, const LlamaBlock::Tensors& t,
+ops::AttentionCall attention_call(const BlockContext& ctx, const TransformerBlock::Tensors& t,
                                   const AttentionHeads& heads) {
   const QkvSlices s(t.qkv, heads);
   return {.shape = attention_shape(ctx, heads),
@@ -69,17 +69,28 @@ void norm_backward(const BlockContext& ctx, const WeightModule& leaf, Tensor d_n
 }
 
 /// ctx.delta = the layer's output. Tensor ranks each have a part of its inputs, so their partial
-/// outputs are summed.
+/// outputs are summed, and the bias is added to the sum.
 void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tensor input) {
-  linear(ctx.stream, ctx.weights, ctx.pass, {layer}, ctx.tensor.partial(ctx.delta), input);
+  const UnshardGuard guard(ctx.weights, layer.module, ctx.pass);
+  linear(ctx.stream, ctx.weights, ctx.pass, {{layer.module, layer.weight}},
+         ctx.tensor.partial(ctx.delta), input);
   ctx.stream.wait(ctx.tensor.reduce(ctx.delta));
+  if (layer.bias) ops::add_bias(ctx.stream, ctx.delta, ctx.weights.parameter(*layer.bias));
 }
 
-void linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor dx,
-                     const ColumnBlocks& dy, Tensor input) {
-  LinearBackward backward(ctx.stream, ctx.weights, {layer});
-  backward.input(dx, dy);
+/// Backward pass for linear_and_reduce(): d_input, and the weight gradients from dy, which is the
+/// gathered ctx.d_residual. Calls between() before these.
+template <class Between>
+void reduced_linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor d_input,
+                             Tensor dy, Tensor input, Between between) {
+  const UnshardGuard guard(ctx.weights, layer.module, Pass::backward);
+  LinearBackward backward(ctx.stream, ctx.weights, {{layer.module, layer.weight}});
+  backward.input(d_input, dy);
+  between();
   backward.weights(dy, input);
+  if (!layer.bias) return;
+  const auto [d_bias, accumulate] = ctx.weights.gradient(*layer.bias);
+  ops::column_sums(ctx.stream, d_bias, ctx.d_residual, accumulate);
 }
 
 /// Backward pass for layers with a gathered input: ctx.delta = gradient of `normed`. Its reduction
@@ -96,12 +107,13 @@ void gathered_linear_backward(const BlockContext& ctx, std::initializer_list<Wei
 
 }  // namespace
 
-std::unique_ptr<Block> make_block(const LlamaConfig& config, const ParameterTable& table,
-                                  std::size_t index) {
-  return std::make_unique<LlamaBlock>(table, config.head_dim, index);
+std::unique_ptr<Block> make_transformer_block(const ModelConfig& config,
+                                              const ParameterTable& table, std::size_t index) {
+  return std::make_unique<TransformerBlock>(table, config.head_dim, index);
 }
 
-LlamaBlock::LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index)
+TransformerBlock::TransformerBlock(const ParameterTable& table, std::int64_t head_dim,
+                                   std::size_t index)
     : ids_(find_modules(table, table.layers[index])),
       heads_{.q = table[ids_.q_proj.weight].shape[0] / head_dim,
              .kv = table[ids_.k_proj.weight].shape[0] / head_dim,
@@ -109,7 +121,8 @@ LlamaBlock::LlamaBlock(const ParameterTable& table, std::int64_t head_dim, std::
       intermediate_(table[ids_.down_proj.weight].shape[1]),
       index_(index) {}
 
-LlamaBlock::Modules LlamaBlock::find_modules(const ParameterTable& table, ModuleId layer) {
+TransformerBlock::Modules TransformerBlock::find_modules(const ParameterTable& table,
+                                                         ModuleId layer) {
   const auto self_attn = table.child(layer, "self_attn");
   const auto mlp = table.child(layer, "mlp");
   return {.layer = layer,
@@ -126,16 +139,16 @@ LlamaBlock::Modules LlamaBlock::find_modules(const ParameterTable& table, Module
           .post_attention_norm = table.weight_module(layer, "post_attention_layernorm")};
 }
 
-void LlamaBlock::plan(ArenaAllocator& plan, const PassShape& pass,
-                      ActivationCheckpointing checkpointing, const Block* last) {
+void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
+                            ActivationCheckpointing checkpointing, const Block* last) {
   checkpointing_ = checkpointing;
-  if (last) tensors_ = static_cast<const LlamaBlock*>(last)->tensors_;
+  if (last) tensors_ = static_cast<const TransformerBlock*>(last)->tensors_;
   if (!last || pass.has_backward()) plan_kept(plan, pass);
   if (!last && pass.has_backward()) plan_backward(plan, pass);
 }
 
 /// Takes separate tensors for what the layer keeps; the others remain shared.
-void LlamaBlock::plan_kept(ArenaAllocator& plan, const PassShape& pass) {
+void TransformerBlock::plan_kept(ArenaAllocator& plan, const PassShape& pass) {
   const auto take = [&](std::int64_t rows, std::int64_t cols) {
     return plan.take(pass.dtype, {rows, cols});
   };
@@ -159,7 +172,7 @@ void LlamaBlock::plan_kept(ArenaAllocator& plan, const PassShape& pass) {
   }
 }
 
-void LlamaBlock::plan_backward(ArenaAllocator& plan, const PassShape& pass) {
+void TransformerBlock::plan_backward(ArenaAllocator& plan, const PassShape& pass) {
   Tensors& t = tensors_;
   t.d_swiglu = plan.take(pass.dtype, {pass.tokens(), t.swiglu.cols()});
   t.d_attention = plan.take(pass.dtype, {pass.tokens(), t.attention.cols()});
@@ -167,7 +180,7 @@ void LlamaBlock::plan_backward(ArenaAllocator& plan, const PassShape& pass) {
   t.d_softmax = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
 }
 
-Residual LlamaBlock::forward(const BlockContext& ctx, const Residual& in) {
+Residual TransformerBlock::forward(const BlockContext& ctx, const Residual& in) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, ids_.layer, ctx.pass);
   norm(ctx, ids_.input_norm, t.normed_input, t.input_rms, t.input, in);
@@ -178,7 +191,7 @@ Residual LlamaBlock::forward(const BlockContext& ctx, const Residual& in) {
   return {t.middle, ctx.delta};
 }
 
-void LlamaBlock::attention_forward(const BlockContext& ctx) {
+void TransformerBlock::attention_forward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, ids_.self_attn, ctx.pass);
   linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.qkv,
          gathered(ctx.stream, ctx.tensor, tensors_.normed_input));
@@ -187,7 +200,7 @@ void LlamaBlock::attention_forward(const BlockContext& ctx) {
   linear_and_reduce(ctx, ids_.o_proj, tensors_.attention);
 }
 
-void LlamaBlock::attend(const BlockContext& ctx) {
+void TransformerBlock::attend(const BlockContext& ctx) {
   const Tensors& t = tensors_;
   const QkvSlices s(t.qkv, heads_);
   if (ctx.cache) {
@@ -205,7 +218,7 @@ void LlamaBlock::attend(const BlockContext& ctx) {
   ops::attention(ctx.stream, attention_call(ctx, t, heads_));
 }
 
-void LlamaBlock::mlp_forward(const BlockContext& ctx) {
+void TransformerBlock::mlp_forward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, ids_.mlp, ctx.pass);
   linear(ctx.stream, ctx.weights, ctx.pass, {ids_.gate_proj, ids_.up_proj}, tensors_.gate_up,
          gathered(ctx.stream, ctx.tensor, tensors_.normed_middle));
@@ -213,7 +226,7 @@ void LlamaBlock::mlp_forward(const BlockContext& ctx) {
   linear_and_reduce(ctx, ids_.down_proj, tensors_.swiglu);
 }
 
-void LlamaBlock::backward(const BlockContext& ctx) {
+void TransformerBlock::backward(const BlockContext& ctx) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, ids_.layer, Pass::backward);
   recompute(ctx);
@@ -223,27 +236,24 @@ void LlamaBlock::backward(const BlockContext& ctx) {
   norm_backward(ctx, ids_.input_norm, ctx.delta, t.input, t.input_rms);
 }
 
-void LlamaBlock::mlp_backward(const BlockContext& ctx) {
+void TransformerBlock::mlp_backward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, ids_.mlp, Pass::backward);
   const Tensors& t = tensors_;
-  const ColumnBlocks dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
+  const Tensor dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
   const auto normed = ctx.tensor.gather(t.normed_middle);
-  {
-    LinearBackward down(ctx.stream, ctx.weights, {ids_.down_proj});
-    down.input(t.d_swiglu, dy);
+  reduced_linear_backward(ctx, ids_.down_proj, t.d_swiglu, dy, t.swiglu, [&] {
     const Tensor again = checkpointing_ == none ? Tensor() : t.swiglu;
     ops::swiglu_backward(ctx.stream, t.gate_up, again, t.d_swiglu, t.gate_up);
-    down.weights(dy, t.swiglu);
-  }
+  });
   gathered_linear_backward(ctx, {ids_.gate_proj, ids_.up_proj}, t.gate_up, normed);
 }
 
-void LlamaBlock::attention_backward(const BlockContext& ctx) {
+void TransformerBlock::attention_backward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, ids_.self_attn, Pass::backward);
   const Tensors& t = tensors_;
-  const ColumnBlocks dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
+  const Tensor dy = gathered(ctx.stream, ctx.tensor, ctx.d_residual);
   const auto normed = ctx.tensor.gather(t.normed_input);
-  linear_backward(ctx, ids_.o_proj, t.d_attention, dy, t.attention);
+  reduced_linear_backward(ctx, ids_.o_proj, t.d_attention, dy, t.attention, [] {});
   const QkvSlices d(t.d_qkv, heads_);
   ops::attention_backward(ctx.stream, attention_call(ctx, t, heads_),
                           {.dout = t.d_attention,
@@ -257,7 +267,7 @@ void LlamaBlock::attention_backward(const BlockContext& ctx) {
 
 /// Recomputes what was not kept, except the input to `down`, which the swiglu backward pass
 /// provides. The weights stay gathered from here to their use in the backward pass.
-void LlamaBlock::recompute(const BlockContext& backward) {
+void TransformerBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   const Tensors& t = tensors_;
   BlockContext ctx = backward;

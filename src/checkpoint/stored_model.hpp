@@ -1,0 +1,29 @@
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "checkpoint/location.hpp"
+#include "core/box.hpp"
+#include "model/model_config.hpp"
+#include "model/parameters.hpp"
+
+namespace llamesh::checkpoint {
+
+/// A model's weights on disk, as parameters of its table: a checkpoint or a Hugging Face folder.
+/// Runs on one process, without MPI.
+class StoredModel {
+ public:
+  virtual ~StoredModel() = default;
+  /// Reads a range of a parameter, in the range's own order.
+  virtual void read(model::ParameterId parameter, const BoxRange& range,
+                    std::span<float> values) const = 0;
+};
+
+/// Opens a checkpoint, a run's newest good one, or a Hugging Face folder, and checks that it has
+/// the parameters of `table`, which is whole and borrowed. Throws a user error that names the path
+/// and what does not fit.
+std::unique_ptr<StoredModel> open_model(const Location& location, const model::ModelConfig& config,
+                                        const model::ParameterTable& table);
+
+}  // namespace llamesh::checkpoint

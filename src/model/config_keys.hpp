@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace llamesh::model {
+
+/// Keys of an object in config.json, which is untrusted. Every fault is a user error that begins
+/// with the object's name and the key. A null key counts as absent. Borrows the object.
+class ConfigKeys {
+ public:
+  using Json = nlohmann::ordered_json;
+
+  ConfigKeys(const Json& object, std::string name) : json_(object), name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  bool has(const char* key) const { return find(key) != nullptr; }
+  /// Returns null if the key is absent.
+  const Json* find(const char* key) const;
+  /// Returns a size: an integer from 1 to 2^24.
+  std::int64_t size(const char* key) const;
+  /// Returns a finite number above 0.
+  double number(const char* key) const;
+  double number(const char* key, double otherwise) const {
+    return has(key) ? number(key) : otherwise;
+  }
+  /// Returns true or false; an absent key is false.
+  bool flag(const char* key) const;
+  /// Returns a string; an absent key is empty.
+  std::string text(const char* key) const;
+  /// Returns the object under a key, named for messages.
+  ConfigKeys object(const char* key) const;
+  /// Formats a value for messages; an absent key is "missing".
+  std::string shown(const char* key) const;
+
+ private:
+  const Json& get(const char* key) const;
+
+  const Json& json_;
+  std::string name_;
+};
+
+}  // namespace llamesh::model

@@ -1,0 +1,56 @@
+#include "model/families/families.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/printable.hpp"
+
+namespace llamesh::model {
+namespace {
+
+std::vector<const Family*>& known_families() {
+  static std::vector<const Family*> known{&llama_family};
+  return known;
+}
+
+}  // namespace
+
+std::span<const Family* const> families() {
+  return known_families();
+}
+
+const Family& family_named(std::string_view name) {
+  const auto found = std::ranges::find(families(), name, &Family::name);
+  if (found != families().end()) return **found;
+  std::vector<std::string_view> names;
+  for (const auto* family : families()) names.push_back(family->name);
+  fail(ExitCode::bad_input, "model.family '{}' is unknown; known: {}", excerpt(name),
+       fmt::join(names, ", "));
+}
+
+ParameterTable parameter_table(const ModelConfig& config) {
+  return family_named(config.family).make_table(config);
+}
+
+StateDict state_dict(const ModelConfig& config, const ParameterTable& table) {
+  return family_named(config.family).state_dict(table);
+}
+
+std::unique_ptr<Block> make_block(const ModelConfig& config, const ParameterTable& table,
+                                  std::size_t index) {
+  return family_named(config.family).make_block(config, table, index);
+}
+
+ScopedFamily::ScopedFamily(const Family& family) {
+  known_families().push_back(&family);
+}
+
+ScopedFamily::~ScopedFamily() {
+  known_families().pop_back();
+}
+
+}  // namespace llamesh::model

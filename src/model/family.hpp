@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string_view>
+
+#include "model/block.hpp"
+#include "model/config_keys.hpp"
+#include "model/model_config.hpp"
+#include "model/parameters.hpp"
+#include "model/state_dict.hpp"
+
+namespace llamesh::model {
+
+/// A model family: everything that llamesh knows about one architecture. Its file is
+/// families/NAME.cpp; families.cpp lists it. CausalLM, Decoder and everything above them know no
+/// family.
+struct Family {
+  std::string_view name;          ///< model.family in input files, model_type in config.json
+  std::string_view architecture;  ///< the entry of `architectures` in config.json
+
+  /// Reads config.json's keys. Throws a user error that names a key whose value changes the
+  /// mathematics in a way that the family does not compute.
+  void (*read_config)(const ConfigKeys& keys, ModelConfig& config);
+  /// Adds the keys that transformers needs to build the same model.
+  void (*write_config)(const ModelConfig& config, nlohmann::ordered_json& json);
+  /// Returns the table of a resolved config. Pure.
+  ParameterTable (*make_table)(const ModelConfig& config);
+  /// Makes layer `index`. `table` has the shapes that this rank holds; both are borrowed.
+  std::unique_ptr<Block> (*make_block)(const ModelConfig& config, const ParameterTable& table,
+                                       std::size_t index);
+  /// Returns how the family's folders store the parameters of a whole table. Pure.
+  StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
+};
+
+/// Returns the families that this build knows.
+std::span<const Family* const> families();
+
+/// Returns the family with this name. Throws a user error that lists the known ones.
+const Family& family_named(std::string_view name);
+
+/// Returns how a folder of the config's family stores the parameters of its table. Pure.
+StateDict state_dict(const ModelConfig& config, const ParameterTable& table);
+
+/// Makes one more family known for this object's lifetime, as a test does. `family` is borrowed.
+class ScopedFamily {
+ public:
+  explicit ScopedFamily(const Family& family);
+  ~ScopedFamily();
+  ScopedFamily(const ScopedFamily&) = delete;
+  ScopedFamily& operator=(const ScopedFamily&) = delete;
+};
+
+}  // namespace llamesh::model
