@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<float> room_for(const Shape& shape) {
+std::vector<float> room_for(const llamesh::Shape& shape) {
   return std::vector<float>(static_cast<std::size_t>(numel(shape)));
 }
 

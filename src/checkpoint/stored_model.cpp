@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/state_reader.hpp"
@@ -12,8 +14,9 @@ namespace {
 
 class CheckpointModel final : public StoredModel {
  public:
-  CheckpointModel(const std::filesystem::path& path, const model::ParameterTable& table)
-      : manifest_(read_manifest(path)), file_(h5::File::open(path / state_name)) {
+  CheckpointModel(const std::filesystem::path& path, Manifest manifest,
+                  const model::ParameterTable& table)
+      : manifest_(std::move(manifest)), file_(h5::File::open(path / state_name)) {
     for (const auto& parameter : table.parameters) {
       const auto* entry = manifest_.find(dataset_path(model_group, parameter.name));
       validate(entry != nullptr, "{} has no tensor {}", path.string(), parameter.name);
@@ -36,10 +39,17 @@ class CheckpointModel final : public StoredModel {
 
 }  // namespace
 
+std::unique_ptr<StoredModel> open_model(const std::filesystem::path& checkpoint, Manifest manifest,
+                                        const model::ParameterTable& table) {
+  return std::make_unique<CheckpointModel>(checkpoint, std::move(manifest), table);
+}
+
 std::unique_ptr<StoredModel> open_model(const Location& location, const model::ModelConfig& config,
                                         const model::ParameterTable& table) {
-  if (location.kind != PathKind::hf_folder)
-    return std::make_unique<CheckpointModel>(newest_good(location), table);
+  if (location.kind != PathKind::hf_folder) {
+    const auto checkpoint = newest_good(location);
+    return open_model(checkpoint, read_manifest(checkpoint), table);
+  }
   auto folder = std::make_unique<HfModel>(location.path, config, table);
   folder->check_fits();
   return folder;

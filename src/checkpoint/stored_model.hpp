@@ -1,9 +1,11 @@
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <span>
 
 #include "checkpoint/location.hpp"
+#include "checkpoint/manifest.hpp"
 #include "core/box.hpp"
 #include "model/model_config.hpp"
 #include "model/parameters.hpp"
@@ -19,6 +21,10 @@ class StoredModel {
   virtual void read(model::ParameterId parameter, const BoxRange& range,
                     std::span<float> values) const = 0;
 };
+
+/// Opens a checkpoint whose manifest has been read.
+std::unique_ptr<StoredModel> open_model(const std::filesystem::path& checkpoint, Manifest manifest,
+                                        const model::ParameterTable& table);
 
 /// Opens a checkpoint, a run's newest good one, or a Hugging Face folder, and checks that it has
 /// the parameters of `table`, which is whole and borrowed. Throws a user error that names the path

@@ -140,7 +140,7 @@ refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/m
 refused "but model.hf is not set" train inputs/tiny.yaml model.load_weights=true
 sed -i 's/"hidden_size": 48/"hidden_size": 54/' "$folder/model/config.json"
 refused "has shape" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/seventh"
-sed -i 's/"attention_bias": false/"attention_bias": true/' "$folder/model/config.json"
-refused "attention_bias is true" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/eighth"
+sed -i 's/"hidden_act": "silu"/"hidden_act": "gelu"/' "$folder/model/config.json"
+refused "hidden_act is 'gelu'" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/eighth"
 for left in "$folder"/*.partial-*; do [[ -e $left ]] && give_up "$left is left"; done
 echo "round trips of 3 models, alone and on 2 ranks, equal to the bit; runs start from a folder on 4 meshes"

@@ -65,7 +65,8 @@ TEST(HostMemory, HoldsNoSecondCopyOfTheState) {
 
   expect_needs_less_than(bound, "saving", [&] { store.save(job.state(), progress); });
   expect_needs_less_than(bound, "loading", [&] { store.resume(job.state(), "auto"); });
-  expect_needs_less_than(2 * bound, "exporting", [&] { export_hf(saved, exported, options, world); });
+  expect_needs_less_than(2 * bound, "exporting",
+                         [&] { export_hf(saved, exported, options, world); });
   for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
     expect_needs_less_than(2 * bound, "loading from Hugging Face",
                            [&] { load_hf_weights(exported, config, job.state(), world, by); });

@@ -53,7 +53,8 @@ TEST(ConfigJson, OldModelsSayLittle) {
 
 TEST(ConfigJson, EverythingSaid) {
   const auto c = parse_config_json(
-      config_text(R"("num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "rope_theta": 5e5,
+      config_text(
+          R"("num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-05, "rope_theta": 5e5,
                 "tie_word_embeddings": true, "initializer_range": 0.04, "hidden_act": "silu",
                 "attention_bias": false, "mlp_bias": false, "attention_dropout": 0.0,
                 "eos_token_id": [1, 2], "rope_scaling": null, "torch_dtype": "bfloat16")"),
@@ -84,15 +85,16 @@ TEST(ConfigJson, RopeScalingInEverySpelling) {
     const auto again = parse_config_json(to_config_json(c, "bfloat16", ""), "config.json");
     EXPECT_EQ(to_config_json(again), to_config_json(c));
   }
-  EXPECT_FALSE(
-      parse_config_json(config_text(R"("rope_scaling": {"rope_type": "default"})"), "").rope_scaling);
+  EXPECT_FALSE(parse_config_json(config_text(R"("rope_scaling": {"rope_type": "default"})"), "")
+                   .rope_scaling);
   EXPECT_NE(error_of_config(config_text(R"("rope_scaling": {"rope_type": "llama3", "factor": 8})"))
                 .find("low_freq_factor is missing"),
             std::string::npos);
   for (const std::string type : {"linear", "dynamic", "yarn", "longrope"})
-    EXPECT_NE(error_of_config(config_text(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
-                  .find("rope_type is '" + type + "'"),
-              std::string::npos);
+    EXPECT_NE(
+        error_of_config(config_text(R"("rope_scaling": {"type": ")" + type + R"(", "factor": 2})"))
+            .find("rope_type is '" + type + "'"),
+        std::string::npos);
 }
 
 TEST(ConfigJson, WhatIsNotComputedIsNamed) {
@@ -134,7 +136,8 @@ TEST(ConfigJson, BadFilesAreRefused) {
       {config_text(R"("hidden_size": "64")", "hidden_size"), "expected an integer"},
       {config_text(R"("hidden_size": -64)", "hidden_size"), "hidden_size is -64"},
       {config_text(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
-      {config_text(R"("vocab_size": 18446744073709551615)", "vocab_size"), "vocab_size is 18446744"},
+      {config_text(R"("vocab_size": 18446744073709551615)", "vocab_size"),
+       "vocab_size is 18446744"},
       {config_text(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
       {config_text(R"("rms_norm_eps": -1)"), "above 0"},
       {config_text(R"("tie_word_embeddings": 1)"), "expected true or false"},

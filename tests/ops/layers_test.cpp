@@ -19,8 +19,8 @@ TEST_P(Layers, BiasIsAddedToEveryRow) {
   for (const auto& [rows, cols] : layer_sizes) {
     const Matrix y(dtype(), rows, cols, 3), b(dtype(), 1, cols);
     auto expected = y.numbers();
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      expected[i] += b.numbers()[i % static_cast<std::size_t>(cols)];
+    const auto bias = b.numbers();
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += bias[i % bias.size()];
     ops::add_bias(stream, y, b);
     expect_near(y.numbers(), expected, near(), "y");
     EXPECT_TRUE(y.gaps_untouched());
@@ -33,8 +33,9 @@ TEST_P(Layers, ColumnSumsAreSetOrAddedTo) {
       const Matrix dy(dtype(), rows, cols, 3), db(DType::f32, 1, cols);
       auto expected = db.numbers();
       if (accumulate == Accumulate::no) std::ranges::fill(expected, 0.0);
-      for (std::size_t i = 0; i < dy.numbers().size(); ++i)
-        expected[i % static_cast<std::size_t>(cols)] += dy.numbers()[i];
+      const auto rows_of_dy = dy.numbers();
+      for (std::size_t i = 0; i < rows_of_dy.size(); ++i)
+        expected[i % expected.size()] += rows_of_dy[i];
       ops::column_sums(stream, db, dy, accumulate);
       expect_near(db.numbers(), expected, 1e-4, "db");
     }

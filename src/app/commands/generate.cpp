@@ -191,8 +191,8 @@ int generate(const GenerateArguments& arguments) {
     const auto tensor =
         mesh.tensor_parallel(model.config, sharding::ResidualLayout::whole,
                              std::min(positions, model::Decoder::largest_chunk), dtype);
-    model::Decoder decoder(model.config, model.shard.table, start.model->weights, positions,
-                           dtype, *tensor);
+    model::Decoder decoder(model.config, model.shard.table, start.model->weights, positions, dtype,
+                           *tensor);
     if (ranks.prints()) print_now(prompt);
     write_text(arguments, ranks, decoder, start, *sampler);
   });

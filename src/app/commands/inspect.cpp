@@ -102,8 +102,9 @@ void describe_hf_folder(const checkpoint::Location& location, Description& to) {
     to.line(
         "  {}: {} parameters, {} layers of {}, {} heads over {} of {}, "
         "vocabulary {}, {} head",
-        model::family_named(c.family).architecture, table.numel(), c.num_hidden_layers, c.hidden_size, c.num_attention_heads,
-        c.num_key_value_heads, c.head_dim, c.vocab_size, table.tied() ? "tied" : "own");
+        model::family_named(c.family).architecture, table.numel(), c.num_hidden_layers,
+        c.hidden_size, c.num_attention_heads, c.num_key_value_heads, c.head_dim, c.vocab_size,
+        table.tied() ? "tied" : "own");
     to.json["parameters"] = table.numel();
     to.json["config"] = Json::parse(model::to_config_json(c));
     checkpoint::HfModel(location.path, c, table).check_fits();

@@ -13,8 +13,8 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/ordered_json.hpp"
-#include "model/family.hpp"
 #include "model/config_json.hpp"
+#include "model/family.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -108,8 +108,8 @@ void write_tensor(const StoredModel& model, const model::StateDictTensor& from, 
                   const StoredTensor& to, StoredType type) {
   const bool transposed = std::ranges::any_of(from.parts, &model::StoredPart::transposed);
   const auto row_numel = to.numel() / from.shape[0];
-  const auto rows_per_block = std::max<std::int64_t>(
-      1, (transposed ? transposed_block_numel : block_numel) / row_numel);
+  const auto rows_per_block =
+      std::max<std::int64_t>(1, (transposed ? transposed_block_numel : block_numel) / row_numel);
   std::vector<std::uint8_t> bytes;
   for (std::int64_t first = 0; first < from.shape[0]; first += rows_per_block) {
     const auto end = std::min(first + rows_per_block, from.shape[0]);
@@ -126,8 +126,8 @@ void write_tensor(const StoredModel& model, const model::StateDictTensor& from, 
 
 /// Writes this rank's share of the tensors: each goes to the rank with the least load so far.
 void write_my_tensors(const StoredModel& model, const model::StateDict& dict,
-                      const fs::path& folder, const std::vector<ExportFile>& files,
-                      StoredType type, const comm::Communicator& world) {
+                      const fs::path& folder, const std::vector<ExportFile>& files, StoredType type,
+                      const comm::Communicator& world) {
   std::vector<std::int64_t> load(static_cast<std::size_t>(world.size()), 0);
   auto from = dict.begin();  // plan_export() keeps the order
   for (const auto& file : files) {
@@ -233,15 +233,15 @@ std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, St
 void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportOptions& options,
                const comm::Communicator& world) {
   NewFolder folder(target, world);
-  const auto text = comm::on_rank_0(
-      world, [&] { return read_manifest(checkpoint).progress.model_config; });
-  const auto config = model::parse_config_json(text, "model_config");
+  const auto text = comm::on_rank_0(world, [&] { return to_text(read_manifest(checkpoint)); });
+  auto manifest = parse_manifest(text);
+  const auto config = model::parse_config_json(manifest.progress.model_config, "model_config");
   const auto table = model::parameter_table(config);
   const auto dict = model::state_dict(config, table);
   const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
-    model = open_model({PathKind::checkpoint, checkpoint}, config, table);
+    model = open_model(checkpoint, std::move(manifest), table);
     if (world.rank() != 0) return;
     warn_of_refusal(config);
     check_room(folder.path(), files);
@@ -249,9 +249,8 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
     write_index(folder.path(), files);
     write_small_files(folder.path(), config, options);
   });
-  comm::agree(world, [&] {
-    write_my_tensors(*model, dict, folder.path(), files, options.type, world);
-  });
+  comm::agree(world,
+              [&] { write_my_tensors(*model, dict, folder.path(), files, options.type, world); });
   folder.commit();
 }
 

@@ -7,8 +7,8 @@
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/state_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"

@@ -66,8 +66,8 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
   const auto types = comm::on_rank_0(world, [&] {  // one letter each
     std::string letters;
     for (std::size_t p = 0; p < parameters.size(); ++p)
-      letters +=
-          static_cast<char>('a' + static_cast<int>(model->type(static_cast<model::ParameterId>(p))));
+      letters += static_cast<char>(
+          'a' + static_cast<int>(model->type(static_cast<model::ParameterId>(p))));
     return letters;
   });
   const auto transfers = transfers_of_model(state);
