@@ -43,6 +43,17 @@ std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlic
 
 }  // namespace
 
+const StateGroup& State::group(std::string_view path) const {
+  const auto found = std::ranges::find(groups, path, &StateGroup::path);
+  expects(found != groups.end(), "the state has no group {}", path);
+  return *found;
+}
+
+StateDataset State::dataset(std::size_t index) const {
+  const auto parameters = layout.table().parameters.size();
+  return {groups.at(index / parameters), static_cast<model::ParameterId>(index % parameters)};
+}
+
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
   const auto add = [&](std::string path, const sharding::ShardedTensor& tensor) {

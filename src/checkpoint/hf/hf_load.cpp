@@ -14,9 +14,7 @@ constexpr std::int64_t message_bytes = std::int64_t{8} << 20U;
 constexpr std::int64_t compared_bytes = std::int64_t{1} << 20U;
 
 std::vector<ShardIo> transfers_of_model(const State& state) {
-  expects(!state.groups.empty() && state.groups[0].path == model_group,
-          "the weights are not the first group of the state");
-  return transfers_of({state.layout, state.rank, {state.groups[0]}});
+  return transfers_of({state.layout, state.rank, {state.group(model_group)}});
 }
 
 /// Checks a tied model that also stores its head: the bytes of `count` elements must equal the
