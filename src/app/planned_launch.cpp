@@ -6,7 +6,7 @@
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
 #include "sharding/compile_spec.hpp"
-#include "train/bf16_weight_choice.hpp"
+#include "train/planned_setup.hpp"
 
 namespace llamesh::app {
 

@@ -43,6 +43,17 @@ std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlic
 
 }  // namespace
 
+const StateGroup& State::group(std::string_view path) const {
+  const auto found = std::ranges::find(groups, path, &StateGroup::path);
+  expects(found != groups.end(), "the state has no group {}", path);
+  return *found;
+}
+
+StateDataset State::dataset(std::size_t index) const {
+  const auto parameters = layout.table().parameters.size();
+  return {groups.at(index / parameters), static_cast<model::ParameterId>(index % parameters)};
+}
+
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
   const auto add = [&](std::string path, const sharding::ShardedTensor& tensor) {
@@ -101,7 +112,7 @@ std::vector<ShardIo> transfers_to_write(const State& state) {
 }
 
 BoxRange range_of(const ShardIo& transfer, const State& state) {
-  const auto parts = state.layout.parts(static_cast<model::ParameterId>(transfer.dataset));
+  const auto parts = state.layout.parts(state.dataset(transfer.dataset).parameter);
   return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/manifest.hpp"
@@ -21,8 +22,19 @@ struct StateGroup {
   device::MemoryKind memory = device::MemoryKind::device;
 };
 
+/// A dataset's group and parameter.
+struct StateDataset {
+  const StateGroup& group;
+  model::ParameterId parameter;
+};
+
 /// This rank's part of all that a checkpoint holds. Views: the tensors must outlive it.
 struct State {
+  /// Returns the group with this path; there must be one.
+  const StateGroup& group(std::string_view path) const;
+  /// Returns what datasets_of()[index] is.
+  StateDataset dataset(std::size_t index) const;
+
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
   std::vector<StateGroup> groups;
@@ -73,7 +85,7 @@ inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, s
   return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
 }
 
-/// Returns the parameter elements that a transfer of the model's weights covers.
+/// Returns the elements of its parameter that a transfer covers.
 BoxRange range_of(const ShardIo& transfer, const State& state);
 
 /// held_by() and written_by() of this rank, with their memory.

@@ -8,8 +8,8 @@
 namespace llamesh::optim {
 
 std::vector<std::string> moments_of(OptimizerName optimizer) {
-  if (optimizer == OptimizerName::sgd) return {sgd_moment};
-  return {adamw_moments.begin(), adamw_moments.end()};
+  if (optimizer == OptimizerName::sgd) return {"momentum"};
+  return {"exp_avg", "exp_avg_sq"};
 }
 
 double squared_norm_share(const sharding::ShardedState& state) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -11,11 +10,7 @@
 
 namespace llamesh::optim {
 
-/// Moment names, as in PyTorch and in checkpoints.
-inline constexpr std::array<const char*, 2> adamw_moments = {"exp_avg", "exp_avg_sq"};
-inline constexpr const char* sgd_moment = "momentum";
-
-/// Returns the names of the moments that an optimizer keeps, for ShardedState.
+/// Returns the names of the moments that an optimizer keeps, as in PyTorch and in checkpoints.
 std::vector<std::string> moments_of(OptimizerName optimizer);
 
 /// Returns this rank's contribution to the squared norm of the whole gradient: the sum of squares

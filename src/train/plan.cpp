@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -15,57 +14,37 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
-#include "model/causal_lm.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
-#include "optim/optimizer.hpp"
-#include "sharding/fsdp.hpp"
-#include "sharding/mesh_tensor_parallel.hpp"
+#include "train/engine.hpp"
 #include "train/flops.hpp"
 #include "train/rank_classes.hpp"
 
 namespace llamesh::train {
 namespace {
 
-/// The engine parts of a Trainer, on the current simulated device.
+/// An Engine on the current simulated device, and a micro-batch for it.
 class SimulatedRank {
  public:
   SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
-      : in_(setup.inputs),
-        micro_batches_(micro_batches),
-        all_micro_batches_(setup.micro_batches),
-        state_(*setup.layout, mesh, in_.precision, optim::moments_of(in_.optimizer.name),
-               in_.sharding),
-        fsdp_(state_, mesh, in_.sharding, in_.precision),
-        tensor_(sharding::make_tensor_parallel(mesh, in_.tensor,
-                                               in_.train.micro_batch * in_.data.sequence_length,
-                                               in_.model.hidden_size, in_.precision.parameters)),
-        optimizer_(in_.optimizer, state_),
-        model_(in_.model, setup.layout->local_table(), in_.train.micro_batch,
-               in_.data.sequence_length, in_.memory, in_.precision.parameters, *tensor_),
-        batch_{.tokens = token_ids(), .targets = token_ids()} {
-    if (in_.data.document_mask) batch_.document_starts = token_ids();
-    fsdp_.on_master_weights_loaded();
+      : in_(setup.inputs), all_micro_batches_(setup.micro_batches), engine_(setup, mesh) {
+    model::Batch batch{.tokens = token_ids(), .targets = token_ids()};
+    if (in_.data.document_mask) batch.document_starts = token_ids();
+    micro_batches_.assign(static_cast<std::size_t>(micro_batches), batch);
+    engine_.fsdp.on_master_weights_loaded();
   }
 
-  /// Runs Trainer::forward_backward(), and the norm for clipping.
+  /// Runs a step's passes like Trainer, and the norm for clipping.
   void passes() {
-    for (std::int64_t i = 0; i < micro_batches_; ++i) {
-      fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches_});
-      model_.train(fsdp_, batch_, 1.0F);
-    }
-    fsdp_.finish_gradients();
-    optim::squared_norm_share(state_);
-    model_.take_loss();
+    engine_.forward_backward(micro_batches_, 1.0F);
+    optim::squared_norm_share(engine_.state);
+    engine_.model.take_loss();
   }
-  void update() {
-    optimizer_.step(in_.optimizer.lr, 0, 1,
-                    [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
-  }
+  void update() { engine_.update(in_.optimizer.lr, 0, 1); }
 
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
-    for (const auto& dataset : checkpoint::datasets_of(checkpoint::state_of(state_)))
+    for (const auto& dataset : checkpoint::datasets_of(checkpoint::state_of(engine_.state)))
       numel += llamesh::numel(dataset.shape);
     return numel * size_of(DType::f32);
   }
@@ -84,15 +63,10 @@ class SimulatedRank {
   }
 
   const Inputs& in_;
-  std::int64_t micro_batches_;      ///< simulated
   std::int64_t all_micro_batches_;  ///< per step
-  sharding::ShardedState state_;
-  sharding::Fsdp fsdp_;
-  std::unique_ptr<model::TensorParallel> tensor_;
-  optim::Optimizer optimizer_;
-  model::CausalLM model_;
+  Engine engine_;
   std::vector<device::Buffer> ids_, pinned_ids_;
-  model::Batch batch_;
+  std::vector<model::Batch> micro_batches_;  ///< simulated
 };
 
 /// A scope in which the calling thread's OpenMP has as many threads as the rank would: oneDNN's
@@ -325,16 +299,6 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
     device::check_address_space(of_device + planned.on_host +
                                 device::library_address_space(threads));
   });
-}
-
-std::string describe(const device::MemoryByUse& bytes) {
-  std::string text;
-  for (std::size_t use = 0; use < bytes.size(); ++use)
-    if (bytes[use] >= 1 << 20 || (bytes[use] > 0 && text.empty()))
-      text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
-                          name_of(static_cast<device::MemoryUse>(use)),
-                          static_cast<double>(bytes[use]) / (1 << 20));
-  return text;
 }
 
 }  // namespace llamesh::train

@@ -8,20 +8,14 @@
 #include "comm/collective_log.hpp"
 #include "comm/communicator.hpp"
 #include "device/hardware.hpp"
-#include "device/memory_meter.hpp"
 #include "train/setup.hpp"
 
 namespace llamesh::train {
 
-/// One rank's needs for an optimizer step. Bytes are device bytes unless noted, counted as in
-/// metrics.jsonl.
-struct StepPlan {
-  int rank = 0;             ///< world rank
-  std::int64_t valley = 0;  ///< bytes in use at the end of the passes
-  std::int64_t peak = 0;    ///< maximum within the step
-  device::MemoryByUse at_peak{};
-  std::int64_t on_host = 0;         ///< bytes in host memory, in addition to the device's
-  std::int64_t over_host_link = 0;  ///< bytes copied to and from that memory per step
+/// One rank's needs for an optimizer step.
+struct StepPlan : PlannedMemory {
+  int rank = 0;                                 ///< world rank
+  std::int64_t over_host_link = 0;              ///< bytes copied to and from that memory per step
   std::map<std::string, std::int64_t> traffic;  ///< per axis: bytes sent by the rank
   std::map<std::string, std::int64_t>
       traffic_between_nodes;  ///< the part between nodes, mean over all ranks
@@ -39,18 +33,14 @@ struct StepPlan {
   double mfu = 0;  ///< as in metrics.jsonl, relative to the data sheet's peak
 };
 
-/// Formats "weights 3.7 MiB, gradients 3.7 MiB, ..."; skips anything below a MiB.
-std::string describe(const device::MemoryByUse& bytes);
-
 /// Returns the hardware share of one among `ranks` on a node: a GPU, or part of a CPU node.
 device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 
-/// Simulates two steps on `rank` with the real engine: sharded state, Fsdp, model and optimizer as
-/// in Trainer. The second step counts, since pools grow in the first. Needs neither MPI nor data,
-/// and does not touch the process's own device. `of_rank` is the rank's hardware; on a CPU it uses
-/// train.threads cores. Simulates the first `most` micro-batches and extrapolates the rest from the
-/// last one. `log`, if any, receives the rank's calls in both steps and before; its subjects belong
-/// to the setup.
+/// Simulates two steps of the real Engine on `rank`. The second step counts, since pools grow in
+/// the first. Needs neither MPI nor data, and does not touch the process's own device. `of_rank` is
+/// the rank's hardware; on a CPU it uses train.threads cores. Simulates the first `most`
+/// micro-batches and extrapolates the rest from the last one. `log`, if any, receives the rank's
+/// calls in both steps and before; its subjects belong to the setup.
 StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank = 0,
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr);
 

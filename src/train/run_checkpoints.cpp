@@ -40,7 +40,6 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   };
   const auto found = store_.resume(state_, mode, check);
   if (!found) return initialize_weights();
-  trainer_.on_master_weights_loaded();
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
   if (mode == "auto") saved_step_ = found->step;
@@ -54,10 +53,13 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
 /// Loads weights from a Hugging Face folder, or draws random ones from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
-  if (!pretrained.load_weights) return {"start", "a fresh start"};
+  if (!pretrained.load_weights) {
+    trainer_.start();
+    return {"start", "a fresh start"};
+  }
   const auto begin = Clock::now();
   checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_, world_, pretrained.load);
-  trainer_.on_master_weights_loaded();
+  trainer_.resume_from(0, 0);
   spdlog::info("loaded the weights of {} in {:.2f} s", pretrained.hf, seconds_since(begin));
   return {"start", "the weights of " + pretrained.hf};
 }

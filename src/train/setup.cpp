@@ -15,7 +15,6 @@
 #include "ops/gemm_algorithms.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
-#include "train/bf16_weight_choice.hpp"
 #include "train/job/profile.hpp"
 #include "train/shared_tokens.hpp"
 
@@ -120,6 +119,16 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 
 }  // namespace
 
+std::string describe(const device::MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < bytes.size(); ++use)
+    if (bytes[use] >= 1 << 20 || (bytes[use] > 0 && text.empty()))
+      text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
+                          name_of(static_cast<device::MemoryUse>(use)),
+                          static_cast<double>(bytes[use]) / (1 << 20));
+  return text;
+}
+
 Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   Setup setup;
   setup.inputs = inputs;
@@ -170,7 +179,6 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);
   });
-  choose_bf16_weights(world, setup);
   open_data(world, setup);
   comm::agree(world, [&] {
     auto& in = setup.inputs;

@@ -12,7 +12,6 @@
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
-#include "device/memory_meter.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "optim/schedule.hpp"
 #include "train/bf16_product_choice.hpp"
@@ -50,60 +49,34 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       mesh_(mesh),
       data_group_(mesh.group(setup.mesh.gradient_axes())),
       data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
-      state_(*setup.layout, mesh_, setup.inputs.precision,
-             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
-      fsdp_(state_, mesh_, setup.inputs.sharding, setup.inputs.precision),
-      tensor_(sharding::make_tensor_parallel(
-          mesh_, setup.inputs.tensor,
-          setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
-          setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
-      optimizer_(setup.inputs.optimizer, state_),
-      model_(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
-             setup.inputs.data.sequence_length, setup.inputs.memory,
-             setup.inputs.precision.parameters, *tensor_),
+      engine_(setup, mesh),
       micro_batches_(
           static_cast<std::size_t>(setup.micro_batches),
           data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)),
-      stragglers_(setup.topology.host_of),
+      meter_(world, setup, mesh, engine_, threads_),
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
-  state_.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
-  fsdp_.on_master_weights_loaded();
   if (setup.validation_tokens)
     validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
                                                          batch_partition(), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
-  plan_memory();
+  meter_.plan_memory();
   if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
+}
+
+void Trainer::start() {
+  const Inputs& in = setup_.inputs;
+  engine_.state.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
   resume_from(0, 0);
 }
 
-void Trainer::measure_gemm_peak() {
-  const Inputs& in = setup_.inputs;
-  ops::use_gemm_sm_count_target(0);  // measure the peak over all SMs
-  peak_.emplace([this, before = false]() mutable {
-    // Only before a GPU's memory is full.
-    if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
-      return std::vector<double>();
-    return measured_gemm_rates(world_, setup_.inputs.precision.parameters);
-  });
-  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
-}
-
-/// Plans memory, once the bf16 matmul method is known.
-void Trainer::plan_memory() {
-  planned_ = plan_on_this_device(setup_, world_.rank(), threads_);
-  planned_.valley = world_.max(planned_.valley, "planned memory");
-  planned_.peak = world_.max(planned_.peak, "planned memory");
-  planned_.on_host = world_.max(planned_.on_host, "planned memory");
-}
-
-std::string Trainer::describe_memory() const {
-  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return fmt::format(
-      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({})",
-      mebibytes(planned_.valley), mebibytes(planned_.peak), train::describe(planned_.at_peak));
+void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
+  step_ = step;
+  tokens_ = tokens;
+  on_master_weights_loaded();
+  world_.barrier("the weights to start with");  // ranks on a node gather from one another's memory
+  loader_.emplace(*setup_.train_tokens, batch_partition(), setup_.inputs.run.seed, step);
 }
 
 std::string Trainer::bf16_products() const {
@@ -111,50 +84,39 @@ std::string Trainer::bf16_products() const {
 }
 
 void Trainer::keep_bf16_products(const std::string& recorded) {
-  if (!train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded)) return;
-  if (peak_) peak_->measure_again();
-  plan_memory();
-}
-
-void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
-  step_ = step;
-  tokens_ = tokens;
-  const Inputs& in = setup_.inputs;
-  loader_.emplace(*setup_.train_tokens, batch_partition(), in.run.seed, step);
+  if (train::keep_bf16_products(world_, setup_.inputs.precision.parameters, recorded))
+    meter_.on_bf16_products_changed();
 }
 
 std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   const auto products = bf16_products();
+  const auto& peak = meter_.gemm_peak();
   return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
                      setup_.table->numel(), name_of(in.precision.parameters),
                      comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
                      device::description(), threads_, threads_ == 1 ? "" : "s",
-                     peak_ ? ", " + peak_->describe() : "",
+                     peak ? ", " + peak->describe() : "",
                      products.empty() ? "" : ", bf16 matmuls: " + products);
 }
 
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request,
                                const Repair& repair) {
-  const auto start = Clock::now();
-  device::MemoryMeter::instance().start_interval();
-  for (const auto* axis : mesh_.all())
-    before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
-                     axis->collectives->seconds_exposed()};
-  copies_exposed_before_ = seconds_exposed_by_copies();
+  meter_.begin_step();
   const std::int64_t valid_tokens = load_micro_batches();
   // A batch may consist of prompts only: then no token is in the loss, and the loss is 0.
   const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   StepRecord record;
   std::vector<StepPart> parts;
   const auto passes_are_finite = [&] {
-    forward_backward(1.0F / static_cast<float>(divisor), on_progress);
-    parts = exchange(start, request);
+    engine_.forward_backward(as_tensors(micro_batches_), 1.0F / static_cast<float>(divisor),
+                             on_progress);
+    parts = exchange(request);
     mesh_.check_contracts();
     return sum_up(record, parts, divisor);
   };
   const bool finite = passes_are_finite() || (repair() && passes_are_finite());
-  const auto exchanged = Clock::now();
+  meter_.begin_update();
 
   if (finite)
     nonfinite_.on_finite();
@@ -162,14 +124,16 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
     decide_on_nonfinite(record, parts);
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  if (finite)
-    optimizer_.step(record.lr, record.grad_norm, step_ + 1,
-                    [&](std::size_t unit) { fsdp_.on_master_weights_updated(unit); });
+  if (finite) engine_.update(record.lr, record.grad_norm, step_ + 1);
 
   record.step = ++step_;
   record.tokens = tokens_ += valid_tokens;
-  measure(record, parts);
-  former_update_ = seconds_since(exchanged);
+  std::vector<StepMeter::Sample> by_rank;
+  for (const auto& part : parts) {
+    record.request = std::max(record.request, part.request);
+    by_rank.push_back(part.measured);
+  }
+  meter_.end_step(record, by_rank);
   return record;
 }
 
@@ -177,48 +141,29 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 /// one collective the ranks agree on that and on whether reading worked: several ranks may read a
 /// bad file.
 std::int64_t Trainer::load_micro_batches() {
-  auto loaded = Clock::now();
+  expects(loader_.has_value(), "a step before start() or resume_from()");
+  auto loaded = std::chrono::steady_clock::now();
   const auto load = [&] {
     std::int64_t valid = 0;
     for (auto& batch : micro_batches_) {
       batch = loader_->next();
       valid += valid_targets(batch);
     }
-    loaded = Clock::now();
+    loaded = std::chrono::steady_clock::now();
     return valid;
   };
   const auto valid = comm::agree_and_gather(world_, load, "whether the data was read");
-  waited_ = seconds_since(loaded);
+  meter_.add_wait_for_data(seconds_since(loaded));
   return sum_over(data_ranks_, valid);
 }
 
-/// Leaves the step's gradients in the shards. On a GPU the host waits for nothing.
-void Trainer::forward_backward(float scale, const OnProgress& on_progress) {
-  const auto batches = as_tensors(micro_batches_);
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    fsdp_.begin_micro_batch({.first = i == 0, .last = i + 1 == batches.size()});
-    model_.train(fsdp_, batches[i], scale);
-    on_progress();
-  }
-  fsdp_.finish_gradients();
-}
-
-/// All-gathers each rank's part of the record for a step that began at `start`, in one collective.
-/// No rank updates its master weights before it: other ranks' backward passes read those in shared
-/// memory.
-std::vector<Trainer::StepPart> Trainer::exchange(Clock::time_point start, const Request& request) {
-  StepPart mine{.squared_norm = optim::squared_norm_share(state_)};  // waits for the passes
-  mine.loss = model_.take_loss();
-  mine.seconds = former_update_ + seconds_since(start);
-  const auto& meter = device::MemoryMeter::instance();
-  mine.in_use = meter.in_use();
-  mine.peak = meter.peak();
-  mine.on_host = device::MemoryMeter::host().in_use();
-  mine.request = request(mine.seconds);
-  mine.axes = seconds_by_axis();
-  mine.copies_exposed = seconds_exposed_by_copies() - copies_exposed_before_;
-  mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
-  for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
+/// All-gathers each rank's part of the record, in one collective. No rank updates its master
+/// weights before it: other ranks' backward passes read those in shared memory.
+std::vector<Trainer::StepPart> Trainer::exchange(const Request& request) {
+  StepPart mine{.squared_norm = optim::squared_norm_share(engine_.state)};  // waits for the passes
+  mine.loss = engine_.model.take_loss();
+  mine.measured = meter_.sample();
+  mine.request = request(mine.measured.seconds);
   mine.broken = !mesh_.healthy();  // the norm has waited for the step's last collective
   auto parts = comm::all_gather(world_, mine,
                                 "the loss, the gradient norm and the measurements of the step");
@@ -268,12 +213,12 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       unreadable = std::current_exception();
       batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
     }
-    model_.evaluate(fsdp_, as_tensors({&batch, 1}).front());
+    engine_.model.evaluate(engine_.fsdp, as_tensors({&batch, 1}).front());
     valid += valid_targets(batch);
     on_progress();
   }
-  const double loss = model_.take_loss();  // waits for the last collective
-  const auto read = [&] {                  // several ranks may read a bad file
+  const double loss = engine_.model.take_loss();  // waits for the last collective
+  const auto read = [&] {                         // several ranks may read a bad file
     if (!mesh_.healthy()) throw comm::PeerFailure(ExitCode::stopped_early);
     if (unreadable) std::rethrow_exception(unreadable);
     return valid;

@@ -7,7 +7,10 @@
 #include <map>
 
 #include "checkpoint/fixture.hpp"
+#include "checkpoint/format.hpp"
+#include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/safetensors_bytes.hpp"
+#include "checkpoint/state_reader.hpp"
 #include "model/config_json.hpp"
 #include "model/golden.hpp"
 
@@ -23,11 +26,12 @@ const auto golden_folder =
 template <class Expected>
 std::int64_t wrong(const test::Job& job, const Expected& expected) {
   std::int64_t count = 0;
+  const auto state = job.state();
+  const auto& shards = state.group(model_group).shards;
   for (std::size_t u = 0; u < job.layout.units().size(); ++u)
     for (const auto& piece : job.layout.pieces(u, test::world().rank()))
       for (std::int64_t i = 0; i < piece.count; ++i) {
-        const float seen =
-            job.groups[0].shards[u].span<float>()[static_cast<std::size_t>(piece.offset + i)];
+        const float seen = shards[u].span<float>()[static_cast<std::size_t>(piece.offset + i)];
         if (seen != expected(job.table[piece.parameter].name, piece.begin + i)) ++count;
       }
   return test::world().sum(count);
@@ -44,8 +48,9 @@ TEST(HfWeights, GoldenFolders) {
     EXPECT_EQ(model::to_config_json(config), model::to_config_json(expected));
     for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
       for (const auto wrap : {sharding::Wrap::layer, sharding::Wrap::none}) {
-        const test::Job job(test::world().size() % 2 == 0 ? 2 : 1, wrap, config);
+        test::Job job(test::world().size() % 2 == 0 ? 2 : 1, wrap, config);
         job.fill(1);
+        std::ranges::reverse(job.groups);  // groups are found by name
         load_hf_weights(golden_folder / name, config, job.state(), test::world(), by);
         EXPECT_EQ(
             wrong(job,
@@ -56,6 +61,27 @@ TEST(HfWeights, GoldenFolders) {
             << name;
       }
   }
+}
+
+TEST(HfWeights, AnImportHasTheMomentsThatTheCallerNames) {
+  const auto golden = test::load_golden("gqa_8_2");
+  const test::Folder folder;
+  import_hf(golden_folder / "gqa_8_2", folder.path() / "imported", {"momentum"}, "a: 1\n", "test",
+            test::world());
+  test::Job job(1, sharding::Wrap::layer, model::read_config_json(golden_folder / "gqa_8_2"));
+  job.groups.pop_back();
+  job.groups.back().path = moment_group("momentum");
+  std::ranges::reverse(job.groups);
+  job.fill(1);
+  read_state(folder.path() / "imported", job.state(), test::world(), OtherGroups::refuse);
+  const auto value = [&](const std::string& parameter, std::int64_t element) {
+    return golden["weights/" + parameter].values[static_cast<std::size_t>(element)];
+  };
+  EXPECT_EQ(wrong(job, value), 0);
+  for (std::size_t u = 0; u < job.layout.units().size(); ++u)
+    for (const auto& piece : job.layout.pieces(u, test::world().rank()))
+      for (const float x : job.groups[0].shards[u].slice(piece.offset, piece.count).span<float>())
+        ASSERT_EQ(x, 0);
 }
 
 /// Returns element i of a tensor in the folders below: exact in every type.

@@ -71,7 +71,8 @@ TEST(HostMemory, HoldsNoSecondCopyOfTheState) {
     expect_needs_less_than(2 * bound, "loading from Hugging Face",
                            [&] { load_hf_weights(exported, config, job.state(), world, by); });
   expect_needs_less_than(bound, "importing", [&] {
-    import_hf(exported, folder.path() / "imported", "a: 1\n", version(), world);
+    import_hf(exported, folder.path() / "imported", {"exp_avg", "exp_avg_sq"}, "a: 1\n", version(),
+              world);
   });
 }
 

@@ -155,13 +155,15 @@ TEST(Placements, WeightsOfAHuggingFaceFolderAreTheSameOnEveryMesh) {
       job.fill(1);
       checkpoint::load_hf_weights(folder, config, job.state(), world(), by);
       const checkpoint::HfWeights weights(folder);
+      const auto state = job.state();
+      const auto& shards = state.group(checkpoint::model_group).shards;
       std::int64_t wrong = 0;
       for (std::size_t u = 0; u < job.layout.units().size(); ++u)
         for (const auto& piece : job.layout.pieces(u, world().rank())) {
           const auto& parameter = job.table[piece.parameter];
           std::vector<float> all(static_cast<std::size_t>(parameter.numel()));
           weights.read(parameter.name, 0, all);
-          const float* seen = job.groups[0].shards[u].as<float>() + piece.offset;
+          const float* seen = shards[u].as<float>() + piece.offset;
           for_each_run(parameter.shape, job.layout.range(piece, world().rank()),
                        [&](std::int64_t begin, std::int64_t, std::int64_t count) {
                          for (std::int64_t i = begin; i < begin + count; ++i)

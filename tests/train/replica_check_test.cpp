@@ -32,7 +32,9 @@ class CheckedTrainer {
       : setup_(make_setup(world(), in)),
         mesh_(world(), setup_.topology, setup_.mesh),
         trainer_(world(), setup_, mesh_),
-        check_(world(), setup_, mesh_, trainer_) {}
+        check_(world(), setup_, mesh_, trainer_) {
+    trainer_.start();
+  }
 
   /// Runs a step and the check like run.cpp; `then` runs between the two.
   std::vector<std::string> step(const std::function<void()>& then = [] {}) {

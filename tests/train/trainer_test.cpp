@@ -27,7 +27,9 @@ class SmallTrainer {
   explicit SmallTrainer(const Inputs& in)
       : setup_(make_setup(world(), in)),
         mesh_(world(), setup_.topology, setup_.mesh),
-        trainer_(world(), setup_, mesh_) {}
+        trainer_(world(), setup_, mesh_) {
+    trainer_.start();
+  }
 
   Trainer* operator->() { return &trainer_; }
   /// Returns this rank's shards of the master weights and the moments.
@@ -188,6 +190,25 @@ TEST(Trainer, TheGreatestRequestOfAllRanksIsInTheRecord) {
   EXPECT_EQ(record.request, 3 + world().size() - 1);
   EXPECT_GT(asked_at, 0);
   EXPECT_LE(asked_at, record.seconds);
+}
+
+TEST(Trainer, DrawsWeightsOnlyWhereNothingIsLoaded) {
+  const test::TemporaryFolder folder;
+  const auto setup = make_setup(world(), inputs_in(folder));
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  Trainer trainer(world(), setup, mesh);
+  const auto& shards = trainer.state().masters().shards;
+  const auto all_are = [&](float value) {
+    return std::ranges::all_of(shards, [&](const Tensor& shard) {
+      return std::ranges::all_of(shard.span<float>(), [&](float x) { return x == value; });
+    });
+  };
+  EXPECT_TRUE(all_are(0));
+  for (const auto& shard : shards) std::ranges::fill(shard.span<float>(), 0.5F);  // as if loaded
+  trainer.resume_from(0, 0);
+  EXPECT_TRUE(all_are(0.5F));
+  trainer.start();
+  EXPECT_FALSE(all_are(0.5F));
 }
 
 TEST(Trainer, ResumeFromRepeatsTheNextStepToTheBit) {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/memory_meter.hpp"
-#include "train/bf16_weight_choice.hpp"
+#include "train/plan.hpp"
 #include "training/small_run.hpp"
 
 // Runs that keep bf16 weights beside the fp32 masters must match runs that cast them at each
@@ -99,9 +99,10 @@ TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
     const TemporaryFolder folder;
     auto in = bf16_inputs(strategy, folder);
     in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
-    const auto setup = train::make_setup(world(), in);
+    const auto setup = train::make_planned_setup(world(), in);
     comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
     train::Trainer trainer(world(), setup, mesh);
+    trainer.start();
     const auto& state = trainer.state();
     EXPECT_EQ(differences(state), 0) << "initial values";
     for (int step = 1; step <= 2; ++step) trainer.train_step();
@@ -118,13 +119,14 @@ TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
 
 /// Returns the bytes of weights on the device: gathered ones, and those in the state.
 std::pair<std::int64_t, std::int64_t> weights_of(const train::Inputs& in) {
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   const auto& meter = device::MemoryMeter::instance();
   const auto of = [&](device::MemoryUse use) {
     return meter.by_use_at_peak()[static_cast<std::size_t>(use)];
   };
   train::Trainer trainer(world(), setup, mesh);
+  trainer.start();
   trainer.train_step();
   std::pair<std::int64_t, std::int64_t> seen;
   trainer.train_step(
@@ -159,7 +161,7 @@ TEST(Bf16Weights, TakeTwoBytesAParameterAndSpareGatheredUnits) {
 KeepBf16Weights chosen(train::Inputs in, std::int64_t limit) {
   in.sharding.keep_bf16_weights = KeepBf16Weights::automatic;
   in.memory.device_limit = limit;
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   EXPECT_EQ(setup.bf16_weights.empty(),
             setup.inputs.sharding.keep_bf16_weights == KeepBf16Weights::automatic);
   return setup.inputs.sharding.keep_bf16_weights;
@@ -169,7 +171,7 @@ TEST(Bf16Weights, AreKeptWhereTheyLeaveATenthOfTheDevice) {
   const TemporaryFolder folder;
   auto in = bf16_inputs(Strategy::full_shard, folder);
   in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   const auto peak = world().max(train::plan_on_this_device(setup, world().rank(), 1).peak, "peak");
   EXPECT_EQ(chosen(in, peak * 10 / 9 + 2), KeepBf16Weights::yes);
   EXPECT_EQ(chosen(in, peak * 10 / 9 - 2), KeepBf16Weights::no);

@@ -125,6 +125,7 @@ TEST_F(MadeUpFamily, TrainsAlongAMadeUpAxis) {
                                                                setup.mesh, std::move(placements));
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
+  trainer.start();
   std::vector<double> losses;
   while (trainer.step() < setup.inputs.train.steps) losses.push_back(trainer.train_step().loss);
   expect_losses_near(losses, alone.losses);

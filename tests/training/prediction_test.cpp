@@ -69,7 +69,7 @@ void measure_once(train::Trainer& trainer, DType dtype) {
 /// Checks that traffic, and all memory uses except scratch, match the plan to the byte. Scratch
 /// kept by kernels also stays from earlier tests; in the first test it must match too.
 void expect_as_planned(const train::Inputs& in) {
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   auto& meter = device::MemoryMeter::instance();
   auto before = meter.by_use();
   const auto on_host_before = device::MemoryMeter::host().in_use();
@@ -77,6 +77,7 @@ void expect_as_planned(const train::Inputs& in) {
       std::exchange(before[static_cast<std::size_t>(MemoryUse::scratch)], 0);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
+  trainer.start();
   measure_once(trainer, in.precision.parameters);
   const auto planned = train::plan_step(setup, this_machine(), world().rank());
   trainer.train_step();

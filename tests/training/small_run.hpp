@@ -7,6 +7,7 @@
 
 #include "mpi_world.hpp"
 #include "temporary_folder.hpp"
+#include "train/planned_setup.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::test {
@@ -45,9 +46,10 @@ struct Outcome {
 };
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
-  const train::Setup setup = train::make_setup(ranks, inputs);
+  const train::Setup setup = train::make_planned_setup(ranks, inputs);
   comm::DeviceMesh mesh(ranks, setup.topology, setup.mesh);
   train::Trainer trainer(ranks, setup, mesh);
+  trainer.start();
   Outcome outcome;
   while (trainer.step() < inputs.train.steps) {
     const auto record = trainer.train_step();

@@ -123,7 +123,7 @@ TEST(TrainingTrace, HasAllCollectivesThatArePlanned) {
   in.train.global_batch =
       std::int64_t{3} * world().size();  // the plan simulates the same number of micro-batches
   run_to_the_end(in);
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   const auto plan = train::plan_on_this_device(setup, world().rank(), 1);
   std::map<std::string, std::int64_t> planned, found;
   for (const auto& group : plan.groups)
@@ -199,7 +199,7 @@ TEST(TrainingTrace, ThatOneRankCannotWriteIsAnErrorOnAllRanksBeforeTheRunTrainsO
     std::filesystem::create_directories(
         fmt::format("{}/trace/rank-{:05}.jsonl", in.run.folder, last));
   world().barrier();
-  const auto setup = train::make_setup(world(), in);
+  const auto setup = train::make_planned_setup(world(), in);
   train::Profile profile(world(), setup);
   std::string error;
   try {

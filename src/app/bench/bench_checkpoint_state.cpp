@@ -50,14 +50,14 @@ RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes
   fill();
   std::int64_t at = 0;
   using namespace checkpoint;
-  for (const auto& path : {std::string(model_group), moment_group(optim::adamw_moments[0]),
-                           moment_group(optim::adamw_moments[1])}) {
-    groups_.push_back({path, {}});
+  groups_.push_back({std::string(model_group), {}});
+  for (const auto& moment : optim::moments_of(optim::OptimizerName::adamw))
+    groups_.push_back({moment_group(moment), {}});
+  for (auto& group : groups_)
     for (const auto& unit : layout_.units()) {
-      groups_.back().shards.push_back(buffer_.tensor(DType::f32, {unit.shard_numel}, at));
+      group.shards.push_back(buffer_.tensor(DType::f32, {unit.shard_numel}, at));
       at += 4 * unit.shard_numel;
     }
-  }
 }
 
 /// Fills with one repeated block of random values: drawing all would take longer than the

@@ -10,6 +10,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "train/planned_setup.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::app {
@@ -96,10 +97,11 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     inputs.train.steps *= 2;          // the second half is tuned
     inputs.train.gemm_table.clear();  // tune again
   });
-  const train::Setup setup = train::make_setup(world, inputs);
+  const train::Setup setup = train::make_planned_setup(world, inputs);
   run_or_abort([&] {
     comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
     train::Trainer trainer(world, setup, mesh);
+    trainer.start();
     trainer.measure_gemm_peak();
     const auto records = measure(trainer, steps);
     std::vector<NamedStep> rows{{"best", records.front()}, {"median", median(records)}};
@@ -108,7 +110,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
       rows.emplace_back("tuned", median(measure(trainer, steps)));
     }
     if (world.rank() != 0) return;
-    print_table(setup, trainer.gemm_rate(), rows);
+    print_table(setup, trainer.meter().gemm_peak()->rate(), rows);
     if (!table) return;
     fmt::print("{}: {}\n", tune_gemms, ops::write_gemm_table(table->path()));
     table->finish();

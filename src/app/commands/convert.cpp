@@ -16,6 +16,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "device/buffer.hpp"
+#include "optim/optimizer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -86,7 +87,8 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
   const auto folder = fs::absolute(from).lexically_normal();
   // Lets an export find the tokenizer again.
   const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));
-  checkpoint::import_hf(folder, arguments.to, config, version(), world);
+  checkpoint::import_hf(folder, arguments.to, optim::moments_of(optim::OptimizerOptions().name),
+                        config, version(), world);
 }
 
 /// Returns "import" for a Hugging Face folder to a checkpoint, or "export" for a checkpoint. Throws

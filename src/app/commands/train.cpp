@@ -16,6 +16,7 @@
 #include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
 #include "train/plan.hpp"
+#include "train/planned_setup.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
 
@@ -122,7 +123,7 @@ int train(const TrainArguments& arguments) {
   comm::Watchdog watchdog = train::watch_over(world);
   use_device(world, arguments.device);
   const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
-  const train::Setup setup = train::make_setup(world, inputs);
+  const train::Setup setup = train::make_planned_setup(world, inputs);
   startup.end_phase("inputs and data");
 
   if (prints(arguments)) {

@@ -43,11 +43,11 @@ std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, St
 void export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                const ExportOptions& options, const comm::Communicator& world);
 
-/// Converts a Hugging Face folder into a new checkpoint at step 0, with zero AdamW moments. Each
-/// rank needs a few MiB of memory. `config` (YAML) is stored in the checkpoint as its inputs.
-/// Collective.
+/// Converts a Hugging Face folder into a new checkpoint at step 0. The optimizer's `moments`
+/// (optim::moments_of) are zero, as in a new ShardedState. Each rank needs a few MiB of memory.
+/// `config` (YAML) is stored in the checkpoint as its inputs. Collective.
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
-               const std::string& config, const std::string& version,
-               const comm::Communicator& world);
+               const std::vector<std::string>& moments, const std::string& config,
+               const std::string& version, const comm::Communicator& world);
 
 }  // namespace llamesh::checkpoint

@@ -13,7 +13,6 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "model/config_json.hpp"
-#include "optim/optimizer.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
 
@@ -43,8 +42,8 @@ class Zeros {
 }  // namespace
 
 void import_hf(const std::filesystem::path& folder, const std::filesystem::path& target,
-               const std::string& config, const std::string& version,
-               const comm::Communicator& world) {
+               const std::vector<std::string>& moments, const std::string& config,
+               const std::string& version, const comm::Communicator& world) {
   // Passed as text, so that one rank reads the file and keys missing from the text go unused.
   const auto model_config = comm::on_rank_0(
       world, [&] { return model::to_config_json(model::read_config_json(folder)); });
@@ -56,11 +55,8 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   std::int64_t largest = 0;
   for (const auto& unit : layout.units()) largest = std::max(largest, unit.shard_numel);
   const Zeros zeros(largest * size_of(DType::f32));
-  State state{layout,
-              world.rank(),
-              {{std::string(model_group), {}},
-               {moment_group(optim::adamw_moments[0]), {}},
-               {moment_group(optim::adamw_moments[1]), {}}}};
+  State state{layout, world.rank(), {{std::string(model_group), {}}}};
+  for (const auto& moment : moments) state.groups.push_back({moment_group(moment), {}});
   for (const auto& unit : layout.units())
     for (auto& group : state.groups) group.shards.push_back(zeros.tensor(unit.shard_numel));
 
@@ -68,9 +64,10 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const auto weights = open_hf_model(folder, shape, table, world);
   std::vector<float> read;
   const auto source = [&](const ShardIo& part) -> std::span<const float> {
-    if (part.dataset >= table.parameters.size()) return part.values.span<float>();  // a moment
+    const auto [group, parameter] = state.dataset(part.dataset);
+    if (group.path != model_group) return part.values.span<float>();  // zeros
     read.resize(static_cast<std::size_t>(part.count()));
-    weights->read(static_cast<model::ParameterId>(part.dataset), range_of(part, state), read);
+    weights->read(parameter, range_of(part, state), read);
     return read;
   };
   const TrainState progress{

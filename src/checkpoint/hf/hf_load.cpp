@@ -12,9 +12,7 @@ namespace {
 constexpr std::int64_t message_numel = std::int64_t{2} << 20U;
 
 std::vector<ShardIo> transfers_of_model(const State& state) {
-  expects(!state.groups.empty() && state.groups[0].path == model_group,
-          "the weights are not the first group of the state");
-  return transfers_of({state.layout, state.rank, {state.groups[0]}});
+  return transfers_of({state.layout, state.rank, {state.group(model_group)}});
 }
 
 /// Fills elements [at, at + count) of a transfer: in place if the host can access it, else piece by

@@ -43,7 +43,7 @@ void read_config(const ConfigKeys& keys, ModelConfig& c) {
   if (keys.has("num_key_value_heads")) c.num_key_value_heads = keys.size("num_key_value_heads");
   if (keys.has("head_dim")) c.head_dim = keys.size("head_dim");
   c.vocab_size = keys.size("vocab_size");
-  c.rms_norm_eps = keys.number("rms_norm_eps", 1e-6);  // transformers' default in LlamaConfig
+  c.rms_norm_eps = keys.number("rms_norm_eps", 1e-6);  // transformers' default in ModelConfig
   c.initializer_range = keys.number("initializer_range", 0.02);
   c.tie_word_embeddings = keys.flag("tie_word_embeddings");
   c.attention_bias = keys.flag("attention_bias");

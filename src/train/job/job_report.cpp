@@ -27,7 +27,7 @@ void JobReport::open() {
 void JobReport::log_job(const Trainer& trainer) {
   const TrainOptions& train = setup_.inputs.train;
   spdlog::info("{}", trainer.describe());
-  spdlog::info("{}", trainer.describe_memory());
+  spdlog::info("{}", trainer.meter().describe_memory());
   if (!setup_.bf16_weights.empty()) spdlog::info("{}", setup_.bf16_weights);
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");

@@ -1,4 +1,4 @@
-#include "train/bf16_weight_choice.hpp"
+#include "train/planned_setup.hpp"
 
 #include <fmt/format.h>
 
@@ -47,7 +47,9 @@ StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepP
   return fits ? std::move(planned) : std::move(*of_cast);
 }
 
-void choose_bf16_weights(const comm::Communicator& world, Setup& setup) {
+Setup make_planned_setup(const comm::Communicator& world, const Inputs& inputs) {
+  auto setup = make_setup(world, inputs);
+  setup.plan_memory = plan_on_this_device;
   std::int64_t limit = 0;
   comm::agree(world, [&] { limit = device_limit(setup, world.rank()); });
   limit = world.min(limit, "the memory of the devices");
@@ -60,6 +62,7 @@ void choose_bf16_weights(const comm::Communicator& world, Setup& setup) {
     planned.peak = world.max(planned.peak, "planned memory");
     return planned;
   });
+  return setup;
 }
 
 }  // namespace llamesh::train

@@ -15,7 +15,8 @@ namespace llamesh::train {
 /// the resulting plan. If there is nothing to choose, it returns `plan()`.
 StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepPlan()>& plan);
 
-/// Resolves it against every rank's device memory; all ranks choose the same. Collective.
-void choose_bf16_weights(const comm::Communicator& world, Setup& setup);
+/// Plans the whole run: make_setup(), then `sharding.keep_bf16_weights: auto` against every rank's
+/// device memory, all ranks alike. Sets Setup::plan_memory. Collective.
+Setup make_planned_setup(const comm::Communicator& world, const Inputs& inputs);
 
 }  // namespace llamesh::train
