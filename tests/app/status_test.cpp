@@ -146,6 +146,16 @@ TEST_F(Status, ADamagedStateIsUnknown) {
   EXPECT_TRUE(json()["restarts"].is_null());
 }
 
+TEST_F(Status, PrintsTheReasonOfAFailureOnce) {
+  write_state({.phase = RunPhase::failed, .step = 20});
+  train::record_failure(folder_, ExitCode::bad_input, "the data have changed");
+  std::string text;
+  for (const auto& line : to_lines(read_status(folder_), "runs/a")) text += line + "\n";
+  const auto at = text.find("the data have changed");
+  EXPECT_NE(at, std::string::npos);
+  EXPECT_EQ(text.find("the data have changed", at + 1), std::string::npos) << text;
+}
+
 TEST_F(Status, NamesTheCulpritOfTheStateFile) {
   write_state({.phase = RunPhase::stopped,
                .reason = "rank 3 on node2 hangs",

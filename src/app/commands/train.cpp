@@ -100,7 +100,7 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
   try {
     const auto end =
         train::run(world, setup, config, std::move(startup), watchdog, config::changes);
-    spdlog::info("{}", closing_line(end, setup.inputs, report()));
+    if (!end.nothing_to_do) spdlog::info("{}", closing_line(end, setup.inputs, report()));
     return end.code;
   } catch (const comm::PeerFailure&) {
     throw;

@@ -214,7 +214,9 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
     add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
                                   clock_text(status.checkpoint->age_seconds)));
   if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
-  if (status.ended() && !status.reason.empty()) add("reason", status.reason);
+  const bool failure_has_reason =
+      !status.failure.is_null() && status.failure["detail"] == status.reason;
+  if (status.ended() && !status.reason.empty() && !failure_has_reason) add("reason", status.reason);
   if (!status.failure.is_null()) add("failure", describe_failure(status.failure));
   return lines;
 }
