@@ -43,8 +43,8 @@ missing_data() { refused 3 "data.train: 'no-such.txt'" "No such file" -- $tiny d
 wrong_format() {
   echo '[{"text": "a"}]' >a.json
   printf '\377\000\001\002' >my.bin
-  refused 3 "inputs/tiny.yaml: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
-  refused 3 "inputs/tiny.yaml: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
+  refused 3 "command line: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
+  refused 3 "command line: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
 }
 empty_data() {
   : >empty.txt
