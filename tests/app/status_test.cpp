@@ -100,6 +100,8 @@ TEST_F(Status, WithoutAnythingIsUnknown) {
             R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
             R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
             R"("failure":null})");
+  EXPECT_EQ(to_lines(read_status(folder_), "a"),
+            std::vector<std::string>{"a: no run has started here"});
 }
 
 TEST_F(Status, OfAnEndedRunHasNoTimeLeft) {

@@ -13,6 +13,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/shell_word.hpp"
 #include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
 #include "train/plan.hpp"
@@ -62,7 +63,7 @@ int print_planned(const TrainArguments& asked) {
   refuse_launch(asked.ranks);
   validate(prints(asked),
            "--ranks plans a launch: it needs --print-mesh, --print-units, --print-spec "
-           "or --print-config; to train, start the ranks by mpirun -n {}",
+           "or --print-config; to train, start the ranks with mpirun -n {}",
            asked.ranks);
   validate(!asked.check, "--check tests nodes, and --ranks plans a launch; use one of them");
   const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
@@ -85,7 +86,7 @@ std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
       in.train.steps,
       end.loss ? fmt::format(", {}loss {:.4f}", done ? "final " : "", *end.loss) : "",
       duration_text(end.seconds), report.empty() ? "" : "; report: " + report.string(),
-      fmt::format(fmt::runtime(next), in.run.folder));
+      fmt::format(fmt::runtime(next), shell_word(in.run.folder)));
 }
 
 /// Trains and writes the report, also for a run that diverged.

@@ -200,6 +200,7 @@ Json to_json(const RunStatus& status) {
 std::vector<std::string> to_lines(const RunStatus& status, const std::string& name) {
   auto phase = status.phase;
   std::ranges::replace(phase, '_', ' ');
+  if (phase == "not started") phase = "no run has started here";
   std::string first = fmt::format("{}: {}", name, phase);
   if (status.step) first += fmt::format(", step {}", *status.step);
   if (status.steps) first += fmt::format(" of {}", *status.steps);
