@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Configures and builds one preset of CMakePresets.json into build/PRESET; builds again only what changed.
+# Configures and builds one preset of CMakePresets.json into build/PRESET; builds again only what
+# changed.
 #   scripts/build.sh PRESET [TARGET...]
 set -euo pipefail
 cd "$(dirname "$0")/.."

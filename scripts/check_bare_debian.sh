@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the demo and the tests on a bare Debian 12: a fresh debootstrap with git and a clone of HEAD, in
-# namespaces of its own, removed at the end. Needs root, debootstrap and a Debian host, whose mirror it uses.
+# Runs the demo and the tests on a bare Debian 12: a fresh debootstrap with git and a clone of HEAD,
+# in namespaces of its own, removed at the end. Needs root, debootstrap and a Debian host, whose
+# mirror it uses.
 #   scripts/check_bare_debian.sh [--keep] [COMMAND...]
 #     --keep      leave the system in its folder and say where
 #     COMMAND     what to run in the clone instead of ./demo.sh and ./test.sh
@@ -11,7 +12,7 @@ repository=$(cd "$(dirname "$0")/.." && pwd)
 keep=no
 case ${1:-} in
   --keep) keep=yes; shift ;;
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 if [[ $(id -u) != 0 ]]; then echo "check_bare_debian.sh: must be run as root" >&2; exit 1; fi
 if ! command -v debootstrap >/dev/null; then

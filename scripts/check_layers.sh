@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Checks src/ against the layers of src/CMakeLists.txt: a file may include its own layer and those that it USES,
-# directly or not, by paths from src/; a library that is wrapped is included only where its wrapper is; and, given a
-# build folder, no layer's archive needs a symbol of ours that neither it nor a layer that it USES defines.
+# Checks src/ against the layers of src/CMakeLists.txt: a file may include its own layer and those
+# that it USES, directly or not, by paths from src/; a library that is wrapped is included only
+# where its wrapper is; and, given a build folder, no layer's archive needs a symbol of ours that
+# neither it nor a layer that it USES defines.
 #   scripts/check_layers.sh [--build FOLDER] [SOURCE-FOLDER]
 set -euo pipefail
 build=

@@ -1,8 +1,10 @@
-# Sourced by scripts/test_preset.sh and tests/fuzz/run.sh: how the sanitizers behave under MPI, for whichever of them a build has.
+# Sourced by scripts/test_preset.sh and tests/fuzz/run.sh: how the sanitizers behave under MPI, for
+# whichever of them a build has.
 suppressions=$PWD/scripts/sanitizers
 # Memory that is not to be had is a null pointer, as it is without a sanitizer.
-# intercept_tls_get_addr=0: else LeakSanitizer takes a library's thread-local block for one of glibc's own if it happens to
-# begin 16 bytes into a page, and crashes on the bytes before it. The blocks are still found, through malloc().
+# intercept_tls_get_addr=0: else LeakSanitizer takes a library's thread-local block for one of
+# glibc's own if it happens to begin 16 bytes into a page, and crashes on the bytes before it. The
+# blocks are still found, through malloc().
 export ASAN_OPTIONS="detect_leaks=1:abort_on_error=0:strict_string_checks=1:allocator_may_return_null=1:intercept_tls_get_addr=0"
 export LSAN_OPTIONS="suppressions=$suppressions/leaks.txt:print_suppressions=0"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"

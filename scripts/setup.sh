@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what llamesh is built from out of Debian's packages, and says first what that is.
+# Installs the Debian packages that llamesh is built from. Lists the missing ones first.
 #   scripts/setup.sh [--no-install] [--tests] [--ci]
-#     --no-install   only say what is missing
-#     --tests        also what only tests use: a Slurm to run jobs on, the module systems
-#     --ci           also what CI checks with
-# docs/dependencies.md says what each package is for.
+#     --no-install   only list what is missing
+#     --tests        also what only the tests need: Slurm and the module systems
+#     --ci           also the tools that CI uses
+# docs/dependencies.md says why each package is needed.
 set -euo pipefail
 
 packages=(
@@ -31,7 +31,7 @@ done
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
   if [[ $install == no ]]; then exit 0; fi
-  echo "This is not a Debian: install what these packages of Debian 12 hold, then add --no-install:" >&2
+  echo "This system does not use Debian packages. Install the equivalents of these, then add --no-install:" >&2
   echo "  ${packages[*]}" >&2
   exit 1
 fi
@@ -44,7 +44,8 @@ done
 unpack_module_systems() {
   if [[ $install$tests == yesyes ]]; then "$(dirname "$0")/../tests/modules/unpack.sh"; fi
 }
-# Headers that CI's GPU build compiles the attention by cuDNN with, into build/cudnn_frontend; it goes on without.
+# Downloads cuDNN's frontend headers for CI's GPU build into build/cudnn_frontend. CI goes on
+# without them.
 fetch_cudnn_frontend() {
   local home wheels sum=382ea063b92cbfd5b442cb75ff8422932d78276aecf139e46713ed1ad3d07af4
   home=$(cd "$(dirname "$0")/.." && pwd)/build/cudnn_frontend
@@ -56,22 +57,22 @@ fetch_cudnn_frontend() {
     mkdir -p "$home" && python3 -m zipfile -e "$wheels"/*.whl "$home"; then
     echo "cudnn_frontend 1.18.0: unpacked into build/cudnn_frontend"
   else
-    echo "SKIPPED: cudnn_frontend 1.18.0 could not be had (pip, network or its checksum)"
+    echo "SKIPPED: cudnn_frontend 1.18.0 could not be downloaded (pip, network or checksum)"
   fi
   rm -rf "$wheels"
 }
 if [[ ${#missing[@]} == 0 ]]; then unpack_module_systems; fetch_cudnn_frontend; exit 0; fi
 
-echo "Debian packages that are missing: ${missing[*]}"
+echo "Missing Debian packages: ${missing[*]}"
 if [[ $install == no ]]; then
-  echo "Not installed (--no-install): what follows may fail without them."
+  echo "They are not installed (--no-install); the build may fail without them."
   exit 0
 fi
 
 as_root=()
 if [[ $(id -u) != 0 ]]; then
   if ! command -v sudo >/dev/null; then
-    echo "Neither root nor sudo here: have them installed (apt-get install ${missing[*]})." >&2
+    echo "No root rights and no sudo: ask an administrator to run apt-get install ${missing[*]}" >&2
     exit 1
   fi
   as_root=(sudo)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds what the tests of one preset need and runs them; what came of it is in build/PRESET/runs/NAME.* for
-# scripts/test_verdict.sh, NAME being tests as long as --as says no other. Ends with 1 when a test has failed.
+# Builds what the tests of one preset need and runs them; what came of it is in
+# build/PRESET/runs/NAME.* for scripts/test_verdict.sh, NAME being tests as long as --as says no
+# other. Ends with 1 when a test has failed.
 #   scripts/test_preset.sh [--build-only] [--as NAME] PRESET [CTEST-OPTION...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +11,7 @@ while [[ ${1:-} == --* ]]; do
   case $1 in
     --build-only) build_only=yes; shift ;;
     --as) name=$2; shift 2 ;;
-    *) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 preset=${1:?"usage: scripts/test_preset.sh [--build-only] [--as NAME] PRESET [CTEST-OPTION...]"}
@@ -22,9 +23,10 @@ rm -f "$runs/$name".*
 
 targets=() selection=()
 case $preset in
-  # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads of our own
-  # (the kernels' are libgomp's, which it does not know). Left out are the long comparison of strategies (poison trains
-  # with each of them), long plans, and kernels a second time. Where two processes run what one runs, and more, they do.
+  # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads
+  # of our own (the kernels' are libgomp's, which it does not know). Left out are the long
+  # comparison of strategies (poison trains with each of them), long plans, and kernels a second
+  # time. Where two processes run what one runs, and more, they do.
   asan) targets=(tests_unit)
         selection=(-L unit -R '@[12]$' -E '^training/(strategies|(bf16_weights|changed_data|footprint|poison)@1)|^training/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
   tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
@@ -34,8 +36,9 @@ scripts/build.sh "$preset" "${targets[@]}"
 if [[ $build_only == yes ]]; then exit 0; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 
-# A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other; those that wait more
-# than they compute take one, and there are two slots more than there are processors.
+# A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
+# those that wait more than they compute take one, and there are two slots more than there are
+# processors.
 code=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 300 \
   --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$runs/$name.summary" || code=1

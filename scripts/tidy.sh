@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have changed since BASE
-# (what this branch left origin/main at; on that itself its last commit), committed or not; needs no build. A
-# file takes some ten seconds, so of more than --files N (20) the first ones are taken, and the number of the others is
-# told; --all takes every file there is.
+# Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have
+# changed since BASE (what this branch left origin/main at; on that itself its last commit),
+# committed or not; needs no build. A file takes some ten seconds, so of more than --files N (20)
+# the first ones are taken, and the number of the others is told; --all takes every file there is.
 #   scripts/tidy.sh [--files N] [BASE | --all]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -21,13 +21,14 @@ if [[ -z $base ]]; then
   if [[ -z $base || $base == "$(git rev-parse HEAD)" ]]; then base=$(git rev-parse -q --verify HEAD~1 || echo --all); fi
 fi
 if [[ $base == --all ]]; then list=(git ls-files); else list=(git diff --name-only --diff-filter=d "$base"); fi
-# Files of the GPU backend and of tests/fuzz are none of build/ci's; omp.h is g++'s, which clang does not find (random_tensor.hpp includes it), and
-# attention_tile.hpp uses a builtin of g++.
+# Files of the GPU backend and of tests/fuzz are none of build/ci's; omp.h is g++'s, which clang
+# does not find (random_tensor.hpp includes it), and attention_tile.hpp uses a builtin of g++.
 mapfile -t files < <("${list[@]}" -- 'src/*.cpp' 'tests/*.cpp' |
   grep -v -E '^src/.*/(cuda|nccl)/|^tests/(fake_cuda|fuzz)/' | xargs -r grep -L -e '<omp.h>' -e 'random_tensor.hpp' -e 'attention_tile.hpp' || true)
 if [[ ${#files[@]} == 0 ]]; then echo "clang-tidy: no file has changed"; exit 0; fi
 
-# Each source by itself, so that one which lives on the headers of its neighbours in a unity does not compile here.
+# Each source by itself, so that one which lives on the headers of its neighbours in a unity does
+# not compile here.
 cmake --preset ci -B build/tidy -DCMAKE_UNITY_BUILD=OFF --log-level=WARNING >/dev/null
 left_out=$((${#files[@]} > most ? ${#files[@]} - most : 0))
 files=("${files[@]:0:most}")

@@ -46,6 +46,7 @@ void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
 std::string CommandLine::problem(const CLI::ParseError& error,
                                  const std::vector<std::string>& arguments) {
   const CLI::App* at = cli_.get();
+  std::string help = "llamesh";
   for (const auto& word : arguments) {
     const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
     if (commands.empty() || word.starts_with('-')) break;
@@ -53,15 +54,17 @@ std::string CommandLine::problem(const CLI::ParseError& error,
     for (const auto* command : commands) names.push_back(command->get_name());
     const auto found = std::ranges::find(names, word);
     if (found == names.end())
-      return fmt::format("there is no command '{}'{}", excerpt(word), did_you_mean(word, names));
+      return fmt::format("there is no command '{}'{}; see {} --help", excerpt(word),
+                         did_you_mean(word, names), help);
     at = commands[static_cast<std::size_t>(found - names.begin())];
+    help += ' ' + word;
   }
   std::string text = error.what();
   for (const auto& word : arguments)  // as it quotes them
     if (const auto quoted = excerpt(word); quoted != word)
       for (auto begin = text.find(word); begin != text.npos; begin = text.find(word, begin + 1))
         text.replace(begin, word.size(), quoted);
-  return text;
+  return fmt::format("{}; see {} --help", text, help);
 }
 
 CommandLine::~CommandLine() = default;
@@ -243,7 +246,8 @@ void CommandLine::add_models() {
                                  "Continue a prompt with a trained model (also under mpirun)");
   add_model(command, generate_, "Ranks that share each matrix; all that are started (the default)");
   command->add_option("--prompt", generate_.prompt, "Text to continue");
-  command->add_option("--prompt-file", generate_.prompt_file, "Read the prompt from a file");
+  command->add_option("--prompt-file", generate_.prompt_file,
+                      "Read the prompt from a file; - is standard input");
   command->add_option("--max-tokens", generate_.max_tokens,
                       "Maximum number of new tokens (default 128)");
   auto& sampling = generate_.sampling;
@@ -263,14 +267,18 @@ void CommandLine::add_models() {
   add_model(command, evaluate_,
             "Ranks that share each matrix (default 1); groups of them divide the sequences");
   command
-      ->add_option("FILES", evaluate_.files, "Text, .jsonl or .json, or token files with --tokens")
+      ->add_option("FILES", evaluate_.files,
+                   "Text, .jsonl or .json, or token files; also folders, patterns in quotes, and "
+                   "@LIST (a file with a path a line)")
       ->required();
-  command->add_flag("--tokens", evaluate_.tokens, "The files hold token ids with llm.c's header");
+  command->add_flag("--tokens", evaluate_.tokens,
+                    "Take the files as token ids with llm.c's header, whatever their names say");
   command
       ->add_option("--token-dtype", evaluate_.token_dtype,
-                   "The files hold token ids without a header: uint16 or uint32")
+                   "Take the files as token ids without a header: uint16 or uint32")
       ->check(CLI::IsMember({"uint16", "uint32"}));
-  command->add_option("--sequence-length", evaluate_.sequence_length, "In tokens (default 512)");
+  command->add_option("--sequence-length", evaluate_.sequence_length,
+                      "In tokens (default: the run's; 512 for a Hugging Face folder)");
   add_json(command, evaluate_.output);
   add_examples(command,
                {"llamesh evaluate runs/tiny inputs/text/tiny.txt --sequence-length 64",
@@ -318,16 +326,16 @@ void CommandLine::add_bench() {
     add_examples(measured, {plain.c_str(), (plain + " --device cpu").c_str()});
     runs(measured, [this, run] { return run(device_); });
   };
-  on_device("gemm", "GEMM rates against the peak", bench_gemm);
-  on_device("ops", "Every other kernel against its limit", bench_ops);
-  on_device("decode", "Generation against reading the weights (takes 5 GB)", bench_decode);
+  on_device("gemm", "Compare GEMM rates with the peak", bench_gemm);
+  on_device("ops", "Compare every other kernel with its limit", bench_ops);
+  on_device("decode", "Compare generation with reading the weights (takes 5 GB)", bench_decode);
   auto* command =
-      bench->add_subcommand("collectives", "Collectives against plain MPI (under mpirun)");
+      bench->add_subcommand("collectives", "Compare collectives with plain MPI (under mpirun)");
   add_examples(command, {"mpirun -n 4 llamesh bench collectives",
                          "srun -N 2 --ntasks-per-node=8 llamesh bench collectives"});
   runs(command, bench_collectives);
-  command = bench->add_subcommand("checkpoint",
-                                  "Saving and loading against raw writes and reads (under mpirun)");
+  command = bench->add_subcommand(
+      "checkpoint", "Compare saving and loading with raw writes and reads (under mpirun)");
   command->add_option("--mib", mebibytes_, "Approximate size of the state in MiB (default 2048)");
   add_examples(command, {"mpirun -n 4 llamesh bench checkpoint",
                          "mpirun -n 4 llamesh bench checkpoint --mib 256"});
@@ -337,7 +345,7 @@ void CommandLine::add_bench() {
 
 void CommandLine::add_bench_step(CLI::App* bench) {
   auto* command = bench->add_subcommand(
-      "step", "Whole training steps against their minimum time (under mpirun)");
+      "step", "Compare whole training steps with their minimum time (under mpirun)");
   command->add_option("INPUTS", rest_,
                       "YAML file (default: inputs/llama-100m.yaml), then key.path=value ...");
   add_device(command, device_);
@@ -358,7 +366,7 @@ int run_command_line(const comm::Launch& launch, int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     return line.parser().exit(request);
   } catch (const CLI::ParseError& error) {
-    refuse(launch, line.problem(error, {argv + 1, argv + argc}) + "; see llamesh --help");
+    refuse(launch, line.problem(error, {argv + 1, argv + argc}));
   }
   if (!line.command()) refuse(launch, "no command given; see llamesh --help");
   return line.command()();

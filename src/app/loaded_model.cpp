@@ -27,8 +27,9 @@ std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
   validate(own == "byte" || fs::exists(own),
            "the model's tokenizer '{}' no longer exists; name one with --tokenizer", own);
   validate(own == "byte" || has_tokenizer(own),
-           "'{}' holds neither tokenizer.json nor tokenizer.model; name a tokenizer with "
-           "--tokenizer (byte, a .model, a tokenizer.json, or a folder)",
+           "'{}' holds neither tokenizer.json nor tokenizer.model; if the model was trained on "
+           "bytes, add --tokenizer byte, else --tokenizer and a .model, a tokenizer.json or a "
+           "folder",
            own);
   return own;
 }

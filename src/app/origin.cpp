@@ -1,5 +1,7 @@
 #include "app/origin.hpp"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
@@ -29,6 +31,9 @@ Origin origin_of(const std::string& config) {
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
   if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
     origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);
+  if (const auto length = value_of(root, "data", "sequence_length"); !length.empty())
+    origin.data.sequence_length =
+        std::max<std::int64_t>(1, std::strtoll(length.c_str(), nullptr, 10));
   return origin;
 }
 

@@ -23,10 +23,13 @@ const char* kind_of(fs::file_type type) {
 
 void check_name(const fs::path& path, Existing existing) {
   std::error_code error;
+  const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  validate(fs::is_directory(folder, error), "'{}': there is no folder {}; make it first",
+           path.string(), folder.string());
   const auto type = fs::symlink_status(path, error).type();
   if (type == fs::file_type::not_found || type == fs::file_type::none) return;
   validate(type == fs::file_type::regular,
-           "'{}' is {}, which is never replaced; name another file, or - for standard output",
+           "'{}' is {}, so it will not be overwritten; name another file, or - for standard output",
            path.string(), kind_of(type));
   validate(existing == Existing::replace,
            "'{}' exists; choose another name, or replace the file with --force", path.string());

@@ -23,7 +23,7 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
   std::optional<sharding::Spec> spec;
   std::string text = comm::on_rank_0(world, [&] {
     auto inputs = config::load_inputs(path, overrides);
-    config::resolve_data(inputs, path);
+    config::resolve_data(inputs, path, overrides);
     for (const auto& note : inputs.notes) spdlog::info("{}", note);
     spec = inputs.sharding.spec;
     return config::to_yaml(inputs);

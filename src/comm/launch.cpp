@@ -53,9 +53,9 @@ Launch detect_launch(const Environment& environment) {
       return {*ranks, name, step ? number(environment, "SLURM_PROCID").value_or(0) : 0,
               pmi || *ranks <= 1};
     }
-  // torchrun sets all three. Scripts export WORLD_SIZE alone, with various meanings.
+  // torchrun sets both. Scripts export WORLD_SIZE alone, with various meanings.
   const auto ranks = number(environment, "WORLD_SIZE"), rank = number(environment, "RANK");
-  if (ranks && rank && number(environment, "LOCAL_RANK")) return {*ranks, "WORLD_SIZE", *rank};
+  if (ranks && rank) return {*ranks, "WORLD_SIZE", *rank};
   return {};
 }
 
@@ -67,13 +67,12 @@ std::string launch_problem(const Launch& launch, int world_size) {
     // An unknown MPI launcher may have started ranks in addition to torchrun's variables.
     return world_size > 1 ? ""
                           : numbers +
-                                ": torchrun starts processes without MPI; start the ranks by "
-                                "mpirun or by srun --mpi=pmix";
+                                ": torchrun starts processes without MPI; start the ranks with "
+                                "mpirun or srun --mpi=pmix";
   if (launch.variable.starts_with("SLURM"))
     return numbers +
-           ": the ranks cannot find each other; start them by srun --mpi=pmix (see srun "
-           "--mpi=list) "
-           "or by mpirun";
+           ": the ranks cannot find each other; start them with srun --mpi=pmix (see "
+           "srun --mpi=list) or mpirun";
   return numbers +
          ": the program uses another MPI than the mpirun that started it; use the mpirun of the "
          "MPI "

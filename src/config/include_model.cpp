@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "checkpoint/location.hpp"
@@ -15,13 +16,6 @@ namespace llamesh::config {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Returns true if an override gives this key a value.
-bool sets(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::ranges::any_of(overrides, [&](const std::string& text) {
-    return text.starts_with(key + '=') && text.size() > key.size() + 1;
-  });
-}
 
 /// Formats a model's shape as keys in an input file.
 Node tree_of(model::ModelConfig shape, const std::string& name) {
@@ -43,11 +37,22 @@ Node* find_path(Node& model, const std::string& key) {
   return nullptr;
 }
 
+/// Returns true if the text may be OWNER/NAME.
+bool is_name_on_hub(const std::string& text) {
+  return std::ranges::count(text, '/') == 1 && !text.starts_with('/') && !text.starts_with('.') &&
+         !text.starts_with('~') && !text.ends_with('/');
+}
+
 /// Refuses a folder that is missing, and a run or a checkpoint, which holds more than model.hf
 /// reads.
-void check_hf_folder(const fs::path& folder, const std::string& where) {
+void check_hf_folder(const fs::path& folder, const std::string& where, const std::string& written) {
   std::error_code ignored;
-  validate(fs::exists(folder, ignored), "{}: model.hf: {} does not exist", where, folder.string());
+  validate(fs::exists(folder, ignored), "{}: model.hf: {} does not exist{}", where, folder.string(),
+           is_name_on_hub(written)
+               ? fmt::format("; if you mean the model on the Hugging Face Hub, download it first: "
+                             "huggingface-cli download {0} --local-dir {0}",
+                             written)
+               : "");
   validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
            folder.string());
   validate(
@@ -59,15 +64,21 @@ void check_hf_folder(const fs::path& folder, const std::string& where) {
 
 void include_hf_folder(Node& model, Node& hf, const std::string& name) {
   hf.scalar = checkpoint::without_hf_prefix(hf.scalar);
+  const std::string written_path = hf.scalar;
   const auto folder = fs::absolute(resolve_path(hf, name)).lexically_normal();
   hf.scalar = folder.string();
   const std::string where = hf.where;  // members are about to be added
   if (model.find("load_weights") == nullptr)
     model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
   Node below = tree_of(model::ModelConfig{}, name);
-  const auto written = [&](const auto& member) { return model.find(member.first) != nullptr; };
+  // A run's config.yaml has every key of its time, and needs no folder.
+  constexpr std::array newer_keys{"family", "attention_bias", "mlp_bias"};
+  const auto written = [&](const auto& member) {
+    return model.find(member.first) != nullptr ||
+           std::ranges::find(newer_keys, member.first) != newer_keys.end();
+  };
   if (std::ranges::all_of(below.members, written)) return;
-  check_hf_folder(folder, where);
+  check_hf_folder(folder, where, written_path);
   below = tree_of(model::read_config_json(folder), (folder / "config.json").string());
   overlay(below, std::move(model));
   model = std::move(below);
@@ -89,6 +100,12 @@ void include_model_file(Node& model, const Node& file, const std::string& name) 
 }
 
 }  // namespace
+
+bool sets(const std::vector<std::string>& overrides, const std::string& key) {
+  return std::ranges::any_of(overrides, [&](const std::string& text) {
+    return text.starts_with(key + '=') && text.size() > key.size() + 1;
+  });
+}
 
 fs::path resolve_path(const Node& path, const std::string& name) {
   return path.where == "command line" ? fs::path(path.scalar)

@@ -12,6 +12,9 @@ namespace llamesh::config {
 /// the path is from the command line.
 std::filesystem::path resolve_path(const Node& path, const std::string& name);
 
+/// Returns true if an override gives this key a value.
+bool sets(const std::vector<std::string>& overrides, const std::string& key);
+
 /// Removes keys from an input file's tree that `overrides`, not yet applied, replace by another
 /// key: model.hf and model.file replace the file's model (all keys in its group except `load`),
 /// train.epochs replaces train.steps and vice versa. Returns a log line if part of the model is

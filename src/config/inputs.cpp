@@ -5,6 +5,7 @@
 
 #include "config/include_model.hpp"
 #include "config/key_reader.hpp"
+#include "config/key_source.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
 #include "config/spec_tree.hpp"
@@ -16,63 +17,67 @@ namespace llamesh::config {
 namespace {
 
 /// Checks data keys against each other.
-void complete_data(const Inputs& in, const std::string& name) {
+void complete_data(const Inputs& in, const KeySource& source) {
   const bool random = in.data.format == data::Format::random;
   const auto sources = in.data.training_sources();
-  validate(!sources.empty(), "{}: data.train is missing; name at least one file", name);
+  validate(!sources.empty(), "{}: data.train is missing; name at least one file",
+           source.of({"data.train"}));
   for (std::size_t i = 0; i < sources.size(); ++i)
     validate(!sources[i].files.empty() || random,
-             "{}: data.train[{}].files is missing; name at least one file", name, i);
+             "{}: data.train[{}].files is missing; name at least one file",
+             source.of({"data.train"}), i);
   const bool ids = random || in.data.format == data::Format::tokens;
   validate(!in.data.document_mask || !ids || in.data.eos_token >= 0,
            "{}: data.document_mask is true, but nothing tells where documents end in token ids; "
            "set data.eos_token",
-           name);
+           source.of({"data.document_mask", "data.format", "data.eos_token"}));
   validate(!random || in.train.epochs == 0,
-           "{}: train.epochs is {}, but random tokens have no end; give train.steps", name,
-           in.train.epochs);
+           "{}: train.epochs is {}, but random tokens have no end; give train.steps",
+           source.of({"data.format", "train.epochs"}), in.train.epochs);
   if (in.evaluate.every_steps == 0) return;
   validate(!random || in.evaluate.batches > 0,
            "{}: evaluate.batches is 0, which is all of the validation data, but random tokens have "
            "no end; set it to a number of batches",
-           name);
+           source.of({"evaluate.batches", "evaluate.every_steps", "data.format"}));
   validate(in.data.has_validation(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
            "evaluate.every_steps to 0",
-           name, in.evaluate.every_steps);
+           source.of({"evaluate.every_steps", "data.validation"}), in.evaluate.every_steps);
 }
 
 /// Refuses control characters: names appear in logs, scripts and one-line messages.
-void validate_printable(const std::string& name, const char* key, const std::string& value) {
+void validate_printable(const KeySource& source, const char* key, const std::string& value) {
   validate(std::ranges::none_of(value, [](unsigned char c) { return c < 0x20 || c == 0x7f; }),
-           "{}: {}: '{}' contains a newline or another control character; remove it", name, key,
+           "{}: '{}' contains a newline or another control character; remove it", source.with(key),
            value);
 }
 
 /// Checks keys against each other, and fills in implied values.
-void complete(Inputs& in, const std::string& name) {
+void complete(Inputs& in, const KeySource& source) {
   const std::string& run = in.run.name;
   validate(!run.empty() && run.find('/') == std::string::npos && run[0] != '.',
-           "{}: run.name: '{}' is not a valid folder name; use a word without / that does not "
+           "{}: '{}' is not a valid folder name; use a word without / that does not "
            "begin with "
            "a dot",
-           name, run);
+           source.with("run.name"), run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
-  validate_printable(name, "run.name", run);
-  validate_printable(name, "run.folder", in.run.folder);
+  validate_printable(source, "run.name", run);
+  validate_printable(source, "run.folder", in.run.folder);
   in.model = in.model.resolved();
   validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
            "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; set it to at "
            "most that",
-           name, in.memory.full_checkpointing_layers, in.model.num_hidden_layers);
+           source.of({"memory.full_checkpointing_layers"}), in.memory.full_checkpointing_layers,
+           in.model.num_hidden_layers);
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
-           "{}: model.load_weights is true, but model.hf is not set", name);
-  complete_data(in, name);
+           "{}: model.load_weights is true, but model.hf is not set",
+           source.of({"model.load_weights"}));
+  complete_data(in, source);
   validate(
       in.train.epochs == 0 || in.train.steps == 0,
       "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "
       "to train.epochs)",
-      name, in.train.steps, in.train.epochs);
+      source.of({"train.steps", "train.epochs"}), in.train.steps, in.train.epochs);
 }
 
 std::string note_on_default(const model::ModelConfig& m, const std::string& name) {
@@ -107,7 +112,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   KeyReader reader(root);
   all_keys(reader, inputs);
   reader.finish();
-  complete(inputs, name);
+  complete(inputs, KeySource(name, overrides));
   if (!replaced.empty()) inputs.notes.push_back(std::move(replaced));
   if (default_model) inputs.notes.push_back(note_on_default(inputs.model, name));
   return inputs;

@@ -31,8 +31,9 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 /// - `data.tokenizer: auto` becomes the folder `model.hf` if it has a tokenizer, else `byte`.
 ///
 /// Adds anything that a user should know about this to `notes`. Throws a user error that begins
-/// with `name` and the key.
-void resolve_data(Inputs& inputs, const std::string& name);
+/// with `name`, or "command line" if `overrides` set the key, and the key.
+void resolve_data(Inputs& inputs, const std::string& name,
+                  const std::vector<std::string>& overrides = {});
 
 /// Lists all keys with their values (--print-config); parse_inputs reads it back to the same
 /// Inputs.

@@ -49,8 +49,8 @@ const Node* KeyReader::enter(std::string_view name) {
   sections_.insert(path(name));
   const Node* node = here_ ? here_->find(name) : nullptr;
   if (node == nullptr || node->kind == Node::Kind::null) return nullptr;
-  validate(node->kind == Node::Kind::map, "{}: {}: expected a group of keys, got {}", node->where,
-           path(name), node->describe());
+  validate(node->kind == Node::Kind::map, "{}: {}: expected a group of keys, got {}{}", node->where,
+           path(name), node->describe(), hint_for_key(path(name)));
   return node;
 }
 

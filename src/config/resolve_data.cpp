@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "config/inputs.hpp"
+#include "config/key_source.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "data/data_files.hpp"
@@ -28,11 +29,11 @@ auto naming_key(const std::string& where, Action action) {
 /// Replaces words by the files that they name.
 class FileFinder {
  public:
-  FileFinder(Inputs& inputs, const std::string& name) : inputs_(inputs), name_(name) {}
+  FileFinder(Inputs& inputs, const KeySource& where) : inputs_(inputs), where_(where) {}
 
-  void expand(std::vector<std::string>& words, const std::string& key) {
+  void expand(std::vector<std::string>& words, const char* key) {
     std::vector<std::string> files;
-    naming_key(name_ + ": " + key, [&] {
+    naming_key(where_.with(key), [&] {
       for (const std::string& word : words)
         add(data::find_data_files(word, inputs_.data.format), key, files);
     });
@@ -58,7 +59,7 @@ class FileFinder {
   }
 
   Inputs& inputs_;
-  const std::string& name_;
+  const KeySource& where_;
   std::size_t count_ = 0;
   std::size_t name_bytes_ = 0;
 };
@@ -74,8 +75,8 @@ void check_files(data::Format format, const std::vector<std::string>& files) {
 }
 
 /// Determines the common format of all files, or checks them against the stated one.
-void resolve_format(data::DataOptions& data, const std::string& name) {
-  const auto train_key = name + ": data.train", validation_key = name + ": data.validation";
+void resolve_format(data::DataOptions& data, const KeySource& where) {
+  const auto train_key = where.with("data.train"), validation_key = where.with("data.validation");
   std::vector<std::string> training;
   for (const auto& source : data.training_sources())
     training.insert(training.end(), source.files.begin(), source.files.end());
@@ -126,16 +127,17 @@ void resolve_tokenizer(Inputs& in) {
 
 }  // namespace
 
-void resolve_data(Inputs& in, const std::string& name) {
+void resolve_data(Inputs& in, const std::string& name, const std::vector<std::string>& overrides) {
+  const KeySource where(name, overrides);
   auto& data = in.data;
   if (data.format != data::Format::random) {
-    FileFinder finder(in, name);
+    FileFinder finder(in, where);
     finder.expand(data.train, "data.train");
     for (auto& source : data.sources) finder.expand(source.files, "data.train");
     finder.expand(data.validation, "data.validation");
-    resolve_format(data, name);
+    resolve_format(data, where);
   }
-  naming_key(name + ": data.tokenizer", [&] { resolve_tokenizer(in); });
+  naming_key(where.with("data.tokenizer"), [&] { resolve_tokenizer(in); });
   parse_inputs(to_yaml(in), name);  // some checks need the format
 }
 

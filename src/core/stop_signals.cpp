@@ -22,17 +22,35 @@ void note(int signal) {
   if (auto* const bits = elsewhere.load(); bits != nullptr) std::atomic_ref(*bits).fetch_or(bit);
 }
 
+/// Gives the calling thread a stack for signal handlers, unless it has one.
+void use_signal_stack() {
+  alignas(64) static std::array<char, 1 << 16> memory;  // a frame with AMX registers takes 11 KiB
+  stack_t stack{};
+  expects(sigaltstack(nullptr, &stack) == 0, "the signal stack cannot be queried");
+  if ((stack.ss_flags & SS_DISABLE) == 0) return;
+  stack = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};
+  expects(sigaltstack(&stack, nullptr) == 0, "the signal stack cannot be set");
+}
+
 }  // namespace
 
 void catch_stop_signals() {
   received = 0;
+  use_signal_stack();
   for (const int signal : stop_signals) {
     struct sigaction action {};
     action.sa_handler = note;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
     if (signal == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
     expects(sigaction(signal, &action, nullptr) == 0, "signal {} cannot be handled", signal);
   }
+}
+
+void block_stop_signals() noexcept {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : stop_signals) sigaddset(&set, signal);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 void record_stop_signals_in(std::uint32_t* bits) noexcept {

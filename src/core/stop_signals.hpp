@@ -8,7 +8,15 @@ namespace llamesh {
 /// stop: SIGTERM, SIGUSR2 (Slurm's --signal), SIGINT, SIGHUP and SIGPIPE. A second SIGINT kills,
 /// because a user at a terminal means it. Writing to a closed pipe fails with EPIPE. Call this
 /// first in main: Slurm may signal in a job's first second. Clears earlier records.
+///
+/// The handlers have their own stack. While oneDNN's compiled GEMM kernels run, the stack pointer
+/// may point into their workspace on the heap, and a handler on that stack would overwrite what
+/// lies below: weights, or the heap's bookkeeping.
 void catch_stop_signals();
+
+/// Blocks these signals on the calling thread. The main thread, which has the handlers' stack,
+/// receives them; threads that compute must not.
+void block_stop_signals() noexcept;
 
 /// From now on, handlers also set bit n in `*bits` for signal n; sets those received so far at
 /// once. In shared memory the kernel preserves them when the process is killed. Null: nowhere.

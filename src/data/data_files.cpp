@@ -60,7 +60,7 @@ std::vector<std::string> files_of_list(const std::string& list, Format format) {
   const auto add = [&](std::string_view line, bool /*ended*/) {
     ++number;
     if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty()) return;
+    if (line.empty() || line.starts_with('#')) return;
     const std::string word(line);
     try {
       for (std::string& file :

@@ -15,7 +15,8 @@ struct NamedFiles {
 
 /// Finds the files named by `word`:
 /// - a folder: all files below it (files_below);
-/// - @LIST: those named by the lines in the file LIST, each a file, a folder or a pattern;
+/// - @LIST: those named by the lines in the file LIST, each a file, a folder or a pattern, or a
+///   comment that begins with #;
 /// - a pattern: its matches (matching_files), and the files below matching folders;
 /// - anything else: itself.
 ///

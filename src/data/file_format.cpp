@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/shell_word.hpp"
 #include "data/jsonl.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"
@@ -67,10 +68,26 @@ std::string_view advice_on(std::string_view bytes) {
   return found == std::end(known) ? std::string_view(raw_ids_advice) : found->second;
 }
 
+/// Returns true if the bytes may be text in an 8-bit encoding: token ids have small bytes, too.
+bool is_eight_bit_text(std::string_view bytes) {
+  return std::ranges::all_of(bytes, [](unsigned char c) {
+    return c >= 0x20 || c == '\n' || c == '\r' || c == '\t' || c == '\f';
+  });
+}
+
+/// Returns advice for a file that is not UTF-8.
+std::string advice_on(const std::string& path, std::string_view bytes) {
+  const auto advice = advice_on(bytes);
+  if (advice != raw_ids_advice || path.ends_with(".bin") || !is_eight_bit_text(bytes))
+    return std::string(advice);
+  return fmt::format("if it is Latin-1, convert it: iconv -f ISO-8859-1 -t UTF-8 {} > {}",
+                     shell_word(path), shell_word(path + ".utf8"));
+}
+
 void check_text(const std::string& path, const FileHead& head) {
   if (const auto at = first_binary_byte(head))
     fail(ExitCode::bad_input, "'{}' is not UTF-8 text (byte {} is {:#04x}): {}", path, *at,
-         static_cast<unsigned char>(head.bytes[*at]), advice_on(head.bytes));
+         static_cast<unsigned char>(head.bytes[*at]), advice_on(path, head.bytes));
   validate(!path.ends_with(".bin") && !path.ends_with(".idx"),
            "'{}' is named as a token file but has no header of llm.c or Megatron-LM; {}; if it is "
            "text, rename it",
@@ -122,7 +139,7 @@ Format format_of(std::span<const std::string> files, TokenDtype ids) {
   const auto first = format_of(files.front(), ids);
   for (const auto& file : files.subspan(1)) {
     const auto other = format_of(file, ids);
-    validate(other == first, "'{}' holds {} but '{}' {}; all files of a run have one format",
+    validate(other == first, "'{}' holds {} but '{}' holds {}; all files of a run have one format",
              files.front(), name_of(first), file, name_of(other));
   }
   return first;

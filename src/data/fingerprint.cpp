@@ -127,9 +127,10 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
   // Token files name no tokenizer; token files and text differ by their files' hashes anyway.
   const bool comparable = !then.tokenizer.empty() && !now.tokenizer.empty();
   if (comparable && then.vocabulary != now.vocabulary)
-    return fmt::format("the tokenizer '{}' has other tokens (hash {}) than '{}' had (hash {})",
-                       now.tokenizer, to_hex(now.vocabulary), then.tokenizer,
-                       to_hex(then.vocabulary));
+    return fmt::format(
+        "the tokenizer '{0}' has other tokens (hash {1}) than '{2}' had (hash {3}); "
+        "set data.tokenizer={2}",
+        now.tokenizer, to_hex(now.vocabulary), then.tokenizer, to_hex(then.vocabulary));
   if (then.sources.size() != now.sources.size())
     return fmt::format("data.train has {} sources; it had {}", now.sources.size(),
                        then.sources.size());

@@ -10,19 +10,33 @@
 namespace llamesh::sharding {
 namespace {
 
-/// Returns the divisors of `number` next to `ranks`: "4 or 8".
-std::string nearest_divisors(std::int64_t number, std::int64_t ranks) {
-  std::int64_t below = std::min(number, ranks), above = ranks;
-  while (number % below != 0) --below;
-  while (above < number && number % above != 0) ++above;
-  return above > number ? fmt::format("{}", below) : fmt::format("{} or {}", below, above);
+/// Returns true if all of the table's blocks can be divided among `ranks`.
+bool divides_all(const model::ParameterTable& table, std::int64_t ranks) {
+  return std::ranges::all_of(table.parameters, [&](const model::Parameter& parameter) {
+    const auto& [key, count, may_be_shared] = parameter.blocks;
+    return count % ranks == 0 || (may_be_shared && ranks % count == 0);
+  });
 }
 
-void check_blocks(const model::Blocks& blocks, std::int64_t parts) {
+/// Returns the numbers next to `ranks` that divide all blocks: "4 or 8 would do".
+std::string nearest_divisors(const model::ParameterTable& table, std::int64_t ranks) {
+  std::int64_t max_ranks = 1;
+  for (const auto& parameter : table.parameters)
+    max_ranks = std::max(max_ranks, parameter.blocks.count);
+  auto below = std::min(ranks - 1, max_ranks), above = ranks + 1;
+  while (below > 1 && !divides_all(table, below)) --below;
+  while (above <= max_ranks && !divides_all(table, above)) ++above;
+  if (below > 1 && above <= max_ranks) return fmt::format("{} or {} would do", below, above);
+  if (below <= 1 && above > max_ranks) return "no number above 1 divides all of this model";
+  return fmt::format("{} would do", below > 1 ? below : above);
+}
+
+void check_blocks(const model::ParameterTable& table, const model::Blocks& blocks,
+                  std::int64_t parts) {
   validate(blocks.count % parts == 0,
            "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
-           "--tensor-parallel-size); {} would do",
-           blocks.key, blocks.count, parts, nearest_divisors(blocks.count, parts));
+           "--tensor-parallel-size); {}",
+           blocks.key, blocks.count, parts, nearest_divisors(table, parts));
 }
 
 }  // namespace
@@ -79,7 +93,7 @@ model::ParameterTable local_table(const model::ParameterTable& table,
   for (std::size_t i = 0; i < placements.size(); ++i) {
     auto& parameter = local.parameters[i];
     if (const auto dim = model::divided_dim(parameter))
-      check_blocks(parameter.blocks, dims.group_size(placements[i].split[*dim]));
+      check_blocks(table, parameter.blocks, dims.group_size(placements[i].split[*dim]));
     parameter.shape = part(placements[i], dims, parameter, 0).shape;
   }
   return local;

@@ -68,13 +68,16 @@ class Run {
     startup_.end_phase("communicators and model");
   }
 
-  /// Opens the run folder for this job.
+  /// Opens the run folder for this job. A run that was done keeps its files.
   void start() {
     report_.open();
     flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
     if (const auto line = replica_check_.describe(); !line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
+    nothing_to_do_ = trainer_.step() >= setup_.inputs.train.steps &&
+                     checkpoints_.saved_step() == trainer_.step() && report_.was_done();
+    if (nothing_to_do_) return;
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
     profile_.check(trainer_.step());
@@ -87,12 +90,14 @@ class Run {
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
     }
     const TrainOptions& train = setup_.inputs.train;
-    ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     if (trainer_.step() >= train.steps)
       spdlog::info(
-          "nothing to do: step {} of {} is done; continue with a larger train.{}, or start a new "
-          "run under another run.name",
+          "nothing to do: the run has done {} steps, and train.steps is {}; continue with a larger "
+          "train.{}, or start a new run under another run.name",
           trainer_.step(), train.steps, train.epochs > 0 ? "epochs" : "steps");
+    if (nothing_to_do_)
+      return {ExitCode::done, trainer_.step(), startup_.seconds(), {}, /*nothing_to_do=*/true};
+    ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     const auto start = Clock::now();
     while (trainer_.step() < train.steps) {
       const Next next = step(progress, start);
@@ -204,7 +209,7 @@ class Run {
   RunEnd end(RunPhase phase, ExitCode code, const std::string& reason) {
     profile_.write();
     report_.on_end(phase, code, reason, checkpoints_.slowest_save());
-    return {code, trainer_.step(), startup_.seconds(), loss_};
+    return {code, trainer_.step(), startup_.seconds(), loss_, /*nothing_to_do=*/false};
   }
 
   const comm::Communicator& world_;
@@ -222,7 +227,8 @@ class Run {
   RunCheckpoints checkpoints_;
   Profile profile_;
   std::optional<FlightFiles> flight_;
-  bool first_ = true;  // step of this start
+  bool first_ = true;           // step of this start
+  bool nothing_to_do_ = false;  // the run was done before this start
   std::optional<double> loss_;
 };
 

@@ -23,6 +23,7 @@ struct RunEnd {
   std::int64_t step = 0;           ///< last completed step
   double seconds = 0;              ///< wall-clock time of this start
   std::optional<double> loss;      ///< at the last step; empty: this start has done none
+  bool nothing_to_do = false;      ///< the run was done before; the log says so
 };
 
 /// Executes a whole run: opens the run folder, resumes from the newest good checkpoint, trains to

@@ -44,7 +44,8 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   trainer_.keep_bf16_products(found->bf16_products);
   if (mode == "auto") saved_step_ = found->step;
   spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
-  if (changes && world_.rank() == 0)
+  const bool trains = found->step < setup_.inputs.train.steps;  // else no change has any effect
+  if (changes && trains && world_.rank() == 0)
     for (const std::string& change : changes(found->config, config_))
       spdlog::info("changed since step {}: {}", found->step, change);
   return {"resume", found->mesh};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/philox.hpp"
+#include "core/stop_signals.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -50,6 +51,8 @@ int set_threads(int requested, const comm::Communicator& world) {
   const int threads = requested > 0 ? requested : std::max(1, mine.count / sharers);
   comm::agree(world, [&] { try_threads(threads - 1); });
   omp_set_num_threads(threads);
+#pragma omp parallel
+  if (omp_get_thread_num() != 0) block_stop_signals();
   return threads;
 }
 

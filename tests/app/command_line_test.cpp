@@ -69,17 +69,20 @@ TEST(CommandLine, StorageThatNoMachineHasIsRefused) {
 TEST(CommandLine, LongWordsAreQuotedInPart) {
   const std::string longest(100'000, 'x');
   const auto shown = std::string(120, 'x') + "...";
-  EXPECT_EQ(problem({longest}), "there is no command '" + shown + "'");
+  EXPECT_EQ(problem({longest}), "there is no command '" + shown + "'; see llamesh --help");
   const auto not_a_number = problem({"plan", "a.yaml", "--ranks", longest});
   EXPECT_NE(not_a_number.find(shown), std::string::npos) << not_a_number;
   EXPECT_LT(not_a_number.size(), 300U);
 }
 
 TEST(CommandLine, AMisspeltCommandNamesTheNearest) {
-  EXPECT_EQ(problem({"trian", "a.yaml"}), "there is no command 'trian'; did you mean 'train'?");
-  EXPECT_EQ(problem({"bench", "gem"}), "there is no command 'gem'; did you mean 'gemm'?");
-  EXPECT_EQ(problem({"frobnicate"}), "there is no command 'frobnicate'");
+  EXPECT_EQ(problem({"trian", "a.yaml"}),
+            "there is no command 'trian'; did you mean 'train'?; see llamesh --help");
+  EXPECT_EQ(problem({"bench", "gem"}),
+            "there is no command 'gem'; did you mean 'gemm'?; see llamesh bench --help");
+  EXPECT_EQ(problem({"frobnicate"}), "there is no command 'frobnicate'; see llamesh --help");
   EXPECT_NE(problem({"train", "--fast", "a.yaml"}).find("--fast"), std::string::npos);
+  EXPECT_TRUE(problem({"evaluate", "--fast"}).ends_with("; see llamesh evaluate --help"));
   EXPECT_NE(problem({"train", "a.yaml", "--ranks-per-node", "2"}).find("--ranks"),
             std::string::npos);
 }

@@ -40,9 +40,16 @@ TEST(OutputFile, NothingButARegularFileIsEverReplaced) {
                                    {std::string("/dev/null"), "not a regular file"},
                                    {std::string("/dev/stdout"), "a symbolic link"}})
     for (const auto existing : {Existing::refuse, Existing::replace})
-      EXPECT_NE(refusal(name, existing).find("is " + std::string(kind) + ", which is never"),
+      EXPECT_NE(refusal(name, existing).find("is " + std::string(kind) + ", so it will not be"),
                 std::string::npos)
           << name;
+}
+
+TEST(OutputFile, AMissingFolderIsNamed) {
+  const test::TemporaryFolder folder;
+  EXPECT_EQ(refusal(folder.path("none/page.html"), Existing::refuse),
+            "'" + folder.path("none/page.html") + "': there is no folder " + folder.path("none") +
+                "; make it first");
 }
 
 TEST(OutputFile, AHyphenIsStandardOutput) {

@@ -21,7 +21,8 @@ run=$folder/run newest=$folder/run/checkpoints/step_00000004 older=$folder/run/c
 text=$folder/text
 head -c 3000 inputs/text/tiny.txt > "$text"
 ends 0 "startup" train inputs/tiny.yaml "run.folder=$run" train.steps=4 checkpoint.every_steps=2
-ends 0 "->" convert --from "$run" --to "hf:$folder/exported"
+ends 0 "tokenizer is byte, which has no file: llamesh generate hf:$folder/exported --tokenizer byte" \
+  convert --from "$run" --to "hf:$folder/exported"
 file=$folder/exported/model.safetensors
 
 # --- each command, from each place
@@ -105,7 +106,7 @@ ends 0 "model.layers.1 " train inputs/tiny.yaml --print-units --all --ranks 4
 refused "train.global_batch 10 is not a multiple of 4 ranks .*; make it 12, or" train inputs/tiny.yaml --print-mesh --ranks 4 train.global_batch=10
 refused "shard axis of 4 ranks would cross nodes" train inputs/tiny.yaml --print-mesh --ranks 4 --ranks-per-node 2 \
   sharding.strategy=hybrid_shard mesh.axes.replicate=1 mesh.axes.shard=4
-refused "to train, start the ranks by mpirun -n 4" train inputs/tiny.yaml --ranks 4
+refused "to train, start the ranks with mpirun -n 4" train inputs/tiny.yaml --ranks 4
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml --print-mesh --ranks 4 > "$folder/log" 2>&1
 [[ $? == 78 && $(grep -c "but 2 ranks were launched" "$folder/log") == 1 ]] || give_up "a launch beside the one on paper"
 

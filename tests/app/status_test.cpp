@@ -100,6 +100,8 @@ TEST_F(Status, WithoutAnythingIsUnknown) {
             R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
             R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
             R"("failure":null})");
+  EXPECT_EQ(to_lines(read_status(folder_), "a"),
+            std::vector<std::string>{"a: no run has started here"});
 }
 
 TEST_F(Status, OfAnEndedRunHasNoTimeLeft) {
@@ -144,6 +146,16 @@ TEST_F(Status, ADamagedStateIsUnknown) {
   write("state.json", "{\"state\": \"runn");
   EXPECT_EQ(phase(), "unknown");
   EXPECT_TRUE(json()["restarts"].is_null());
+}
+
+TEST_F(Status, PrintsTheReasonOfAFailureOnce) {
+  write_state({.phase = RunPhase::failed, .step = 20});
+  train::record_failure(folder_, ExitCode::bad_input, "the data have changed");
+  std::string text;
+  for (const auto& line : to_lines(read_status(folder_), "runs/a")) text += line + "\n";
+  const auto at = text.find("the data have changed");
+  EXPECT_NE(at, std::string::npos);
+  EXPECT_EQ(text.find("the data have changed", at + 1), std::string::npos) << text;
 }
 
 TEST_F(Status, NamesTheCulpritOfTheStateFile) {

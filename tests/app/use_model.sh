@@ -34,6 +34,9 @@ printf 'In the' > "$folder/prompt"
 get 1 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 40
 [[ $got == "$text" ]] || give_up "from a file it wrote '$got', not '$text'"
 
+get 1 generate "$folder/run" --prompt-file - --max-tokens 40 < "$folder/prompt"
+[[ $got == "$text" ]] || give_up "from standard input it wrote '$got', not '$text'"
+
 # The same seed repeats its choices, another seed makes others.
 chosen() { get 1 generate "$folder/run" --prompt "In the" --max-tokens 40 --temperature 1 --top-k 20 --top-p 0.95 --seed "$1"; }
 chosen 1; first=$got
@@ -41,8 +44,12 @@ chosen 1; [[ $got == "$first" ]] || give_up "seed 1 wrote '$got', then '$first'"
 chosen 2; [[ $got != "$first" ]] || give_up "seeds 1 and 2 wrote the same"
 
 # evaluate must match the run's validation, on any number of ranks.
-for ranks in 1 3; do
-  get $ranks evaluate "$folder/run" inputs/text/tiny.txt --sequence-length 64
+mkdir "$folder/corpus"
+cp inputs/text/tiny.txt "$folder/corpus"
+printf '# the corpus\n%s\n' "$folder/corpus" > "$folder/list"
+for how in "1 inputs/text/tiny.txt" "3 @$folder/list"; do
+  read -r ranks files <<< "$how"
+  get "$ranks" evaluate "$folder/run" "$files"  # in sequences of the run's length
   told=$(sed -n 's/^loss *\([0-9.]*\) .*/\1/p' <<< "$got")
   awk -v a="$told" -v b="$loss" 'BEGIN { exit !(a - b < 2e-5 && b - a < 2e-5 && a > 0) }' ||
     give_up "$ranks ranks: the loss is '$told', in the run it was '$loss'"

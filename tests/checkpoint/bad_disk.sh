@@ -1,7 +1,8 @@
 #!/bin/bash
-# bad_disk.sh LLAMESH ROOMY: whole runs on a disk that fills up, in a folder that becomes read-only, and beside the
-# lease of another job. Each has to end with its exit code and one line that says why, with the checkpoints as
-# they were. Runs in the folder that has inputs/; in a mount namespace of its own, else it is skipped (77).
+# bad_disk.sh LLAMESH ROOMY: whole runs on a disk that fills up, in a folder that becomes read-only,
+# and beside the lease of another job. Each has to end with its exit code and one line that says
+# why, with the checkpoints as they were. Runs in the folder that has inputs/; in a mount namespace
+# of its own, else it is skipped (77).
 if [ "$3" != mounts ]; then
   unshare -m true 2>/dev/null || { echo "SKIPPED: no right to mount"; exit 77; }
   exec unshare -m --propagation private "$0" "$1" "$2" mounts
@@ -29,7 +30,8 @@ good() {
   train "$step" || true
   [ $code = 0 ] || give_up "$what: the run to step $step ended with $code"
 }
-# bad CODE TEXT [key=value ...]: the next run must end so, with one line and the checkpoint of $step intact.
+# bad CODE TEXT [key=value ...]: the next run must end so, with one line and the checkpoint of $step
+# intact.
 bad() {
   local expected=$1 text=$2 newest; shift 2
   newest=$checkpoints/$(printf step_%08d $step)
@@ -59,7 +61,8 @@ for async in false true; do
   preload=$roomy bad 74 "No space left on device" checkpoint.async=$async
 done
 
-# Nothing can be written, not even why the run ended: the next start says it, by what the ranks have left in /dev/shm.
+# Nothing can be written, not even why the run ended: the next start says it, by what the ranks have
+# left in /dev/shm.
 what="no room for state.json"
 rm -rf "$folder/disk/filler" "$folder/disk/run"
 (for _ in {1..400}; do [ -z "$(sed -n 6p "$folder/disk/run/metrics.jsonl")" ] || break; sleep 0.05; done

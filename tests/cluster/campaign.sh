@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
-# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]: N runs (20) on a real Slurm, each hit by one fault. A
-# seed draws the mesh, the fault, whom it hits and when, from the start of the program to the end of the run. Whatever
-# it was, the run has to end with the weights of the run on that mesh that nothing disturbed: by itself, or submitted
-# again where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that was
-# committed may be lost. A line for each seed (of those from S on, 1), what is not clean with its logs, and a table of
-# the faults. failure.json has to name the rank or the host that was hit, of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run was lost or hung, or ended with
-# other weights or another code, and with 77 where no cluster can be made.
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]
+# N runs (20) on a real Slurm, each hit by one fault. A seed draws the mesh, the fault, whom it hits
+# and when, from the start of the program to the end of the run. Whatever it was, the run has to end
+# with the weights of the run on that mesh that nothing disturbed: by itself, or submitted again
+# where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that
+# was committed may be lost. A line for each seed (of those from S on, 1), what is not clean with
+# its logs, and a table of the faults. failure.json has to name the rank or the host that was hit,
+# of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run
+# was lost or hung, or ended with other weights or another code, and with 77 where no cluster can be
+# made.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
@@ -40,7 +43,8 @@ in_seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); }
 # draw WHAT N: a number below N, the same for a seed on every machine.
 draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
 
-# A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends when the fault is due.
+# A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends
+# when the fault is due.
 mkdir -p late
 printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
   "$work/bin/llamesh" >late/llamesh
@@ -94,8 +98,9 @@ phase() {
   else echo "step $step"; fi
 }
 
-# due MOMENT: waits until the fault is due, at MOMENT thousandths of the run: a fifth of the seeds hit the first second,
-# the others a step. By the clock alone most would miss a run whose speed depends on what else the machine does.
+# due MOMENT: waits until the fault is due, at MOMENT thousandths of the run: a fifth of the seeds
+# hit the first second, the others a step. By the clock alone most would miss a run whose speed
+# depends on what else the machine does.
 due() {
   if (($1 < 200)); then
     sleep "$(in_seconds $((5 * $1)))"
@@ -106,8 +111,9 @@ due() {
 }
 over_or_past() { past "$run" "$1" || ! runs_here "$run"; }
 
-# This cluster gives up a node after 10 s, and ends its job; sites wait 300 s, so there the ranks have to find out who is
-# cut off. The setting is the whole cluster's: cut-node-300s runs while no seed does that relies on the 10 s.
+# This cluster gives up a node after 10 s, and ends its job; sites wait 300 s, so there the ranks
+# have to find out who is cut off. The setting is the whole cluster's: cut-node-300s runs while no
+# seed does that relies on the 10 s.
 agree_on_timeout() {
   case $fault in
     power-off | cut-node) flock -s 7 ;;
@@ -119,8 +125,9 @@ release_timeout() {
   flock -u 7
 }
 
-# strike: the fault. to_blame: what failure.json has to match (on one line); culprit: what the logs have to match where
-# the job ended before its ranks gave a verdict. Of two nodes that do not hear each other nobody can say which is cut off.
+# strike: the fault. to_blame: what failure.json has to match (on one line); culprit: what the logs
+# have to match where the job ended before its ranks gave a verdict. Of two nodes that do not hear
+# each other nobody can say which is cut off.
 strike() {
   local process both="\"detail\": \"[^\"]*(\b$host\b[^\"]*\bnode$peer\b|\bnode$peer\b[^\"]*\b$host\b)"
   local lost="\"kind\": \"(lost|killed|vanished)\".*\"host\": \"$host\""
@@ -168,8 +175,9 @@ lasts() {
   esac
 }
 
-# srun_waits_for_nothing: the run is done and no rank lives, but srun has not heard of it: slurmstepd gives up after five
-# tries (half a minute here) to tell srun over a cut link that a task has ended. So does a job of two tasks `sleep`.
+# srun_waits_for_nothing: the run is done and no rank lives, but srun has not heard of it:
+# slurmstepd gives up after five tries (half a minute here) to tell srun over a cut link that a task
+# has ended. So does a job of two tasks `sleep`.
 srun_waits_for_nothing() {
   [[ $(state_of "$run" state) == done ]] && no_ranks "$run" && logged "srun: First task exited 60s ago"
 }
@@ -177,8 +185,9 @@ srun_waits_for_nothing() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
-# follow: until the run has ended, started again where its exit code asks for that. Sets outcome; verdict, the seconds
-# until the start that was hit had ended; and said, those until failure.json was written, which is kept.
+# follow: until the run has ended, started again where its exit code asks for that. Sets outcome;
+# verdict, the seconds until the start that was hit had ended; and said, those until failure.json
+# was written, which is kept.
 follow() {
   local struck=$1 state mended=no code resubmitted=0
   outcome='' verdict='' said=''
@@ -206,8 +215,8 @@ follow() {
   if [[ $mended == no ]]; then mend; fi
 }
 
-# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt only grows), and all
-# that are there are good.
+# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt
+# only grows), and all that are there are good.
 kept() {
   awk '/ saved .*step_[0-9]+$/ { sub(/.*step_0*/, ""); saved = $0 + 0; next }
     / resumed after step / { sub(/.*resumed after step /, ""); if ($0 + 0 < saved) lost = 1; resumed = 1 }
@@ -221,8 +230,8 @@ kept() {
 # mesh_of RUN: of its newest start.
 mesh_of() { grep -o ' mesh [a-z]*=[0-9a-z= ]*' "$1/log.txt" | tail -n 1; }
 
-# A job that Slurm starts again while a node is still cut off may launch on the others alone: on another mesh, where sums
-# have another order.
+# A job that Slurm starts again while a node is still cut off may launch on the others alone: on
+# another mesh, where sums have another order.
 judge() {
   if [[ $outcome != ended ]]; then return; fi
   outcome="same weights"
@@ -234,8 +243,8 @@ judge() {
   fi
 }
 
-# named: whether failure.json, or what Slurm logs where there is none, names whom the fault hit; of a run that was over by
-# then, or went on regardless, it need not.
+# named: whether failure.json, or what Slurm logs where there is none, names whom the fault hit; of
+# a run that was over by then, or went on regardless, it need not.
 named() {
   if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more"; }
   then echo -; return; fi

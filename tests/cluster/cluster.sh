@@ -11,11 +11,12 @@
 #   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
 #   cluster.sh slurmctld stop|start  the daemon of the head (stopped, it saves its state as on any site)
 #
-# The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it, on a bridge of
-# the head. So each has its own hostname, address, process tree, /run, /dev/shm and, for the nodes, /tmp, and the kernel
-# removes all with the head's first process, whatever happened. Other folders are the cluster's shared file system:
-# of those under /tmp only the cluster's own, the repository, the current one and $LLAMESH_CLUSTER_SHARED (separated by
-# colons). The cluster's own, $LLAMESH_CLUSTER, has the logs in log/ and is removed in the end.
+# The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it,
+# on a bridge of the head. So each has its own hostname, address, process tree, /run, /dev/shm and,
+# for the nodes, /tmp, and the kernel removes all with the head's first process, whatever happened.
+# Other folders are the cluster's shared file system: of those under /tmp only the cluster's own,
+# the repository, the current one and $LLAMESH_CLUSTER_SHARED (separated by colons). The cluster's
+# own, $LLAMESH_CLUSTER, has the logs in log/ and is removed in the end.
 set -euo pipefail
 self=$(readlink -f "$0")
 repository=$(cd "$(dirname "$self")/../.." && pwd -P)
@@ -43,8 +44,8 @@ write_configuration() {
   { echo "127.0.0.1 localhost"
     echo "$network.1 head"
     for ((i = 1; i <= nodes; ++i)); do echo "$network.$((10 + i)) node$i"; done; } >"$folder/hosts"
-  # Nodes are given up and credentials expire within seconds, where a site has minutes: a requeued job waits until its
-  # old credential has expired.
+  # Nodes are given up and credentials expire within seconds, where a site has minutes: a requeued
+  # job waits until its old credential has expired.
   cat >"$folder/slurm.conf" <<CONF
 ClusterName=llamesh
 SlurmctldHost=head($network.1)
@@ -83,8 +84,8 @@ SlurmdParameters=config_overrides
 NodeName=node[1-$nodes] NodeAddr=$network.[11-$((10 + nodes))] CPUs=16 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=node[1-$nodes] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 CONF
-  # Slurm's default PMIx fence, the tree, lets ranks leave MPI_Init too early now and then. The templates ask for the ring
-  # themselves; this is for what the tests start without them.
+  # Slurm's default PMIx fence, the tree, lets ranks leave MPI_Init too early now and then. The
+  # templates ask for the ring themselves; this is for what the tests start without them.
   echo "PMIxCollFence=ring" >"$folder/mpi.conf"
 }
 
@@ -123,7 +124,8 @@ own_devices() {
     --pid-file=/run/munge/munged.pid --seed-file=/run/munge/seed >>"$folder/log/munged.$1.log" 2>&1 </dev/null
 }
 
-# own_tmp: an empty /tmp with nothing but the shared folders in it. Slurm and Open MPI keep files of the node there.
+# own_tmp: an empty /tmp with nothing but the shared folders in it. Slurm and Open MPI keep files of
+# the node there.
 own_tmp() {
   local shared
   mount -t tmpfs -o mode=1777 tmpfs "$folder/tmp"
@@ -194,7 +196,8 @@ the_head() {
 
 # --- the commands on the head
 
-# lose I J: what node I sends to node J goes to an address that nobody has. find_again I J: undoes it.
+# lose I J: what node I sends to node J goes to an address that nobody has. find_again I J: undoes
+# it.
 lose() { inside "$1" ip neigh replace "$network.$((10 + $2))" lladdr 02:00:00:00:00:01 dev eth0 nud permanent; }
 find_again() { inside "$1" ip neigh del "$network.$((10 + $2))" dev eth0; }
 

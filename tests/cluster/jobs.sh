@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2154,SC2013,SC2015,SC2119,SC2120
-# Sourced by run.sh and campaign.sh: jobs of llamesh on the cluster, and what has to be true of them. $program is the
-# llamesh under test, $sources the repository, $work the current folder, which all nodes share; $scenario is the one that
-# runs, on the nodes whose numbers are in $nodes.
+# Sourced by run.sh and campaign.sh: jobs of llamesh on the cluster, and what has to be true of
+# them. $program is the llamesh under test, $sources the repository, $work the current folder, which
+# all nodes share; $scenario is the one that runs, on the nodes whose numbers are in $nodes.
 sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
 cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
 
-# on_cluster N SCRIPT LLAMESH ARGUMENT...: starts SCRIPT again on the head of a cluster of N nodes, made for it. There it
-# makes $work the current folder.
+# on_cluster N SCRIPT LLAMESH ARGUMENT...: starts SCRIPT again on the head of a cluster of N nodes,
+# made for it. There it makes $work the current folder.
 on_cluster() {
   machines=$1
   program=$(readlink -f "$3") || exit 2
@@ -64,8 +64,8 @@ other_nodes() {
   echo "--exclude=$(IFS=,; echo "${others[*]}")"
 }
 
-# submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: a job of a template of slurm/ on inputs/tiny.yaml, as 2 ranks
-# on each node. Sets job.
+# submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: a job of a template of slurm/ on
+# inputs/tiny.yaml, as 2 ranks on each node. Sets job.
 submit() {
   local template=$sources/slurm/$1.sbatch run=$2 options=()
   shift 2
@@ -128,8 +128,8 @@ same_weights() {
 
 # --- processes
 
-# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them. One grep for all processes:
-# a run trains on while it is looked for.
+# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them. One
+# grep for all processes: a run trains on while it is looked for.
 ranks() {
   local folder argument=${1:+run.folder=$1}
   for folder in $(grep -lsz${1:+x} -- "${argument:-llamesh}" /proc/[0-9]*/cmdline); do
@@ -173,12 +173,14 @@ no_process() { [[ -z $(processes_here) ]]; }
 # saving RUN: a save is under way, or was cut off.
 saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 
-# nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not start takes its time.
+# nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not
+# start takes its time.
 nothing_left() { within 60 no_process || bad "processes are left: $(processes_here)"; }
 
 # --- the cluster's settings
 
-# slurmd_timeout SECONDS: for how long slurmctld waits for a node that does not answer, until it ends its jobs.
+# slurmd_timeout SECONDS: for how long slurmctld waits for a node that does not answer, until it
+# ends its jobs.
 slurmd_timeout() {
   sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$1/" "$SLURM_CONF"
   within 60 scontrol reconfigure 2>/dev/null

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of eight nodes (cluster.sh), a line for each scenario;
-# all of scenarios.sh, or those that are named. Ends with 1 when one has failed, and with 77 where no cluster can be
-# made. Within `cluster.sh run 8 bash` it takes that cluster.
+# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of eight nodes (cluster.sh), a
+# line for each scenario; all of scenarios.sh, or those that are named. Ends with 1 when one has
+# failed, and with 77 where no cluster can be made. Within `cluster.sh run 8 bash` it takes that
+# cluster.
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh and scenarios.sh use and make them
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)

@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154,SC2034,SC2015
 # Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
 
-# What has no need of each other's nodes runs side by side: much of it is waiting. At first and at last what uses, or
-# disturbs, the whole cluster.
+# What has no need of each other's nodes runs side by side: much of it is waiting. At first and at
+# last what uses, or disturbs, the whole cluster.
 at_first=(startup templates multi_node fewer_nodes)
 on_nodes_1_2=(
   config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
@@ -16,7 +16,8 @@ at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two sit
 
 # --- what works when nothing is wrong
 
-# From srun to the first step, 4 nodes x 1 and x 4 ranks. Another load of the machine shows here: the best of three counts.
+# From srun to the first step, 4 nodes x 1 and x 4 ranks. Another load of the machine shows here:
+# the best of three counts.
 startup() {
   local ranks try folder begin took best told=
   for ranks in 1 4; do
@@ -44,7 +45,8 @@ templates() {
     grep '^#SBATCH' "$template" | grep -qv '#.*# ' && bad "a directive of $template has no comment"
     number=$((number + 1))
   done
-  # The examples name partitions and machines that this cluster does not have: only their size is changed.
+  # The examples name partitions and machines that this cluster does not have: only their size is
+  # changed.
   for template in "$sources"/slurm/sites/*.sbatch; do
     bash -n "$template" && sbatch --test-only --partition=main --constraint= --nodes=2 --ntasks-per-node=2 \
       --cpus-per-task=1 --gpus-per-node=0 "$template" || bad "sbatch --test-only refuses $template"
@@ -81,7 +83,8 @@ sweep() {
   tell "4 tasks, 4 losses"
 }
 
-# The commands of the first section of docs/cluster.md, as written, by a user who waits between them.
+# The commands of the first section of docs/cluster.md, as written, by a user who waits between
+# them.
 documentation() {
   local command all=()
   mkdir -p user installed/share/llamesh
@@ -226,7 +229,8 @@ rank_killed_in_save() {
   tell "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
 }
 
-# A rank never comes to MPI_Init. Any of the others may say so, and srun passes on 75 or a signal's code.
+# A rank never comes to MPI_Init. Any of the others may say so, and srun passes on 75 or a signal's
+# code.
 never_in_mpi_init() {
   mkdir -p late
   printf '#!/bin/bash\n[[ $SLURM_PROCID != 2 ]] || exec sleep 1000\nexec %q "$@"\n' "$work/bin/llamesh" >late/llamesh
@@ -241,7 +245,8 @@ never_in_mpi_init() {
   tell "exit code $code after 3 s in MPI_Init, submitted again: same weights"
 }
 
-# A rank dies before MPI_Init, in which the others wait for it: srun tells them to end, and Slurm's KillWait is 30 s.
+# A rank dies before MPI_Init, in which the others wait for it: srun tells them to end, and Slurm's
+# KillWait is 30 s.
 killed_in_mpi_init() {
   mkdir -p killed-early
   printf '#!/bin/bash\n[[ $SLURM_PROCID != 2 ]] || { sleep 3; touch killed-early/now; kill -KILL $$; }\nexec %q "$@"\n' \
@@ -257,7 +262,8 @@ killed_in_mpi_init() {
 
 # --- the run is asked to stop
 
-# The signal kills ranks that have not come to main. The job script remembers it, and does not launch them again.
+# The signal kills ranks that have not come to main. The job script remembers it, and does not
+# launch them again.
 stopped_before_main() {
   mkdir -p before-main
   printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} ]] || { touch before-main/now; sleep 30; }\nexec %q "$@"\n' \
@@ -300,7 +306,8 @@ signalled() {
 signal_usr2() { signalled USR2; }
 signal_term() { signalled TERM; }
 
-# A second SIGTERM, in the middle of a save, leaves the checkpoints before it standing; the run goes on from there.
+# A second SIGTERM, in the middle of a save, leaves the checkpoints before it standing; the run goes
+# on from there.
 second_term() {
   submit multi-node second-term --no-requeue
   trains_past second-term 12
@@ -346,7 +353,8 @@ requeue_template() {
   has_to_log "is queued again"
 }
 
-# Any template will do where slurm.conf says RequeueExit=75. Slurm then queues again even a job with --no-requeue.
+# Any template will do where slurm.conf says RequeueExit=75. Slurm then queues again even a job with
+# --no-requeue.
 site_requeues() {
   echo RequeueExit=75 >>"$SLURM_CONF"
   scontrol reconfigure
@@ -358,7 +366,8 @@ site_requeues() {
   scontrol reconfigure
 }
 
-# A launch that fails after a while is tried once more; how long the start took is counted from the second launch.
+# A launch that fails after a while is tried once more; how long the start took is counted from the
+# second launch.
 second_try() {
   local launch
   mkdir -p fails-once
@@ -410,8 +419,8 @@ job_chain() {
   tell "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
 }
 
-# Of two minutes the last one is kept in hand. Most of the first one the start waits, which it need not train through. The
-# template's signal, which would come first, is left out.
+# Of two minutes the last one is kept in hand. Most of the first one the start waits, which it need
+# not train through. The template's signal, which would come first, is left out.
 walltime() {
   mkdir -p slow-start
   printf '#!/bin/bash\nsleep 40\nexec %q "$@"\n' "$work/bin/llamesh" >slow-start/llamesh
@@ -494,8 +503,8 @@ node_killed() {
   cluster node "$node" on
 }
 
-# A node fails, and no other is free: the user lets the job go on with the nodes that are left. A job that is submitted
-# then starts on these at once.
+# A node fails, and no other is free: the user lets the job go on with the nodes that are left. A
+# job that is submitted then starts on these at once.
 node_range() {
   local node nodes="6 7 8"
   submit requeue node-range --nodes=2-3
@@ -516,7 +525,8 @@ node_range() {
 }
 on_two_nodes() { has_to_log "mesh replicate=2 x shard=2"; }
 
-# Slurm takes a node for good, but every launch there fails: something lies where PMIx wants to bind its socket.
+# Slurm takes a node for good, but every launch there fails: something lies where PMIx wants to bind
+# its socket.
 bad_node() {
   local step socket nodes="6 7 8"
   submit requeue bad-node --hold
@@ -531,7 +541,8 @@ bad_node() {
   tell "tried five times, then queued again without node7: same weights"
 }
 
-# What an earlier start has left on a node is in the way of the first two steps, as after a cut that has healed.
+# What an earlier start has left on a node is in the way of the first two steps, as after a cut that
+# has healed.
 stale_step() {
   local socket nodes="6 7"
   submit requeue stale-step --hold
@@ -546,7 +557,8 @@ stale_step() {
   tell "launched three times, same weights"
 }
 
-# Its PMIx socket stays behind and is in the way of the step of that number when the job is started again on that node.
+# Its PMIx socket stays behind and is in the way of the step of that number when the job is started
+# again on that node.
 slurmstepd_killed() {
   local node process
   submit requeue stepd-killed
@@ -583,7 +595,8 @@ link_cut() {
   tell "$first; submitted again: resumed after step $(resumed link-cut), same weights"
 }
 
-# verdict_is RUN TEXT RANKS HOSTS: one line on stderr, in log.txt, in the job's comment and in state.json.
+# verdict_is RUN TEXT RANKS HOSTS: one line on stderr, in log.txt, in the job's comment and in
+# state.json.
 verdict_is() {
   has_to_log "^llamesh: $2"
   recorded_is "$@"
@@ -599,8 +612,9 @@ recorded_is() {
 
 says_why() { [[ -n $(state_of "$1" reason) ]]; }
 
-# cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: a run on four nodes two of which cannot reach each other any more, from
-# when `WHEN RUN` is true, which it has to find out in time. FIRST and SECOND are the first ranks on these nodes.
+# cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: a run on four nodes two of which cannot
+# reach each other any more, from when `WHEN RUN` is true, which it has to find out in time. FIRST
+# and SECOND are the first ranks on these nodes.
 cut_pair() {
   local run=$1 when=$2 first=$4 second=$5
   submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node="$3" -- sharding.strategy=full_shard train.steps=1000000 "${@:6}"
@@ -632,10 +646,12 @@ pair_cut() {
   grep -q '"doing": "training step [0-9]*, in the [a-z-]* of .* along ' pair-cut/state.json || bad "state.json does not name the collective"
 }
 
-# The last node's heartbeats go to the first one, and its last rank is not the one that asks the others.
+# The last node's heartbeats go to the first one, and its last rank is not the one that asks the
+# others.
 pair_cut_at_ends() { cut_pair pair-cut-at-ends true 2 0 6 checkpoint.every_steps=1000000; }
 
-# Saves of a tenth of a second: most of the time is spent in them, but one may be over before the link is cut.
+# Saves of a tenth of a second: most of the time is spent in them, but one may be over before the
+# link is cut.
 pair_cut_in_save() {
   local try
   for try in 1 2 3; do
@@ -647,8 +663,9 @@ pair_cut_in_save() {
   bad "in $try tries the cut has not met a save, or state.json does not say in what: $(state_of pair-cut-in-save doing)"
 }
 
-# cut_node RUN NODES RANK SILENT: a run of two ranks a node, where the node of RANK is cut off while Slurm waits for it, as sites
-# have it, and while it still reaches the run folder, as all nodes do here. The verdict has to name rank SILENT.
+# cut_node RUN NODES RANK SILENT: a run of two ranks a node, where the node of RANK is cut off while
+# Slurm waits for it, as sites have it, and while it still reaches the run folder, as all nodes do
+# here. The verdict has to name rank SILENT.
 cut_node() {
   local run=$1 node blamed begin said ended
   slurmd_timeout 300
@@ -730,8 +747,8 @@ preflight_bad_node() {
 # sent: the bytes that node1 and node2 have sent so far, all told.
 sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { printf "%.0f", sum }' /proc/net/dev; }
 
-# A model large enough that what Slurm and MPI say beside it is small, and runs of 3 and 13 steps, whose difference is
-# ten steps and nothing else.
+# A model large enough that what Slurm and MPI say beside it is small, and runs of 3 and 13 steps,
+# whose difference is ten steps and nothing else.
 crossed() {
   local strategy=$1 length=$2 before
   before=$(sent)
@@ -741,7 +758,8 @@ crossed() {
     bad "the run with $strategy failed"
   echo $(($(sent) - before))
 }
-# counted STRATEGY: bytes between the nodes of all four ranks and both axes in ten steps, as the metrics have them.
+# counted STRATEGY: bytes between the nodes of all four ranks and both axes in ten steps, as the
+# metrics have them.
 counted() {
   tail -n 3 "traffic-$1-13/metrics.jsonl" | sed -n 's/.*"traffic_between_nodes":{"replicate":\([0-9]*\),"shard":\([0-9]*\)}.*/\1 \2/p' |
     tail -n 1 | awk '{ print 4 * 10 * ($1 + $2) }'

@@ -75,6 +75,8 @@ TEST(Launch, TorchrunStartsNoMpi) {
   EXPECT_NE(problem(torchrun, 1).find("WORLD_SIZE is 4 but MPI sees 1 rank: torchrun"),
             std::string::npos);
   EXPECT_EQ(problem(torchrun, 2), "") << "another launcher has started two ranks";
+  EXPECT_NE(problem({{"WORLD_SIZE", "4"}, {"RANK", "0"}}, 1).find("WORLD_SIZE is 4"),
+            std::string::npos);
   EXPECT_EQ(problem({{"WORLD_SIZE", "4"}}, 1), "") << "a script's own variable";
   Variables both = torchrun;
   both["OMPI_COMM_WORLD_SIZE"] = "2";

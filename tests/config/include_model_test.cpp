@@ -69,6 +69,9 @@ TEST_F(NamedModel, TwiceOnTheCommandLineIsAnError) {
 TEST_F(NamedModel, ThatDoesNotExistIsNamedWithItsKey) {
   EXPECT_EQ(test::error_of([&] { load({"model.hf=" + folder_.path("none")}); }),
             "command line: model.hf: " + folder_.path("none") + " does not exist");
+  EXPECT_TRUE(test::error_of([&] { load({"model.hf=meta-llama/Llama-3.2-1B"}); })
+                  .ends_with("download it first: huggingface-cli download meta-llama/Llama-3.2-1B "
+                             "--local-dir meta-llama/Llama-3.2-1B"));
   EXPECT_EQ(test::error_of([&] { load({"model.file=" + folder_.path("none")}); }),
             "command line: model.file: '" + folder_.path("none") + "' does not exist");
 }

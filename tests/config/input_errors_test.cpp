@@ -45,6 +45,11 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
   };
   EXPECT_EQ(hint("learning_rate=1"), "; did you mean 'optimizer.lr'?");
   EXPECT_EQ(hint("optimizer.learning_rate=1"), "; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(hint("data.path=a"), "; did you mean 'data.train'?");
+  EXPECT_EQ(hint("train.warmup=9"), "; did you mean 'schedule.warmup_steps'?");
+  EXPECT_NE(error(data, {"precision=bf16"}).find("did you mean 'precision.parameters'?"),
+            std::string::npos);
+  EXPECT_EQ(hint("out_dir=a"), "; did you mean 'run.folder'?");
   EXPECT_EQ(hint("max_steps=1"), "; did you mean 'train.steps'?");
   EXPECT_EQ(hint("train.batch_size=1"),
             "; did you mean 'train.micro_batch' (of a rank) or 'train.global_batch' (of a step)?");
@@ -133,9 +138,10 @@ TEST(InputErrors, Ranges) {
             "command line: sharding.reshard_after_forward: expected auto, true, false or a number "
             "of ranks, got 'yes'");
   range("memory.full_checkpointing_layers", "-1", ">= 0");
-  EXPECT_EQ(error(data, {"memory.full_checkpointing_layers=3", "model.num_hidden_layers=2"}),
-            "f.yaml: memory.full_checkpointing_layers is 3, but the model has 2 layers; set it to "
-            "at most that");
+  EXPECT_EQ(
+      error(data, {"memory.full_checkpointing_layers=3", "model.num_hidden_layers=2"}),
+      "command line: memory.full_checkpointing_layers is 3, but the model has 2 layers; set it to "
+      "at most that");
   range("checkpoint.keep", "0", ">= 1");
   range("mesh.axes.shard", "-2", ">= 0");
   range("run.seed", "-1", ">= 0");

@@ -177,7 +177,8 @@ TEST(Inputs, EpochsStandInPlaceOfSteps) {
   EXPECT_EQ(test::error_of([&] {
               read({"train.epochs=2", "train.steps=7"});
             }),
-            "f: train.steps is 7 and train.epochs 2; give one of them (train.steps: auto leaves it "
+            "command line: train.steps is 7 and train.epochs 2; give one of them (train.steps: "
+            "auto leaves it "
             "to train.epochs)");
 }
 

@@ -23,7 +23,7 @@ class ResolveData : public testing::Test {
       text.replace(at, 1, folder_.path().string());
     Inputs in = parse_inputs(text, "run.yaml", overrides);
     in.notes.clear();
-    resolve_data(in, "run.yaml");
+    resolve_data(in, "run.yaml", overrides);
     return in;
   }
   std::string error(const std::string& text, const std::vector<std::string>& overrides = {}) {
@@ -58,6 +58,16 @@ TEST_F(ResolveData, NamesTheKeyOfWhatDoesNotFit) {
             std::string::npos);
   EXPECT_EQ(error("data: {train: $/a.txt, tokenizer: none}")
                 .find("run.yaml: data.tokenizer: 'none' does not exist; give byte, "),
+            0U);
+}
+
+TEST_F(ResolveData, BlamesTheCommandLineForItsValues) {
+  const std::string file = "data: {train: $/a.txt}";
+  EXPECT_EQ(error(file, {"data.train=none"}).find("command line: data.train: 'none'"), 0U);
+  EXPECT_EQ(error(file, {"data.tokenizer=none"}).find("command line: data.tokenizer: 'none'"), 0U);
+  EXPECT_EQ(error(file, {"run.name=a/b"}).find("command line: run.name: 'a/b'"), 0U);
+  EXPECT_EQ(error(file, {"evaluate.every_steps=2"}).find("command line: evaluate.every_steps"), 0U);
+  EXPECT_EQ(error("data: {train: $/none}", {"data.tokenizer=byte"}).find("run.yaml: data.train"),
             0U);
 }
 

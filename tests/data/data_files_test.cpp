@@ -54,9 +54,9 @@ TEST_F(DataFiles, OfAFolderWithLoopsAreFoundOnce) {
 }
 
 TEST_F(DataFiles, OfAListAreThoseOfItsLines) {
-  const auto list =
-      folder_.write("list", fmt::format("{0}/corpus/b2.txt\r\n\n{0}/corpus/more\n{0}/corpus/b1*",
-                                        folder_.path().string()));
+  const auto list = folder_.write(
+      "list", fmt::format("# b\n{0}/corpus/b2.txt\r\n\n{0}/corpus/more\n{0}/corpus/b1*",
+                          folder_.path().string()));
   EXPECT_EQ(find("@$/list"), (Names{"corpus/b2.txt", "corpus/more/a.txt", "corpus/b10.txt"}));
   EXPECT_NE(note_.find("is a list of 3 files, "), std::string::npos);
   folder_.write("list", "\n" + folder_.path("none*") + "\n");

@@ -42,6 +42,8 @@ TEST_F(FileFormat, OfTextIsUtf8) {
   EXPECT_ERROR(format("end.txt", nearly_all + "\xc3"), "(byte 65535 is 0xc3)");
   EXPECT_ERROR(format("nul.txt", std::string("ab\0d", 4)), "(byte 2 is 0x00)");
   EXPECT_ERROR(format("latin1.txt", "caf\xe9 au lait"), "is not UTF-8 text (byte 3 is 0xe9)");
+  EXPECT_ERROR(format("latin1.txt", "caf\xe9 au lait"), "iconv -f ISO-8859-1 -t UTF-8 ");
+  EXPECT_ERROR(format("ids", "caf\xe9\x01"), "data.token_dtype");
   EXPECT_ERROR(format("my.bin", "\x91\x02"), "data.token_dtype");
   EXPECT_ERROR(format("my.bin", "plain"), "is named as a token file");
   EXPECT_ERROR(format("a.txt.gz", "\x1f\x8b\x08"), "compressed by gzip; decompress it");
@@ -58,7 +60,8 @@ TEST_F(FileFormat, OfAllFilesIsOne) {
   const std::vector<std::string> same{folder_.write("a.txt", "a"), folder_.write("b", "b")};
   EXPECT_EQ(format_of(same, TokenDtype::from_header), Format::text);
   const std::vector<std::string> mixed{same[0], folder_.write("c.json", "[]")};
-  EXPECT_ERROR(format_of(mixed, TokenDtype::from_header), "c.json' JSON records; all files of a");
+  EXPECT_ERROR(format_of(mixed, TokenDtype::from_header),
+               "c.json' holds JSON records; all files of a");
 }
 
 TEST_F(FileFormat, ThatIsSaidToBeTextIsChecked) {

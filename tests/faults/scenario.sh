@@ -43,8 +43,8 @@ missing_data() { refused 3 "data.train: 'no-such.txt'" "No such file" -- $tiny d
 wrong_format() {
   echo '[{"text": "a"}]' >a.json
   printf '\377\000\001\002' >my.bin
-  refused 3 "inputs/tiny.yaml: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
-  refused 3 "inputs/tiny.yaml: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
+  refused 3 "command line: data.train: 'a.json'" "named as JSON records" -- $tiny data.train=a.json data.format=text
+  refused 3 "command line: data.train: 'my.bin'" "is not UTF-8 text" "data.token_dtype" -- $tiny data.train=my.bin
 }
 empty_data() {
   : >empty.txt
@@ -335,10 +335,20 @@ halt_file_stays() {
 resumed_with_changes() {
   launch 2 train $tiny
   [[ $code == 0 ]] || bad "the run failed"
-  launch 2 train $tiny optimizer.lr=5e-4 log.every_steps=7
+  cp -r runs/tiny before
+  launch 2 train $tiny optimizer.lr=5e-4 train.steps=10
   [[ $code == 0 ]] || bad "the finished run failed"
-  [[ $(grep -c 'nothing to do: step 20 of 20 is done; continue with a larger train.steps, or' err) == 1 ]] ||
+  [[ $(grep -c 'nothing to do: the run has done 20 steps, and train.steps is 10; continue with a larger train.steps, or' err) == 1 ]] ||
     bad "it does not say that there is nothing to do"
+  grep -q 'changed since\|next: ' err && bad "it says more than that"
+  # state.json tells by its time that llamesh has started.
+  diff -r -x log.txt -x state.json -x .lease before runs/tiny >out || bad "it has changed $(cat out)"
+  expect_state "done" 0 ""
+  grep -q '"steps": 20,' runs/tiny/state.json || bad "steps: $(grep steps runs/tiny/state.json)"
+  # Nor does a start that is refused.
+  launch 2 train $tiny run.seed=2 train.steps=40
+  expect_end 78
+  expect_state "done" 0 ""
   launch 2 train $tiny optimizer.lr=5e-4 train.steps=auto train.epochs=0.3
   [[ $code == 0 && -e runs/tiny/checkpoints/step_00000025 ]] || bad "0.3 epochs of 997 sequences are not 25 steps of 12"
   grep -q 'nothing to do' err && bad "it says that there is nothing to do"

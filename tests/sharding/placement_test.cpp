@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
+#include "error_of.hpp"
 #include "placements.hpp"
 #include "sharding/shard_layout.hpp"
+#include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
 
 namespace llamesh::sharding {
@@ -35,6 +37,31 @@ TEST(Placement, ADimThatDoesNotDivideIsNamed) {
     EXPECT_STREQ(error.what(),
                  "model.norm.weight: dim 0 of 6 elements cannot be cut into 4 equal parts");
   }
+}
+
+/// Returns the message for a Llama of 6 heads that share `kv_heads`, divided among `ranks`.
+std::string refusal(std::int64_t kv_heads, std::int64_t vocab_size, int ranks) {
+  auto config = test::even_config();
+  config.num_attention_heads = 6;
+  config.num_key_value_heads = kv_heads;
+  config.head_dim = 4;
+  config.intermediate_size = 12;
+  config.vocab_size = vocab_size;
+  const auto table = model::parameter_table(config);
+  const auto dims = tensor_axis_for(table, comm::ParallelDims({{"shard", 1}, {"tensor", ranks}}));
+  return test::error_of(
+      [&] { local_table(table, dims, tensor_parallel_placements(table, dims, {})); });
+}
+
+TEST(Placement, OffersNumbersOfRanksThatDivideTheWholeModel) {
+  // Of 60, also 4 and 5 are divisors, but not of 6 heads.
+  EXPECT_NE(refusal(3, 60, 4).find("divided among 4 ranks"), std::string::npos);
+  EXPECT_NE(refusal(3, 60, 4).find("; 3 or 6 would do"), std::string::npos) << refusal(3, 60, 4);
+  // 2 ranks cannot share 3 kv heads; 6 can, two for each head.
+  EXPECT_NE(refusal(3, 60, 2).find("num_key_value_heads 3"), std::string::npos);
+  EXPECT_NE(refusal(3, 60, 2).find("; 3 would do"), std::string::npos) << refusal(3, 60, 2);
+  EXPECT_NE(refusal(3, 61, 2).find("; no number above 1 divides all of this model"),
+            std::string::npos);
 }
 
 /// Returns a mixture-of-experts table: Llama's matrices plus a stack of matrices.

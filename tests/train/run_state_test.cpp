@@ -74,6 +74,16 @@ TEST_F(RunStateTest, SaysOfAFailureWhetherToStartAgain) {
   EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::failed);
 }
 
+TEST_F(RunStateTest, ARefusedStartLeavesADoneRunDone) {
+  write_run_state(folder_, {.phase = RunPhase::done, .step = 20, .steps = 20});
+  record_failure(folder_, ExitCode::bad_input, "the training data have changed");
+  EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::done);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "failure.json"));
+  write_run_state(folder_, {.step = 20, .steps = 40});  // it trains
+  record_failure(folder_, ExitCode::bad_input, "data file 'a.txt' was truncated");
+  EXPECT_EQ(read_run_state(folder_)->phase, RunPhase::failed);
+}
+
 TEST_F(RunStateTest, TakesAnythingElseAsNoState) {
   for (const char* text : {"", "{", "[]", "{}", R"({"state": "asleep"})", R"({"state": 3})",
                            R"({"state": "done", "step": "x"})"}) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,14 +72,14 @@ struct GenerateArguments {
 int generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
-  std::string model;  ///< as for generate
-  std::vector<std::string> files;
-  std::string tokenizer;  ///< empty: the model's own
+  std::string model;               ///< as for generate
+  std::vector<std::string> files;  ///< also folders, patterns and @LIST
+  std::string tokenizer;           ///< empty: the model's own
   std::string dtype = "fp32";
-  std::string device = "auto";  ///< as for train
-  std::int64_t sequence_length = 512;
-  std::int64_t tensor_parallel_size = 1;  ///< ranks that hold a model together
-  bool tokens = false;                    ///< the files hold token ids
+  std::string device = "auto";                  ///< as for train
+  std::optional<std::int64_t> sequence_length;  ///< empty: the run's, else 512
+  std::int64_t tensor_parallel_size = 1;        ///< ranks that hold a model together
+  bool tokens = false;                          ///< the files hold token ids
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
   Output output = Output::text;
 };

@@ -15,6 +15,7 @@
 #include "core/byte_size.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/shell_word.hpp"
 #include "device/buffer.hpp"
 #include "optim/optimizer.hpp"
 
@@ -46,7 +47,8 @@ Origin origin_if_known(const fs::path& checkpoint) {
 
 /// Finds the files to export with the weights, if they still exist. The tokenizer is the one for
 /// the run's data; if these are bytes or ids, the one in the folder from which the model came.
-void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
+void find_companions(const fs::path& checkpoint, const std::string& to,
+                     checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
   const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;
   const bool is_there = fs::exists(fs::path(model) / "config.json");
@@ -59,6 +61,11 @@ void find_companions(const fs::path& checkpoint, checkpoint::ExportOptions& opti
         tokenizer, fs::current_path().string());
   else if (is_there)
     options.tokenizer = model;
+  else if (data.tokenizer == "byte" && data::is_text(data.format))
+    spdlog::info(
+        "the run's tokenizer is byte, which has no file: llamesh generate {} --tokenizer byte "
+        "--prompt TEXT",
+        shell_word(to));
   else if (!model.empty())
     spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
 }
@@ -76,7 +83,7 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
   options.type = type_of(arguments.dtype);
   options.max_shard_bytes = max_shard_bytes(arguments.max_shard_size);
   comm::agree(world, [&] {
-    if (world.rank() == 0) find_companions(from, options);  // rank 0 also writes them
+    if (world.rank() == 0) find_companions(from, arguments.to, options);  // also writes them
   });
   checkpoint::export_hf(from, checkpoint::without_hf_prefix(arguments.to), options, world);
 }

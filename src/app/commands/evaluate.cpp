@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <numbers>
 #include <optional>
 
@@ -14,6 +15,7 @@
 #include "app/program.hpp"
 #include "comm/session.hpp"
 #include "core/log.hpp"
+#include "data/data_files.hpp"
 #include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
@@ -99,6 +101,17 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   return options;
 }
 
+/// Replaces folders, lists and patterns by their files.
+void find_files(EvaluateArguments& arguments) {
+  std::vector<std::string> files;
+  for (const auto& word : arguments.files) {
+    auto found = data::find_data_files(word, data::Format::automatic);
+    if (!found.note.empty()) spdlog::info("{}", found.note);
+    std::ranges::move(found.files, std::back_inserter(files));
+  }
+  arguments.files = std::move(files);
+}
+
 std::int64_t bytes_of(const std::vector<std::string>& files) {
   std::int64_t bytes = 0;
   for (const auto& file : files)
@@ -149,7 +162,8 @@ data::TokenStream open_stream(const comm::Communicator& world, const data::DataO
 
 }  // namespace
 
-int evaluate(const EvaluateArguments& arguments) {
+int evaluate(const EvaluateArguments& asked) {
+  EvaluateArguments arguments = asked;
   const comm::MpiSession session;
   setup_logging();
   const auto& world = session.world();
@@ -164,8 +178,10 @@ int evaluate(const EvaluateArguments& arguments) {
   data::DataOptions options;
   comm::agree(world, [&] {
     constexpr std::int64_t longest = 1 << 24;  // as for data.sequence_length
-    validate(arguments.sequence_length >= 1 && arguments.sequence_length <= longest,
-             "--sequence-length is {}; allowed: 1 to {}", arguments.sequence_length, longest);
+    const auto length = arguments.sequence_length.value_or(1);
+    validate(length >= 1 && length <= longest, "--sequence-length is {}; allowed: 1 to {}", length,
+             longest);
+    find_files(arguments);
     validate(!arguments.dtype.starts_with("uint"),
              "--dtype is the dtype of the weights; did you mean --token-dtype {}?",
              arguments.dtype);
@@ -177,19 +193,20 @@ int evaluate(const EvaluateArguments& arguments) {
     model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), world.rank());
     options = options_for(arguments, *model);
   });
+  const auto sequence_length = arguments.sequence_length.value_or(options.sequence_length);
   stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
   comm::agree(world, [&] {
-    data.emplace(*stream,
-                 data::BatchPartition{.sequence_length = arguments.sequence_length,
-                                      .rank = mesh.group(),
-                                      .ranks = mesh.groups()},
-                 0);
+    data.emplace(
+        *stream,
+        data::BatchPartition{
+            .sequence_length = sequence_length, .rank = mesh.group(), .ranks = mesh.groups()},
+        0);
   });
   Sum sum;
   run_or_abort([&] {
     train::set_threads(0, world);
     train::choose_bf16_products(world, dtype);
-    const auto mine = evaluate_share(*model, *data, dtype, arguments.sequence_length, world, mesh);
+    const auto mine = evaluate_share(*model, *data, dtype, sequence_length, world, mesh);
     const auto& groups = mesh.data_group();
     sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -37,6 +38,7 @@ void print_now(const std::string& text) {
 std::string prompt_of(const GenerateArguments& arguments) {
   if (arguments.prompt_file.empty()) return arguments.prompt;
   validate(arguments.prompt.empty(), "--prompt and --prompt-file are both given; keep one");
+  if (arguments.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream in(arguments.prompt_file, std::ios::binary);
   validate(in.good(), "cannot read '{}'", arguments.prompt_file);
   return {std::istreambuf_iterator<char>(in), {}};

@@ -13,6 +13,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/shell_word.hpp"
 #include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
 #include "train/plan.hpp"
@@ -63,7 +64,7 @@ int print_planned(const TrainArguments& asked) {
   refuse_launch(asked.ranks);
   validate(prints(asked),
            "--ranks plans a launch: it needs --print-mesh, --print-units, --print-spec "
-           "or --print-config; to train, start the ranks by mpirun -n {}",
+           "or --print-config; to train, start the ranks with mpirun -n {}",
            asked.ranks);
   validate(!asked.check, "--check tests nodes, and --ranks plans a launch; use one of them");
   const auto inputs = config::load_inputs(asked.inputs, asked.overrides);
@@ -86,7 +87,7 @@ std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
       in.train.steps,
       end.loss ? fmt::format(", {}loss {:.4f}", done ? "final " : "", *end.loss) : "",
       duration_text(end.seconds), report.empty() ? "" : "; report: " + report.string(),
-      fmt::format(fmt::runtime(next), in.run.folder));
+      fmt::format(fmt::runtime(next), shell_word(in.run.folder)));
 }
 
 /// Trains and writes the report, also for a run that diverged.
@@ -101,7 +102,7 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
   try {
     const auto end =
         train::run(world, setup, config, std::move(startup), watchdog, config::changes);
-    spdlog::info("{}", closing_line(end, setup.inputs, report()));
+    if (!end.nothing_to_do) spdlog::info("{}", closing_line(end, setup.inputs, report()));
     return end.code;
   } catch (const comm::PeerFailure&) {
     throw;

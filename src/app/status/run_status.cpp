@@ -200,6 +200,7 @@ Json to_json(const RunStatus& status) {
 std::vector<std::string> to_lines(const RunStatus& status, const std::string& name) {
   auto phase = status.phase;
   std::ranges::replace(phase, '_', ' ');
+  if (phase == "not started") phase = "no run has started here";
   std::string first = fmt::format("{}: {}", name, phase);
   if (status.step) first += fmt::format(", step {}", *status.step);
   if (status.steps) first += fmt::format(" of {}", *status.steps);
@@ -214,7 +215,9 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
     add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
                                   clock_text(status.checkpoint->age_seconds)));
   if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
-  if (status.ended() && !status.reason.empty()) add("reason", status.reason);
+  const bool failure_has_reason =
+      !status.failure.is_null() && status.failure["detail"] == status.reason;
+  if (status.ended() && !status.reason.empty() && !failure_has_reason) add("reason", status.reason);
   if (!status.failure.is_null()) add("failure", describe_failure(status.failure));
   return lines;
 }

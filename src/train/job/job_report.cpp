@@ -43,6 +43,15 @@ void JobReport::log_job(const Trainer& trainer) {
                left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
 }
 
+bool JobReport::was_done() {
+  return comm::on_rank_0(world_, [&]() -> std::string {
+           const auto before = read_run_state(folder_);
+           if (!before || before->phase != RunPhase::done) return "";
+           write_run_state(folder_, *before);
+           return "done";
+         }) == "done";
+}
+
 void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
                       const std::string& config) {
   comm::agree(world_, [&] {
@@ -51,7 +60,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     warn_of_sudden_end(before);
     put_records_aside(folder_);
     state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
-    state_.steps = setup_.inputs.train.steps;
+    state_.steps = std::max(step, setup_.inputs.train.steps);
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);

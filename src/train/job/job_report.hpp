@@ -38,6 +38,9 @@ class JobReport {
   void open();
   /// Logs the model and data, and the Slurm job with its walltime.
   void log_job(const Trainer& trainer);
+  /// Returns true if state.json says that the run is done. Then writes the file again with this
+  /// job's id and the time, by which a job script sees that this start came so far. Collective.
+  bool was_done();
   /// Records that the run continues after `step`, as in `event`; `saved_step` is its own newest
   /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws if another
   /// start would not help (start_after()). Collective.

@@ -14,6 +14,12 @@ bool just_written(const std::filesystem::path& run_folder) {
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
 }
 
+/// Returns true if the run was done and this start has not changed that yet.
+bool is_done(const std::filesystem::path& run_folder) {
+  const auto state = read_run_state(run_folder);
+  return state && state->phase == RunPhase::done;
+}
+
 }  // namespace
 
 void note_end(ExitCode code, const Failure& failure) noexcept {
@@ -26,6 +32,7 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
   try {
     const auto failure = failure_of_error(reason);
     note_end(code, failure);
+    if (code == ExitCode::bad_input && is_done(run_folder)) return;
     record_failure(run_folder, code, comm::Diagnosis{reason, {}, {}, {}});
     write_failure(run_folder, failure);
   } catch (const std::exception&) {

@@ -57,8 +57,9 @@ std::optional<RunState> read_run_state(const std::filesystem::path& run_folder);
 void write_run_state(const std::filesystem::path& run_folder, const RunState& state);
 
 /// Records a failed start in state.json and failure.json: the existing state with these changes,
-/// and `stopped` if the code asks for another start. Any rank; ignores I/O failures, since a worse
-/// error is being reported.
+/// and `stopped` if the code asks for another start. A run that was done stays so if its new start
+/// is refused (exit 78) before training. Any rank; ignores I/O failures, since a worse error is
+/// being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
 /// Records ranks that hang or are lost. If several ranks report, the first verdict is kept; returns
