@@ -5,8 +5,8 @@
 #include "app/report/summary.hpp"
 #include "comm/topology.hpp"
 #include "config/hardware.hpp"
+#include "plan/planned_setup.hpp"
 #include "sharding/compile_spec.hpp"
-#include "train/planned_setup.hpp"
 
 namespace llamesh::app {
 
@@ -25,8 +25,8 @@ double PlannedLaunch::limit() const {
 LaunchPlanner::LaunchPlanner(const PlanArguments& asked)
     : asked_(asked),
       hardware_(
-          train::share_of_rank(config::load_hardware(asked.hardware),
-                               asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node)) {}
+          plan::share_of_rank(config::load_hardware(asked.hardware),
+                              asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node)) {}
 
 train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
   const int per_machine = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
@@ -39,8 +39,8 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
 
 PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
   PlannedLaunch planned{setup(inputs), hardware_, {}};
-  planned.step = train::plan_bf16_weights(planned.setup, planned.limit(), [&] {
-    return train::plan_fullest_rank(planned.setup, hardware_);
+  planned.step = plan::plan_bf16_weights(planned.setup, planned.limit(), [&] {
+    return plan::plan_fullest_rank(planned.setup, hardware_);
   });
   return planned;
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 
 namespace llamesh::app {
 
@@ -13,7 +13,7 @@ namespace llamesh::app {
 struct PlannedLaunch {
   train::Setup setup;
   device::Hardware hardware;  ///< of one rank
-  train::StepPlan step;
+  plan::StepPlan step;
 
   /// Returns true if the step fits into limit(), and offloaded state into host memory.
   bool fits() const;

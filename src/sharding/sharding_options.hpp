@@ -21,7 +21,7 @@ enum class Offload : std::uint8_t {
 /// Option to keep bf16 weights next to the fp32 masters, written by the optimizer, instead of
 /// casting at each gather. Has no effect if parameters are fp32 or shards are in host memory.
 enum class KeepBf16Weights : std::uint8_t {
-  automatic,  ///< if they fit: train::make_planned_setup(); until then like `no`
+  automatic,  ///< if they fit: plan::make_planned_setup(); until then like `no`
   yes,
   no,
 };

@@ -15,7 +15,7 @@
 namespace llamesh::train {
 
 /// Sharded state, model and optimizer of one rank, and the passes of a step. Trainer runs them on
-/// the process's device, a plan on a simulated one (plan.hpp).
+/// the process's device, a plan on a simulated one (plan/step_plan.hpp).
 struct Engine {
   /// Allocates the memory; all weights are zero. Collective over the mesh; borrows the arguments.
   Engine(const Setup& setup, comm::DeviceMesh& mesh);

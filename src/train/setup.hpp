@@ -39,7 +39,7 @@ struct Setup {
   /// Log line with the resolution of sharding.keep_bf16_weights: auto; empty if there is none.
   std::string bf16_weights;
   /// Plans a step's memory on a rank with this many threads. Empty: nothing is predicted
-  /// (make_planned_setup() sets it).
+  /// (plan::make_planned_setup() sets it).
   std::function<PlannedMemory(const Setup& setup, int rank, int threads)> plan_memory;
   // Tokenized text is in memory shared by the ranks on a machine: destruction is collective.
   std::optional<data::TrainingData> train_tokens;
@@ -51,8 +51,8 @@ struct Setup {
 Setup plan_setup(const Inputs& inputs, comm::Topology topology);
 
 /// Plans the whole run, except that sharding.keep_bf16_weights: auto remains and acts like false
-/// (make_planned_setup() resolves it). Throws the user error on one rank and comm::PeerFailure on
-/// the others. Collective.
+/// (plan::make_planned_setup() resolves it). Throws the user error on one rank and
+/// comm::PeerFailure on the others. Collective.
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
 
 }  // namespace llamesh::train

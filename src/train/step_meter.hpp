@@ -34,7 +34,7 @@ class StepMeter {
   /// Measures the peak GEMM rate over all ranks together, the denominator of MFU. Called before the
   /// first step; without it MFU is 0. Takes a fifth of a second. Collective.
   void measure_gemm_peak();
-  /// Returns the known peak, in FLOP/s, if it has been measured.
+  /// Returns the peak GEMM rate, if it has been measured.
   const std::optional<GemmPeak>& gemm_peak() const { return gemm_peak_; }
   /// Starts over after the bf16 matmul method has changed. Collective.
   void on_bf16_products_changed();
@@ -60,8 +60,8 @@ class StepMeter {
 
   /// Begins a step.
   void begin_step();
-  /// Notes that this rank waited for others to read their data.
-  void add_wait_for_data(double seconds) { waited_ = seconds; }
+  /// Notes the seconds for which this rank waited for others to read their data.
+  void note_wait_for_data(double seconds) { waited_ = seconds; }
   /// Returns this rank's measurements after the step's passes.
   Sample sample() const;
   /// Begins what follows the last exchange of samples; it counts in the next step.

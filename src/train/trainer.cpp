@@ -153,7 +153,7 @@ std::int64_t Trainer::load_micro_batches() {
     return valid;
   };
   const auto valid = comm::agree_and_gather(world_, load, "whether the data was read");
-  meter_.add_wait_for_data(seconds_since(loaded));
+  meter_.note_wait_for_data(seconds_since(loaded));
   return sum_over(data_ranks_, valid);
 }
 

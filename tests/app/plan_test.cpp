@@ -11,8 +11,8 @@
 #include "config/hardware.hpp"
 #include "config/inputs.hpp"
 #include "error_of.hpp"
+#include "plan/step_plan.hpp"
 #include "sanitized.hpp"
-#include "train/plan.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -169,8 +169,8 @@ TEST(Plan, ManyMicroBatchesTakeWhatTheirLastOnesTake) {
   const auto setup = train::plan_setup(inputs, comm::planned_topology(16, 8, 0));
   ASSERT_EQ(setup.micro_batches, 6);
   const auto hardware = config::load_hardware("a100-80");
-  const auto counted = train::plan_step(setup, hardware);
-  const auto taken = train::plan_step(setup, hardware, 0, 6);
+  const auto counted = plan::plan_step(setup, hardware);
+  const auto taken = plan::plan_step(setup, hardware, 0, 6);
   EXPECT_EQ(counted.traffic, taken.traffic);
   EXPECT_EQ(counted.peak, taken.peak);
   EXPECT_NEAR(counted.seconds, taken.seconds, 1e-6 * taken.seconds);

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "device/memory_meter.hpp"
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 #include "training/small_run.hpp"
 
 // Runs that keep bf16 weights beside the fp32 masters must match runs that cast them at each
@@ -99,7 +99,7 @@ TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
     const TemporaryFolder folder;
     auto in = bf16_inputs(strategy, folder);
     in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
-    const auto setup = train::make_planned_setup(world(), in);
+    const auto setup = plan::make_planned_setup(world(), in);
     comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
     train::Trainer trainer(world(), setup, mesh);
     trainer.start();
@@ -119,7 +119,7 @@ TEST(Bf16Weights, AreTheMastersRoundedAfterEveryChangeOfThem) {
 
 /// Returns the bytes of weights on the device: gathered ones, and those in the state.
 std::pair<std::int64_t, std::int64_t> weights_of(const train::Inputs& in) {
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   const auto& meter = device::MemoryMeter::instance();
   const auto of = [&](device::MemoryUse use) {
@@ -161,7 +161,7 @@ TEST(Bf16Weights, TakeTwoBytesAParameterAndSpareGatheredUnits) {
 KeepBf16Weights chosen(train::Inputs in, std::int64_t limit) {
   in.sharding.keep_bf16_weights = KeepBf16Weights::automatic;
   in.memory.device_limit = limit;
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   EXPECT_EQ(setup.bf16_weights.empty(),
             setup.inputs.sharding.keep_bf16_weights == KeepBf16Weights::automatic);
   return setup.inputs.sharding.keep_bf16_weights;
@@ -171,8 +171,8 @@ TEST(Bf16Weights, AreKeptWhereTheyLeaveATenthOfTheDevice) {
   const TemporaryFolder folder;
   auto in = bf16_inputs(Strategy::full_shard, folder);
   in.sharding.keep_bf16_weights = KeepBf16Weights::yes;
-  const auto setup = train::make_planned_setup(world(), in);
-  const auto peak = world().max(train::plan_on_this_device(setup, world().rank(), 1).peak, "peak");
+  const auto setup = plan::make_planned_setup(world(), in);
+  const auto peak = world().max(plan::plan_on_this_device(setup, world().rank(), 1).peak, "peak");
   EXPECT_EQ(chosen(in, peak * 10 / 9 + 2), KeepBf16Weights::yes);
   EXPECT_EQ(chosen(in, peak * 10 / 9 - 2), KeepBf16Weights::no);
   in.sharding.strategy = Strategy::no_shard;  // keeps all units gathered

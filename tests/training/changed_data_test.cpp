@@ -56,7 +56,7 @@ class ChangedData : public testing::Test {
   }
 
   train::DataOfRun data_of_run() const {
-    const auto setup = train::make_planned_setup(world(), in_);
+    const auto setup = plan::make_planned_setup(world(), in_);
     return {in_.run.seed,
             data::to_text(setup.train_tokens->fingerprint(setup.inputs.train.global_batch))};
   }

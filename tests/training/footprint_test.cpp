@@ -38,7 +38,7 @@ TEST_P(EveryStrategyMeasured, TrafficIsExactlyThatOfTheFormulas) {
   const TemporaryFolder folder;
   auto in = measured_inputs(strategy, folder);
   in.precision = {parameters, reduce};
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   const auto outcome = run(world(), in);
   const auto& traffic = outcome.traffic;
 
@@ -109,7 +109,7 @@ TEST_P(EveryResharding, TrafficIsExactlyThatOfTheFormulas) {
   in.sharding.reshard_after_forward = sharding::ReshardAfterForward{n};
   in.sharding.prefetch = prefetch;
   in.precision.parameters = dtype;
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   const auto gathered = gathered_by(
       *setup.layout, sharding::reshard_of(strategy, in.sharding.reshard_after_forward, 4));
   const std::int64_t b = size_of(dtype);
@@ -138,7 +138,7 @@ struct Footprint {
 };
 Footprint footprint_of(const train::Inputs& in) {
   const auto before = device::MemoryMeter::instance().in_use();
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
   trainer.start();
@@ -157,7 +157,7 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
     footprint_of(in);  // warm-up: threads keep some memory from one run to the next
     const auto without = footprint_of(in);
     in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
-    const auto setup = train::make_planned_setup(world(), in);
+    const auto setup = plan::make_planned_setup(world(), in);
     const auto gathered = gathered_by(*setup.layout, sharding::Reshard::to_group);
     EXPECT_EQ(footprint_of(in).valley - without.valley, gathered.over_group / 2 * size_of(dtype));
   }
@@ -172,7 +172,7 @@ TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
   in.model.num_hidden_layers = 8;
   in.model.vocab_size = 256;
   in.precision.parameters = DType::bf16;
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   const auto layer = 2 * setup.layout->units()[1].padded_numel;
   in.sharding.prefetch = 0;
   footprint_of(in);
@@ -197,7 +197,7 @@ TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   in.sharding.spec.emplace();
   for (const char* name : {"model.embed_tokens", "lm_head", "model.layers.*.mlp.gate_proj"})
     in.sharding.spec->entries.push_back({name + std::string(".weight"), {{"shard"}, {}}, "test"});
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   std::int64_t gathered = 0, sharded = 0, whole = 0;
   for (const auto& unit : setup.layout->units()) {
     (unit.sharded.any() ? sharded : whole) += unit.padded_numel;
@@ -242,7 +242,7 @@ TEST_P(TensorAxisMeasured, TrafficIsExactlyThatOfTheFormulas) {
   in.tensor.residual = residual;
   in.memory.activation_checkpointing = checkpointing;
   in.precision.parameters = dtype;
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   const std::int64_t t = 2;
   const std::int64_t tokens = in.train.micro_batch * in.data.sequence_length;
   const std::int64_t layers = in.model.num_hidden_layers;
@@ -283,7 +283,7 @@ TEST(TensorParallel, ARankHolds16BytesOfItsPartOfAParameter) {
   in.model.intermediate_size = 1024;
   footprint_of(in);  // warm-up: threads keep some memory from one run to the next
   const auto before = device::MemoryMeter::instance().in_use();
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
   trainer.start();
@@ -306,7 +306,7 @@ TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   in.model.hidden_size = 96;  // makes rotary table and padding negligible
   in.model.intermediate_size = 512;
   const auto before = device::MemoryMeter::instance().in_use();
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   train::Trainer trainer(world(), setup, mesh);
   trainer.start();

@@ -74,7 +74,7 @@ TEST(Poison, TrainsAsWithoutUnderEveryResharding) {
 /// Checks a unit after its last use, and a gradient that nobody has written.
 TEST(Poison, ReachesWhatIsNoLongerOrNotYetValid) {
   const TemporaryFolder folder;
-  const auto setup = train::make_planned_setup(
+  const auto setup = plan::make_planned_setup(
       world(), poisoned_inputs(Strategy::full_shard, DType::bf16, /*by_messages=*/true, folder));
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
   const Poisoned poisoned;

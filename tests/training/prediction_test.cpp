@@ -4,7 +4,7 @@
 #include <set>
 
 #include "device/memory_meter.hpp"
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 #include "training/small_run.hpp"
 
 // Checks the planner's predictions for a step against the step.
@@ -69,7 +69,7 @@ void measure_once(train::Trainer& trainer, DType dtype) {
 /// Checks that traffic, and all memory uses except scratch, match the plan to the byte. Scratch
 /// kept by kernels also stays from earlier tests; in the first test it must match too.
 void expect_as_planned(const train::Inputs& in) {
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   auto& meter = device::MemoryMeter::instance();
   auto before = meter.by_use();
   const auto on_host_before = device::MemoryMeter::host().in_use();
@@ -79,7 +79,7 @@ void expect_as_planned(const train::Inputs& in) {
   train::Trainer trainer(world(), setup, mesh);
   trainer.start();
   measure_once(trainer, in.precision.parameters);
-  const auto planned = train::plan_step(setup, this_machine(), world().rank());
+  const auto planned = plan::plan_step(setup, this_machine(), world().rank());
   trainer.train_step();
   MemoryByUse valley{}, at_peak{};
   const auto record = trainer.train_step([] {}, [&](double) {  // when the trainer measures

@@ -75,8 +75,7 @@ TEST(MicsMesh, GivesTheLossesOfOneRank) {
   const auto alone = run_alone(in).losses;
   for (const auto strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
     in.sharding.strategy = strategy;
-    EXPECT_EQ(comm::to_string(train::make_planned_setup(world(), in).mesh),
-              "replicate=4 x shard=2");
+    EXPECT_EQ(comm::to_string(plan::make_planned_setup(world(), in).mesh), "replicate=4 x shard=2");
     const auto seen = run(world(), in).losses;
     for (std::size_t i = 0; i < seen.size(); ++i)
       EXPECT_NEAR(seen[i], alone[i], 1e-5 * alone[i]) << "step " << i + 1;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "mpi_world.hpp"
+#include "plan/planned_setup.hpp"
 #include "temporary_folder.hpp"
-#include "train/planned_setup.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::test {
@@ -46,7 +46,7 @@ struct Outcome {
 };
 
 inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs) {
-  const train::Setup setup = train::make_planned_setup(ranks, inputs);
+  const train::Setup setup = plan::make_planned_setup(ranks, inputs);
   comm::DeviceMesh mesh(ranks, setup.topology, setup.mesh);
   train::Trainer trainer(ranks, setup, mesh);
   trainer.start();

@@ -287,7 +287,7 @@ TEST(Replicas, HoldTheSameBits) {
   const std::string mine(reinterpret_cast<const char*>(outcome.masters.data()),
                          outcome.masters.size() * sizeof(float));
   const auto all = world().all_gather(mine);
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   const int shard = setup.layout->units()[0].shards;
   for (int r = 0; r < world().size(); ++r)
     EXPECT_TRUE(all[static_cast<std::size_t>(r)] == all[static_cast<std::size_t>(r % shard)])

@@ -10,8 +10,8 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "error_of.hpp"
+#include "plan/step_plan.hpp"
 #include "train/job/profile.hpp"
-#include "train/plan.hpp"
 #include "training/whole_run.hpp"
 
 // Checks a run's trace against the run.
@@ -123,8 +123,8 @@ TEST(TrainingTrace, HasAllCollectivesThatArePlanned) {
   in.train.global_batch =
       std::int64_t{3} * world().size();  // the plan simulates the same number of micro-batches
   run_to_the_end(in);
-  const auto setup = train::make_planned_setup(world(), in);
-  const auto plan = train::plan_on_this_device(setup, world().rank(), 1);
+  const auto setup = plan::make_planned_setup(world(), in);
+  const auto plan = plan::plan_on_this_device(setup, world().rank(), 1);
   std::map<std::string, std::int64_t> planned, found;
   for (const auto& group : plan.groups)
     if (!group.axis.empty() && group.collectives > 0) planned[group.axis] += group.collectives;
@@ -199,7 +199,7 @@ TEST(TrainingTrace, ThatOneRankCannotWriteIsAnErrorOnAllRanksBeforeTheRunTrainsO
     std::filesystem::create_directories(
         fmt::format("{}/trace/rank-{:05}.jsonl", in.run.folder, last));
   world().barrier();
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   train::Profile profile(world(), setup);
   std::string error;
   try {

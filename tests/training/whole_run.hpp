@@ -39,7 +39,7 @@ inline train::Inputs inputs_in(const std::filesystem::path& folder) {
 }
 
 inline void run_to_the_end(const train::Inputs& in) {
-  const auto setup = train::make_planned_setup(world(), in);
+  const auto setup = plan::make_planned_setup(world(), in);
   auto watchdog = train::watch_over(world());
   EXPECT_EQ(train::run(world(), setup, "run: {}\n", {}, watchdog).code, ExitCode::done);
   world().barrier();

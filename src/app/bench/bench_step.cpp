@@ -10,7 +10,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
-#include "train/planned_setup.hpp"
+#include "plan/planned_setup.hpp"
 #include "train/trainer.hpp"
 
 namespace llamesh::app {
@@ -97,7 +97,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     inputs.train.steps *= 2;          // the second half is tuned
     inputs.train.gemm_table.clear();  // tune again
   });
-  const train::Setup setup = train::make_planned_setup(world, inputs);
+  const train::Setup setup = plan::make_planned_setup(world, inputs);
   run_or_abort([&] {
     comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
     train::Trainer trainer(world, setup, mesh);

@@ -3,13 +3,13 @@
 #include "app/json_output.hpp"
 #include "app/planned_launch.hpp"
 #include "config/inputs.hpp"
-#include "train/dry_run/dry_run.hpp"
+#include "plan/dry_run.hpp"
 
 namespace llamesh::app {
 namespace {
 
 void print_as_json(const PlanArguments& asked, const train::Setup& setup,
-                   const train::DryRun& seen) {
+                   const plan::DryRun& seen) {
   Json groups = Json::array();
   for (const auto& of : seen.groups)
     groups.push_back({{"axis", of.axis},
@@ -28,7 +28,7 @@ void print_as_json(const PlanArguments& asked, const train::Setup& setup,
 }
 
 void print_as_table(const train::Setup& setup, const device::Hardware& hardware,
-                    const train::DryRun& seen) {
+                    const plan::DryRun& seen) {
   fmt::print("{}\n", describe(setup, hardware));
   fmt::print("{} of {} ranks simulated; every other rank does the same as one of them\n",
              seen.simulated, setup.mesh.ranks());
@@ -50,7 +50,7 @@ int plan_dry_run(const PlanArguments& asked) {
   const LaunchPlanner planner(asked);
   const auto planned = planner.plan(config::load_inputs(asked.inputs, asked.overrides));
   const auto& setup = planned.setup;
-  const auto seen = train::dry_run(setup, planner.hardware(), train::rank_classes(setup));
+  const auto seen = plan::dry_run(setup, planner.hardware(), plan::rank_classes(setup));
   if (asked.output == Output::json)
     print_as_json(asked, setup, seen);
   else

@@ -21,7 +21,7 @@ struct Row {
   std::string strategy, mesh, checkpointing, offload;
   std::int64_t micro_batch;
   bool keeps_bf16_weights;
-  train::StepPlan step;
+  plan::StepPlan step;
   bool fits;
 };
 

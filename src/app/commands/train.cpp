@@ -14,10 +14,10 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "core/shell_word.hpp"
+#include "plan/planned_setup.hpp"
+#include "plan/step_plan.hpp"
 #include "sharding/describe_spec.hpp"
 #include "train/job/watch.hpp"
-#include "train/plan.hpp"
-#include "train/planned_setup.hpp"
 #include "train/preflight.hpp"
 #include "train/run.hpp"
 
@@ -124,7 +124,7 @@ int train(const TrainArguments& arguments) {
   comm::Watchdog watchdog = train::watch_over(world);
   use_device(world, arguments.device);
   const auto [inputs, text] = read_inputs(world, arguments.inputs, arguments.overrides);
-  const train::Setup setup = train::make_planned_setup(world, inputs);
+  const train::Setup setup = plan::make_planned_setup(world, inputs);
   startup.end_phase("inputs and data");
 
   if (prints(arguments)) {
@@ -134,7 +134,7 @@ int train(const TrainArguments& arguments) {
   if (world.rank() == 0)
     if (const auto whole = sharding::describe_whole(*setup.layout); !whole.empty())
       spdlog::warn("{}", whole);
-  train::check_memory(world, setup);
+  plan::check_memory(world, setup);
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {

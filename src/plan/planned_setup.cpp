@@ -1,4 +1,4 @@
-#include "train/planned_setup.hpp"
+#include "plan/planned_setup.hpp"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "comm/exchange.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
 
 using sharding::KeepBf16Weights;
@@ -21,7 +21,8 @@ double in_mebibytes(double bytes) {
 
 }  // namespace
 
-StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepPlan()>& plan) {
+StepPlan plan_bf16_weights(train::Setup& setup, double limit,
+                           const std::function<StepPlan()>& plan) {
   auto& in = setup.inputs;
   auto& keep = in.sharding.keep_bf16_weights;
   if (keep != KeepBf16Weights::automatic || in.precision.parameters != DType::bf16 ||
@@ -47,8 +48,8 @@ StepPlan plan_bf16_weights(Setup& setup, double limit, const std::function<StepP
   return fits ? std::move(planned) : std::move(*of_cast);
 }
 
-Setup make_planned_setup(const comm::Communicator& world, const Inputs& inputs) {
-  auto setup = make_setup(world, inputs);
+train::Setup make_planned_setup(const comm::Communicator& world, const train::Inputs& inputs) {
+  auto setup = train::make_setup(world, inputs);
   setup.plan_memory = plan_on_this_device;
   std::int64_t limit = 0;
   comm::agree(world, [&] { limit = device_limit(setup, world.rank()); });
@@ -65,4 +66,4 @@ Setup make_planned_setup(const comm::Communicator& world, const Inputs& inputs) 
   return setup;
 }
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

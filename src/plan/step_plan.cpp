@@ -1,4 +1,4 @@
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 
 #include <omp.h>
 
@@ -16,17 +16,17 @@
 #include "device/simulated/simulation.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
+#include "plan/rank_classes.hpp"
 #include "train/engine.hpp"
 #include "train/flops.hpp"
-#include "train/rank_classes.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
 
 /// An Engine on the current simulated device, and a micro-batch for it.
 class SimulatedRank {
  public:
-  SimulatedRank(const Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
+  SimulatedRank(const train::Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
       : in_(setup.inputs), all_micro_batches_(setup.micro_batches), engine_(setup, mesh) {
     model::Batch batch{.tokens = token_ids(), .targets = token_ids()};
     if (in_.data.document_mask) batch.document_starts = token_ids();
@@ -62,9 +62,9 @@ class SimulatedRank {
     return ids_.back().tensor(DType::i32, shape);
   }
 
-  const Inputs& in_;
+  const train::Inputs& in_;
   std::int64_t all_micro_batches_;  ///< per step
-  Engine engine_;
+  train::Engine engine_;
   std::vector<device::Buffer> ids_, pinned_ids_;
   std::vector<model::Batch> micro_batches_;  ///< simulated
 };
@@ -152,17 +152,17 @@ void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>
   }
 }
 
-void record_speed(const Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
+void record_speed(const train::Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
   const auto& in = setup.inputs;
   plan.tokens_per_second =
       static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
   plan.mfu = plan.tokens_per_second *
-             flops_per_token(in.model, *setup.table, in.data.sequence_length) /
+             train::flops_per_token(in.model, *setup.table, in.data.sequence_length) /
              (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
 }
 
 /// Simulates the steps; leaves out the rates, which record_speed() adds.
-StepPlan simulate(device::Simulation& simulation, const Setup& setup, int rank,
+StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
   const ThreadsOfRank threads(simulation.hardware());
   multiply_as_measured(setup.inputs.precision.parameters);
@@ -226,8 +226,8 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   return hardware;
 }
 
-StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank, std::int64_t most,
-                   comm::CollectiveLog* log) {
+StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank,
+                   std::int64_t most, comm::CollectiveLog* log) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
   const auto hardware = with_threads(of_rank, setup.inputs.train.threads);
   const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
@@ -243,7 +243,7 @@ StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank
   return plan;
 }
 
-StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware) {
+StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware) {
   std::optional<StepPlan> fullest;
   for (const int rank : peak_memory_candidates(setup)) {
     auto plan = plan_step(setup, hardware, rank);
@@ -252,7 +252,7 @@ StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware)
   return std::move(*fullest);
 }
 
-StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
+StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads) {
   device::Hardware hardware;
   hardware.kind = device::kind();
   hardware.threads = threads;
@@ -267,26 +267,26 @@ StepPlan plan_on_this_device(const Setup& setup, int rank, int threads) {
                   unwanted);
 }
 
-std::int64_t device_limit(const Setup& setup, int rank) {
+std::int64_t device_limit(const train::Setup& setup, int rank) {
   const auto limit = setup.inputs.memory.device_limit;
   if (limit > 0) return limit;
   return device::kind() == device::Kind::cuda ? device::memory_bytes() : host_limit(setup, rank);
 }
 
-std::int64_t host_limit(const Setup& setup, int rank) {
+std::int64_t host_limit(const train::Setup& setup, int rank) {
   const auto& hosts = setup.topology.host_of;
   return device::host_memory_bytes() /
          std::ranges::count(hosts, hosts[static_cast<std::size_t>(rank)]);
 }
 
-void check_memory(const comm::Communicator& world, const Setup& setup) {
+void check_memory(const comm::Communicator& world, const train::Setup& setup) {
   comm::agree(world, [&] {
     const auto threads = std::max(1, setup.inputs.train.threads);
     const auto planned = plan_on_this_device(setup, world.rank(), threads);
     const auto limit = device_limit(setup, world.rank());
     validate(planned.peak <= limit,
              "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}", planned.peak,
-             describe(planned.at_peak),
+             train::describe(planned.at_peak),
              setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
              limit, device::memory_advice());
     const auto of_host = host_limit(setup, world.rank());
@@ -301,4 +301,4 @@ void check_memory(const comm::Communicator& world, const Setup& setup) {
   });
 }
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

@@ -1,4 +1,4 @@
-#include "train/rank_classes.hpp"
+#include "plan/rank_classes.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
 
 using Numbers = std::vector<std::int64_t>;
@@ -26,7 +26,7 @@ struct Place {
   }
 };
 
-void find_nodes(const Setup& setup, std::vector<Place>& places) {
+void find_nodes(const train::Setup& setup, std::vector<Place>& places) {
   const auto& dims = setup.mesh;
   const auto all = dims.without_ones(dims.all());
   for (unsigned long set = 1; set < 1UL << all.size(); ++set) {
@@ -53,7 +53,7 @@ std::vector<int> holders(const comm::ParallelDims& dims, comm::AxisSet sharded) 
   return ranks;
 }
 
-void find_partial(const Setup& setup, std::vector<Place>& places) {
+void find_partial(const train::Setup& setup, std::vector<Place>& places) {
   const auto& layout = *setup.layout;
   const auto& dims = setup.mesh;
   std::map<unsigned long, std::vector<int>> by_axes;  // holders()
@@ -78,7 +78,7 @@ void find_partial(const Setup& setup, std::vector<Place>& places) {
   }
 }
 
-std::vector<Place> places_of(const Setup& setup) {
+std::vector<Place> places_of(const train::Setup& setup) {
   std::vector<Place> places(static_cast<std::size_t>(setup.mesh.ranks()));
   find_nodes(setup, places);
   find_partial(setup, places);
@@ -87,7 +87,7 @@ std::vector<Place> places_of(const Setup& setup) {
 
 }  // namespace
 
-RankClasses rank_classes(const Setup& setup) {
+RankClasses rank_classes(const train::Setup& setup) {
   RankClasses classes;
   std::map<Place, int> known;
   int rank = 0;
@@ -101,14 +101,14 @@ RankClasses rank_classes(const Setup& setup) {
   return classes;
 }
 
-RankClasses every_rank(const Setup& setup) {
+RankClasses every_rank(const train::Setup& setup) {
   RankClasses classes{std::vector<int>(static_cast<std::size_t>(setup.mesh.ranks())), {}};
   std::iota(classes.of_rank.begin(), classes.of_rank.end(), 0);
   classes.first = classes.of_rank;
   return classes;
 }
 
-std::vector<int> peak_memory_candidates(const Setup& setup) {
+std::vector<int> peak_memory_candidates(const train::Setup& setup) {
   const auto places = places_of(setup);
   std::map<int, int> fullest;  // by nodes
   for (int rank = 0; rank < std::ssize(places); ++rank) {
@@ -122,4 +122,4 @@ std::vector<int> peak_memory_candidates(const Setup& setup) {
   return ranks;
 }
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

@@ -6,12 +6,12 @@
 
 #include "comm/collective_log.hpp"
 #include "core/box.hpp"
+#include "plan/rank_classes.hpp"
 #include "sharding/shard_layout.hpp"
-#include "train/rank_classes.hpp"
 
 /// Invariants that must hold on every mesh. Each check throws a one-line error (exit 70) for the
 /// first violation that it finds.
-namespace llamesh::train {
+namespace llamesh::plan {
 
 /// Elements [begin, begin + count) in an array part, as held or written by a rank.
 struct RankRange {
@@ -46,4 +46,4 @@ CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::si
 void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& classes,
                         const std::vector<comm::CollectiveLog>& by_class);
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

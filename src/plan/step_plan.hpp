@@ -10,10 +10,10 @@
 #include "device/hardware.hpp"
 #include "train/setup.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 
 /// One rank's needs for an optimizer step.
-struct StepPlan : PlannedMemory {
+struct StepPlan : train::PlannedMemory {
   int rank = 0;                                 ///< world rank
   std::int64_t over_host_link = 0;              ///< bytes copied to and from that memory per step
   std::map<std::string, std::int64_t> traffic;  ///< per axis: bytes sent by the rank
@@ -41,24 +41,24 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 /// the rank's hardware; on a CPU it uses train.threads cores. Simulates the first `most`
 /// micro-batches and extrapolates the rest from the last one. `log`, if any, receives the rank's
 /// calls in both steps and before; its subjects belong to the setup.
-StepPlan plan_step(const Setup& setup, const device::Hardware& of_rank, int rank = 0,
+StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank = 0,
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr);
 
 /// Plans the step on the rank with the highest peak memory, the lowest such rank.
-StepPlan plan_fullest_rank(const Setup& setup, const device::Hardware& hardware);
+StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware);
 
 /// Plans a step's memory on this process's device, whose rates are unknown. `threads` is the rank's
 /// thread count.
-StepPlan plan_on_this_device(const Setup& setup, int rank, int threads);
+StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads);
 
 /// Returns a rank's device memory limit: memory.device_limit, else the GPU's memory, or its share
 /// of the machine's.
-std::int64_t device_limit(const Setup& setup, int rank);
+std::int64_t device_limit(const train::Setup& setup, int rank);
 /// Returns a rank's share of host memory, within cgroup limits.
-std::int64_t host_limit(const Setup& setup, int rank);
+std::int64_t host_limit(const train::Setup& setup, int rank);
 
 /// Throws a user error with the numbers if a step on any rank would exceed device_limit() or
 /// host_limit(), or if the rank may not map that much plus the libraries (ulimit -v). Collective.
-void check_memory(const comm::Communicator& world, const Setup& setup);
+void check_memory(const comm::Communicator& world, const train::Setup& setup);
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

@@ -1,4 +1,4 @@
-#include "train/dry_run/dry_run.hpp"
+#include "plan/dry_run.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,13 @@
 #include "comm/topology.hpp"
 #include "core/error.hpp"
 #include "optim/optimizer.hpp"
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
+
+using train::Inputs;
+using train::Setup;
 
 /// The one line that a violation is.
 template <class Check>
@@ -180,7 +183,7 @@ Setup setup_of(const Launch& launch) {
   in.train.global_batch = 24;
   in.train.micro_batch = 1;
   launch.change(in);
-  return plan_setup(in, comm::planned_topology(launch.ranks, launch.per_machine, 0));
+  return train::plan_setup(in, comm::planned_topology(launch.ranks, launch.per_machine, 0));
 }
 
 using sharding::ResidualLayout;
@@ -375,4 +378,4 @@ TEST(DryRun, ARankThatIsTakenForAnotherOneIsFound) {
 }
 
 }  // namespace
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

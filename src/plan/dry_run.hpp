@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "device/hardware.hpp"
-#include "train/dry_run/checks.hpp"
+#include "plan/dry_run_checks.hpp"
 #include "train/setup.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 
 /// Results from simulating a launch rank by rank (`llamesh plan --dry-run`).
 struct DryRun {
@@ -28,6 +28,7 @@ struct DryRun {
 /// members agree about their collectives, every parameter element is owned once in each replica of
 /// the state, and every checkpoint element is written once. Needs neither MPI nor data. `hardware`
 /// describes one rank.
-DryRun dry_run(const Setup& setup, const device::Hardware& hardware, const RankClasses& classes);
+DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
+               const RankClasses& classes);
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

@@ -1,11 +1,11 @@
-#include "train/dry_run/dry_run.hpp"
+#include "plan/dry_run.hpp"
 
 #include <algorithm>
 
 #include "optim/optimizer.hpp"
-#include "train/plan.hpp"
+#include "plan/step_plan.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
 
 void note_groups(const comm::ParallelDims& dims, const StepPlan& step,
@@ -21,7 +21,8 @@ void note_groups(const comm::ParallelDims& dims, const StepPlan& step,
 
 }  // namespace
 
-DryRun dry_run(const Setup& setup, const device::Hardware& hardware, const RankClasses& classes) {
+DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
+               const RankClasses& classes) {
   constexpr std::int64_t micro_batches = 4;
   DryRun seen;
   std::vector<comm::CollectiveLog> logs(classes.first.size());
@@ -36,4 +37,4 @@ DryRun dry_run(const Setup& setup, const device::Hardware& hardware, const RankC
   return seen;
 }
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan

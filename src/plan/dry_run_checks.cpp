@@ -1,4 +1,4 @@
-#include "train/dry_run/checks.hpp"
+#include "plan/dry_run_checks.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -10,7 +10,7 @@
 #include "core/error.hpp"
 #include "core/progress_log.hpp"
 
-namespace llamesh::train {
+namespace llamesh::plan {
 namespace {
 
 constexpr auto violated = ExitCode::internal_error;
@@ -360,4 +360,4 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
   if (!std::ranges::all_of(by_class, same)) BlockingRanks(dims, classes, by_class).run();
 }
 
-}  // namespace llamesh::train
+}  // namespace llamesh::plan
