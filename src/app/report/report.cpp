@@ -147,11 +147,11 @@ fs::path write_report(const std::vector<std::string>& run_folders, const std::st
   const fs::path path = !file.empty() ? fs::path(file)
                         : one         ? fs::path(run_folders.front()) / "report.html"
                                       : fs::path("comparison.html");
-  const OutputFile output(path.string(), is_report(path) ? Existing::replace : existing);
   const auto names = names_of(run_folders);
   std::vector<ReportedRun> runs;
   for (std::size_t i = 0; i < run_folders.size(); ++i)
     runs.push_back(read_run(run_folders[i], names[i]));
+  const OutputFile output(path.string(), is_report(path) ? Existing::replace : existing);
   write_durably(output.path(), one ? report_page(runs.front()) : comparison_page(runs));
   output.finish();
   return path;
