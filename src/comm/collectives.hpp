@@ -4,12 +4,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <utility>
+#include <span>
 
+#include "comm/collective_call.hpp"
 #include "comm/communicator.hpp"
 #include "comm/contract.hpp"
-#include "comm/flight_record.hpp"
-#include "comm/in_collective.hpp"
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
@@ -30,6 +29,9 @@ std::shared_ptr<const Members> data_plane(const Members& group);
 ///
 /// Buffers from allocate_*() take the fast path (on CPUs within a node an MPI shared-memory window,
 /// without copies); any other memory works too.
+///
+/// The public functions check, record and count a call, and enqueue it. A transport derives from
+/// this class and only moves the data.
 class Collectives {
  public:
   virtual ~Collectives() = default;
@@ -48,34 +50,53 @@ class Collectives {
   /// rank's state can then stay there permanently, and gathering it moves no data.
   virtual bool shares_gathered() const { return size_ == 1; }
 
-  /// Allocates this rank's buffer for reduce_scatter and all_reduce. Initially zero. Collective.
+  /// Allocates this rank's buffer for data that it sends: in reduce_scatter, all_reduce, all_to_all
+  /// and send_recv. Initially zero. Collective, with equal sizes.
   virtual device::Buffer allocate_symmetric(std::int64_t bytes) = 0;
 
   /// Sets whole[r * n, (r + 1) * n) to rank r's `mine` (n elements), cast to whole's dtype, for all
   /// r. `mine` may be its own range in `whole`. Other ranks may read the old contents of `whole`
   /// until their `after` is complete.
-  virtual device::Event all_gather(Tensor whole, Tensor mine, device::Event after) = 0;
+  device::Event all_gather(Tensor whole, Tensor mine, device::Event after);
 
   /// Sets or adds to mine (n) the sum over ranks q of q's parts[r * n, (r + 1) * n), with r this
   /// rank. `parts` is fp32 or bf16, summed in fp32 in a fixed order; `mine` is fp32, or bf16 like
   /// parts when not accumulating. If size() is 1, `mine` may be `parts` itself. Consumes `parts`:
   /// its contents after the event are undefined.
-  virtual device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                                       device::Event after) = 0;
+  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
+                               device::Event after);
 
   /// Sets data (fp32) to the sum over all ranks' data, bit-identical on all of them.
-  virtual device::Event all_reduce(Tensor data, device::Event after) = 0;
+  device::Event all_reduce(Tensor data, device::Event after);
 
   /// Sets data to root's data.
-  virtual device::Event broadcast(Tensor data, int root, device::Event after) = 0;
+  device::Event broadcast(Tensor data, int root, device::Event after);
+
+  /// Sets received[q * n, (q + 1) * n) to rank q's sent[r * n, (r + 1) * n), with r this rank, for
+  /// all q. Both tensors have size() * n elements and the same dtype, and do not overlap.
+  device::Event all_to_all(Tensor received, Tensor sent, device::Event after);
+
+  /// The same with unequal parts, in rank order and without gaps: sent_counts[q] elements go to
+  /// rank q, received_counts[q] come from it. On CPUs, and on GPUs with keep_contract(), a rank's
+  /// event fails with an internal error that gives both numbers if they differ from q's
+  /// sent_counts[r]; the other ranks are not disturbed.
+  device::Event all_to_all(Tensor received, std::span<const std::int64_t> received_counts,
+                           Tensor sent, std::span<const std::int64_t> sent_counts,
+                           device::Event after);
+
+  /// Sends `sent` to rank `to` and sets `received` to what rank `from` sends here. Every rank calls
+  /// it; one without such a peer passes CollectiveCall::none and an empty tensor. The dtype is the
+  /// same on all ranks. Sizes may differ between pairs; wrong ones are reported as in all_to_all.
+  device::Event send_recv(Tensor received, int from, Tensor sent, int to, device::Event after);
 
   /// Returns false if any of its collectives was aborted. On a GPU whose link or peer broke,
   /// aborted collectives complete normally but leave garbage in their tensors.
   virtual bool healthy() { return true; }
 
   /// Returns the bytes that this rank has sent to (or had read by) other ranks so far, by the
-  /// formulas for bandwidth-optimal collectives with B bytes over S ranks: all-gather and
-  /// reduce-scatter B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root.
+  /// formulas for bandwidth-optimal collectives with B bytes over S ranks: all-gather,
+  /// reduce-scatter and all-to-all B (S-1)/S, all-reduce 2 B (S-1)/S, broadcast B on the root. With
+  /// sizes by peer: the bytes for other ranks.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
   /// Starts recording this rank's calls for check_contracts(). The first call counts.
@@ -100,30 +121,35 @@ class Collectives {
   Collectives(int rank, int size)
       : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
   const char* subject() const { return subject_; }
-  void count_sent(std::int64_t bytes) { bytes_sent_ += bytes; }
-  /// Enqueues the collective `work` after `after`, records it, and counts the bytes that it sends.
-  /// `whole` is its tensor with the same size on all ranks.
-  template <class Work>
-  device::Event submit(const char* kind, const Tensor& whole, const device::Event& after,
-                       std::int64_t bytes, Work&& work) {
-    count_sent(bytes);
-    const auto ticket = FlightRecorder::instance().asked(*members_, kind, subject_,
-                                                         name_of(whole.dtype()), whole.bytes());
-    if (contract_) contract_->note({kind, subject_, whole.dtype(), whole.bytes()});
-    stream_.wait(after);
-    stream_.run([this, kind, subject = subject_, ticket, work = std::forward<Work>(work)] {
-      const InCollective in(members_, kind, subject, ticket);
-      const auto start = Clock::now();
-      work();
-      nanoseconds_ += std::chrono::nanoseconds(Clock::now() - start).count();
-    });
-    return stream_.record();
-  }
+  /// Waits for the stream's work and ends its worker. If an exception unwinds this thread, first
+  /// cancels waits for other ranks, since those will not arrive. For a transport's destructor.
+  void finish();
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<const Members> members_;
+  // A transport moves the data as the public functions describe. They are called in the stream,
+  // with arguments that were checked.
+  virtual void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                               const Tensor& mine) = 0;
+  virtual void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
+                                   const Tensor& parts, Accumulate accumulate) = 0;
+  virtual void move_all_reduce(const CollectiveCall& call, const Tensor& data) = 0;
+  virtual void move_broadcast(const CollectiveCall& call, const Tensor& data) = 0;
+  /// Sends sent[q] to each rank q, and receives its part for this rank as received[q]. If
+  /// call.by_peer is set, q may send another number of bytes: check_received() then reports it.
+  virtual void move_parts(const CollectiveCall& call, const PeerParts& received,
+                          const PeerParts& sent) = 0;
+
+  CollectiveCall call_of(const char* kind, const Tensor& tensor) const;
+  device::Event submit_parts(CollectiveCall call, PeerParts received, PeerParts sent,
+                             const device::Event& after);
+  /// Records a call, counts the `bytes` that it sends, and enqueues move(call) after `after`.
+  template <class Move>
+  device::Event submit(const CollectiveCall& call, std::int64_t bytes, const device::Event& after,
+                       Move move);
+
+  std::shared_ptr<const Members> members_;  ///< null: simulated
   int rank_;
   int size_;
   std::unique_ptr<Contract> contract_;

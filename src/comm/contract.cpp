@@ -88,18 +88,16 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 std::uint64_t Contract::hash() const {
   RunningHash hash;
-  for (const Call& call : calls_) {
-    const auto line = fmt::format("{} {} {};", call.kind, name_of(call.dtype), call.bytes);
-    hash.add(line.data(), line.size());
+  for (const auto& call : calls_) {
+    const auto one = call.fingerprint();
+    hash.add(&one, sizeof(one));
   }
   return hash.value();
 }
 
 std::string Contract::describe() const {
   std::string text;
-  for (const Call& call : calls_)
-    text += fmt::format("{}{}{}: {} bytes of {}\n", call.kind, *call.subject == '\0' ? "" : " of ",
-                        call.subject, call.bytes, name_of(call.dtype));
+  for (const auto& call : calls_) text += comm::describe(call) + '\n';
   return text;
 }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/collective_call.hpp"
 #include "comm/communicator.hpp"
-#include "core/dtype.hpp"
 
 namespace llamesh::comm {
 
@@ -16,23 +16,16 @@ class Collectives;
 /// sizes must be the same on all ranks along the axis. Only the calling thread uses it.
 class Contract {
  public:
-  struct Call {
-    const char* kind;
-    const char* subject;
-    DType dtype;
-    std::int64_t bytes;  ///< size of the tensor that is equal on all ranks
-  };
-
-  void note(const Call& call) { calls_.push_back(call); }
-  /// Returns a hash over all calls in order, without their subjects.
+  void note(const CollectiveCall& call) { calls_.push_back(call); }
+  /// Returns a hash over the fingerprints of all calls, in order.
   std::uint64_t hash() const;
-  /// Lists the calls, one line each: "all-gather of layers.2: 4096 bytes of fp32".
+  /// Lists the calls, one line each.
   std::string describe() const;
   /// Forgets all calls.
   void clear() { calls_.clear(); }
 
  private:
-  std::vector<Call> calls_;
+  std::vector<CollectiveCall> calls_;
 };
 
 /// Shows where two sequences of lines first differ: the lines, marked, with up to three lines of

@@ -15,7 +15,7 @@ namespace {
 
 /// Traces a collective. A control-plane call goes on the lane of the thread that waits for it; any
 /// other on its axis' lane.
-void trace(const CollectiveRecord& record) {
+void trace(const FlightEntry& record) {
   TraceEvent event;
   event.start = record.started;
   event.end = record.finished;
@@ -23,7 +23,7 @@ void trace(const CollectiveRecord& record) {
   event.bytes = record.bytes;
   event.number = record.number;
   const std::string_view axis = record.axis.front() == '\0' ? "one rank" : record.axis.data();
-  if (record.bytes != 0) set_text(event.lane, axis);
+  if (record.dtype.front() != '\0') set_text(event.lane, axis);
   set_text(event.axis, axis);
   set_text(event.category, "collective");
   set_text(event.name, record.kind.data());
@@ -51,7 +51,7 @@ FlightImage* map_new_file(const std::filesystem::path& file) {
 }  // namespace
 
 struct FlightRecorder::State {
-  CollectiveRecord* find(std::int64_t ticket) {
+  FlightEntry* find(std::int64_t ticket) {
     auto& record = image->records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
     return record.ticket == ticket ? &record : nullptr;  // a later record may have replaced it
   }
@@ -70,23 +70,14 @@ FlightRecorder& FlightRecorder::instance() {
   return *of_this_process;
 }
 
-std::int64_t FlightRecorder::asked(const Members& members, const char* kind, const char* subject,
-                                   std::string_view dtype, std::int64_t bytes) {
+std::int64_t FlightRecorder::asked(const Members& members, const CollectiveCall& call) {
   const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
   const auto ticket = ++state_->tickets;
   auto& record =
       state_->image->records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
-  record.ticket = ticket;
-  record.group = members.id;
-  record.number = 0;
-  record.bytes = bytes;
-  record.asked = at;
-  record.started = record.finished = 0;
-  set_text(record.axis, members.name);
-  set_text(record.kind, kind);
-  set_text(record.subject, subject);
-  set_text(record.dtype, dtype);
+  record = {call, ticket, at, 0, 0};
+  record.along(members);
   return ticket;
 }
 
@@ -101,7 +92,7 @@ void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
 
 void FlightRecorder::finished(std::int64_t ticket) {
   const auto at = Trace::now();
-  CollectiveRecord copy;
+  FlightEntry copy;
   {
     const std::lock_guard lock(state_->mutex);
     auto* const record = state_->find(ticket);

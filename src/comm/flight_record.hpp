@@ -8,26 +8,19 @@
 #include <string_view>
 #include <type_traits>
 
+#include "comm/collective_call.hpp"
 #include "comm/communicator.hpp"
 
 namespace llamesh::comm {
 
 /// A collective that this rank was asked for. Times are nanoseconds since 1970, 0: not yet.
-struct CollectiveRecord {
-  std::int64_t ticket = 0;  ///< in the order in which they were asked for, from 1; 0: no record
-  std::uint64_t group = 0;  ///< Members::id
-  std::int64_t number = 0;  ///< of this group's collectives, from 1; 0 until it has started
-  std::int64_t bytes = 0;   ///< that this rank sends; 0: a few, of the control plane
+struct FlightEntry : CollectiveCall {
+  std::int64_t ticket = 0;  ///< in the order in which they were asked for, from 1; 0: no entry
   std::int64_t asked = 0;
   std::int64_t started = 0;
   std::int64_t finished = 0;
-  // Longer than the names of all axes together, and than any unit's or purpose's name.
-  std::array<char, 40> axis{};     ///< "shard"
-  std::array<char, 16> kind{};     ///< "all-gather"
-  std::array<char, 96> subject{};  ///< "layers.3"
-  std::array<char, 8> dtype{};     ///< "fp32", or ""
 
-  bool is_open() const { return started != 0 && finished == 0; }
+  bool in_progress() const { return started != 0 && finished == 0; }
 };
 
 /// How a rank ended by itself, for a start that could not write it to the run folder.
@@ -42,7 +35,7 @@ struct RankEnd {
 /// What a rank did last: a file's bytes, so that it can be read after the process was killed.
 struct FlightImage {
   static constexpr std::size_t max_records = 1000;
-  static constexpr std::uint64_t known_layout = 0x32'54'48'47'49'4c'46'00;  // "FLIGHT2" and version
+  static constexpr std::uint64_t known_layout = 0x33'54'48'47'49'4c'46'00;  // "FLIGHT3" and version
 
   std::uint64_t layout = known_layout;
   std::int64_t job = 0;       ///< when the start began, the same on all ranks
@@ -55,7 +48,7 @@ struct FlightImage {
   std::array<char, 64> host{};
   std::array<char, 64> next_host{};  ///< of the next rank, in case that its record is lost
   RankEnd end;
-  std::array<CollectiveRecord, max_records> records{};  ///< by ticket modulo their number
+  std::array<FlightEntry, max_records> records{};  ///< by ticket modulo their number
 };
 static_assert(std::is_trivially_copyable_v<FlightImage>);
 
@@ -74,9 +67,8 @@ class FlightRecorder {
  public:
   static FlightRecorder& instance();
 
-  /// Returns the ticket of a collective that is asked for now. Texts are cut to their room.
-  std::int64_t asked(const Members& members, const char* kind, const char* subject,
-                     std::string_view dtype = "", std::int64_t bytes = 0);
+  /// Returns the ticket of a collective that is asked for now.
+  std::int64_t asked(const Members& members, const CollectiveCall& call);
   void started(std::int64_t ticket, std::int64_t number);
   void finished(std::int64_t ticket);
   struct Doing {

@@ -68,11 +68,11 @@ void HangDiagnosis::poll(const RankStatus& mine) {
 }
 
 HangDiagnosis::Answer HangDiagnosis::answer(int source, const Question& question) const {
-  const auto open = open_collectives();
-  const auto same = std::ranges::find_if(open, [&](const OpenCollective& one) {
-    return one.members->id == question.members && one.number == question.collective;
+  const auto open = collectives_in_progress();
+  const auto same = std::ranges::find_if(open, [&](const CollectiveInProgress& one) {
+    return one.call.group == question.members && one.call.number == question.collective;
   });
-  const bool differs = same != open.end() && name_hash(same->what) != question.what;
+  const bool differs = same != open.end() && name_hash(title(same->call)) != question.what;
   Answer answer{.has_come = collectives_entered(question.members) >= question.collective,
                 .differs = differs,
                 .awaits_late = knows_of_late(question, source),
@@ -82,8 +82,9 @@ HangDiagnosis::Answer HangDiagnosis::answer(int source, const Question& question
                 .silence = mine_.silence,
                 .activity = static_cast<std::int64_t>(mine_.activity),
                 .step = mine_.step};
-  const auto doing = describe(mine_.activity, mine_.step) +
-                     (open.empty() ? "" : ", in the " + (differs ? *same : open.front()).what);
+  const auto doing =
+      describe(mine_.activity, mine_.step) +
+      (open.empty() ? "" : ", in the " + title((differs ? *same : open.front()).call));
   doing.copy(answer.doing.data(), text_bytes - 1);
   return answer;
 }
@@ -100,11 +101,11 @@ void HangDiagnosis::take(int source, const Answer& answer) {
 /// Keeps one inquiry for each collective in which this rank is stuck.
 void HangDiagnosis::inquire() {
   std::vector<Inquiry> inquiries;
-  for (auto& open : open_collectives()) {
+  for (auto& open : collectives_in_progress()) {
     if (open.members->ranks.size() == 1 || now_ - open.since < limits_.in_a_collective) continue;
     const auto known = std::ranges::find_if(inquiries_, [&](const Inquiry& inquiry) {
-      return inquiry.collective.members->id == open.members->id &&
-             inquiry.collective.number == open.number;
+      return inquiry.collective.call.group == open.call.group &&
+             inquiry.collective.call.number == open.call.number;
     });
     if (known != inquiries_.end()) {
       inquiries.push_back(std::move(*known));
@@ -113,6 +114,11 @@ void HangDiagnosis::inquire() {
       const auto& members = open.members->ranks;
       const bool is_leader = first_on_host_of(group_.rank(), members, hosts_) == group_.rank();
       auto to_ask = ranks_to_ask(members, hosts_, group_.rank());
+      // In a send_recv, its host's leader may not be waiting.
+      for (const int peer : {open.call.from, open.call.to}) {
+        const int rank = peer < 0 ? group_.rank() : members[static_cast<std::size_t>(peer)];
+        if (rank != group_.rank() && std::ranges::count(to_ask, rank) == 0) to_ask.push_back(rank);
+      }
       inquiries.push_back({std::move(open), std::move(to_ask), is_leader});
     }
     call(inquiries.back());
@@ -144,9 +150,9 @@ void HangDiagnosis::call(Inquiry& inquiry) {
 }
 
 void HangDiagnosis::ask(const Inquiry& inquiry, Asked& asked, int rank) {
-  asked.number = questions_.ask(rank, {.members = inquiry.collective.members->id,
-                                       .collective = inquiry.collective.number,
-                                       .what = name_hash(inquiry.collective.what)});
+  asked.number = questions_.ask(rank, {.members = inquiry.collective.call.group,
+                                       .collective = inquiry.collective.call.number,
+                                       .what = name_hash(title(inquiry.collective.call))});
   asked.at = now_;
   asked.waiting = true;
 }
@@ -194,8 +200,8 @@ bool HangDiagnosis::awaits_late(const Inquiry& inquiry, int rank) const {
 /// for one that has arrived.
 bool HangDiagnosis::knows_of_late(const Question& question, int source) const {
   const auto inquiry = std::ranges::find_if(inquiries_, [&](const Inquiry& one) {
-    return one.collective.members->id == question.members &&
-           one.collective.number == question.collective;
+    return one.collective.call.group == question.members &&
+           one.collective.call.number == question.collective;
   });
   if (inquiry == inquiries_.end() || !inquiry->is_leader) return false;
   return std::ranges::any_of(inquiry->to_ask, [&](int rank) {

@@ -100,7 +100,7 @@ class HangDiagnosis {
     std::optional<Answer> answer;
   };
   struct Inquiry {
-    OpenCollective collective;
+    CollectiveInProgress collective;
     std::vector<int> to_ask;
     bool is_leader = false;  ///< this rank is its host's leader
     std::map<int, Asked> asked = {};

@@ -1,7 +1,5 @@
 #include "comm/in_collective.hpp"
 
-#include <fmt/format.h>
-
 #include <mutex>
 #include <unordered_map>
 #include <utility>
@@ -24,21 +22,20 @@ Record& record() {
 
 }  // namespace
 
-InCollective::InCollective(std::shared_ptr<const Members> members, const char* kind,
-                           const char* subject, std::int64_t ticket)
-    : members_(std::move(members)),
-      kind_(kind),
-      subject_(subject),
-      since_(std::chrono::steady_clock::now()),
-      ticket_(ticket != 0 ? ticket : FlightRecorder::instance().asked(*members_, kind, subject)),
-      range_(kind, subject, members_->name) {
+InCollective::InCollective(std::shared_ptr<const Members> members, const CollectiveCall& call,
+                           std::int64_t ticket)
+    : entered_{std::move(members), call},
+      ticket_(ticket != 0 ? ticket
+                          : FlightRecorder::instance().asked(*entered_.members, entered_.call)),
+      range_(call.kind.data(), call.subject.data(), entered_.members->name) {
+  entered_.call.along(*entered_.members);
   {
     auto& [mutex, open, entered] = record();
     const std::lock_guard lock(mutex);
-    number_ = ++entered[members_->id];
+    entered_.call.number = ++entered[entered_.members->id];
     open.push_back(this);
   }
-  FlightRecorder::instance().started(ticket_, number_);
+  FlightRecorder::instance().started(ticket_, entered_.call.number);
 }
 
 InCollective::~InCollective() {
@@ -48,16 +45,12 @@ InCollective::~InCollective() {
   std::erase(open, this);
 }
 
-std::vector<OpenCollective> open_collectives() {
+std::vector<CollectiveInProgress> collectives_in_progress() {
   auto& [mutex, open, entered] = record();
   const std::lock_guard lock(mutex);
-  std::vector<OpenCollective> all;
+  std::vector<CollectiveInProgress> all;
   all.reserve(open.size());
-  for (const InCollective* one : open)
-    all.push_back({one->members_, one->number_, one->kind_, one->subject_,
-                   fmt::format("{}{}{} along {}", one->kind_, *one->subject_ == '\0' ? "" : " of ",
-                               one->subject_, one->members_->name),
-                   one->since_});
+  for (const InCollective* one : open) all.push_back(one->entered_);
   return all;
 }
 

@@ -3,51 +3,47 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <utility>
 #include <vector>
 
+#include "comm/collective_call.hpp"
 #include "comm/communicator.hpp"
 #include "core/trace.hpp"
 
 namespace llamesh::comm {
+
+/// A collective that a thread in this process is in.
+struct CollectiveInProgress {
+  std::shared_ptr<const Members> members;
+  CollectiveCall call;
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
+};
 
 /// A record that the calling thread is in a collective (on a GPU: enqueues one), for the object's
 /// lifetime. Takes a lock and, unless traced, allocates nothing. The hang diagnosis reads it. Any
 /// thread.
 class InCollective {
  public:
-  /// `kind`: "all-gather". `subject`: its unit or purpose, or "". Both texts outlive the object.
   /// `ticket`: the flight record's, if the call was already recorded; 0: records it now.
-  InCollective(std::shared_ptr<const Members> members, const char* kind, const char* subject,
+  InCollective(std::shared_ptr<const Members> members, const CollectiveCall& call,
                std::int64_t ticket = 0);
+  /// Enters a control-plane call, for this purpose or "".
+  InCollective(std::shared_ptr<const Members> members, const char* kind, const char* purpose)
+      : InCollective(std::move(members), CollectiveCall::of(kind, purpose)) {}
   ~InCollective();
   InCollective(const InCollective&) = delete;
   InCollective& operator=(const InCollective&) = delete;
 
  private:
-  friend std::vector<struct OpenCollective> open_collectives();
+  friend std::vector<CollectiveInProgress> collectives_in_progress();
 
-  std::shared_ptr<const Members> members_;
-  const char* kind_;
-  const char* subject_;
-  std::chrono::steady_clock::time_point since_;
+  CollectiveInProgress entered_;
   std::int64_t ticket_;
-  std::int64_t number_ = 0;
   TraceRange range_;
 };
 
-/// A collective that a thread in this process is in.
-struct OpenCollective {
-  std::shared_ptr<const Members> members;
-  std::int64_t number;  ///< index among these members' collectives, from 1, the same on all ranks
-  std::string kind;     ///< "all-gather"
-  std::string subject;  ///< "layers.3"
-  std::string what;     ///< "all-gather of layers.3 along shard"
-  std::chrono::steady_clock::time_point since;
-};
-
-/// Returns those on all threads, earliest first.
-std::vector<OpenCollective> open_collectives();
+/// Returns those on all threads, earliest first. Numbers are the same on all ranks in a group.
+std::vector<CollectiveInProgress> collectives_in_progress();
 
 /// Returns how many collectives with these members this process has entered so far.
 std::int64_t collectives_entered(std::uint64_t members_id);

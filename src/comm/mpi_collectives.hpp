@@ -17,15 +17,17 @@ class MpiCollectives final : public Collectives {
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
-  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
-  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                               device::Event after) override;
-  device::Event all_reduce(Tensor data, device::Event after) override;
-  device::Event broadcast(Tensor data, int root, device::Event after) override;
 
  private:
-  CallImage image(const char* kind, const Tensor& whole) const;
-  void compare(const CallImage& call);
+  void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                       const Tensor& mine) override;
+  void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
+                           Accumulate accumulate) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
+  void move_parts(const CollectiveCall& call, const PeerParts& received,
+                  const PeerParts& sent) override;
+  void compare(const CollectiveCall& call);
 
   PairwiseExchange exchange_;  ///< used only by the stream's worker
   SameCalls same_calls_;       ///< likewise

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <new>
 
-#include "comm/arguments.hpp"
 #include "comm/host_reduce.hpp"
 #include "comm/node_barrier.hpp"
 
@@ -61,7 +60,7 @@ NodeCollectives::NodeCollectives(const Communicator& group)
 }
 
 NodeCollectives::~NodeCollectives() {
-  finish(stream());
+  finish();
 }
 
 std::shared_ptr<SharedWindow> NodeCollectives::add_region(Kind kind, std::int64_t bytes) {
@@ -85,9 +84,8 @@ device::Buffer NodeCollectives::allocate_symmetric(std::int64_t bytes) {
   return {std::move(window), data, bytes, bytes};
 }
 
-NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor,
-                                                        const char* kind) const {
-  TensorLocation location{.call = CallImage::of(kind, subject(), tensor)};
+NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor) const {
+  TensorLocation location;
   const auto* data = static_cast<const std::byte*>(tensor.data());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < regions_.size(); ++i) {
@@ -104,14 +102,15 @@ void NodeCollectives::barrier() {
 }
 
 std::vector<NodeCollectives::TensorLocation> NodeCollectives::exchange_locations(
-    const TensorLocation& mine) {
+    const CollectiveCall& call, const TensorLocation& mine) {
   TensorLocation* locations = control_->locations(calls_++, size());
   locations[rank()] = mine;
+  locations[rank()].fingerprint = call.fingerprint();
   barrier();
   std::vector<TensorLocation> all(locations, locations + size());
-  std::vector<CallImage> by_rank;
-  for (const TensorLocation& location : all) by_rank.push_back(location.call);
-  same_calls_.next(by_rank, rank());
+  std::vector<std::uint64_t> fingerprints;
+  for (const TensorLocation& location : all) fingerprints.push_back(location.fingerprint);
+  same_calls_.next(call, fingerprints, messages_.group());
   return all;
 }
 
@@ -120,6 +119,10 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const TensorLocatio
   std::vector<std::byte*> all;
   const std::lock_guard lock(mutex_);
   for (const TensorLocation& location : locations) {
+    if (location.empty) {
+      all.push_back(nullptr);
+      continue;
+    }
     if (location.region < 0) return {};
     const Region& region = regions_[static_cast<std::size_t>(location.region)];
     if (region.kind != kind) return {};
@@ -131,20 +134,13 @@ std::vector<std::byte*> NodeCollectives::addresses(std::span<const TensorLocatio
   return all;
 }
 
-device::Event NodeCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
-  check_all_gather(*this, whole, mine);
-  TensorLocation location = locate(whole, "all-gather");
-  location.written = mine.data() == whole.slice(rank() * mine.numel(), mine.numel()).data() &&
-                     mine.dtype() == whole.dtype();
-  return submit("all-gather", whole, after, all_gather_bytes(whole, size()),
-                [this, whole, mine, location] { gather_now(whole, mine, location); });
-}
-
-void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine,
-                                 const TensorLocation& location) {
+void NodeCollectives::move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                                      const Tensor& mine) {
   const std::int64_t n = mine.numel();
   const Tensor own = whole.slice(rank() * n, n);
-  const auto locations = exchange_locations(location);
+  TensorLocation location = locate(whole);
+  location.written = mine.data() == own.data() && mine.dtype() == whole.dtype();
+  const auto locations = exchange_locations(call, location);
   if (!addresses(locations, Kind::gathered).empty()) {
     // After the first barrier no rank reads the old contents.
     if (std::ranges::all_of(locations, &TensorLocation::written)) return;
@@ -164,18 +160,9 @@ void NodeCollectives::gather_now(const Tensor& whole, const Tensor& mine,
   barrier();
 }
 
-device::Event NodeCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                                              device::Event after) {
-  check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()),
-                [this, mine, parts, accumulate, location = locate(parts, "reduce-scatter")] {
-                  reduce_scatter_now(mine, parts, accumulate, location);
-                });
-}
-
-void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts,
-                                         Accumulate accumulate, const TensorLocation& location) {
-  const auto locations = exchange_locations(location);
+void NodeCollectives::move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
+                                          const Tensor& parts, Accumulate accumulate) {
+  const auto locations = exchange_locations(call, locate(parts));
   const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.reduce_scatter(mine, parts, accumulate);
   const std::int64_t n = mine.numel();
@@ -184,15 +171,8 @@ void NodeCollectives::reduce_scatter_now(const Tensor& mine, const Tensor& parts
   barrier();  // the peers may overwrite their parts now
 }
 
-device::Event NodeCollectives::all_reduce(Tensor data, device::Event after) {
-  check_all_reduce(data);
-  return submit(
-      "all-reduce", data, after, all_reduce_bytes(data, size()),
-      [this, data, location = locate(data, "all-reduce")] { all_reduce_now(data, location); });
-}
-
-void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& location) {
-  const auto locations = exchange_locations(location);
+void NodeCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
+  const auto locations = exchange_locations(call, locate(data));
   const auto peers = addresses(locations, Kind::symmetric);
   if (peers.empty()) return messages_.all_reduce(data);
   const auto floats = [](std::int64_t count) {
@@ -212,23 +192,35 @@ void NodeCollectives::all_reduce_now(const Tensor& data, const TensorLocation& l
   barrier();
 }
 
-device::Event NodeCollectives::broadcast(Tensor data, int root, device::Event after) {
-  check_broadcast(*this, data, root);
-  return submit("broadcast", data, after, broadcast_bytes(*this, data, root),
-                [this, data, root, location = locate(data, "broadcast")] {
-                  broadcast_now(data, root, location);
-                });
-}
-
-void NodeCollectives::broadcast_now(const Tensor& data, int root, const TensorLocation& location) {
-  const auto locations = exchange_locations(location);
+void NodeCollectives::move_broadcast(const CollectiveCall& call, const Tensor& data) {
+  const auto locations = exchange_locations(call, locate(data));
   if (!addresses(locations, Kind::gathered).empty()) return;  // one copy shared by all ranks
   const auto peers = addresses(locations, Kind::symmetric);
-  if (peers.empty()) return messages_.broadcast(data, root);
-  if (rank() != root)
-    std::memcpy(data.data(), peers[static_cast<std::size_t>(root)],
+  if (peers.empty()) return messages_.broadcast(data, call.root);
+  if (rank() != call.root)
+    std::memcpy(data.data(), peers[static_cast<std::size_t>(call.root)],
                 static_cast<std::size_t>(data.bytes()));
   barrier();
+}
+
+void NodeCollectives::move_parts(const CollectiveCall& call, const PeerParts& received,
+                                 const PeerParts& sent) {
+  TensorLocation location = locate(sent.data());
+  location.empty = sent.data().numel() == 0;
+  const auto locations = exchange_locations(call, location);
+  const auto peers = addresses(locations, Kind::symmetric);
+  if (peers.empty()) return messages_.move_parts(call, received, sent);
+  const auto announced = messages_.announce(call, sent);
+  copy_cast(received[rank()], sent[rank()]);
+  for (int step = 1; step < size(); ++step) {
+    const auto peer = static_cast<std::size_t>((rank() + step) % size());
+    const auto& [bytes, offset] = announced[peer];
+    const Tensor part = received[static_cast<int>(peer)];
+    if (bytes > 0 && bytes == part.bytes())
+      std::memcpy(part.data(), peers[peer] + offset, static_cast<std::size_t>(bytes));
+  }
+  barrier();  // the peers may overwrite what they sent now
+  check_received(call, messages_.group(), received, announced);
 }
 
 }  // namespace llamesh::comm

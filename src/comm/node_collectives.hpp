@@ -32,11 +32,6 @@ class NodeCollectives final : public Collectives {
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override { return true; }
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
-  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
-  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                               device::Event after) override;
-  device::Event all_reduce(Tensor data, device::Event after) override;
-  device::Event broadcast(Tensor data, int root, device::Event after) override;
 
  private:
   enum class Kind : std::uint8_t { gathered, symmetric };
@@ -46,27 +41,32 @@ class NodeCollectives final : public Collectives {
   };
   /// A rank's tensor as other ranks find it, exchanged at the start of a collective.
   struct alignas(64) TensorLocation {
-    std::int64_t region = -1;  ///< index into regions_; -1: in no window
-    std::int64_t offset = 0;   ///< bytes from the window's start
-    bool written = false;      ///< all_gather: this rank's range is already written
-    CallImage call = {};
+    std::int64_t region = -1;       ///< index into regions_; -1: in no window
+    std::int64_t offset = 0;        ///< bytes from the window's start
+    bool written = false;           ///< all_gather: this rank's range is already written
+    bool empty = false;             ///< sends nothing: the region does not matter
+    std::uint64_t fingerprint = 0;  ///< CollectiveCall's
   };
   struct Control;
 
-  TensorLocation locate(const Tensor& tensor, const char* kind) const;
+  TensorLocation locate(const Tensor& tensor) const;
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
 
   void barrier();
   /// Exchanges the ranks' tensor locations; a barrier. Throws like SameCalls.
-  std::vector<TensorLocation> exchange_locations(const TensorLocation& mine);
+  std::vector<TensorLocation> exchange_locations(const CollectiveCall& call,
+                                                 const TensorLocation& mine);
   /// Returns the addresses of all ranks' tensors if all are in windows of this kind, else none.
   std::vector<std::byte*> addresses(std::span<const TensorLocation> locations, Kind kind) const;
 
-  void gather_now(const Tensor& whole, const Tensor& mine, const TensorLocation& location);
-  void reduce_scatter_now(const Tensor& mine, const Tensor& parts, Accumulate accumulate,
-                          const TensorLocation& location);
-  void all_reduce_now(const Tensor& data, const TensorLocation& location);
-  void broadcast_now(const Tensor& data, int root, const TensorLocation& location);
+  void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                       const Tensor& mine) override;
+  void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
+                           Accumulate accumulate) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
+  void move_parts(const CollectiveCall& call, const PeerParts& received,
+                  const PeerParts& sent) override;
 
   Communicator group_;
   PairwiseExchange messages_;

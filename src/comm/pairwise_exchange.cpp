@@ -6,6 +6,7 @@
 #include "comm/backoff.hpp"
 #include "comm/host_reduce.hpp"
 #include "comm/mpi.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -15,6 +16,7 @@ constexpr int in_flight = 4;
 constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // all-reduce size, over all ranks
 constexpr std::int64_t broadcast_chunk_bytes = std::int64_t{64} << 20U;
 constexpr int tag = 1;
+constexpr int announcement_tag = 2;
 
 /// One direction in an exchange: pieces numbered step by step, a few in flight.
 class Flow {
@@ -43,15 +45,27 @@ class Flow {
                                                MPI_REQUEST_NULL};
 };
 
-std::int64_t pieces_of(std::int64_t bytes) {
-  return std::max<std::int64_t>(1, (bytes + piece_bytes - 1) / piece_bytes);
-}
+/// A piece of the range exchanged with `peer`, from its element `first` on.
+struct Piece {
+  Tensor data;
+  int peer;
+  std::int64_t first;
+};
 
-/// Returns piece `index` of `range`; empty past its end.
-Tensor piece_of(const Tensor& range, std::int64_t index) {
-  const std::int64_t length = piece_bytes / size_of(range.dtype());
-  const std::int64_t first = std::min(index * length, range.numel());
-  return range.slice(first, std::min(length, range.numel() - first));
+/// Returns the pieces of range(peer) for every other rank, step by step; `direction` is 1 for sends
+/// and -1 for receives. Both sides of a transfer have it in the same step, so the ranks always
+/// finish the earliest step, whatever the sizes.
+template <class Range>
+std::vector<Piece> pieces_by_step(const Communicator& group, int direction, const Range& range) {
+  std::vector<Piece> pieces;
+  for (int step = 1; step < group.size(); ++step) {
+    const int peer = (group.rank() + direction * step + group.size()) % group.size();
+    const Tensor whole = range(peer);
+    const std::int64_t length = piece_bytes / size_of(whole.dtype());
+    for (std::int64_t first = 0; first < whole.numel(); first += length)
+      pieces.push_back({whole.slice(first, std::min(length, whole.numel() - first)), peer, first});
+  }
+  return pieces;
 }
 
 /// Returns slice `rank` of `data` when split into `size` equal slices of whole cache lines; the
@@ -75,52 +89,37 @@ std::byte* PairwiseExchange::scratch() {
 
 void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
                                 const Arrived& arrived) {
-  const int size = group_.size();
-  const int rank = group_.rank();
   const auto comm = native(group_);
-  const auto to = [&](std::int64_t step) { return static_cast<int>((rank + step) % size); };
-  const auto from = [&](std::int64_t step) {
-    return static_cast<int>((rank - step + size) % size);
-  };
-  // All steps use the same number of pieces, so that both sides agree. Sizes differ only in an
-  // all-reduce's last slice; the longest counts.
-  std::int64_t longest = 0;
-  for (int peer = 0; peer < size; ++peer)
-    longest = std::max({longest, outgoing(peer).bytes(), incoming(peer).bytes()});
-  const std::int64_t per_step = pieces_of(longest);
-  const std::int64_t total = per_step * (size - 1);
-  std::byte* slots = arrived ? scratch() : nullptr;
-  const auto landing = [&](std::int64_t i) {
-    const Tensor piece = piece_of(incoming(from(1 + i / per_step)), i % per_step);
-    if (slots == nullptr) return piece;
-    return Tensor(slots + i % in_flight * piece_bytes, piece.dtype(), {piece.numel()});
-  };
+  const auto to_send = pieces_by_step(group_, 1, outgoing);
+  auto to_receive = pieces_by_step(group_, -1, incoming);
+  if (arrived) {
+    std::byte* slots = scratch();
+    for (std::int64_t i = 0; i < std::ssize(to_receive); ++i) {
+      auto& data = to_receive[static_cast<std::size_t>(i)].data;
+      data = Tensor(slots + i % in_flight * piece_bytes, data.dtype(), {data.numel()});
+    }
+  }
 
   Flow sends;
   Flow receives;
   Backoff backoff;
-  while (sends.done() < total || receives.done() < total) {
-    receives.post_up_to(total, [&](std::int64_t i, MPI_Request* request) {
-      const Tensor piece = landing(i);
-      check(MPI_Irecv(piece.data(), static_cast<int>(piece.bytes()), MPI_BYTE,
-                      from(1 + i / per_step), tag, comm, request),
+  while (sends.done() < std::ssize(to_send) || receives.done() < std::ssize(to_receive)) {
+    receives.post_up_to(std::ssize(to_receive), [&](std::int64_t i, MPI_Request* request) {
+      const auto& [data, peer, first] = to_receive[static_cast<std::size_t>(i)];
+      check(MPI_Irecv(data.data(), static_cast<int>(data.bytes()), MPI_BYTE, peer, tag, comm,
+                      request),
             "a receive");
     });
-    sends.post_up_to(total, [&](std::int64_t i, MPI_Request* request) {
-      const int peer = to(1 + i / per_step);
-      const Tensor piece = piece_of(outgoing(peer), i % per_step);
-      check(MPI_Isend(piece.data(), static_cast<int>(piece.bytes()), MPI_BYTE, peer, tag, comm,
+    sends.post_up_to(std::ssize(to_send), [&](std::int64_t i, MPI_Request* request) {
+      const auto& [data, peer, first] = to_send[static_cast<std::size_t>(i)];
+      check(MPI_Isend(data.data(), static_cast<int>(data.bytes()), MPI_BYTE, peer, tag, comm,
                       request),
             "a send");
     });
     bool moved = false;
     if (receives.oldest_complete("a receive")) {
-      const std::int64_t i = receives.done();
-      if (arrived) {
-        const Tensor piece = landing(i);
-        arrived(piece, from(1 + i / per_step),
-                i % per_step * (piece_bytes / size_of(piece.dtype())));
-      }
+      const auto& [data, peer, first] = to_receive[static_cast<std::size_t>(receives.done())];
+      if (arrived) arrived(data, peer, first);
       receives.finish_oldest();
       moved = true;
     }
@@ -153,7 +152,7 @@ void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
   exchange(
       part, [&](int) { return part(group_.rank()); },
       [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(sum.slice(std::min(first, n), piece.numel()), piece, Accumulate::yes);
+        add_to(sum.slice(first, piece.numel()), piece, Accumulate::yes);
       });
   copy_cast(mine, sum);
 }
@@ -167,7 +166,7 @@ void PairwiseExchange::all_reduce(const Tensor& data) {
   exchange(
       slice, [&](int) { return own; },
       [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(own.slice(std::min(first, own.numel()), piece.numel()), piece, Accumulate::yes);
+        add_to(own.slice(first, piece.numel()), piece, Accumulate::yes);
       });
   exchange([&](int) { return own; }, slice);
 }
@@ -197,6 +196,65 @@ void PairwiseExchange::broadcast(const Tensor& data, int root) {
                      &request),
           "a broadcast");
     wait(request, "a broadcast");
+  }
+}
+
+std::vector<SentPart> PairwiseExchange::announce(const CollectiveCall& call,
+                                                 const PeerParts& sent) {
+  const int rank = group_.rank();
+  std::vector<SentPart> mine;
+  for (int peer = 0; peer < group_.size(); ++peer)
+    mine.push_back({sent[peer].bytes(), sent.offset(peer)});
+  // Equal parts: every peer's part for this rank is where this rank's part for itself is.
+  if (call.by_peer == 0) return std::vector(mine.size(), mine[static_cast<std::size_t>(rank)]);
+  std::vector<SentPart> theirs(mine.size());
+  theirs[static_cast<std::size_t>(rank)] = mine[static_cast<std::size_t>(rank)];
+  std::vector<MPI_Request> requests;
+  const auto post = [&](auto&& start, SentPart& part, int peer) {
+    if (peer != rank)
+      check(start(&part, 2, MPI_INT64_T, peer, announcement_tag, native(group_),
+                  &requests.emplace_back()),
+            "the sizes of a send");
+  };
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    if (call.from == CollectiveCall::every || call.from == peer) post(MPI_Irecv, theirs[p], peer);
+    if (call.to == CollectiveCall::every || call.to == peer) post(MPI_Isend, mine[p], peer);
+  }
+  wait_all(requests, "the sizes of a send");
+  return theirs;
+}
+
+void PairwiseExchange::move_parts(const CollectiveCall& call, const PeerParts& received,
+                                  const PeerParts& sent) {
+  const int rank = group_.rank();
+  const auto announced = announce(call, sent);
+  std::vector<device::Buffer> unexpected(announced.size());
+  copy_cast(received[rank], sent[rank]);
+  exchange([&](int peer) { return sent[peer]; },
+           [&](int peer) {
+             const auto p = static_cast<std::size_t>(peer);
+             const Tensor part = received[peer];
+             if (announced[p].bytes == part.bytes()) return part;
+             unexpected[p] = device::Buffer(announced[p].bytes);
+             return unexpected[p].tensor(part.dtype(),
+                                         {announced[p].bytes / size_of(part.dtype())});
+           });
+  check_received(call, group_, received, announced);
+}
+
+void check_received(const CollectiveCall& call, const Communicator& group,
+                    const PeerParts& received, std::span<const SentPart> announced) {
+  const auto& ranks = group.members()->ranks;
+  for (std::size_t p = 0; p < announced.size(); ++p) {
+    const auto expected = received[static_cast<int>(p)].bytes();
+    if (announced[p].bytes != expected)
+      fail(
+          ExitCode::internal_error,
+          "rank {} on {} expects {} bytes from rank {} in the {}, but that sends {}: the counts of "
+          "the two ranks differ, which is a bug",
+          ranks[static_cast<std::size_t>(group.rank())], this_process().host, expected, ranks[p],
+          title(call), announced[p].bytes);
   }
 }
 

@@ -2,13 +2,26 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
+#include "comm/collective_call.hpp"
 #include "comm/communicator.hpp"
 #include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
 
 namespace llamesh::comm {
+
+/// The part that a peer sends to this rank.
+struct SentPart {
+  std::int64_t bytes = 0;
+  std::int64_t offset = 0;  ///< in the peer's tensor, bytes
+};
+
+/// Fails if a peer sends another number of bytes than this rank expects; `announced` is by rank.
+void check_received(const CollectiveCall& call, const Communicator& group,
+                    const PeerParts& received, std::span<const SentPart> announced);
 
 /// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
 /// rank sends to the k-th rank after it and receives from the k-th before it, in pieces with few in
@@ -29,6 +42,12 @@ class PairwiseExchange {
   void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
   void all_reduce(const Tensor& data);
   void broadcast(const Tensor& data, int root);
+  /// As Collectives::move_parts(). Receives all that is sent even if a size is wrong, so that no
+  /// sender waits, and then fails.
+  void move_parts(const CollectiveCall& call, const PeerParts& received, const PeerParts& sent);
+  /// Returns the parts that the peers in the call send to this rank, by rank. Sends each peer a
+  /// small message, unless all parts are equal.
+  std::vector<SentPart> announce(const CollectiveCall& call, const PeerParts& sent);
 
  private:
   /// Callback that returns the range exchanged with `peer`.
@@ -36,7 +55,8 @@ class PairwiseExchange {
   using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
 
   void all_reduce_small(const Tensor& data);
-  /// Sends outgoing(peer) to and receives incoming(peer) from every other rank. With `arrived`,
+  /// Sends outgoing(peer) to and receives incoming(peer) from every other rank; a rank's outgoing
+  /// range and its peer's incoming one have the same size, which may be zero. With `arrived`,
   /// pieces are received into scratch and passed to it; `first` is the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
   std::byte* scratch();

@@ -4,55 +4,33 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
+#include "comm/exchange.hpp"
 #include "comm/session.hpp"
-#include "core/philox.hpp"
 #include "core/process.hpp"
-#include "core/trace.hpp"
 
 namespace llamesh::comm {
 namespace {
 
 /// Ranks that made each call, ordered by their first rank.
-using ByCall = std::vector<std::pair<const CallImage*, std::vector<int>>>;
+using ByCall = std::vector<std::pair<const CollectiveCall*, std::vector<int>>>;
 
-ByCall by_call_of(std::span<const CallImage> by_rank, const std::vector<int>& world_ranks) {
+ByCall by_call_of(std::span<const CollectiveCall> by_rank, const std::vector<int>& world_ranks) {
   ByCall calls;
   for (std::size_t i = 0; i < by_rank.size(); ++i) {
-    auto found = std::ranges::find_if(
-        calls, [&](const auto& entry) { return entry.first->same_as(by_rank[i]); });
+    auto found = std::ranges::find_if(calls, [&](const auto& entry) {
+      return entry.first->fingerprint() == by_rank[i].fingerprint();
+    });
     if (found == calls.end()) found = calls.insert(calls.end(), {&by_rank[i], {}});
     found->second.push_back(world_ranks[i]);
   }
   return calls;
 }
 
-std::uint64_t hash_of_call(const CallImage& call) {
-  return name_hash(fmt::format("{} {} {}", call.kind.data(), call.dtype.data(), call.bytes));
-}
-
 }  // namespace
-
-CallImage CallImage::of(const char* kind, const char* subject, const Tensor& whole) {
-  CallImage call;
-  set_text(call.kind, kind);
-  set_text(call.subject, subject);
-  set_text(call.dtype, name_of(whole.dtype()));
-  call.bytes = whole.bytes();
-  return call;
-}
-
-bool CallImage::same_as(const CallImage& other) const {
-  return kind == other.kind && dtype == other.dtype && bytes == other.bytes;
-}
-
-std::string describe(const CallImage& call) {
-  return fmt::format("{}{}{} ({} bytes of {})", call.kind.data(),
-                     call.subject.front() == '\0' ? "" : " of ", call.subject.data(), call.bytes,
-                     call.dtype.data());
-}
 
 std::vector<int> minority_of(std::span<const std::uint64_t> by_rank) {
   std::map<std::uint64_t, std::size_t> count;
@@ -70,15 +48,15 @@ std::string list_of_ranks(std::span<const int> ranks) {
                      ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
 }
 
-void SameCalls::next(std::span<const CallImage> by_rank, int own_rank) {
+void SameCalls::next(const CollectiveCall& mine, std::span<const std::uint64_t> by_rank,
+                     const Communicator& group) {
   ++number_;
-  const auto& first = by_rank.front();
-  for (const auto& call : by_rank)
-    if (!call.same_as(first)) differ(by_rank, own_rank);
-  former_[static_cast<std::size_t>(number_) % former_.size()] = first;
+  if (std::ranges::adjacent_find(by_rank, std::not_equal_to<>{}) != by_rank.end())
+    differ(all_gather(group, mine, "what the ranks call"), group.rank());
+  former_[static_cast<std::size_t>(number_) % former_.size()] = mine;
 }
 
-void SameCalls::differ(std::span<const CallImage> by_rank, int own_rank) const {
+void SameCalls::differ(std::span<const CollectiveCall> by_rank, int own_rank) const {
   const auto calls = by_call_of(by_rank, group_->ranks);
   if (own_rank == 0) {
     std::string lines;
@@ -91,7 +69,7 @@ void SameCalls::differ(std::span<const CallImage> by_rank, int own_rank) const {
                   group_->name, number_, lines);
   }
   std::vector<std::uint64_t> hashes;
-  for (const auto& call : by_rank) hashes.push_back(hash_of_call(call));
+  for (const auto& call : by_rank) hashes.push_back(call.fingerprint());
   const auto blamed = minority_of(hashes);
   if (own_rank != blamed.front()) throw PeerFailure(ExitCode::internal_error);
   std::vector<std::string> who;

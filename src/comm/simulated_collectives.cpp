@@ -1,11 +1,9 @@
 #include "comm/simulated_collectives.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
+#include <utility>
 
-#include "comm/arguments.hpp"
 #include "comm/pairwise_exchange.hpp"
 #include "device/simulated/simulation.hpp"
 
@@ -28,12 +26,6 @@ double own_part_seconds(const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-std::string describe(const CollectiveCall& call) {
-  return fmt::format("{} of {} {} ({})", call.kind, call.numel,
-                     call.kind.starts_with("allocate") ? "bytes" : name_of(call.dtype),
-                     call.subject);
-}
-
 SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node,
                                            CollectiveLog* log)
     : Collectives(rank, size),
@@ -44,12 +36,12 @@ SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool w
       log_(log),
       group_(log ? log->groups.size() - 1 : 0) {}
 
-void SimulatedCollectives::note(std::string_view kind, DType dtype, std::int64_t numel, int root) {
-  if (log_) log_->add(group_, {kind, subject(), dtype, numel, root});
+void SimulatedCollectives::log(const CollectiveCall& call) const {
+  if (log_) log_->add(group_, call);
 }
 
 device::Buffer SimulatedCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
-  note("allocate_gathered", DType::f32, bytes_per_rank * size());
+  log(CollectiveCall::of("gathered buffer", subject(), "", bytes_per_rank * size()));
   if (!shares_memory_) return device::Buffer(bytes_per_rank * size());
   auto window = std::make_shared<device::Buffer>(bytes_per_rank * size(), device::Counted::no);
   auto* data = window->data();
@@ -61,8 +53,12 @@ bool SimulatedCollectives::shares_gathered() const {
 }
 
 device::Buffer SimulatedCollectives::allocate_symmetric(std::int64_t bytes) {
-  note("allocate_symmetric", DType::f32, bytes);
+  log(CollectiveCall::of("symmetric buffer", subject(), "", bytes));
   return device::Buffer(bytes);
+}
+
+double SimulatedCollectives::bytes_of_others(const Tensor& whole) const {
+  return static_cast<double>(whole.bytes() / size() * (size() - 1));
 }
 
 SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) const {
@@ -78,18 +74,15 @@ SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) c
   return {hardware().collective_seconds + latency, bytes / bandwidth};
 }
 
-device::Event SimulatedCollectives::take(const device::Event& after, std::int64_t sent, double own,
-                                         const Ring& ring) {
+void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ring& ring) {
   auto& simulation = device::Simulation::current();
-  count_sent(sent);
-  stream().wait(after);
+  log(call);
   simulation.run(stream(), own + ring.latency);
   if (ring.transfer > 0) {
     links_->wait(stream().record());
     simulation.run(*links_, ring.transfer);
     stream().wait(links_->record());
   }
-  return stream().record();
 }
 
 /// Allocates scratch as CPU messages do, at the first sum.
@@ -99,39 +92,50 @@ void SimulatedCollectives::need_scratch() {
   scratch_ = device::Buffer(PairwiseExchange::scratch_bytes);
 }
 
-device::Event SimulatedCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
-  check_all_gather(*this, whole, mine);
-  note("all_gather", whole.dtype(), whole.numel());
-  const auto sent = all_gather_bytes(whole, size());
+void SimulatedCollectives::move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                                           const Tensor& mine) {
   const double own = own_part_seconds(whole.slice(rank() * mine.numel(), mine.numel()), mine);
   // In a shared window the other ranks' parts are already there.
-  const double moved = shares_memory_ ? 0 : static_cast<double>(sent);
-  return take(after, sent, own, ring(moved, size() - 1));
+  const double moved = shares_memory_ ? 0 : bytes_of_others(whole);
+  take(call, own, ring(moved, size() - 1));
 }
 
-device::Event SimulatedCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                                                   device::Event after) {
-  check_reduce_scatter(*this, mine, parts, accumulate);
-  note("reduce_scatter", parts.dtype(), parts.numel());
+void SimulatedCollectives::move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
+                                               const Tensor& parts, Accumulate /*accumulate*/) {
   need_scratch();
-  const auto sent = reduce_scatter_bytes(parts, size());
   const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
-  return take(after, sent, own, ring(static_cast<double>(sent), size() - 1));
+  take(call, own, ring(bytes_of_others(parts), size() - 1));
 }
 
-device::Event SimulatedCollectives::all_reduce(Tensor data, device::Event after) {
-  check_all_reduce(data);
-  note("all_reduce", data.dtype(), data.numel());
+void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
   need_scratch();
-  const auto sent = all_reduce_bytes(data, size());
-  return take(after, sent, 0, ring(static_cast<double>(sent), 2 * (size() - 1)));
+  const auto sent = 2 * data.bytes() * (size() - 1) / size();
+  take(call, 0, ring(static_cast<double>(sent), 2 * (size() - 1)));
 }
 
-device::Event SimulatedCollectives::broadcast(Tensor data, int root, device::Event after) {
-  check_broadcast(*this, data, root);
-  note("broadcast", data.dtype(), data.numel(), root);
-  return take(after, broadcast_bytes(*this, data, root), 0,
-              ring(static_cast<double>(data.bytes()), size() - 1));
+void SimulatedCollectives::move_broadcast(const CollectiveCall& call, const Tensor& data) {
+  take(call, 0, ring(static_cast<double>(data.bytes()), size() - 1));
+}
+
+void SimulatedCollectives::move_parts(const CollectiveCall& call, const PeerParts& received,
+                                      const PeerParts& sent) {
+  const int per_node = size() / nodes_;
+  Ring there{0, 0};
+  Ring back{0, 0};
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const auto& link =
+        peer / per_node == rank() / per_node ? hardware().within_node : hardware().between_nodes;
+    for (const auto& [way, bytes] :
+         {std::pair(&there, sent[peer].bytes()), std::pair(&back, received[peer].bytes())}) {
+      if (bytes == 0) continue;
+      way->latency += link.latency;
+      way->transfer += static_cast<double>(bytes) / link.bandwidth;
+    }
+  }
+  const double start = size() == 1 ? 0 : hardware().collective_seconds;
+  take(call, own_part_seconds(received[rank()], sent[rank()]),
+       {start + std::max(there.latency, back.latency), std::max(there.transfer, back.transfer)});
 }
 
 }  // namespace llamesh::comm

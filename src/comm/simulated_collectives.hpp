@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include "comm/collective_log.hpp"
 #include "comm/collectives.hpp"
@@ -14,7 +13,8 @@ namespace llamesh::comm {
 ///
 /// Time follows NCCL's ring model (its src/graph/tuning.cc): latency x steps, where steps between
 /// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. Collectives that share
-/// a link take turns on it.
+/// a link take turns on it. In all_to_all and send_recv, a rank sends to (and receives from) one
+/// peer after the other, each at the bandwidth of its link.
 class SimulatedCollectives final : public Collectives {
  public:
   /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
@@ -26,21 +26,27 @@ class SimulatedCollectives final : public Collectives {
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override;
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
-  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
-  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                               device::Event after) override;
-  device::Event all_reduce(Tensor data, device::Event after) override;
-  device::Event broadcast(Tensor data, int root, device::Event after) override;
 
  private:
+  void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                       const Tensor& mine) override;
+  void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
+                           Accumulate accumulate) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
+  void move_parts(const CollectiveCall& call, const PeerParts& received,
+                  const PeerParts& sent) override;
+
   /// Seconds to send bytes around a ring, in steps to the next rank.
   struct Ring {
     double latency, transfer;
   };
   Ring ring(double bytes, int steps) const;
-  /// `own`: seconds for the rank's local work.
-  device::Event take(const device::Event& after, std::int64_t sent, double own, const Ring& ring);
-  void note(std::string_view kind, DType dtype, std::int64_t numel, int root = 0);
+  /// Returns the bytes in a tensor of equal parts, without one part.
+  double bytes_of_others(const Tensor& whole) const;
+  /// Takes the time of a call and logs it; `own`: seconds for the rank's local work.
+  void take(const CollectiveCall& call, double own, const Ring& ring);
+  void log(const CollectiveCall& call) const;
   void need_scratch();
 
   int nodes_;

@@ -62,10 +62,10 @@ std::string describe(Activity activity, std::int64_t step) {
   return "unknown work";
 }
 
-void set_waiting(Diagnosis& verdict, const OpenCollective& collective) {
+void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective) {
   verdict.axis = collective.members->name;
-  verdict.collective = collective.kind;
-  verdict.unit = collective.subject;
+  verdict.collective = collective.call.kind.data();
+  verdict.unit = collective.call.subject.data();
   verdict.waiting = collective.members->ranks;
   std::erase_if(verdict.waiting, [&](int rank) {
     return std::ranges::find(verdict.ranks, rank) != verdict.ranks.end();
@@ -234,9 +234,9 @@ struct Watchdog::Watch {
   }
 
   Diagnosis stuck(const HangDiagnosis::RankStatus& mine) {
-    const auto open = open_collectives();
-    const auto doing_now =
-        describe(mine.activity, mine.step) + (open.empty() ? "" : ", in the " + open.front().what);
+    const auto open = collectives_in_progress();
+    const auto doing_now = describe(mine.activity, mine.step) +
+                           (open.empty() ? "" : ", in the " + title(open.front().call));
     Diagnosis verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
                                   name_of(group.rank()), doing_now, mine.stalled),
                       {group.rank()},

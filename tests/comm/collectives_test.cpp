@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "comm/mpi_collectives.hpp"
 #include "comm/node_collectives.hpp"
+#include "core/process.hpp"
 #include "mpi_world.hpp"
 
 // The same assertions run on every implementation. Inputs are small integers whose sums are exact
@@ -186,6 +188,158 @@ TYPED_TEST(CollectivesTest, BroadcastFromEveryRoot) {
     }
 }
 
+/// Returns the number of elements that `from` sends to `to` in uneven exchanges: some are zero, and
+/// one is longer than a message.
+std::int64_t count_between(int from, int to) {
+  return from == 0 && to == 1 ? 300'001 : (from * 7 + to * 3) % 4 * 33;
+}
+
+TYPED_TEST(CollectivesTest, AllToAllSendsEqualParts) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const DType type : {DType::f32, DType::bf16})
+      for (const auto n : this->lengths) {
+        auto buffer = this->symmetric(n * this->size * size_of(type), memory);
+        device::Buffer own(n * this->size * size_of(type));
+        const auto sent = buffer.tensor(type, {n * this->size});
+        const auto received = own.tensor(type, {n * this->size});
+        for (int call = 0; call < 2; ++call) {
+          fill(sent, this->rank, call);
+          this->axis.all_to_all(received, sent, {}).wait();
+          for (std::int64_t i = 0; i < received.numel(); ++i)
+            ASSERT_EQ(at(received, i),
+                      number(static_cast<int>(i / n), this->rank * n + i % n, call))
+                << "n " << n;
+        }
+      }
+}
+
+TYPED_TEST(CollectivesTest, AllToAllSendsUnequalParts) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const DType type : {DType::f32, DType::bf16}) {
+      std::vector<std::int64_t> sent_counts;
+      std::vector<std::int64_t> received_counts;
+      for (int peer = 0; peer < this->size; ++peer) {
+        sent_counts.push_back(count_between(this->rank, peer));
+        received_counts.push_back(count_between(peer, this->rank));
+      }
+      const auto total = std::reduce(sent_counts.begin(), sent_counts.end());
+      auto buffer = this->symmetric(test::world().max(total) * size_of(type), memory);
+      device::Buffer own(std::reduce(received_counts.begin(), received_counts.end()) *
+                         size_of(type));
+      const auto sent = buffer.tensor(type, {total});
+      const auto received = own.tensor(type, {own.bytes() / size_of(type)});
+      for (int call = 0; call < 2; ++call) {
+        fill(sent, this->rank, call);
+        this->axis.all_to_all(received, received_counts, sent, sent_counts, {}).wait();
+        std::int64_t i = 0;
+        for (int peer = 0; peer < this->size; ++peer) {
+          std::int64_t first = 0;  // of this rank's part in the peer's tensor
+          for (int other = 0; other < this->rank; ++other) first += count_between(peer, other);
+          for (std::int64_t j = 0; j < count_between(peer, this->rank); ++j, ++i)
+            ASSERT_EQ(at(received, i), number(peer, first + j, call)) << "from rank " << peer;
+        }
+      }
+    }
+}
+
+TYPED_TEST(CollectivesTest, SendRecvAroundARingAndAlongALine) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const bool ring : {true, false})
+      for (const auto n : this->lengths) {
+        const bool first = !ring && this->rank == 0;
+        const bool last = !ring && this->rank == this->size - 1;
+        const int to = last ? CollectiveCall::none : (this->rank + 1) % this->size;
+        const int from = first ? CollectiveCall::none : (this->rank + this->size - 1) % this->size;
+        // Each rank sends another number of elements.
+        const auto sent_count = last ? 0 : n + (n > 0 ? this->rank : 0);
+        const auto received_count = first ? 0 : n + (n > 0 ? from : 0);
+        auto buffer = this->symmetric((n + this->size) * 4, memory);
+        device::Buffer own((n + this->size) * 4);
+        const auto sent = buffer.tensor(DType::f32, {sent_count});
+        const auto received = own.tensor(DType::f32, {received_count});
+        for (int call = 0; call < 3; ++call) {
+          fill(sent, this->rank, call);
+          this->axis.send_recv(received, from, sent, to, {}).wait();
+          for (std::int64_t i = 0; i < received_count; ++i)
+            ASSERT_EQ(at(received, i), number(from, i, call)) << "n " << n;
+        }
+      }
+}
+
+/// The rank that expects a wrong size says so; the others finish, and so do later collectives.
+TYPED_TEST(CollectivesTest, WrongCountsAreToldByTheRankThatReceives) {
+  if (this->size == 1) GTEST_SKIP() << "needs another rank";
+  constexpr std::int64_t n = 300'000;
+  const auto received_if = [](const auto& event) -> std::string {
+    try {
+      event.wait();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::internal_error);
+      return error.what();
+    }
+    return {};
+  };
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const std::int64_t wrong : {n + 5, std::int64_t{5}, std::int64_t{0}}) {
+      TypeParam axis(test::world());  // a stream runs nothing after an error
+      axis.set_subject("layers.1");
+      auto buffer = memory == Memory::window ? axis.allocate_symmetric(n * this->size * 4)
+                                             : device::Buffer(n * this->size * 4);
+      device::Buffer own((n + 5) * this->size * 4);
+      std::vector<std::int64_t> sent_counts(static_cast<std::size_t>(this->size), n);
+      auto received_counts = sent_counts;
+      if (this->rank == 1) received_counts[0] = wrong;
+      const auto total = std::reduce(received_counts.begin(), received_counts.end());
+      const auto said = received_if(
+          axis.all_to_all(own.tensor(DType::f32, {total}), received_counts,
+                          buffer.tensor(DType::f32, {n * this->size}), sent_counts, {}));
+      EXPECT_EQ(said.empty(), this->rank != 1) << said;
+      if (this->rank == 1) {
+        EXPECT_EQ(said,
+                  fmt::format("rank 1 on {} expects {} bytes from rank 0 in the all-to-all of "
+                              "layers.1 along world, but that sends {}: the counts of the two "
+                              "ranks differ, which is a bug",
+                              this_process().host, 4 * wrong, 4 * n));
+      }
+      test::world().barrier();
+
+      TypeParam other(test::world());
+      const bool receives = this->rank == 1;
+      const bool sends = this->rank == 0;
+      const auto said_of_send = received_if(other.send_recv(
+          own.tensor(DType::f32, {receives ? wrong : 0}), receives ? 0 : CollectiveCall::none,
+          buffer.tensor(DType::f32, {sends ? n : 0}), sends ? 1 : CollectiveCall::none, {}));
+      EXPECT_EQ(said_of_send.empty(), !receives) << said_of_send;
+      test::world().barrier();
+    }
+}
+
+TYPED_TEST(CollectivesTest, CountsTheBytesForOtherRanks) {
+  const std::int64_t n = 100;
+  device::Buffer buffer(n * this->size * 4);
+  device::Buffer own(n * this->size * 4);
+  const auto sent = buffer.tensor(DType::f32, {n * this->size});
+  const auto received = own.tensor(DType::f32, {n * this->size});
+  this->axis.all_to_all(received, sent, {}).wait();
+  std::int64_t expected = 4 * n * (this->size - 1);
+  EXPECT_EQ(this->axis.bytes_sent(), expected);
+  // Everything to rank 0.
+  std::vector<std::int64_t> sent_counts(static_cast<std::size_t>(this->size), 0);
+  std::vector<std::int64_t> received_counts(static_cast<std::size_t>(this->size),
+                                            this->rank == 0 ? n : 0);
+  sent_counts[0] = n;
+  this->axis
+      .all_to_all(received.slice(0, this->rank == 0 ? n * this->size : 0), received_counts,
+                  sent.slice(0, n), sent_counts, {})
+      .wait();
+  expected += this->rank == 0 ? 0 : 4 * n;
+  EXPECT_EQ(this->axis.bytes_sent(), expected);
+  const int to = (this->rank + 1) % this->size;
+  const int from = (this->rank + this->size - 1) % this->size;
+  this->axis.send_recv(received.slice(0, n), from, sent.slice(0, n), to, {}).wait();
+  EXPECT_EQ(this->axis.bytes_sent(), expected + (this->size > 1 ? 4 * n : 0));
+}
+
 /// Runs a training step's pattern many times over the same buffers, without waiting in between.
 TYPED_TEST(CollectivesTest, ManyCallsBackToBackOnTheSameBuffers) {
   constexpr std::int64_t n = 513;
@@ -286,6 +440,12 @@ TYPED_TEST(CollectivesTest, RefusesTensorsThatDoNotFit) {
   EXPECT_THROW(this->axis.all_gather(other, mine, {}), Error);
   EXPECT_THROW(this->axis.reduce_scatter(mine, other, Accumulate::no, {}), Error);
   EXPECT_THROW(this->axis.broadcast(mine, this->size, {}), Error);
+  EXPECT_THROW(this->axis.all_to_all(mine, other, {}), Error);
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(this->size), 9);
+  EXPECT_THROW(this->axis.all_to_all(mine, counts, mine, counts, {}), Error);
+  EXPECT_THROW(this->axis.send_recv(mine, this->size, {}, CollectiveCall::none, {}), Error);
+  EXPECT_THROW(this->axis.send_recv(mine, CollectiveCall::none, {}, CollectiveCall::none, {}),
+               Error);
 }
 
 TYPED_TEST(CollectivesTest, BuffersAreZeroAlignedAndCounted) {

@@ -20,28 +20,43 @@ namespace {
 using namespace std::chrono_literals;
 using test::world;
 
-Contract contract_of(const std::vector<Contract::Call>& calls) {
+Contract contract_of(const std::vector<CollectiveCall>& calls) {
   Contract contract;
   for (const auto& call : calls) contract.note(call);
   return contract;
 }
 
 TEST(ContractHash, DependsOnOrderKindDtypeAndSize) {
-  const Contract::Call a{"all-gather", "layers.1", DType::f32, 64};
-  const Contract::Call b{"reduce-scatter", "layers.1", DType::f32, 64};
+  const auto a = CollectiveCall::of("all-gather", "layers.1", "fp32", 64);
+  const auto b = CollectiveCall::of("reduce-scatter", "layers.1", "fp32", 64);
   const auto hash = contract_of({a, b}).hash();
   EXPECT_EQ(contract_of({a, b}).hash(), hash);
   EXPECT_NE(contract_of({b, a}).hash(), hash);
   EXPECT_NE(contract_of({a}).hash(), hash);
-  auto other = b;
-  other.kind = "all-reduce";
+  auto other = CollectiveCall::of("all-reduce", "layers.1", "fp32", 64);
   EXPECT_NE(contract_of({a, other}).hash(), hash);
-  other = b;
-  other.dtype = DType::bf16;
+  other = CollectiveCall::of("reduce-scatter", "layers.1", "bf16", 64);
   EXPECT_NE(contract_of({a, other}).hash(), hash);
   other = b;
   other.bytes = 128;
   EXPECT_NE(contract_of({a, other}).hash(), hash);
+}
+
+TEST(ContractHash, DependsOnTheRootButNotOnSizesByPeer) {
+  auto broadcast = CollectiveCall::of("broadcast", "layers.1", "fp32", 64);
+  broadcast.root = 0;
+  const auto hash = contract_of({broadcast}).hash();
+  broadcast.root = 1;
+  EXPECT_NE(contract_of({broadcast}).hash(), hash);
+
+  auto parts = CollectiveCall::of("all-to-all", "layers.1", "fp32", 64);
+  const auto equal_parts = contract_of({parts}).hash();
+  parts.by_peer = 1;
+  const auto unequal_parts = contract_of({parts}).hash();
+  EXPECT_NE(unequal_parts, equal_parts);
+  parts.bytes = 128;
+  EXPECT_EQ(contract_of({parts}).hash(), unequal_parts);
+  EXPECT_EQ(describe(parts), "all-to-all of layers.1 (fp32 by counts)");
 }
 
 TEST(FirstDifference, IsShownWithWhatIsAroundIt) {
@@ -110,7 +125,8 @@ TEST_F(CheckContracts, NameTheRankThatDiffers) {
   auto& axis = *mesh_.axis("shard").collectives;
   reduce(DType::f32);
   // Imitates a rank that would move fewer bytes; a real call would hang or corrupt data.
-  axis.contract()->note({"all-gather", "layers.2", DType::f32, world().rank() == other ? 64 : 128});
+  axis.contract()->note(
+      CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
   const auto [code, said] = seen_in([&] { mesh_.check_contracts(); });
   EXPECT_EQ(code, ExitCode::internal_error);
   const bool reports = world().rank() == (world().size() > 2 ? other : 0);
@@ -134,7 +150,7 @@ TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
   mesh.keep_contracts();
   const int other = 2;
   mesh.axis("shard").collectives->contract()->note(
-      {"all-gather", "layers.2", DType::f32, world().rank() == other ? 64 : 128});
+      CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
   const auto [code, said] = seen_in([&] { mesh.check_contracts(); });
   EXPECT_EQ(code, ExitCode::internal_error);
   EXPECT_EQ(said.find(fmt::format("debug.contract: rank {} on ", other)) == 0,
@@ -171,6 +187,48 @@ TEST_P(AnotherCollective, IsFoundBeforeItRuns) {
         std::string("for the all-reduce of layers.2 (128 bytes of fp32)"),
         std::string("along shard (number 2 there)")})
     EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+/// A rank that sends while the others exchange equal parts.
+TEST_P(AnotherCollective, IsFoundInSendsToPeersToo) {
+  if (world().size() == 1) GTEST_SKIP() << "needs another rank";
+  DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
+                  ParallelDims({{"shard", world().size()}}));
+  mesh.keep_contracts();
+  auto& axis = *mesh.axis("shard").collectives;
+  const device::Buffer data(256);
+  const auto sent = data.tensor(DType::f32, {world().size()});
+  const auto received = data.tensor(DType::f32, {world().size()}, 128);
+  const int other = world().size() - 1;
+  axis.set_subject("layers.2");
+  const auto [code, said] = seen_in([&] {
+    (world().rank() == other ? axis.send_recv(received, 0, sent, 0, {})
+                             : axis.all_to_all(received, sent, {}))
+        .wait();
+  });
+  EXPECT_EQ(code, ExitCode::internal_error);
+  const bool reports = world().rank() == (world().size() > 2 ? other : 0);
+  EXPECT_EQ(said.empty(), !reports);
+  if (!reports) return;
+  for (const auto& part :
+       {fmt::format("rank {} for the send-recv of layers.2 (fp32 by counts)", other),
+        fmt::format("for the all-to-all of layers.2 ({} bytes of fp32)", 4 * world().size())})
+    EXPECT_NE(said.find(part), std::string::npos) << said;
+}
+
+TEST_P(AnotherCollective, IsNotAPeerWithOtherCounts) {
+  DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
+                  ParallelDims({{"shard", world().size()}}));
+  mesh.keep_contracts();
+  auto& axis = *mesh.axis("shard").collectives;
+  const device::Buffer data(256);
+  // Rank r sends r elements to the next rank.
+  const int to = (world().rank() + 1) % world().size();
+  const int from = (world().rank() + world().size() - 1) % world().size();
+  axis.send_recv(data.tensor(DType::f32, {from}), from,
+                 data.tensor(DType::f32, {world().rank()}, 128), to, {})
+      .wait();
+  mesh.check_contracts();
 }
 
 TEST(MinorityOf, IsWhoDiffersFromMoreThanHalf) {

@@ -30,7 +30,7 @@ class FlightRecord : public testing::Test {
     EXPECT_EQ(in.gcount(), static_cast<std::streamsize>(sizeof(image)));
     return image;
   }
-  static const CollectiveRecord& at(const FlightImage& image, std::int64_t ticket) {
+  static const FlightEntry& at(const FlightImage& image, std::int64_t ticket) {
     return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
   }
 
@@ -42,7 +42,8 @@ class FlightRecord : public testing::Test {
 
 TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
   auto& recorder = FlightRecorder::instance();
-  const auto ticket = recorder.asked(*members_, "all-gather", "layers.3", "bf16", 4096);
+  const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
+  const auto ticket = recorder.asked(*members_, call);
   const auto asked = at(read(), ticket);
   EXPECT_EQ(asked.ticket, ticket);
   EXPECT_STREQ(asked.axis.data(), "shard");
@@ -53,14 +54,14 @@ TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
   EXPECT_GT(asked.asked, 0);
   EXPECT_EQ(asked.started, 0);
   {
-    const InCollective in(members_, "all-gather", "layers.3", ticket);
+    const InCollective in(members_, call, ticket);
     const auto started = at(read(), ticket);
-    EXPECT_TRUE(started.is_open());
+    EXPECT_TRUE(started.in_progress());
     EXPECT_EQ(started.number, collectives_entered(42));
     EXPECT_GE(started.started, started.asked);
   }
   const auto finished = at(read(), ticket);
-  EXPECT_FALSE(finished.is_open());
+  EXPECT_FALSE(finished.in_progress());
   EXPECT_GE(finished.finished, finished.started);
 }
 
@@ -82,8 +83,8 @@ TEST_F(FlightRecord, SaysWhoWhereAndWhat) {
 TEST_F(FlightRecord, KeepsTheLastThousandAndCutsVeryLongNames) {
   auto& recorder = FlightRecorder::instance();
   const std::string name(200, 'x');
-  const auto first = recorder.asked(*members_, "barrier", name.c_str());
-  for (int i = 0; i < 1000; ++i) recorder.asked(*members_, "barrier", "later");
+  const auto first = recorder.asked(*members_, CollectiveCall::of("barrier", name));
+  for (int i = 0; i < 1000; ++i) recorder.asked(*members_, CollectiveCall::of("barrier", "later"));
   recorder.started(first, 1);  // its slot is taken
   recorder.finished(first);
   const auto image = read();
@@ -91,14 +92,15 @@ TEST_F(FlightRecord, KeepsTheLastThousandAndCutsVeryLongNames) {
   EXPECT_EQ(at(image, first).started, 0);
   EXPECT_EQ(at(image, first + 1).ticket, first + 1);
   EXPECT_STREQ(at(image, first + 1).subject.data(), "later");
-  recorder.asked(*members_, "barrier", name.c_str());
+  recorder.asked(*members_, CollectiveCall::of("barrier", name));
   EXPECT_EQ(std::string(at(read(), first + 1).subject.data()), std::string(95, 'x'));
 }
 
 TEST_F(FlightRecord, HasTheLongestNamesWhole) {
   const Members along_all{"replicate x shard x tensor", 42, {0, 1}};
   const std::string purpose = "the loss, the gradient norm and the measurements of the step";
-  const auto ticket = FlightRecorder::instance().asked(along_all, "all-reduce", purpose.c_str());
+  const auto ticket =
+      FlightRecorder::instance().asked(along_all, CollectiveCall::of("all-reduce", purpose));
   const auto image = read();
   EXPECT_EQ(at(image, ticket).axis.data(), along_all.name);
   EXPECT_EQ(at(image, ticket).subject.data(), purpose);
@@ -114,7 +116,8 @@ TEST_F(FlightRecord, HasTheSignalsThatAskToEnd) {
 
 TEST_F(FlightRecord, IsThisProcessAloneWithoutItsFile) {
   FlightRecorder::instance().release();
-  const auto ticket = FlightRecorder::instance().asked(*members_, "barrier", "");
+  const auto ticket =
+      FlightRecorder::instance().asked(*members_, CollectiveCall::of("barrier", ""));
   EXPECT_NE(at(read(), ticket).ticket, ticket);
   EXPECT_FALSE(FlightRecorder::instance().keep_in(folder_.path() / "missing/record", {}));
 }
@@ -126,7 +129,8 @@ TEST_F(FlightRecord, TakesLittleOfACollective) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < collectives; ++i) {
       auto& recorder = FlightRecorder::instance();
-      const auto ticket = recorder.asked(*members_, "reduce-scatter", "model.layers.3", "fp32", 1);
+      const auto ticket = recorder.asked(
+          *members_, CollectiveCall::of("reduce-scatter", "model.layers.3", "fp32", 1));
       recorder.started(ticket, i);
       recorder.finished(ticket);
     }

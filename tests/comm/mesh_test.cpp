@@ -147,6 +147,46 @@ TEST(Mesh, OnGpusReductionsDoNotWaitForGathersButShareTheirLinks) {
   }
 }
 
+/// Two nodes with two ranks each; seen from rank 1, rank 0 is near, ranks 2 and 3 are far.
+TEST(SimulatedCollectives, TakeTheTimeOfTheBytesForEachPeer) {
+  device::Hardware hardware;
+  hardware.memory_bandwidth = 1e15;
+  hardware.within_node = {.bandwidth = 2e6, .latency = 0.25};
+  hardware.between_nodes = {.bandwidth = 1e6, .latency = 0.5};
+  hardware.collective_seconds = 0.125;
+  device::Simulation simulation(hardware);
+  CollectiveLog log;
+  DeviceMesh mesh(make_topology({0, 0, 1, 1}, {"a", "a", "b", "b"}, 0),
+                  ParallelDims({{"shard", 4}}), /*rank=*/1, &log);
+  auto& axis = *mesh.axis("shard").collectives;
+  constexpr std::int64_t n = 250'000;  // 1 MB
+  const device::Buffer buffer(32 * n);
+  const auto sent = buffer.tensor(DType::f32, {4 * n});
+  const auto received = buffer.tensor(DType::f32, {4 * n}, 16 * n);
+  const auto seconds = [&](const device::Event& event) {
+    const double start = simulation.now();
+    device::compute_stream().wait(event);
+    return simulation.now() - start;
+  };
+  EXPECT_NEAR(seconds(axis.all_to_all(received, sent, {})), 0.125 + 1.25 + 0.5 + 2, 1e-3);
+  EXPECT_EQ(axis.bytes_sent(), 12 * n);
+  // 2 MB from rank 0 take longer than 0.5 MB for rank 2.
+  const std::vector<std::int64_t> from{2 * n, 0, 0, 0};
+  const std::vector<std::int64_t> to{0, 0, n / 2, 0};
+  EXPECT_NEAR(
+      seconds(axis.all_to_all(received.slice(0, 2 * n), from, sent.slice(0, n / 2), to, {})),
+      0.125 + 0.5 + 1, 1e-3);
+  EXPECT_EQ(axis.bytes_sent(), 14 * n);
+  EXPECT_NEAR(seconds(axis.send_recv({}, CollectiveCall::none, sent.slice(0, n), 3, {})),
+              0.125 + 0.5 + 1, 1e-3);
+  EXPECT_EQ(axis.bytes_sent(), 18 * n);
+  std::vector<std::string> calls;
+  for (const auto& call : log.groups.front().calls) calls.push_back(describe(call));
+  EXPECT_EQ(calls, (std::vector<std::string>{"all-to-all (4000000 bytes of fp32)",
+                                             "all-to-all (fp32 by counts)",
+                                             "send-recv (fp32 by counts)"}));
+}
+
 TEST(Mesh, GroupsAlongSeveralAxes) {
   const int size = world().size();
   const int inner = size % 2 == 0 ? 2 : 1;

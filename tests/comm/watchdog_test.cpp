@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/device_mesh.hpp"
 #include "comm/hang_diagnosis.hpp"
 #include "comm/host_survey.hpp"
 #include "comm/in_collective.hpp"
@@ -114,19 +115,19 @@ TEST_F(SilentRank, IsNotTakenForACutLink) {
   expect_alarm({.interval = 20ms, .silence = 2500ms, .in_a_collective = 100ms, .answer = 500ms});
 }
 
-TEST(OpenCollectives, SayOfWhatTheyAreInTheirOrder) {
+TEST(CollectivesInProgress, AreInTheOrderOfTheirCalls) {
   const auto before = collectives_entered(world().members()->id);
   const InCollective first(world().members(), "all-gather", "layers.3");
   {
     const InCollective second(world().members(), "barrier", "");
-    const auto open = open_collectives();
+    const auto open = collectives_in_progress();
     ASSERT_EQ(open.size(), 2U);
-    EXPECT_EQ(open[0].what, "all-gather of layers.3 along world");
-    EXPECT_EQ(open[0].number, before + 1);
-    EXPECT_EQ(open[1].what, "barrier along world");
-    EXPECT_EQ(open[1].number, before + 2);
+    EXPECT_EQ(title(open[0].call), "all-gather of layers.3 along world");
+    EXPECT_EQ(open[0].call.number, before + 1);
+    EXPECT_EQ(title(open[1].call), "barrier along world");
+    EXPECT_EQ(open[1].call.number, before + 2);
   }
-  EXPECT_EQ(open_collectives().size(), 1U);
+  EXPECT_EQ(collectives_in_progress().size(), 1U);
   EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
 }
 
@@ -359,6 +360,54 @@ TEST_F(LateRank, IsNamedByThoseThatWait) {
       other(), this_process().host);
   EXPECT_TRUE(verdict->line.starts_with(begin)) << verdict->line;
   EXPECT_TRUE(verdict->line.ends_with(" s: it is saving step 20")) << verdict->line;
+}
+
+/// The ranks wait in the collectives themselves: all of them within a node, and between nodes only
+/// the one that receives from the late rank.
+TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
+  const auto tensor_of = [](const device::Buffer& data, std::int64_t at) {
+    return data.tensor(DType::f32, {world().size()}, at);
+  };
+  const int size = world().size();
+  for (const bool send_recv : {false, true}) {
+    const int ranks_per_node = send_recv ? 1 : 0;
+    DeviceMesh mesh(world(), discover_topology(world(), ranks_per_node),
+                    ParallelDims({{"shard", size}}));
+    auto& axis = *mesh.axis("shard").collectives;
+    const device::Buffer data(256);
+    axis.set_subject("layers.3");
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), 1);
+    const auto exchange = [&] {
+      const auto received = tensor_of(data, 0);
+      const auto sent = tensor_of(data, 128);
+      if (!send_recv) return axis.all_to_all(received, counts, sent, counts, {});
+      return axis.send_recv(received, (world().rank() + size - 1) % size, sent,
+                            (world().rank() + 1) % size, {});
+    };
+    const bool late = world().rank() == other();
+    std::promise<Diagnosis> alarm;
+    auto reported = alarm.get_future();
+    auto own_limits = limits;
+    if (late) own_limits.interval = 300ms;  // lets the others report
+    {
+      Watchdog watchdog(
+          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
+      const bool waits = !send_recv || (world().rank() + size - 1) % size == other();
+      watchdog.begin(late ? Activity::saving : Activity::training, 21, late || waits ? 2s : 600s);
+      const auto event = late ? device::Event() : exchange();
+      ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
+      world().barrier();  // the late rank joins once all have heard the alarm
+      (late ? exchange() : event).wait();
+      world().barrier();
+    }
+    const auto verdict = reported.get();
+    if (verdict.line.empty()) continue;  // another rank told us
+    EXPECT_EQ(verdict.kind, "late");
+    EXPECT_EQ(verdict.ranks, std::vector{other()});
+    EXPECT_EQ(verdict.axis, "shard");
+    EXPECT_EQ(verdict.collective, send_recv ? "send-recv" : "all-to-all");
+    EXPECT_EQ(verdict.unit, "layers.3");
+  }
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {

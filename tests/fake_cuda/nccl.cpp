@@ -112,6 +112,44 @@ bool in_place_or_apart(ncclComm_t comm, const void* part, const void* whole, std
          at >= end;
 }
 
+/// Sends and receives since ncclGroupStart().
+struct PeerTransfer {
+  bool is_send;
+  void* data;
+  int bytes;
+  int peer;
+};
+struct Group {
+  bool open = false;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  std::vector<PeerTransfer> transfers;
+};
+thread_local Group group;
+
+ncclResult_t add_to_group(bool is_send, void* data, std::size_t bytes, int peer, ncclComm_t comm,
+                          cudaStream_t stream) {
+  if (!group.open || !ready(comm) || (group.comm != nullptr && group.comm != comm))
+    return ncclInvalidArgument;
+  group.comm = comm;
+  group.stream = stream;
+  group.transfers.push_back({is_send, data, static_cast<int>(bytes), peer});
+  return ncclSuccess;
+}
+
+/// Runs a group. Like NCCL, does not compare the sizes of a send and its receive.
+void transfer(ncclComm_t comm, const std::vector<PeerTransfer>& transfers) {
+  std::vector<MPI_Request> requests;
+  for (const auto& [is_send, data, bytes, peer] : transfers) {
+    auto* const request = &requests.emplace_back();
+    if (is_send)
+      MPI_Isend(data, bytes, MPI_BYTE, peer, 0, comm->mpi, request);
+    else
+      MPI_Irecv(data, bytes, MPI_BYTE, peer, 0, comm->mpi, request);
+  }
+  for (auto& request : requests) wait(request);
+}
+
 std::atomic<std::int64_t> collectives{0};  // over all kinds and communicators
 
 template <class Work>
@@ -259,6 +297,28 @@ ncclResult_t ncclBroadcast(const void* from, void* to, std::size_t count, ncclDa
     MPI_Ibcast(data.data(), static_cast<int>(bytes), MPI_BYTE, root, comm->mpi, &request);
     wait(request);
     std::memcpy(to, data.data(), bytes);
+  });
+}
+
+ncclResult_t ncclGroupStart() {
+  if (group.open) return ncclInvalidUsage;
+  group.open = true;
+  return ncclSuccess;
+}
+ncclResult_t ncclSend(const void* data, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return add_to_group(true, const_cast<void*>(data), count * size_of(type), peer, comm, stream);
+}
+ncclResult_t ncclRecv(void* data, std::size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return add_to_group(false, data, count * size_of(type), peer, comm, stream);
+}
+ncclResult_t ncclGroupEnd() {
+  if (!group.open) return ncclInvalidUsage;
+  const auto ended = std::exchange(group, {});
+  if (ended.transfers.empty()) return ncclSuccess;
+  return collective(ended.comm, ended.stream, [comm = ended.comm, transfers = ended.transfers] {
+    transfer(comm, transfers);
   });
 }
 

@@ -7,6 +7,7 @@
 #include "checkpoint/state.hpp"
 #include "comm/topology.hpp"
 #include "core/error.hpp"
+#include "core/trace.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/step_plan.hpp"
 
@@ -68,13 +69,13 @@ TEST(EachOnce, PartsHaveToBeTheArray) {
 }
 
 comm::CollectiveCall call(std::string_view kind, std::int64_t numel, DType dtype = DType::bf16) {
-  return {kind, "layers.0", dtype, numel};
+  return comm::CollectiveCall::of(kind, "layers.0", name_of(dtype), numel * size_of(dtype));
 }
 
 /// What each of two by two ranks calls along both axes, all alike.
 std::vector<comm::CollectiveLog> alike(const comm::ParallelDims& dims) {
-  const std::vector<comm::CollectiveCall> calls{call("all_gather", 64), call("reduce_scatter", 64),
-                                                call("all_reduce", 8, DType::f32)};
+  const std::vector<comm::CollectiveCall> calls{call("all-gather", 64), call("reduce-scatter", 64),
+                                                call("all-reduce", 8, DType::f32)};
   const comm::CollectiveLog log{
       {{"shard", dims.named({"shard"}), calls}, {"tensor", dims.named({"tensor"}), calls}},
       {0, 1, 1, 0, 0, 1}};
@@ -93,17 +94,17 @@ TEST(Agreement, WhatMembersOfAGroupCallOtherwiseIsShownFromBothSides) {
   auto swapped = alike(dims);
   std::swap(swapped[3].groups[0].calls[0], swapped[3].groups[0].calls[1]);
   EXPECT_EQ(agreement(dims, swapped),
-            "ranks 1 and 3 of a group along shard differ: number 1 is all_gather of 64 bf16 "
-            "(layers.0) on rank 1, reduce_scatter of 64 bf16 (layers.0) on rank 3");
+            "ranks 1 and 3 of a group along shard differ: number 1 is all-gather of layers.0 (128 "
+            "bytes of bf16) on rank 1, reduce-scatter of layers.0 (128 bytes of bf16) on rank 3");
 
   auto shorter = alike(dims);
   shorter[1].groups[1].calls.pop_back();
   EXPECT_EQ(agreement(dims, shorter),
-            "ranks 0 and 1 of a group along tensor differ: number 3 is all_reduce of 8 fp32 "
-            "(layers.0) on rank 0, none on rank 1");
+            "ranks 0 and 1 of a group along tensor differ: number 3 is all-reduce of "
+            "layers.0 (32 bytes of fp32) on rank 0, none on rank 1");
 
   for (const auto& other :
-       {call("all_gather", 64, DType::f32), call("all_gather", 96), call("broadcast", 64)}) {
+       {call("all-gather", 64, DType::f32), call("all-gather", 96), call("broadcast", 64)}) {
     auto changed = alike(dims);
     changed[2].groups[1].calls[0] = other;
     EXPECT_NE(agreement(dims, changed).find("ranks 2 and 3 of a group along tensor differ"),
@@ -111,7 +112,7 @@ TEST(Agreement, WhatMembersOfAGroupCallOtherwiseIsShownFromBothSides) {
         << describe(other);
   }
   auto of_another_unit = alike(dims);
-  of_another_unit[2].groups[0].calls[0].subject = "layers.1";
+  set_text(of_another_unit[2].groups[0].calls[0].subject, "layers.1");
   EXPECT_NE(agreement(dims, of_another_unit), "none");
 }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/arguments.hpp"
 #include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
 
@@ -52,10 +51,10 @@ ncclConfig_t non_blocking() {
 
 NcclCollectives::NcclCollectives(const Communicator& group,
                                  std::shared_ptr<Nccl::Connection> connection)
-    : Collectives(group), connection_(std::move(connection)) {}
+    : Collectives(group), connection_(std::move(connection)), checks_(group) {}
 
 NcclCollectives::~NcclCollectives() {
-  finish(stream());
+  finish();
 }
 
 device::Buffer NcclCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
@@ -72,52 +71,66 @@ void NcclCollectives::call(const char* name, const Call& call) {
   connection_->call(name, subject(), [&](ncclComm_t comm) { return call(comm, native(stream())); });
 }
 
-device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
-  check_all_gather(*this, whole, mine);
-  return submit("all-gather", whole, after, all_gather_bytes(whole, size()), [&] {
-    const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
-    nccl::convert(native(stream()), own, mine);
-    call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
-      return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
-    });
+void NcclCollectives::move_all_gather(const CollectiveCall& /*call*/, const Tensor& whole,
+                                      const Tensor& mine) {
+  const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
+  nccl::convert(native(stream()), own, mine);
+  call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
   });
 }
 
-device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                                              device::Event after) {
-  check_reduce_scatter(*this, mine, parts, accumulate);
-  return submit("reduce-scatter", parts, after, reduce_scatter_bytes(parts, size()), [&] {
-    // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
-    // no scratch is needed.
-    const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
-    call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
-      return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
-                               cuda);
-    });
-    if (accumulate == Accumulate::yes)
-      nccl::accumulate(native(stream()), mine, sum);
-    else
-      nccl::convert(native(stream()), mine, sum);
+void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const Tensor& mine,
+                                          const Tensor& parts, Accumulate accumulate) {
+  // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
+  // no scratch is needed.
+  const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
+  call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
+                             cuda);
+  });
+  if (accumulate == Accumulate::yes)
+    nccl::accumulate(native(stream()), mine, sum);
+  else
+    nccl::convert(native(stream()), mine, sum);
+}
+
+void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& data) {
+  call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
+                         cuda);
   });
 }
 
-device::Event NcclCollectives::all_reduce(Tensor data, device::Event after) {
-  check_all_reduce(data);
-  return submit("all-reduce", data, after, all_reduce_bytes(data, size()), [&] {
-    call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
-      return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
-                           cuda);
-    });
+void NcclCollectives::move_broadcast(const CollectiveCall& asked, const Tensor& data) {
+  call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), asked.root, comm,
+                         cuda);
   });
 }
 
-device::Event NcclCollectives::broadcast(Tensor data, int root, device::Event after) {
-  check_broadcast(*this, data, root);
-  return submit("broadcast", data, after, broadcast_bytes(*this, data, root), [&] {
-    call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
-      return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), root, comm,
-                           cuda);
-    });
+void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& received,
+                                 const PeerParts& sent) {
+  if (contract() != nullptr && asked.by_peer != 0)
+    check_received(asked, checks_.group(), received, checks_.announce(asked, sent));
+  nccl::convert(native(stream()), received[rank()], sent[rank()]);
+  const auto send_and_receive = [&](int peer, ncclComm_t comm, cudaStream_t cuda) {
+    const Tensor out = sent[peer];
+    const Tensor in = received[peer];
+    auto result = ncclSuccess;
+    if (out.numel() > 0)
+      result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
+    if (in.numel() > 0 && result == ncclSuccess)
+      result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
+    return result;
+  };
+  const char* name = asked.to == CollectiveCall::every ? "all-to-all" : "send-recv";
+  call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
+    auto result = ncclGroupStart();
+    for (int peer = 0; peer < size() && result == ncclSuccess; ++peer)
+      if (peer != rank()) result = send_and_receive(peer, comm, cuda);
+    const auto ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
   });
 }
 

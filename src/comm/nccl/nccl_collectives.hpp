@@ -4,6 +4,7 @@
 
 #include "comm/collectives.hpp"
 #include "comm/nccl/connection.hpp"
+#include "comm/pairwise_exchange.hpp"
 
 namespace llamesh::comm {
 
@@ -19,19 +20,24 @@ class NcclCollectives final : public Collectives {
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
-  device::Event all_gather(Tensor whole, Tensor mine, device::Event after) override;
-  device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                               device::Event after) override;
-  device::Event all_reduce(Tensor data, device::Event after) override;
-  device::Event broadcast(Tensor data, int root, device::Event after) override;
   bool healthy() override { return !connection_ || connection_->healthy(); }
 
  private:
+  void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                       const Tensor& mine) override;
+  void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
+                           Accumulate accumulate) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
+  void move_parts(const CollectiveCall& call, const PeerParts& received,
+                  const PeerParts& sent) override;
+
   /// Calls NCCL unless this rank is alone.
   template <class Call>
   void call(const char* name, const Call& call);
 
   std::shared_ptr<Nccl::Connection> connection_;
+  PairwiseExchange checks_;  ///< compares sizes on the host, with keep_contract()
 };
 
 }  // namespace llamesh::comm

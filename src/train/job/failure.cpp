@@ -19,7 +19,7 @@ namespace llamesh::train {
 namespace {
 
 using comm::Activity;
-using comm::CollectiveRecord;
+using comm::FlightEntry;
 using comm::FlightImage;
 
 constexpr std::array phases{"starting",   "building", "resuming", "training",
@@ -34,26 +34,21 @@ std::string doing(const FlightImage& image) {
   return comm::describe(static_cast<Activity>(image.activity), image.step);
 }
 
-std::string name_of(const CollectiveRecord& record) {
-  const auto* const subject = record.subject.data();
-  return fmt::format("{}{}{} along {}", record.kind.data(), *subject == '\0' ? "" : " of ", subject,
-                     record.axis.data());
-}
-
 bool was_asked_to_end(const FlightImage& image) {
   return (image.stop_signals & (1U << static_cast<unsigned>(SIGTERM))) != 0;
 }
 
 /// Returns the oldest collective that the rank had not left; null: none.
-const CollectiveRecord* open_in(const FlightImage& image) {
-  const CollectiveRecord* oldest = nullptr;
+const FlightEntry* open_in(const FlightImage& image) {
+  const FlightEntry* oldest = nullptr;
   for (const auto& record : image.records)
-    if (record.is_open() && (oldest == nullptr || record.ticket < oldest->ticket)) oldest = &record;
+    if (record.in_progress() && (oldest == nullptr || record.ticket < oldest->ticket))
+      oldest = &record;
   return oldest;
 }
 
 bool is_member(const FlightImage& image, std::uint64_t group) {
-  return std::ranges::any_of(image.records, [&](const CollectiveRecord& record) {
+  return std::ranges::any_of(image.records, [&](const FlightEntry& record) {
     return record.ticket != 0 && record.group == group;
   });
 }
@@ -141,7 +136,7 @@ std::string set_waiting(Failure& failure, const ByRank& by_rank) {
       failure.axis = open->axis.data();
       failure.collective = open->kind.data();
       failure.unit = open->subject.data();
-      in_what = fmt::format("{} (number {} there)", name_of(*open), open->number);
+      in_what = fmt::format("{} (number {} there)", title(*open), open->number);
     }
     failure.waiting.push_back(rank);
   }
@@ -161,7 +156,7 @@ Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
   failure.detail = fmt::format(
       "rank {} on {} was killed while {}{}; {}{}", failure.rank, failure.host, doing(image),
       open == nullptr ? ""
-                      : fmt::format(", in the {} (number {} there)", name_of(*open), open->number),
+                      : fmt::format(", in the {} (number {} there)", title(*open), open->number),
       waited,
       died.size() > 1 ? fmt::format("; so were {}", list_of({died.begin() + 1, died.end()})) : "");
   return failure;
