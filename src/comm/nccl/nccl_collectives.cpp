@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "comm/arguments.hpp"
-#include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -48,6 +49,12 @@ ncclConfig_t non_blocking() {
   return config;
 }
 
+/// Copies `from` to `to`, cast to its dtype; does nothing if they are the same memory.
+void convert(device::Stream& stream, const Tensor& to, const Tensor& from) {
+  if (to.data() == from.data() || to.numel() == 0) return;
+  to.dtype() == from.dtype() ? device::copy_bytes(stream, to, from) : ops::copy(stream, to, from);
+}
+
 }  // namespace
 
 NcclCollectives::NcclCollectives(const Communicator& group,
@@ -76,7 +83,7 @@ device::Event NcclCollectives::all_gather(Tensor whole, Tensor mine, device::Eve
   check_all_gather(*this, whole, mine);
   return submit("all-gather", whole, after, all_gather_bytes(whole, size()), [&] {
     const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
-    nccl::convert(native(stream()), own, mine);
+    convert(stream(), own, mine);
     call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
       return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
     });
@@ -95,9 +102,9 @@ device::Event NcclCollectives::reduce_scatter(Tensor mine, Tensor parts, Accumul
                                cuda);
     });
     if (accumulate == Accumulate::yes)
-      nccl::accumulate(native(stream()), mine, sum);
+      ops::add(stream(), mine, sum);
     else
-      nccl::convert(native(stream()), mine, sum);
+      convert(stream(), mine, sum);
   });
 }
 
