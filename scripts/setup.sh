@@ -23,7 +23,7 @@ for option in "$@"; do
   case $option in
     --no-install) install=no ;;
     --tests) tests=yes; packages+=("${test_packages[@]}") ;;
-    --ci) ci=yes; packages+=(clang-format clang-16 clang-tidy-16 libclang-rt-16-dev ccache) ;;
+    --ci) ci=yes; packages+=(clang-format clang-16 clang-tidy-16 libclang-rt-16-dev ccache patchelf) ;;
     -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
   esac

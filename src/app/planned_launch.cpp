@@ -19,7 +19,10 @@ bool PlannedLaunch::fits() const {
 
 double PlannedLaunch::limit() const {
   const auto asked = setup.inputs.memory.device_limit;
-  return asked > 0 ? static_cast<double>(asked) : hardware.memory_bytes;
+  if (asked > 0) return static_cast<double>(asked);
+  if (hardware.kind == device::Kind::cpu) return hardware.memory_bytes;
+  return static_cast<double>(plan::usable_gpu_memory(
+      static_cast<std::int64_t>(hardware.memory_bytes) - plan::context_bytes, setup.mesh.ranks()));
 }
 
 LaunchPlanner::LaunchPlanner(const PlanArguments& asked)

@@ -17,7 +17,7 @@ struct PlannedLaunch {
 
   /// Returns true if the step fits into limit(), and offloaded state into host memory.
   bool fits() const;
-  /// Returns memory.device_limit, or the hardware's.
+  /// Returns memory.device_limit, or what a step may take of the hardware's memory.
   double limit() const;
   /// Returns true if ranks keep bf16 weights beside their fp32 masters.
   bool keeps_bf16_weights() const {

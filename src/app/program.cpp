@@ -54,6 +54,9 @@ void use_single_device(const std::string& choice) {
   using enum comm::DeviceChoice;
   device::check_address_space(device::library_address_space(/*threads=*/1));
   const auto wanted = choice_of(choice);
+  const auto failure = wanted == automatic ? device::cuda_failure() : "";
+  validate(failure.empty(), "the NVIDIA driver cannot list its GPUs: {}; give --device cpu",
+           failure);
   if (wanted == cuda || (wanted == automatic && device::cuda_devices() > 0)) device::use_cuda(0);
 }
 

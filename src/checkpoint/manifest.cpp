@@ -76,7 +76,8 @@ json to_json(const TrainState& p) {
           {"seed", p.seed},          {"mesh", p.mesh},
           {"strategy", p.strategy},  {"config", p.config},
           {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
-          {"data", p.data},          {"bf16_products", p.bf16_products}};
+          {"data", p.data},          {"bf16_products", p.bf16_products},
+          {"attention", p.attention}};
 }
 
 TrainState progress_from(const json& from) {
@@ -92,6 +93,7 @@ TrainState progress_from(const json& from) {
   p.llamesh_version = from.at("llamesh_version");
   p.data = from.value("data", "");  // absent in early checkpoints
   p.bf16_products = from.value("bf16_products", "");
+  p.attention = from.value("attention", "");
   return p;
 }
 

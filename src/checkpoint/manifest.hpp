@@ -30,6 +30,8 @@ struct TrainState {
   /// Compute precision for bf16 matmuls on CPUs: "native" or "fp32". Empty: not a bf16 CPU run, or
   /// unknown.
   std::string bf16_products = {};
+  /// Attention's implementations on GPUs (ops::used_attention()). Empty: on CPUs, or unknown.
+  std::string attention = {};
 
   bool operator==(const TrainState&) const = default;
 };

@@ -37,6 +37,7 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
   file.create_attribute("model_config", progress.model_config);
   file.create_attribute("data", progress.data);
   file.create_attribute("bf16_products", progress.bf16_products);
+  file.create_attribute("attention", progress.attention);
 }
 
 /// Links a tied head to the embedding in every group.

@@ -1,5 +1,7 @@
 #include "comm/device_choice.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -16,8 +18,29 @@ bool may_share() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+/// Warns if a machine's GPUs stay unused: a job on CPUs looks like a slow one on GPUs.
+void warn_of_unused_gpus() {
+  const auto gpus = device::installed_gpus();
+  if (gpus > 0)
+    spdlog::warn(
+        "the CPU is used, although {} has {} NVIDIA GPU{}: {}; give --device cpu if this is "
+        "intended",
+        this_process().host, gpus, gpus == 1 ? "" : "s", device::why_no_cuda());
+}
+
+void refuse_failing_driver(const Communicator& world) {
+  agree(world, [&] {
+    const auto failure = device::cuda_failure();
+    validate(failure.empty(),
+             "the NVIDIA driver on {} cannot list its GPUs: {}; see nvidia-smi there, take another "
+             "node, or give --device cpu",
+             this_process().host, failure);
+  });
+}
+
 /// Returns true if all ranks see a GPU; refuses a job in which only some do.
 bool all_see_a_gpu(const Communicator& world, bool required) {
+  refuse_failing_driver(world);
   const auto seen = world.all_gather(std::int64_t{device::cuda_devices() > 0});
   const auto without = std::ranges::find(seen, 0);
   if (without == seen.end()) return true;
@@ -28,6 +51,7 @@ bool all_see_a_gpu(const Communicator& world, bool required) {
              "no GPU: {}; give each rank one (srun --gpus-per-task=1), or --device cpu",
              device::why_no_cuda());
   });
+  if (world.rank() == 0) warn_of_unused_gpus();
   return false;
 }
 

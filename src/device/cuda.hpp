@@ -8,11 +8,14 @@
 #include "device/queue.hpp"
 
 /// GPU implementation for this layer: cuda/*.cpp, or cuda_absent.cpp in a build without CUDA. Call
-/// only if kind() == Kind::cuda, except devices(), why_no_devices() and visible_bus_ids().
+/// only if kind() == Kind::cuda, except devices(), why_no_devices(), failure() and
+/// visible_bus_ids().
 namespace llamesh::device::cuda {
 
 int devices();
 std::string why_no_devices();
+/// Returns CUDA's words if a driver is installed but cannot list its devices; else empty.
+std::string failure();
 /// Makes device `index` this process's device and checks that it works.
 void use(int index);
 std::string bus_id();
@@ -21,6 +24,7 @@ std::string visible_bus_ids();
 std::string mig_profile();
 std::string description();
 std::int64_t memory_bytes();
+std::int64_t free_memory_bytes();
 void start_profiler();
 void stop_profiler();
 

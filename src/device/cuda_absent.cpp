@@ -18,6 +18,9 @@ int devices() {
 std::string why_no_devices() {
   return "this program was built without CUDA (LLAMESH_CUDA=OFF)";
 }
+std::string failure() {
+  return {};
+}
 void use(int /*index*/) {
   absent();
 }
@@ -34,6 +37,9 @@ std::string description() {
   absent();
 }
 std::int64_t memory_bytes() {
+  absent();
+}
+std::int64_t free_memory_bytes() {
   absent();
 }
 void start_profiler() {

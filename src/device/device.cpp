@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <system_error>
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
@@ -33,6 +36,16 @@ int cuda_devices() {
 
 std::string why_no_cuda() {
   return cuda::why_no_devices();
+}
+
+std::string cuda_failure() {
+  return cuda::failure();
+}
+
+std::int64_t installed_gpus(const char* folder) {
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(folder, error);
+  return error ? 0 : std::distance(begin(entries), end(entries));
 }
 
 void use_cuda(int index) {
@@ -67,6 +80,10 @@ std::int64_t host_memory_bytes() {
     if (limit >> allowed) bytes = std::min(bytes, allowed);
   }
   return bytes;
+}
+
+std::int64_t free_gpu_memory_bytes() {
+  return cuda::free_memory_bytes();
 }
 
 std::int64_t memory_bytes() {

@@ -23,6 +23,14 @@ int cuda_devices();
 /// Returns one line that tells the user why there are none; empty if there are some.
 std::string why_no_cuda();
 
+/// Returns CUDA's words if this machine has a driver that fails to list its GPUs; empty if it lists
+/// them, or if there is no driver or no GPU.
+std::string cuda_failure();
+
+/// Returns the number of NVIDIA GPUs that this machine's kernel driver serves, visible to CUDA or
+/// not. `folder` has an entry per GPU.
+std::int64_t installed_gpus(const char* folder = "/proc/driver/nvidia/gpus");
+
 /// Selects visible CUDA device `index`. Throws a user error if it cannot be used.
 void use_cuda(int index);
 
@@ -41,6 +49,8 @@ std::string description();
 
 /// Returns the GPU's memory in bytes, or host_memory_bytes().
 std::int64_t memory_bytes();
+/// Returns the GPU's memory that is free now, with this process's context on it.
+std::int64_t free_gpu_memory_bytes();
 /// Returns this machine's memory in bytes, capped by the cgroup limit.
 std::int64_t host_memory_bytes();
 

@@ -29,8 +29,8 @@ class Weights {
   virtual ~Weights() = default;
   /// Makes the module's parameters readable until leave(). Modules nest.
   virtual void enter(ModuleId module, Pass pass) = 0;
-  /// In the backward pass, marks the module's gradients as complete. Does not wait, and throws only
-  /// for bugs.
+  /// In the backward pass, marks the module's gradients as complete. Does not wait. Throws if a
+  /// peer has failed.
   virtual void leave(ModuleId module, Pass pass) = 0;
   /// Returns a parameter in an entered module, in the compute dtype.
   virtual Tensor parameter(ParameterId id) = 0;
@@ -42,14 +42,15 @@ class Weights {
 };
 
 /// Scope in which a module is entered. If an exception unwinds it, the module is not left: the pass
-/// is lost, and its gradients must not be treated as complete.
+/// is lost, and its gradients must not be treated as complete. Leaving may throw: it queues a
+/// collective, which fails if a peer has.
 class UnshardGuard {
  public:
   UnshardGuard(Weights& weights, ModuleId module, Pass pass)
       : weights_(weights), module_(module), pass_(pass) {
     weights_.enter(module_, pass_);
   }
-  ~UnshardGuard() {
+  ~UnshardGuard() noexcept(false) {
     if (std::uncaught_exceptions() == exceptions_) weights_.leave(module_, pass_);
   }
   UnshardGuard(const UnshardGuard&) = delete;

@@ -1,9 +1,11 @@
 #include <utility>
 
 #include "core/trace.hpp"
+#include "ops/attention_use.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/simulated/kernels.hpp"
 #ifdef LLAMESH_HAS_CUDA
+#include "ops/cuda/attention/attention_choice.hpp"
 #include "ops/cuda/kernels.hpp"
 #endif
 
@@ -48,6 +50,22 @@ std::string gpu_attention() {
   return cuda::attention_library();
 #else
   return "";
+#endif
+}
+
+std::string used_attention() {
+#ifdef LLAMESH_HAS_CUDA
+  return cuda::used_attention();
+#else
+  return "";
+#endif
+}
+
+std::int64_t max_attention_scratch() {
+#ifdef LLAMESH_HAS_CUDA
+  return cuda::max_attention_scratch();
+#else
+  return 0;
 #endif
 }
 

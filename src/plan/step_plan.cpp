@@ -14,6 +14,7 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
+#include "ops/attention_use.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 #include "plan/rank_classes.hpp"
@@ -213,6 +214,13 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   return plan;
 }
 
+const char* where_limit_is_from(const train::Inputs& in) {
+  if (in.memory.device_limit > 0) return "memory.device_limit allows";
+  return device::kind() == device::Kind::cuda
+             ? "the GPU's free memory, less what libraries and NCCL will take, is"
+             : "there are";
+}
+
 }  // namespace
 
 device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
@@ -267,10 +275,18 @@ StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads) {
                   unwanted);
 }
 
+std::int64_t usable_gpu_memory(std::int64_t free, int ranks) {
+  const auto reserved = gpu_library_bytes + (ranks > 1 ? nccl_bytes : 0);
+  return std::max<std::int64_t>(free - reserved, 0);
+}
+
 std::int64_t device_limit(const train::Setup& setup, int rank) {
-  const auto limit = setup.inputs.memory.device_limit;
-  if (limit > 0) return limit;
-  return device::kind() == device::Kind::cuda ? device::memory_bytes() : host_limit(setup, rank);
+  const auto& in = setup.inputs;
+  if (in.memory.device_limit > 0) return in.memory.device_limit;
+  if (device::kind() != device::Kind::cuda) return host_limit(setup, rank);
+  const bool may_use_cudnn = in.precision.parameters == DType::bf16 && !in.data.document_mask;
+  const auto scratch = may_use_cudnn ? ops::max_attention_scratch() : 0;
+  return usable_gpu_memory(device::free_gpu_memory_bytes() - scratch, setup.mesh.ranks());
 }
 
 std::int64_t host_limit(const train::Setup& setup, int rank) {
@@ -286,9 +302,8 @@ void check_memory(const comm::Communicator& world, const train::Setup& setup) {
     const auto limit = device_limit(setup, world.rank());
     validate(planned.peak <= limit,
              "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}", planned.peak,
-             train::describe(planned.at_peak),
-             setup.inputs.memory.device_limit > 0 ? "memory.device_limit allows" : "there are",
-             limit, device::memory_advice());
+             train::describe(planned.at_peak), where_limit_is_from(setup.inputs), limit,
+             device::memory_advice());
     const auto of_host = host_limit(setup, world.rank());
     // On a CPU both share the same memory.
     const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;

@@ -51,8 +51,17 @@ StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& ha
 /// thread count.
 StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads);
 
-/// Returns a rank's device memory limit: memory.device_limit, else the GPU's memory, or its share
-/// of the machine's.
+/// GPU memory that no plan counts, by stated amounts that have not been measured yet.
+inline constexpr std::int64_t context_bytes = 512 << 20;      ///< CUDA's context
+inline constexpr std::int64_t gpu_library_bytes = 512 << 20;  ///< kernels, cuBLASLt, cuDNN forward
+inline constexpr std::int64_t nccl_bytes = 1024 << 20;        ///< NCCL's buffers, if ranks > 1
+
+/// Returns the part of `free` bytes, with a context on the GPU, that a step on one of `ranks` may
+/// take.
+std::int64_t usable_gpu_memory(std::int64_t free, int ranks);
+/// Returns a rank's device memory limit: memory.device_limit, else what is usable of the GPU's free
+/// memory less cuDNN's scratch, or the rank's share of the machine's memory. Call it before the
+/// rank allocates.
 std::int64_t device_limit(const train::Setup& setup, int rank);
 /// Returns a rank's share of host memory, within cgroup limits.
 std::int64_t host_limit(const train::Setup& setup, int rank);

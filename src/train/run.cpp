@@ -13,6 +13,7 @@
 #include "comm/watchdog.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
+#include "train/attention_record.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/job_report.hpp"
@@ -139,7 +140,10 @@ class Run {
     loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
-    if (std::exchange(first_, false)) log_startup(progress);
+    if (std::exchange(first_, false)) {
+      check_attention(world_, checkpoints_.saved_attention());
+      log_startup(progress);
+    }
     progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
     const bool evaluates =
         in.evaluate.every_steps > 0 &&

@@ -6,6 +6,7 @@
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "model/config_json.hpp"
+#include "ops/attention_use.hpp"
 #include "train/job/watch.hpp"
 
 namespace llamesh::train {
@@ -42,6 +43,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   if (!found) return initialize_weights();
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
+  saved_attention_ = found->attention;
   if (mode == "auto") saved_step_ = found->step;
   spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
   const bool trains = found->step < setup_.inputs.train.steps;  // else no change has any effect
@@ -103,7 +105,8 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .model_config = model::to_config_json(setup_.inputs.model),
           .llamesh_version = version(),
           .data = data_.fingerprint,
-          .bf16_products = trainer_.bf16_products()};
+          .bf16_products = trainer_.bf16_products(),
+          .attention = ops::used_attention()};
 }
 
 void RunCheckpoints::finish() {

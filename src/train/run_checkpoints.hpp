@@ -41,6 +41,8 @@ class RunCheckpoints {
 
   /// Returns the step of the run's newest own checkpoint; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
+  /// Returns the attention recorded in the checkpoint that the run resumed from; empty: none.
+  const std::string& saved_attention() const { return saved_attention_; }
   double slowest_save() const { return store_.slowest_save(); }
 
  private:
@@ -62,6 +64,7 @@ class RunCheckpoints {
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;  ///< checkpoint being saved
   std::int64_t saved_step_ = -1;
+  std::string saved_attention_;
 };
 
 }  // namespace llamesh::train

@@ -103,7 +103,7 @@ TEST(Plan, OfASmallModelHasSizesAndTimesThatAreNotZero) {
   EXPECT_EQ(plan(arguments), 0);
   const auto text = testing::internal::GetCapturedStdout();
   EXPECT_NE(text.find("1 rank on 1 node, "), std::string::npos) << text;
-  EXPECT_NE(text.find("MiB  of 79.16 GiB: fits"), std::string::npos) << text;
+  EXPECT_NE(text.find("MiB  of 78.16 GiB: fits"), std::string::npos) << text;
   EXPECT_EQ(text.find("0.00"), std::string::npos) << text;
 }
 
@@ -119,6 +119,27 @@ TEST(Plan, StateAndCheckpointAreTheirFormulas) {
   EXPECT_NEAR(alive.at("optimizer"), 8 * parameters / 8, 1e-4 * parameters);
   EXPECT_GT(json.at("mfu"), 0.3);
   EXPECT_LT(json.at("mfu"), 0.8);
+}
+
+// What CUDA, its libraries and NCCL take is no room for a step.
+TEST(Plan, ReservesGpuMemoryForLibraries) {
+  constexpr std::int64_t h200 = 150'000'000'000, mib = 1 << 20;
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.hardware = "h200";
+  EXPECT_EQ(printed(arguments).json.at("device_bytes"), h200 - 2048 * mib);
+  arguments.ranks = arguments.ranks_per_node = 1;
+  const auto one = printed(arguments).json;
+  EXPECT_EQ(one.at("device_bytes"), h200 - 1024 * mib);
+  EXPECT_EQ(one.at("fits"), one.at("peak_bytes") <= one.at("device_bytes"));
+}
+
+// 8B on one H200 by docs/gpu.md: 139.5 of 139.7 GiB do not fit.
+TEST(Plan, RefusesAStepThatLeavesNoRoomForLibraries) {
+  constexpr double gib = 1 << 30;
+  EXPECT_LT(static_cast<double>(plan::usable_gpu_memory(
+                static_cast<std::int64_t>(139.7 * gib) - plan::context_bytes, 1)),
+            139.5 * gib);
+  EXPECT_EQ(plan::usable_gpu_memory(1 << 20, 8), 0);
 }
 
 TEST(Plan, KeepsBf16WeightsWhereTheyFit) {

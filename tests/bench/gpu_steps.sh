@@ -3,23 +3,28 @@
 # machine's GPUs: llamesh against PyTorch FSDP2 with torch.compile, with equal batches. Each program
 # uses its fastest setting that fits in memory, tried in the order below. The rows "tuned" are
 # llamesh with cuBLASLt's fastest algorithm for each product (docs/gpu.md), not its first choice.
-#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--python PROGRAM]
+#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--program llamesh|torch] [--python PROGRAM]
 #     --programs  a folder made by tests/gpu/bundle.sh; default: build/cuda
 #     --ranks     number of GPUs (1)
 #     --only      only rows whose "model/sequence" contain TEXT, e.g. --only 1b or --only 8b/4096
+#     --program   only one of the two
 #     --python    a Python with torch and yaml (python3)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh ranks=1 only='' python=python3
+llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh ranks=1 only='' program='' python=python3
 while (($#)); do
   case $1 in
     --programs) llamesh=$(cd "$2" && pwd)/bin/llamesh launch=$(cd "$2" && pwd)/run.sh; shift 2 ;;
     --ranks) ranks=$2; shift 2 ;;
     --only) only=$2; shift 2 ;;
+    --program) program=$2; shift 2 ;;
     --python) python=$2; shift 2 ;;
-    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
+# shellcheck source=tests/gpu/cuda_libraries.sh
+source "$root/tests/gpu/cuda_libraries.sh"
+add_cuda_libraries "$python"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
@@ -83,8 +88,8 @@ by_torch() {
 both() {
   [[ $1/$2 == *$only* ]] || return 0
   # shellcheck disable=SC2086
-  { first_that_fits "$1" "$2" by_llamesh $3
-    first_that_fits "$1" "$2" by_torch $4; }
+  { [[ $program == torch ]] || first_that_fits "$1" "$2" by_llamesh $3
+    [[ $program == llamesh ]] || first_that_fits "$1" "$2" by_torch $4; }
 }
 
 "$llamesh" --version

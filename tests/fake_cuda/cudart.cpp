@@ -27,6 +27,7 @@
 //
 // FAKE_GPUS=N: number of visible GPUs (1). FAKE_FIRST_GPU=N: index of the first one on the machine
 // (0). FAKE_GPU_MIB=N: memory per GPU (16384).
+// FAKE_GPU_FAILS=1: the driver cannot list its GPUs.
 // FAKE_GPU_TELLS_WAITS=1: on exit the process reports how often the host has waited for the GPU
 // since its first collective.
 // FAKE_PROFILER=FILE: writes a line per profiler or NVTX call (nvtx.cpp) to FILE.PID.
@@ -94,6 +95,10 @@ HostWaits host_waits;
 void ready_current() {
   static std::atomic<int> readied{-1};
   int expected = -1;
+  if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr) {
+    std::fprintf(stderr, "fake GPU: a context without CUDA_DEVICE_MAX_CONNECTIONS\n");
+    std::abort();
+  }
   if (readied.compare_exchange_strong(expected, current) || expected == current) return;
   std::fprintf(stderr, "fake GPU: GPU %d is readied in a process that uses GPU %d\n", current,
                expected);
@@ -213,6 +218,7 @@ extern "C" {
 // --- Devices ---
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (number_of("FAKE_GPU_FAILS", 0) != 0) return cudaErrorSystemNotReady;
   *count = static_cast<int>(number_of("FAKE_GPUS", 1));
   return cudaSuccess;
 }
@@ -296,7 +302,7 @@ cudaError_t cudaFree(void* data) {
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) {
   ready_current();
-  *data = std::malloc(bytes);
+  *data = idle ? std::calloc(1, bytes) : std::malloc(bytes);  // no copy fills it
   fill_with_garbage(*data, bytes);
   return cudaSuccess;
 }

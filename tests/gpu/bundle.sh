@@ -3,18 +3,32 @@
 # driver and CUDA, into a folder that runs on another machine, and the folder into FOLDER.tar.gz. On that machine:
 #   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER ...    tests/gpu/visit.sh (likewise)
 # On this machine:
-#   tests/gpu/bundle.sh FOLDER [CUDA-LIBRARY-FOLDER:...]
-# Needs patchelf. The second argument is the path to cuBLASLt, NCCL and cuDNN on the other machine; LD_LIBRARY_PATH can
-# set it there as well.
+#   tests/gpu/bundle.sh [--llamesh PROGRAM --tests FOLDER] FOLDER [CUDA-LIBRARY-FOLDER:...]
+#     --llamesh, --tests   pack these rather than build (tests/gpu/rehearsal.sh); --tests holds gpu_ops_*
+# Needs patchelf, which scripts/setup.sh --ci installs. cuDNN's headers come from CUDNN_FRONTEND_HOME, or from
+# build/cudnn_frontend, where scripts/setup.sh --ci puts them. The second argument is the path to cuBLASLt, NCCL and cuDNN
+# on the other machine; LD_LIBRARY_PATH can set it there as well.
 set -euo pipefail
-out=$1
-cuda=${2:-/usr/local/cuda/lib64:/usr/local/nvidia/lib64}
 root=$(cd "$(dirname "$0")/../.." && pwd)
-command -v patchelf >/dev/null || { echo "bundle.sh: needs patchelf (apt-get install patchelf)" >&2; exit 1; }
+llamesh='' tests=''
+while [[ ${1:-} == --* ]]; do
+  case $1 in
+    --llamesh) llamesh=$2; shift 2 ;;
+    --tests) tests=$2; shift 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+out=${1:?"bundle.sh: give the folder to pack into"}
+cuda=${2:-/usr/local/cuda/lib64:/usr/local/nvidia/lib64}
+command -v patchelf >/dev/null || { echo "bundle.sh: needs patchelf (scripts/setup.sh --ci, or apt-get install patchelf)" >&2; exit 1; }
 
-# Targets any recent x86-64 CPU rather than this one.
-cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 | grep 'Attention on GPUs'
-ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
+if [[ -z $llamesh ]]; then
+  export CUDNN_FRONTEND_HOME=${CUDNN_FRONTEND_HOME:-$root/build/cudnn_frontend}
+  # Targets any recent x86-64 CPU rather than this one.
+  cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 >/dev/null
+  ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
+  llamesh=$root/build/bundle/src/llamesh tests=$root/build/bundle/tests
+fi
 rm -rf "$out"
 mkdir -p "$out"/{bin,lib/openmpi3,lib/pmix,share,etc/openmpi}
 out=$(cd "$out" && pwd)
@@ -23,7 +37,8 @@ theirs='^(ld-linux-x86-64|lib(c|m|mvec|dl|rt|pthread|resolv|util|cuda|cudart|cub
 mpi=$(pkg-config --variable=libdir ompi)
 pmix=$(dirname "$(readlink -f "$(ldconfig -p | awk '/libpmix\.so\.2 /{print $NF; exit}')")")
 [[ -d $pmix/pmix ]] || pmix=/usr/lib/x86_64-linux-gnu/pmix2/lib
-cp "$root"/build/bundle/src/llamesh "$root"/build/bundle/tests/gpu_ops_* "$out/bin"
+cp "$llamesh" "$out/bin/llamesh"
+cp "$tests"/gpu_ops_* "$out/bin"
 cp -L "$(command -v mpirun)" "$out/bin/mpirun"
 cp -L "$(command -v orted)" "$out/bin/orted"
 cp -L "$mpi"/openmpi3/mca_*.so "$out/lib/openmpi3"
@@ -62,5 +77,14 @@ exec "$here/bin/mpirun" --oversubscribe --bind-to none -n "$ranks" "$@"
 RUN
 chmod +x "$out/run.sh"
 tar -C "$out" -czf "$out.tar.gz" .
-"$root/build/bundle/src/llamesh" --version
+
+# What it does not hold, the other machine has to.
+"$out/run.sh" 1 "$out/bin/llamesh" --version
+if grep -q cudnnBackendExecute "$out/bin/llamesh"; then
+  echo "attention by cuDNN is built in"
+else
+  echo "attention by cuDNN is NOT built in: cuDNN or cudnn_frontend was not found (docs/gpu.md, \"Build\")"
+fi
+find "$out" -type f \( -path '*/bin/*' -o -name '*.so*' \) -print0 | xargs -0 ldd 2>/dev/null |
+  awk -v own="$out/" '$2 == "=>" && index($3, own) != 1 { print $1 }' | sort -u | tr '\n' ' ' | sed 's/^/from the other machine: /; s/$/\n/'
 du -sh "$out" "$out.tar.gz"

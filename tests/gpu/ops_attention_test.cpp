@@ -160,6 +160,9 @@ TEST_P(CudaAttention, FitsIntoSmallSharedMemory) {
       p.backward();
       p.out.expect_equal(near(), "out");
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+      if (dtype() == DType::bf16 && shape.head_dim == 128) {
+        EXPECT_EQ(p.name(), "built-in kernels by mma, backward plain built-in kernels");
+      }
     }
 }
 #endif
@@ -250,6 +253,34 @@ TEST(AttentionChoice, IsReadStrictly) {
   EXPECT_EQ(attention_choices("builtin/mma"), (AttentionChoices{builtin, mma}));
   for (const char* wrong : {"", "cuDNN", "owner", "1", "cudnn/", "/mma", "cudnn/mma/mma"})
     EXPECT_THROW(attention_choices(wrong), Error) << wrong;
+}
+
+// The built-in backward pass for Hopper comes before cuDNN's unless that is asked for.
+TEST(AttentionChoice, AsksCudnnPerPass) {
+  using enum ops::cuda::AttentionChoice;
+  using enum ops::cuda::AttentionPass;
+  using ops::cuda::tries_cudnn;
+  for (const bool by_wgmma : {false, true}) {
+    EXPECT_TRUE(tries_cudnn(forward, automatic, by_wgmma));
+    EXPECT_EQ(tries_cudnn(backward, automatic, by_wgmma), !by_wgmma);
+    for (const auto pass : {forward, backward}) {
+      EXPECT_TRUE(tries_cudnn(pass, cudnn, by_wgmma));
+      EXPECT_FALSE(tries_cudnn(pass, builtin, by_wgmma));
+      EXPECT_FALSE(tries_cudnn(pass, mma, by_wgmma));
+    }
+  }
+}
+
+TEST(UsedAttention, NamesTheLastCallOfEachPass) {
+  Problem p(DType::f32, {1, 9, 2, 1, 8}, false);
+  p.forward();
+  p.backward();
+  EXPECT_EQ(ops::cuda::used_attention(), "plain built-in kernels");
+  Problem bf16(DType::bf16, {1, 9, 2, 1, 64}, false);
+  bf16.forward();
+  const auto both = bf16.name();
+  EXPECT_EQ(ops::cuda::used_attention(),
+            both.substr(0, both.find(", backward ")) + ", backward plain built-in kernels");
 }
 
 TEST_P(CudaAttention, OverACache) {

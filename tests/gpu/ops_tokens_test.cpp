@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "twin.hpp"
 
 namespace llamesh::test {
@@ -132,7 +134,7 @@ TEST_P(CudaTokens, EmbeddingTakesRows) {
     }
 }
 
-/// Returns tokens in which one is frequent (a block's warps share its rows) and the last never
+/// Returns tokens in which one is frequent (blocks share the columns of its sum) and the last never
 /// occurs.
 std::vector<std::int32_t> skewed_tokens(std::int64_t count, std::int64_t vocabulary) {
   auto tokens = random_tokens(count, vocabulary - 1);
@@ -160,6 +162,22 @@ TEST_P(CudaTokens, EmbeddingBackwardSumsEqualTokens) {
                                       tokens.device(), 0, accumulate);
         EXPECT_TRUE(once == dtable.downloaded()) << "run to run";
       }
+}
+
+// Runs around the length from which blocks share a sum, at any offset.
+TEST_P(CudaTokens, EmbeddingBackwardOfRunsOfAnyLength) {
+  std::vector<std::int32_t> runs;
+  for (const auto& [token, length] : {std::pair{1, 3}, {2, 15}, {3, 16}, {5, 17}, {6, 1}, {9, 40}})
+    runs.insert(runs.end(), static_cast<std::size_t>(length), token);
+  const auto count = std::ssize(runs);
+  std::ranges::shuffle(runs, generator());
+  TwinIntegers tokens(runs);
+  Twin dout(dtype(), count, 72), dtable(DType::f32, 11, 72);
+  ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), 0,
+                          Accumulate::yes);
+  ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(), tokens.device(), 0,
+                                Accumulate::yes);
+  dtable.expect_equal(tolerance(DType::f32), "dtable");
 }
 
 // Token 3, the frequent one, is inside the part, or before it.

@@ -3,20 +3,22 @@
 # training on the CPU, both again with each attention implementation that the build and the GPU have, every strategy
 # with several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exits with 0 only if
 # everything passed.
-#   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND] [PART...]
+#   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND] [--python PROGRAM] [PART...]
 #     --programs  folder with llamesh and gpu_ops_*, made by tests/gpu/bundle.sh, for a machine without a
 #                 compiler, MPI and HDF5. Default: builds the preset cuda.
 #     --launch    starts ranks: COMMAND N PROGRAM [ARGUMENTS] (default: the bundle's own, or tests/mpirun.sh)
+#     --python    its NVIDIA packages may hold cuBLASLt, NCCL and cuDNN (python3)
 #     PART        kernels, training, attention, ranks, sanitizers (default: all)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
-programs='' launch='' parts=()
+programs='' launch='' python=python3 parts=()
 while (($#)); do
   case $1 in
     --programs) programs=$(cd "$2" && pwd); shift 2 ;;
     --launch) launch=$2; shift 2 ;;
+    --python) python=$2; shift 2 ;;
     kernels | training | attention | ranks | sanitizers) parts+=("$1"); shift ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 ((${#parts[@]})) || parts=(kernels training attention ranks sanitizers)
@@ -29,6 +31,9 @@ else
   launch=${launch:-$programs/run.sh}
 fi
 launch=${launch:-$root/tests/mpirun.sh}
+# shellcheck source=tests/gpu/cuda_libraries.sh
+source "$root/tests/gpu/cuda_libraries.sh"
+add_cuda_libraries "$python"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$root" || exit 1
@@ -156,8 +161,9 @@ run_ranks() {
       close "$strategy, $ranks NCCL ranks beside one" "$strategy-$ranks" one 1e-5
     done
   done
+  # Each rank is a host of its own to NCCL here, so it uses no symmetric kernels on the windows; that takes two GPUs.
   NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
-  close "full_shard, 2 NCCL ranks with windows, beside one" windows-2 one 1e-5
+  close "full_shard, 2 NCCL ranks, registered windows" windows-2 one 1e-5
 
   local log=$work/verify.log
   if "$launch" 1 "$llamesh" verify "$work/hybrid_shard-4/checkpoints/step_00000020" >"$log" 2>&1; then

@@ -1,29 +1,36 @@
 #!/usr/bin/env bash
-# Runs all tests and measurements for a short visit to a machine with a GPU, the most valuable first. Each step has a
-# time limit and writes to FOLDER at once: summary.md, for docs/gpu-results.md, and a log per part.
-#   tests/gpu/visit.sh --programs FOLDER --out FOLDER [--python PROGRAM] [PART...]
+# Runs all tests and measurements during visits to a machine with a GPU that is lent for calls of ten minutes. The parts
+# run in the order below, the most valuable first. A part begins only if all its time limits end before the deadline, so
+# no call is cut off; the next call, with the file OUT/done of the last one, continues with the next part.
+#   tests/gpu/visit.sh --programs FOLDER --out OUT [--done FILE] [--seconds N] [--python PROGRAM] [PART...]
 #     --programs  a folder made by tests/gpu/bundle.sh
+#     --out       gets summary.md, for docs/gpu-results.md, PART.log and done, all written as the parts end
+#     --done      parts that earlier calls have done, one per line: skipped
+#     --seconds   deadline of this call (540)
 #     --python    has torch and yaml (python3)
-#     PART        tests (5 minutes), benches (5), steps4096 (7), steps8192 (7), sanitizers (at most 10); default: all
+#     PART        kernels benches steps1b steps8b training ranks steps8192 sanitizers (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-programs='' out='' python=python3 parts=()
+all=(kernels benches steps1b steps8b training ranks steps8192 sanitizers)
+programs='' out='' earlier='' deadline=540 python=python3 parts=()
 while (($#)); do
   case $1 in
     --programs) programs=$(cd "$2" && pwd); shift 2 ;;
     --out) mkdir -p "$2" && out=$(cd "$2" && pwd); shift 2 ;;
+    --done) earlier=$2; shift 2 ;;
+    --seconds) deadline=$2; shift 2 ;;
     --python) python=$2; shift 2 ;;
-    tests | benches | steps4096 | steps8192 | sanitizers) parts+=("$1"); shift ;;
-    *) programs='' && break ;;
+    *) [[ " ${all[*]} " == *" $1 "* ]] || { programs=''; break; }; parts+=("$1"); shift ;;
   esac
 done
-[[ -n $programs && -n $out ]] || { sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2; }
-((${#parts[@]})) || parts=(tests benches steps4096 steps8192 sanitizers)
+[[ -n $programs && -n $out ]] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+((${#parts[@]})) || parts=("${all[@]}")
 llamesh=$programs/bin/llamesh summary=$out/summary.md failures=0
-# Falls back to the CUDA libraries in Python packages if the bundle has no path to them.
-LD_LIBRARY_PATH=$("$python" -c 'import nvidia; print(*(f"{p}/{n}/lib" for p in nvidia.__path__ for n in
-    ("cu13", "cudnn", "nccl")), sep=":")' 2>/dev/null)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export LD_LIBRARY_PATH PATH=$PATH:/usr/local/cuda/bin
+if [[ -n $earlier && ! $earlier -ef $out/done ]]; then cp "$earlier" "$out/done" || exit 2; fi
+touch "$out/done"
+# shellcheck source=tests/gpu/cuda_libraries.sh
+source tests/gpu/cuda_libraries.sh
+add_cuda_libraries "$python"
 
 say() { printf '%s\n' "$@" | tee -a "$summary"; }
 # A hanging rank ignores the time limit's signal, may have lost its mpirun, and would block the GPU for the next step.
@@ -34,14 +41,17 @@ kill_what_is_left() {
     kill -KILL "$process"
   done
 }
-# step PART SECONDS COMMAND...: writes all output to the part's log, and its table (or its end) to the summary
+# step SECONDS COMMAND...: writes all output to the part's log, and its table (or its end) to the summary. While $budget
+# is "ask", it adds SECONDS to $seconds_of_part instead.
+grace=10  # seconds from TERM to KILL
 step() {
-  local log=$out/$1.log seconds=$2 status=0 start=$SECONDS first
-  shift 2
+  local seconds=$1 status=0 start=$SECONDS log=$out/$part.log first
+  shift
+  if [[ $budget == ask ]]; then seconds_of_part=$((seconds_of_part + seconds + grace)); return; fi
   say "" "\`${*//$programs\/bin\//}\`" ""
   echo "\$ $*" >>"$log"
   first=$(($(wc -l <"$log") + 1))
-  LLAMESH_VISIT=$$ timeout -k 15 "$seconds" "$@" >>"$log" 2>&1 </dev/null || status=$?
+  LLAMESH_VISIT=$$ timeout -k "$grace" "$seconds" "$@" >>"$log" 2>&1 </dev/null || status=$?
   kill_what_is_left
   say '```'
   tail -n "+$first" "$log" | awk '/^(test  |model  )/ { n = 0 } { line[n++] = $0 }
@@ -49,22 +59,54 @@ step() {
   say '```' "Exit $status after $((SECONDS - start)) s$([[ $status != 124 ]] || echo ", stopped")."
   [[ $status == 0 ]] || failures=$((failures + 1))
 }
-run() { step "$1" "$2" tests/gpu/run.sh --programs "$programs" "$3"; }
-bench() { step benches "$1" "${@:3}" "$llamesh" bench "$2" --device cuda; }
-steps() { step "steps$2" "$3" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$1/$2"; }
-
-gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)
-say "## $(date -u '+%Y-%m-%d %H:%M') UTC, ${parts[*]}" "" '```' "$gpu" "$("$llamesh" --version 2>&1)" '```'
-for part in "${parts[@]}"; do
-  say "" "### $part"
+run() { step "$1" tests/gpu/run.sh --programs "$programs" --python "$python" "${@:2}"; }
+bench() { step "$1" "${@:3}" "$llamesh" bench "$2" --device cuda; }
+# steps SECONDS MODEL/SEQUENCE: both programs in one part, so that one GPU gives both figures
+steps() {
+  for program in llamesh torch; do
+    step "$1" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$2" --program $program
+  done
+}
+mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
+# An 8B model's state takes 119.7 GiB on one GPU.
+holds_8b() {
+  ((${mib:-0} >= 133120)) && return
+  [[ $budget == ask ]] || say "" "8B is left out: it needs a GPU with 130 GiB, this one has ${mib:-0} MiB (take an H200)."
+  return 1
+}
+has_cudnn=$("$llamesh" --version 2>/dev/null | grep -q '^CUDA: .*attention by cuDNN' && echo cudnn)
+# The most that a part may take is the sum of its limits.
+run_part() {
   case $part in
-    tests) run tests 290 kernels; run tests 290 training; run tests 400 attention; run tests 300 ranks ;;
+    kernels) run 240 kernels; run 210 attention ;;
     benches)
       bench 150 gemm
-      for attention in cudnn cudnn/builtin builtin mma; do bench 75 ops env LLAMESH_ATTENTION=$attention; done
-      bench 60 decode ;;
-    steps*) steps 1b "${part#steps}" 260; steps 8b "${part#steps}" 420 ;;
-    sanitizers) run sanitizers 570 sanitizers ;;
+      bench 75 ops
+      for attention in $has_cudnn builtin; do bench 60 ops env LLAMESH_ATTENTION="$attention"; done
+      bench 40 decode ;;
+    steps1b) steps 220 1b/4096 ;;
+    steps8b) if holds_8b; then steps 230 8b/4096; fi ;;
+    training) run 400 training ;;
+    ranks) run 400 ranks ;;
+    steps8192) if holds_8b; then steps 230 8b/8192; else steps 220 1b/8192; fi ;;
+    sanitizers) run 450 sanitizers ;;
   esac
+}
+
+gpu=$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1)
+say "## $(date -u '+%Y-%m-%d %H:%M') UTC, $(git describe --always --dirty 2>/dev/null || echo 'commit unknown')" "" '```' "$gpu" \
+  "$("$llamesh" --version 2>&1)" '```'
+for part in "${parts[@]}"; do
+  if grep -qx "$part" "$out/done"; then continue; fi
+  budget=ask seconds_of_part=0
+  run_part
+  if ((SECONDS + seconds_of_part > deadline)); then
+    say "" "Left for the next call, from $part on (it may take $seconds_of_part s, $((deadline - SECONDS)) s are left)."
+    break
+  fi
+  budget=run
+  say "" "### $part"
+  run_part
+  echo "$part" >>"$out/done"
 done
 [[ $failures == 0 ]]

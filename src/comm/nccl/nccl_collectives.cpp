@@ -4,8 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/nccl/device_reduce.hpp"
 #include "device/cuda/runtime.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -47,6 +48,12 @@ ncclConfig_t non_blocking() {
   return config;
 }
 
+/// Copies `from` to `to`, cast to its dtype; does nothing if they are the same memory.
+void convert(device::Stream& stream, const Tensor& to, const Tensor& from) {
+  if (to.data() == from.data() || to.numel() == 0) return;
+  to.dtype() == from.dtype() ? device::copy_bytes(stream, to, from) : ops::copy(stream, to, from);
+}
+
 }  // namespace
 
 NcclCollectives::NcclCollectives(const Communicator& group,
@@ -74,7 +81,7 @@ void NcclCollectives::call(const char* name, const Call& call) {
 void NcclCollectives::move_all_gather(const CollectiveCall& /*call*/, const Tensor& whole,
                                       const Tensor& mine) {
   const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
-  nccl::convert(native(stream()), own, mine);
+  convert(stream(), own, mine);
   call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
     return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
   });
@@ -90,9 +97,9 @@ void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const 
                              cuda);
   });
   if (accumulate == Accumulate::yes)
-    nccl::accumulate(native(stream()), mine, sum);
+    ops::add(stream(), mine, sum);
   else
-    nccl::convert(native(stream()), mine, sum);
+    convert(stream(), mine, sum);
 }
 
 void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& data) {
@@ -113,7 +120,7 @@ void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& r
                                  const PeerParts& sent) {
   if (contract() != nullptr && asked.by_peer != 0)
     check_received(asked, checks_.group(), received, checks_.announce(asked, sent));
-  nccl::convert(native(stream()), received[rank()], sent[rank()]);
+  convert(stream(), received[rank()], sent[rank()]);
   const auto send_and_receive = [&](int peer, ncclComm_t comm, cudaStream_t cuda) {
     const Tensor out = sent[peer];
     const Tensor in = received[peer];

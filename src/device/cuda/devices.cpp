@@ -1,4 +1,5 @@
 #include <array>
+#include <cstdlib>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -45,6 +46,13 @@ cudaDeviceProp properties() {
   return result;
 }
 
+/// The first CUDA call. CUDA then reads the number of its hardware queues: with the default of 8,
+/// streams of different mesh axes may share one and wait for each other.
+cudaError_t count_devices(int& count) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
+  return cudaGetDeviceCount(&count);
+}
+
 std::string bus_id_of(int device) {
   std::array<char, 32> id{};
   check(cudaDeviceGetPCIBusId(id.data(), static_cast<int>(id.size()), device),
@@ -56,12 +64,21 @@ std::string bus_id_of(int device) {
 
 int devices() {
   int count = 0;  // unchanged if there is no driver
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+  return count_devices(count) == cudaSuccess ? count : 0;
+}
+
+std::string failure() {
+  int count = 0;
+  int driver = 0;  // stays 0 if none is installed
+  const auto result = count_devices(count);
+  if (result == cudaSuccess || result == cudaErrorNoDevice) return "";
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) return "";
+  return fmt::format("{} ({})", cudaGetErrorString(result), cudaGetErrorName(result));
 }
 
 std::string why_no_devices() {
   int count = 0;
-  const auto result = cudaGetDeviceCount(&count);
+  const auto result = count_devices(count);
   if (result != cudaSuccess) return cudaGetErrorString(result);
   return count > 0 ? "" : "the driver shows no CUDA device";
 }
@@ -99,6 +116,13 @@ std::string visible_bus_ids() {
 
 std::int64_t memory_bytes() {
   return static_cast<std::int64_t>(properties().totalGlobalMem);
+}
+
+std::int64_t free_memory_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<std::int64_t>(free);
 }
 
 std::string description() {

@@ -1,11 +1,10 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/reduce.cuh"
+#include "ops/cuda/sort.cuh"
 #include "ops/cuda/vectorized.cuh"
 
 // Memory-bound: forward reads and writes D elements per token. Backward reads them and writes one
-// row per distinct token (all of dtable if it overwrites). Before that, M^2 comparisons sort the M
-// tokens without atomics: about 0.1 ms for 32k tokens, by instruction count. That is negligible in
-// a step, but not for millions of tokens at once.
+// row per distinct token (all of dtable if it overwrites). Before that, a stable sort brings equal
+// tokens together in the order of their positions, so every sum has one order.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -35,29 +34,12 @@ __global__ void __launch_bounds__(threads)
     store<width>(to + col, here ? load<width>(from + col) : Pack<width>{});
 }
 
-/// Computes each token's rank in the order by token, then position. A warp compares 32 tokens with
-/// an eighth of the others.
 __global__ void __launch_bounds__(threads)
-    sort_tokens(std::int32_t* order, std::int32_t* sorted, const std::int32_t* tokens, int count) {
-  auto* places = dynamic_shared_memory<std::int32_t>();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int me = blockIdx.x * 32 + lane;
-  const std::int32_t mine = me < count ? tokens[me] : 0;
-  if (mine < 0) __trap();
-  const int part = (count + warps - 1) / warps;
-  const int last = (warp + 1) * part < count ? (warp + 1) * part : count;
-  int place = 0;
-  for (int other = warp * part; other < last; ++other) {
-    const std::int32_t token = tokens[other];
-    place += token < mine || (token == mine && other < me) ? 1 : 0;
-  }
-  places[threadIdx.x] = place;
-  __syncthreads();
-  if (warp > 0 || me >= count) return;
-  place = 0;
-  for (int w = 0; w < warps; ++w) place += places[w * 32 + lane];
-  order[place] = me;
-  sorted[place] = mine;
+    number_tokens(std::int32_t* positions, const std::int32_t* tokens, int count) {
+  const int i = blockIdx.x * threads + threadIdx.x;
+  if (i >= count) return;
+  if (tokens[i] < 0) __trap();
+  positions[i] = i;
 }
 
 template <class W, class T>
@@ -71,28 +53,25 @@ struct Sums {
   bool accumulate;
 };
 
-/// Returns how many sorted tokens, starting at `first`, equal the one at `first`.
-__device__ __forceinline__ int run_length(const std::int32_t* sorted, int first, int count,
-                                          int* shared) {
-  int length = 0;
-  for (;;) {
-    const int i = first + length + threadIdx.x;
-    const bool equal = i < count && sorted[i] == sorted[first];
-    const int more = block_sum(equal ? 1 : 0, shared);
-    __syncthreads();
-    length += more;
-    if (more < static_cast<int>(blockDim.x)) return length;
-  }
-}
+/// Runs of at least this many equal tokens are frequent: blocks share the columns of their sum.
+constexpr int frequent = 2 * warps;
 
-/// For few rows: each thread sums its columns over all of them.
+/// One block per sorted token. The first among equal tokens sums for all of a short run. Each
+/// thread sums its columns.
 template <int width, class W, class T>
-__device__ __forceinline__ void sum_few(const Sums<W, T>& a, W* to, const std::int32_t* order,
-                                        int length) {
+__global__ void __launch_bounds__(threads) sum_rare(Sums<W, T> a) {
+  const int first = blockIdx.x;
+  const int token = a.sorted[first];
+  if (!a.part.has(token) || (first > 0 && a.sorted[first - 1] == token)) return;
+  int length = 1;
+  while (length < frequent && first + length < a.count && a.sorted[first + length] == token)
+    ++length;
+  if (length == frequent) return;
+  W* to = a.dtable[a.part.row_of(token)];
   for (int col = threadIdx.x * width; col < a.cols; col += blockDim.x * width) {
     auto total = a.accumulate ? load<width>(to + col) : Pack<width>{};
     for (int i = 0; i < length; ++i) {
-      const auto x = load<width>(a.dout[order[i]] + col);
+      const auto x = load<width>(a.dout[a.order[first + i]] + col);
 #pragma unroll
       for (int j = 0; j < width; ++j) total.v[j] += x.v[j];
     }
@@ -100,46 +79,51 @@ __device__ __forceinline__ void sum_few(const Sums<W, T>& a, W* to, const std::i
   }
 }
 
-/// For many rows: each warp sums every eighth row, then the block adds up its warps, a group of
-/// columns at a time.
-template <int width, class W, class T>
-__device__ __forceinline__ void sum_many(const Sums<W, T>& a, W* to, const std::int32_t* order,
-                                         int length) {
-  constexpr int columns = 32 * width;
-  auto* sums = dynamic_shared_memory<float>() + 32;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int first = 0; first < a.cols; first += columns) {
-    const int col = first + lane * width;
-    Pack<width> total{};
-    for (int i = warp; col < a.cols && i < length; i += warps) {
-      const auto x = load<width>(a.dout[order[i]] + col);
-#pragma unroll
-      for (int j = 0; j < width; ++j) total.v[j] += x.v[j];
-    }
-#pragma unroll
-    for (int j = 0; j < width; ++j) sums[warp * columns + lane * width + j] = total.v[j];
-    __syncthreads();
-    for (int c = threadIdx.x; c < columns && first + c < a.cols; c += blockDim.x) {
-      float sum = a.accumulate ? load_one(to + first + c) : 0.0F;
-      for (int w = 0; w < warps; ++w) sum += sums[w * columns + c];
-      store_one(to + first + c, sum);
-    }
-    __syncthreads();
+/// Returns the end of the run of `token` that includes `first`, by bisection.
+__device__ __forceinline__ int end_of_run(const std::int32_t* sorted, int token, int first,
+                                          int count) {
+  int last = count;
+  while (first < last) {
+    const int middle = first + (last - first) / 2;
+    if (sorted[middle] == token)
+      first = middle + 1;
+    else
+      last = middle;
   }
+  return last;
 }
 
-/// One block per sorted token. The first among equal tokens sums for all.
+/// One block per `frequent` sorted tokens (grid x) and group of columns (grid y). It sums a run of
+/// frequent tokens if its token is the first such one in the run. Each warp sums every eighth row,
+/// then the block adds up its warps.
 template <int width, class W, class T>
-__global__ void __launch_bounds__(threads) sum_equal(Sums<W, T> a) {
-  const int first = blockIdx.x;
-  const int token = a.sorted[first];
-  if (!a.part.has(token) || (first > 0 && a.sorted[first - 1] == token)) return;
-  const int length = run_length(a.sorted, first, a.count, dynamic_shared_memory<int>());
+__global__ void __launch_bounds__(threads) sum_frequent(Sums<W, T> a) {
+  constexpr int columns = 32 * width;
+  const int at = blockIdx.x * frequent;
+  const int token = a.sorted[at];
+  if (!a.part.has(token) || (at > 0 && a.sorted[at - frequent] == token)) return;
+  int first = at;
+  while (first > 0 && a.sorted[first - 1] == token) --first;
+  const int end = end_of_run(a.sorted, token, at, a.count);
+  if (end - first < frequent) return;
+  auto* sums = dynamic_shared_memory<float>();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int begin = blockIdx.y * columns, col = begin + lane * width;
+  Pack<width> total{};
+  for (int i = first + warp; col < a.cols && i < end; i += warps) {
+    const auto x = load<width>(a.dout[a.order[i]] + col);
+#pragma unroll
+    for (int j = 0; j < width; ++j) total.v[j] += x.v[j];
+  }
+#pragma unroll
+  for (int j = 0; j < width; ++j) sums[warp * columns + lane * width + j] = total.v[j];
+  __syncthreads();
   W* to = a.dtable[a.part.row_of(token)];
-  if (length < 2 * warps)
-    sum_few<width>(a, to, a.order + first, length);
-  else
-    sum_many<width>(a, to, a.order + first, length);
+  for (int c = threadIdx.x; c < columns && begin + c < a.cols; c += blockDim.x) {
+    float sum = a.accumulate ? load_one(to + begin + c) : 0.0F;
+    for (int w = 0; w < warps; ++w) sum += sums[w * columns + c];
+    store_one(to + begin + c, sum);
+  }
 }
 
 template <class W, class T>
@@ -149,10 +133,18 @@ void launch_sums(Stream& stream, const Tensor& dtable, const Tensor& dout,
   const auto count = dout.rows();
   const bool can = dout.cols() % wide == 0 && aligned(dtable, dout);
   with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
-    launch(&sum_equal<width, W, T>, {count}, threads, (32 + warps * 32 * width) * 4, stream,
-           Sums<W, T>{rows_of<W>(dtable), rows_of<const T>(dout), order, order + count,
-                      VocabularyPart{first_row, dtable.rows()}, static_cast<int>(count),
-                      static_cast<int>(dout.cols()), accumulate == Accumulate::yes});
+    const Sums<W, T> sums{rows_of<W>(dtable),
+                          rows_of<const T>(dout),
+                          order,
+                          order + count,
+                          VocabularyPart{first_row, dtable.rows()},
+                          static_cast<int>(count),
+                          static_cast<int>(dout.cols()),
+                          accumulate == Accumulate::yes};
+    launch(&sum_rare<width, W, T>, {count}, threads, 0, stream, sums);
+    launch(&sum_frequent<width, W, T>,
+           {divide_up(count, frequent), divide_up(dout.cols(), 32 * width)}, threads,
+           warps * 32 * width * 4, stream, sums);
   });
 }
 
@@ -179,10 +171,13 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
   if (accumulate == Accumulate::no) fill(stream, dtable, 0.0F);
   const auto count = tokens.numel();
   if (dout.numel() == 0) return;
-  const Scratch places(stream, 2 * count * 4);
-  auto* order = places.as<std::int32_t>();
-  launch(&sort_tokens, {divide_up(count, 32)}, threads, threads * 4, stream, order, order + count,
-         static_cast<const std::int32_t*>(tokens.as<std::int32_t>()), static_cast<int>(count));
+  const Scratch places(stream, 3 * count * 4);  // order, sorted tokens, positions
+  auto* const order = places.as<std::int32_t>();
+  auto* const positions = order + 2 * count;
+  const auto* const given = tokens.as<std::int32_t>();
+  launch(&number_tokens, {divide_up(count, threads)}, threads, 0, stream, positions, given,
+         static_cast<int>(count));
+  sort_pairs(stream, order + count, given, order, positions, count);
   with_type(dtable.dtype(), [&]<class W>(std::type_identity<W>) {
     with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
       launch_sums<W, T>(stream, dtable, dout, order, first_row, accumulate);

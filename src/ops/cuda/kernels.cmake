@@ -7,8 +7,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/attention/cudnn_attention_absent.cpp
     src/ops/cuda/attention/mma_attention_backward.cu
     src/ops/cuda/attention/mma_attention_forward.cu
-    src/ops/cuda/attention/plain_attention_backward.cu
-    src/ops/cuda/attention/plain_attention_forward.cu
+    src/ops/cuda/attention/plain_attention.cu
     src/ops/cuda/attention/wgmma_attention_backward.cu
     src/ops/cuda/attention/wgmma_attention_forward.cu
     src/ops/cuda/bias.cu

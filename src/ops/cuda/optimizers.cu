@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops/adamw_factors.hpp"
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/vectorized.cuh"
@@ -21,9 +23,14 @@ struct Adamw {
   }
 };
 
+/// Blocks per multiprocessor that have room: 39 registers a thread allow no more. Others would be a
+/// second wave.
+constexpr std::int64_t adamw_blocks = 6;
+
 template <int width>
-__global__ void __launch_bounds__(threads) adamw_step(float* p, float* m, float* v, const float* g,
-                                                      bf16* copy, std::int64_t count, Adamw step) {
+__global__ void __launch_bounds__(threads, adamw_blocks)
+    adamw_step(float* p, float* m, float* v, const float* g, bf16* copy, std::int64_t count,
+               Adamw step) {
   const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -96,9 +103,10 @@ void adamw(Stream& stream, const AdamwCall& c, const AdamwStep& step) {
   const Adamw kernel{factors_of(step)};
   const bool wide = aligned(c.parameter, c.exp_avg, c.exp_avg_sq, c.gradient, c.copy);
   with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
-    launch(&adamw_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
-           c.parameter.span<float>().data(), c.exp_avg.span<float>().data(),
-           c.exp_avg_sq.span<float>().data(),
+    const auto blocks =
+        std::min(blocks_for(divide_up(count, width), threads), adamw_blocks * multiprocessors());
+    launch(&adamw_step<width>, {blocks}, threads, 0, stream, c.parameter.span<float>().data(),
+           c.exp_avg.span<float>().data(), c.exp_avg_sq.span<float>().data(),
            static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
   });
 }

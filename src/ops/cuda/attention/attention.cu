@@ -61,12 +61,51 @@ void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradie
     rope(stream, d, g.cos_sin, c.document_starts, c.shape.head_dim, Rotation::backward);
 }
 
+/// `none`: not called yet.
+enum class Implementation : std::uint8_t { none, cudnn, wgmma, mma, plain };
+
+/// By the last call of each pass, from the thread that owns the compute stream. A run's calls have
+/// one shape, but for its evaluations.
+struct {
+  Implementation forward = Implementation::none, backward = Implementation::none;
+} used;
+
+Implementation choose(const AttentionCall& call, const AttentionGradients& gradients = {}) {
+  const bool by_wgmma = can_use_wgmma(call, gradients);
+  if (tries_cudnn(pass_of(gradients), attention_choice(pass_of(gradients)), by_wgmma) &&
+      can_use_cudnn(call, gradients))
+    return Implementation::cudnn;
+  if (by_wgmma) return Implementation::wgmma;
+  return can_use_mma(call, gradients) ? Implementation::mma : Implementation::plain;
+}
+
+std::string name_of(Implementation implementation) {
+  switch (implementation) {
+    case Implementation::cudnn:
+      return attention_library();
+    case Implementation::wgmma:
+      return "built-in kernels by wgmma";
+    case Implementation::mma:
+      return "built-in kernels by mma";
+    case Implementation::plain:
+      return "plain built-in kernels";
+    default:
+      return "";
+  }
+}
+
+std::string name_of(Implementation forward, Implementation backward) {
+  if (forward == backward || backward == Implementation::none) return name_of(forward);
+  return name_of(forward) + ", backward " + name_of(backward);
+}
+
 }  // namespace
 
 bool can_use_mma(const AttentionCall& c, const AttentionGradients& g) {
   const auto e = c.shape.head_dim;
   return c.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
-         aligned(c.q, c.k, c.v, c.out, g.dq, g.dk, g.dv, g.dout);
+         aligned(c.q, c.k, c.v, c.out, g.dq, g.dk, g.dv, g.dout) &&
+         (pass_of(g) == AttentionPass::forward || mma_attention_backward_fits(e));
 }
 
 bool can_use_wgmma(const AttentionCall& call, const AttentionGradients& gradients) {
@@ -86,14 +125,18 @@ void attention_delta(Stream& stream, const AttentionCall& call,
 void attention(Stream& stream, const AttentionCall& call) {
   expect_shapes(call);
   if (call.q.numel() == 0) return;
-  if (can_use_cudnn(call))
-    cudnn_attention(stream, call);
-  else if (can_use_wgmma(call))
-    wgmma_attention(stream, call);
-  else if (can_use_mma(call))
-    mma_attention(stream, call);
-  else
-    plain_attention(stream, call);
+  const auto chosen = choose(call);
+  used.forward = chosen;
+  switch (chosen) {
+    case Implementation::cudnn:
+      return cudnn_attention(stream, call);
+    case Implementation::wgmma:
+      return wgmma_attention(stream, call);
+    case Implementation::mma:
+      return mma_attention(stream, call);
+    default:
+      return plain_attention(stream, call);
+  }
 }
 
 void attention_backward(Stream& stream, const AttentionCall& call,
@@ -101,27 +144,27 @@ void attention_backward(Stream& stream, const AttentionCall& call,
   expect_shapes(call);
   expect_shapes(call, gradients);
   if (call.q.numel() == 0) return;
-  if (can_use_cudnn(call, gradients)) {
+  const auto chosen = choose(call, gradients);
+  used.backward = chosen;
+  if (chosen == Implementation::cudnn) {
     cudnn_attention(stream, call, gradients);
     return rope_backward(stream, call, gradients);
   }
   attention_delta(stream, call, gradients);
-  if (can_use_wgmma(call, gradients)) return wgmma_attention_backward(stream, call, gradients);
-  if (can_use_mma(call, gradients)) return mma_attention_backward(stream, call, gradients);
+  if (chosen == Implementation::wgmma) return wgmma_attention_backward(stream, call, gradients);
+  if (chosen == Implementation::mma) return mma_attention_backward(stream, call, gradients);
   plain_attention_backward(stream, call, gradients);
   rope_backward(stream, call, gradients);
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& call) {
-  const auto name = [&](const AttentionGradients& gradients) -> std::string {
-    if (can_use_cudnn(call, gradients)) return attention_library();
-    if (can_use_wgmma(call, gradients)) return "built-in kernels by wgmma";
-    return can_use_mma(call, gradients) ? "built-in kernels by mma" : "plain built-in kernels";
-  };
-  const auto forward = name({});
-  const auto backward =
-      name({.dout = call.out, .dq = call.q, .dk = call.k, .dv = call.v, .delta = {}});
-  return forward == backward ? forward : forward + ", backward " + backward;
+  return name_of(
+      choose(call),
+      choose(call, {.dout = call.out, .dq = call.q, .dk = call.k, .dv = call.v, .delta = {}}));
+}
+
+std::string used_attention() {
+  return name_of(used.forward, used.backward);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

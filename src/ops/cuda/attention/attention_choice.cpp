@@ -30,6 +30,11 @@ AttentionChoices attention_choices(const char* text) {
   return {*forward, *backward};
 }
 
+bool tries_cudnn(AttentionPass pass, AttentionChoice choice, bool by_wgmma) {
+  if (choice == AttentionChoice::automatic) return pass == AttentionPass::forward || !by_wgmma;
+  return choice == AttentionChoice::cudnn;
+}
+
 AttentionChoice attention_choice(AttentionPass pass) {
   static const auto choices = attention_choices(std::getenv("LLAMESH_ATTENTION"));
   return pass == AttentionPass::forward ? choices.forward : choices.backward;

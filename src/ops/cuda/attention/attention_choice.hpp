@@ -1,6 +1,8 @@
 #pragma once
 
 #include <compare>
+#include <cstdint>
+#include <string>
 
 #include "ops/cuda/kernels.hpp"
 
@@ -25,6 +27,14 @@ struct AttentionChoices {
 /// Parses "cudnn", "builtin" or "mma" for both passes, or a pair such as "cudnn/builtin" for
 /// forward and backward. Null means automatic; anything else is a user error.
 AttentionChoices attention_choices(const char* text);
+/// Returns true if cuDNN is to be asked for a pass. `by_wgmma`: the built-in kernels for Hopper
+/// take it. By default the backward pass is then theirs, because cuDNN's deterministic one writes
+/// the gradient of all scores to memory there. Which is faster has not been measured.
+bool tries_cudnn(AttentionPass pass, AttentionChoice choice, bool by_wgmma);
+// See ops/attention_use.hpp.
+std::string used_attention();
+std::int64_t max_attention_scratch();
+
 /// Returns the choice in environment variable LLAMESH_ATTENTION, read once.
 AttentionChoice attention_choice(AttentionPass pass);
 

@@ -8,10 +8,12 @@
 #include <map>
 
 #include "device/buffer.hpp"
+#include "device/cuda.hpp"
 #include "device/cuda/runtime.hpp"
 #include "ops/cuda/attention/attention_choice.hpp"
 #include "ops/cuda/attention/cudnn_graph.hpp"
 #include "ops/cuda/attention/cudnn_library.hpp"
+#include "ops/cuda/launch.cuh"
 
 namespace llamesh::ops::cuda {
 namespace {
@@ -38,6 +40,12 @@ bool suits(const AttentionCall& c, const AttentionGradients& g) {
          s.head_dim % 8 == 0 && aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out) &&
          reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(g.dq, c.q) &&
          lies_as(g.dk, c.k) && lies_as(g.dv, c.v) && lies_as(g.dout, c.out);
+}
+
+/// Returns the scratch limit in bytes: 1/16 of the GPU's memory. It must not depend on what is
+/// free, because a run and its continuation must choose the same kernels.
+std::int64_t max_scratch() {
+  return device::cuda::memory_bytes() / 16;
 }
 
 /// cuDNN handle, cached graphs, and one shared scratch buffer, because attention calls run in order
@@ -81,15 +89,6 @@ class Library {
 
   Library() { check(cudnnCreate(&handle_), "cudnnCreate"); }
 
-  /// Returns the scratch limit in bytes: 1/16 of GPU memory, or the free memory if that is less.
-  std::int64_t room_for_scratch() const {
-    std::size_t free = 0;
-    std::size_t total = 0;
-    device::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return std::min(static_cast<std::int64_t>(total / 16),
-                    static_cast<std::int64_t>(free) + scratch_.bytes());
-  }
-
   static Library* make() {
     const auto& cudnn = cudnn_library();  // device/cuda rejects GPUs older than Ampere
     const bool usable = cudnn.handle != nullptr;
@@ -111,9 +110,9 @@ class Library {
     auto why = made->refusal().substr(0, 300);
     std::ranges::replace(why, '\n', ' ');
     const bool asked_for = attention_choice(key.pass) == AttentionChoice::cudnn;
-    if (const auto room = room_for_scratch(); made->scratch_bytes() > room && !asked_for)
+    if (const auto max = max_scratch(); made->scratch_bytes() > max && !asked_for)
       why = fmt::format("cuDNN wants {} bytes of scratch, which may have {}", made->scratch_bytes(),
-                        room);
+                        max);
     validate(why.empty() || !asked_for,
              "LLAMESH_ATTENTION asks for cuDNN, but of {} heads of {} and {} tokens: {}; unset it "
              "for the built-in kernels",
@@ -136,9 +135,7 @@ class Library {
 
 bool can_use_cudnn(const AttentionCall& call, const AttentionGradients& gradients) {
   const auto pass = pass_of(gradients);
-  const auto choice = attention_choice(pass);
-  if (choice == AttentionChoice::builtin || choice == AttentionChoice::mma) return false;
-  if (choice == AttentionChoice::automatic && !suits(call, gradients)) return false;
+  if (attention_choice(pass) == AttentionChoice::automatic && !suits(call, gradients)) return false;
   auto* const library = Library::instance();
   return library != nullptr && suits(call, gradients) && library->graph(call, pass) != nullptr;
 }
@@ -148,6 +145,12 @@ void cudnn_attention(Stream& stream, const AttentionCall& call,
   auto& library = *Library::instance();
   const auto& graph = *library.graph(call, pass_of(gradients));
   graph.run(library.handle(stream), call, gradients, library.scratch(stream, graph));
+}
+
+std::int64_t max_attention_scratch() {
+  const bool backward =
+      tries_cudnn(AttentionPass::backward, attention_choice(AttentionPass::backward), has_wgmma());
+  return backward && cudnn_library().handle != nullptr ? max_scratch() : 0;
 }
 
 std::string attention_library() {

@@ -18,6 +18,10 @@ void cudnn_attention(Stream& /*stream*/, const AttentionCall& /*call*/,
   expects(false, "attention by cuDNN in a build without it");
 }
 
+std::int64_t max_attention_scratch() {
+  return 0;
+}
+
 std::string attention_library() {
   return "built-in kernels (built without cuDNN)";
 }

@@ -12,8 +12,10 @@ using namespace tensor_core;
 
 constexpr int others = passing;  // streamed tokens per iteration
 
-/// Sizes for a block with 8 warps, or 4 if shared memory per multiprocessor is too small.
-template <int dims_, int warps>
+constexpr int warps = 8;
+
+/// Sizes for a block.
+template <int dims_>
 struct Sizes {
   static constexpr int dims = dims_;
   static constexpr int threads = 32 * warps;
@@ -171,15 +173,14 @@ void launch_backward(Stream& stream, const AttentionCall& call,
 
 }  // namespace
 
+bool mma_attention_backward_fits(std::int64_t head_dim) {
+  return (head_dim == 64 ? Sizes<64>::key_bytes : Sizes<128>::key_bytes) <= shared_bytes_a_block();
+}
+
 void mma_attention_backward(Stream& stream, const AttentionCall& call,
                             const AttentionGradients& gradients) {
-  using Large = Sizes<128, 8>;
-  if (call.shape.head_dim == 64)
-    launch_backward<Sizes<64, 8>>(stream, call, gradients);
-  else if (Large::key_bytes <= shared_bytes_a_block())
-    launch_backward<Large>(stream, call, gradients);
-  else
-    launch_backward<Sizes<128, 4>>(stream, call, gradients);
+  call.shape.head_dim == 64 ? launch_backward<Sizes<64>>(stream, call, gradients)
+                            : launch_backward<Sizes<128>>(stream, call, gradients);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

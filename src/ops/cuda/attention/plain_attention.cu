@@ -1,0 +1,136 @@
+#include "ops/cuda/attention/attention_rows.cuh"
+
+// Attention for any dtype, head dim and layout, as it is defined: a thread walks along a query's
+// (or a key's) row of scores, with no tiles, shared memory or tensor cores. It serves fp32 and
+// unusual shapes, and the tests of the other kernels; bf16 training uses the tensor cores.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr int threads = 64;
+
+/// Sums over a token's elements in one head.
+struct Sums {
+  float v[max_head_dim];
+
+  __device__ __forceinline__ explicit Sums(int head_dim) {
+    for (int e = 0; e < head_dim; ++e) v[e] = 0;
+  }
+  /// v = rescale * v + factor * token
+  template <class T>
+  __device__ __forceinline__ void add(const T* token, float factor, int head_dim,
+                                      float rescale = 1.0F) {
+    for (int e = 0; e < head_dim; ++e) v[e] = rescale * v[e] + factor * load_one(token + e);
+  }
+  template <class T>
+  __device__ __forceinline__ void store(T* to, float factor, int head_dim) const {
+    for (int e = 0; e < head_dim; ++e) store_one(to + e, factor * v[e]);
+  }
+};
+
+template <class T>
+__device__ __forceinline__ float dot(const T* a, const T* b, int head_dim) {
+  float sum = 0;
+  for (int e = 0; e < head_dim; ++e) sum += load_one(a + e) * load_one(b + e);
+  return sum;
+}
+
+/// Returns this thread's query, or key, in the row.
+__device__ __forceinline__ int my_position() {
+  return blockIdx.x * threads + threadIdx.x;
+}
+
+/// A thread per query and head, with an online softmax over its keys.
+template <class T>
+__global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
+  const int query = my_position(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  if (query >= a.sequence) return;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * E;
+  const T* q = a.q[token + query] + head * E;
+  Sums sums(E);
+  float row_max = no_score, row_sum = 0;
+  for (int key = a.first_key(batch, query); key <= query; ++key) {
+    const float score = a.scale * dot(q, a.k[token + key] + kv_col, E);
+    const float new_max = fmaxf(row_max, score);
+    const float rescale = expf(row_max - new_max), p = expf(score - new_max);
+    row_sum = row_sum * rescale + p;
+    row_max = new_max;
+    sums.add(a.v[token + key] + kv_col, p, E, rescale);
+  }
+  sums.store(a.out[token + query] + head * E, 1.0F / row_sum, E);
+  a.log_sum_exp[a.statistics(batch, head) + query] = row_max + logf(row_sum);
+}
+
+/// A weight p = exp(score - log_sum_exp), and the gradient ds = p (dp - delta) of its score.
+struct Weight {
+  float p, ds;
+
+  template <class T>
+  __device__ __forceinline__ Weight(const AttentionRows<T>& a, std::int64_t statistics, const T* q,
+                                    const T* k, const T* dout, const T* v)
+      : p(expf(a.scale * dot(q, k, a.head_dim) - a.log_sum_exp[statistics])),
+        ds(p * (dot(dout, v, a.head_dim) - a.delta[statistics])) {}
+};
+
+/// Computes dq. A thread per query and head.
+template <class T>
+__global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) {
+  const int query = my_position(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  if (query >= a.sequence) return;
+  const auto token = a.first_token(batch);
+  const int kv_col = head / a.group() * E;
+  const T* q = a.q[token + query] + head * E;
+  const T* dout = a.dout[token + query] + head * E;
+  Sums dq(E);
+  for (int key = a.first_key(batch, query); key <= query; ++key) {
+    const T* k = a.k[token + key] + kv_col;
+    const T* v = a.v[token + key] + kv_col;
+    dq.add(k, Weight(a, a.statistics(batch, head) + query, q, k, dout, v).ds, E);
+  }
+  dq.store(a.dq[token + query] + head * E, a.scale, E);
+}
+
+/// Computes dk and dv. A thread per key and key-value head, over the queries of all heads that
+/// share it, up to the end of the key's document.
+template <class T>
+__global__ void __launch_bounds__(threads) backward_keys(AttentionRows<T> a) {
+  const int key = my_position(), kv_head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  if (key >= a.sequence) return;
+  const auto token = a.first_token(batch);
+  const T* k = a.k[token + key] + kv_head * E;
+  const T* v = a.v[token + key] + kv_head * E;
+  Sums dk(E), dv(E);
+  for (int head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head)
+    for (int query = key; query < a.sequence && a.first_key(batch, query) <= key; ++query) {
+      const T* q = a.q[token + query] + head * E;
+      const T* dout = a.dout[token + query] + head * E;
+      const Weight weight(a, a.statistics(batch, head) + query, q, k, dout, v);
+      dk.add(q, weight.ds, E);
+      dv.add(dout, weight.p, E);
+    }
+  dk.store(a.dk[token + key] + kv_head * E, a.scale, E);
+  dv.store(a.dv[token + key] + kv_head * E, 1.0F, E);
+}
+
+}  // namespace
+
+void plain_attention(Stream& stream, const AttentionCall& call) {
+  const auto& s = call.shape;
+  with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&forward<T>, {divide_up(s.sequence, threads), s.heads, s.batch}, threads, 0, stream,
+           attention_rows<T>(call));
+  });
+}
+
+void plain_attention_backward(Stream& stream, const AttentionCall& call,
+                              const AttentionGradients& gradients) {
+  const auto& s = call.shape;
+  with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
+    const auto rows = attention_rows<T>(call, gradients);
+    const auto blocks = divide_up(s.sequence, threads);
+    launch(&backward_queries<T>, {blocks, s.heads, s.batch}, threads, 0, stream, rows);
+    launch(&backward_keys<T>, {blocks, s.kv_heads, s.batch}, threads, 0, stream, rows);
+  });
+}
+
+}  // namespace LLAMESH_OPS_CUDA

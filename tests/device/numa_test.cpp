@@ -1,0 +1,67 @@
+#include "device/numa.hpp"
+
+#include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "device/device.hpp"
+
+namespace llamesh::device {
+namespace {
+
+namespace fs = std::filesystem;
+
+int policy() {
+  int policy = -1;
+  syscall(SYS_get_mempolicy, &policy, nullptr, 0, nullptr, 0);
+  return policy;
+}
+
+/// A folder like sysfs' or procfs'.
+class NumaTest : public testing::Test {
+ protected:
+  NumaTest() : folder_(fs::temp_directory_path() / ("llamesh-numa-" + std::to_string(getpid()))) {
+    fs::create_directories(folder_ / "0000:1b:00.0");
+  }
+  ~NumaTest() override { fs::remove_all(folder_); }
+  std::string folder() const { return folder_.string(); }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_F(NumaTest, NodeOfADevice) {
+  EXPECT_EQ(numa_node_of("0000:1B:00.0", folder()), -1);
+  std::ofstream(folder() + "/0000:1b:00.0/numa_node") << "3\n";
+  EXPECT_EQ(numa_node_of("0000:1B:00.0", folder()), 3);
+  EXPECT_EQ(numa_node_of("0000:1C:00.0", folder()), -1);
+}
+
+TEST_F(NumaTest, PolicyWithinTheScope) {
+  if (policy() != MPOL_DEFAULT)
+    GTEST_SKIP() << "this thread has a memory policy, or none can be read";
+  {
+    const PreferNumaNode scope(-1);
+    EXPECT_EQ(policy(), MPOL_DEFAULT);
+  }
+  {
+    const PreferNumaNode scope(0);
+    if (policy() == MPOL_DEFAULT) GTEST_SKIP() << "the kernel refuses memory policies here";
+    EXPECT_EQ(policy(), MPOL_PREFERRED);
+    const PreferNumaNode within(0);  // leaves the policy to the scope outside
+  }
+  EXPECT_EQ(policy(), MPOL_DEFAULT);
+}
+
+TEST_F(NumaTest, InstalledGpusAreEntriesOfAFolder) {
+  EXPECT_EQ(installed_gpus((folder() + "/none").c_str()), 0);
+  EXPECT_EQ(installed_gpus(folder().c_str()), 1);
+}
+
+}  // namespace
+}  // namespace llamesh::device
