@@ -27,11 +27,11 @@ below[app]=" app ${!below[*]} "
 
 # pattern of the header -> pattern of the files that may include it
 wrapped=(
-  '^mpi\.h$|^mpi-ext\.h$' '^comm/mpi\.hpp$'
+  '^mpi\.h$|^mpi-ext\.h$' '^comm/mesh/mpi\.hpp$'
   '^hdf5' '^checkpoint/'
   '^(oneapi/)?dnnl' '^ops/'
-  '^(cuda|cublas|cudnn|cub/|thrust/|nvtx)' '^(device|ops)/cuda/|^comm/nccl/'
-  '^nccl' '^comm/nccl/'
+  '^(cuda|cublas|cudnn|cub/|thrust/|nvtx)' '^(device|ops)/cuda/|^comm/transports/nccl/'
+  '^nccl' '^comm/transports/nccl/'
   '^yaml-cpp/' '^(config|app)/'
   '^CLI/' '^app/'
   '^sentencepiece' '^tokenizer/sentencepiece_tokenizer\.cpp$'

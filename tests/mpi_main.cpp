@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

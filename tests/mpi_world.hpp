@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 
 namespace llamesh::test {
 

@@ -11,9 +11,8 @@
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
 #include "app/report/report.hpp"
-#include "core/did_you_mean.hpp"
 #include "core/log.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::app {
 namespace {

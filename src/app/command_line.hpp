@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
-#include "comm/launch.hpp"
+#include "comm/mesh/launch.hpp"
 
 namespace CLI {
 class App;

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "comm/parallel_dims.hpp"
+#include "comm/mesh/parallel_dims.hpp"
 #include "data/data_options.hpp"
 #include "model/frozen_weights.hpp"
 #include "model/model_config.hpp"

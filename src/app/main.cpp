@@ -8,8 +8,8 @@
 
 #include "app/command_line.hpp"
 #include "app/program.hpp"
-#include "comm/launch.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/launch.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/stop_signals.hpp"

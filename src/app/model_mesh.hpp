@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "model/model_config.hpp"
 #include "model/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"

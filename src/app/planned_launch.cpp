@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "app/report/summary.hpp"
-#include "comm/topology.hpp"
+#include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
 #include "plan/planned_setup.hpp"
 #include "sharding/compile_spec.hpp"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <thread>
 
-#include "comm/device_choice.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/device_choice.hpp"
+#include "comm/mesh/session.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.hpp"
-#include "comm/launch.hpp"
-#include "train/run_inputs.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "comm/mesh/launch.hpp"
+#include "train/run/run_inputs.hpp"
 
 /// Shared code for commands that run under mpirun or srun.
 namespace llamesh::app {

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "checkpoint/format.hpp"
-#include "comm/in_collective.hpp"
-#include "comm/session.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
 

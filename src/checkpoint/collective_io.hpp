@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 
 namespace llamesh::checkpoint {
 

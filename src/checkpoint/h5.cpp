@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include "comm/mpi.hpp"
+#include "comm/mesh/mpi.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/tensor.hpp"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "core/box.hpp"
 
 /// Wrapper around HDF5. Every failure throws (exit 74) with HDF5's error stack. HDF5 is not

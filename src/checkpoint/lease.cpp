@@ -18,8 +18,8 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/printable.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "checkpoint/manifest.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "core/file.hpp"
 
 namespace llamesh::checkpoint {

@@ -9,7 +9,7 @@
 
 #include "checkpoint/h5.hpp"
 #include "checkpoint/state.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 
 namespace llamesh::checkpoint {
 

@@ -6,7 +6,7 @@
 
 #include "checkpoint/checkpoint_options.hpp"
 #include "checkpoint/state.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 
 namespace llamesh::checkpoint {
 

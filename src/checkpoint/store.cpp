@@ -9,7 +9,7 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "checkpoint/location.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "device/device.hpp"

@@ -19,7 +19,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/state_writer.hpp"
 #include "checkpoint/store_folder.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "device/buffer.hpp"
 
 namespace llamesh::checkpoint {

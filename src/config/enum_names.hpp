@@ -9,7 +9,7 @@
 #include "model/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
-#include "train/run_inputs.hpp"
+#include "train/run/run_inputs.hpp"
 
 namespace llamesh::config {
 

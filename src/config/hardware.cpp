@@ -7,9 +7,9 @@
 
 #include "config/hardware_files.hpp"
 #include "config/key_reader.hpp"
-#include "core/did_you_mean.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::config {
 namespace {

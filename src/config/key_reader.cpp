@@ -9,10 +9,8 @@
 
 #include "config/foreign_names.hpp"
 #include "config/spec_tree.hpp"
-#include "core/byte_size.hpp"
-#include "core/did_you_mean.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::config {
 namespace {

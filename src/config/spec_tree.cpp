@@ -8,7 +8,7 @@
 #include "config/key_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::config {
 namespace {

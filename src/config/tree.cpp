@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "core/file.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh {
 

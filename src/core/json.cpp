@@ -1,8 +1,75 @@
 #include "core/json.hpp"
 
+#include <set>
+#include <vector>
+
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace llamesh {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int max_depth = 32;
+/// Limit per object. A model with that many tensors would have 2000 layers. Lookup is a linear
+/// search, so an object takes quadratic time.
+constexpr std::size_t max_keys = 20'000;
+
+/// A parser callback that checks keys and depth during parsing.
+class JsonGuard {
+ public:
+  explicit JsonGuard(const std::string& name) : name_(name) {}
+
+  bool operator()(int, Json::parse_event_t event, Json& parsed) {
+    switch (event) {
+      case Json::parse_event_t::object_start:
+      case Json::parse_event_t::array_start:
+        keys_.emplace_back();
+        validate(keys_.size() <= max_depth, "{}: nested deeper than {} levels", name_, max_depth);
+        break;
+      case Json::parse_event_t::object_end:
+      case Json::parse_event_t::array_end:
+        keys_.pop_back();
+        break;
+      case Json::parse_event_t::key: {
+        const auto& key = parsed.get_ref<const std::string&>();
+        validate(keys_.back().insert(key).second, "{}: key '{}' appears twice", name_,
+                 excerpt(key));
+        validate(keys_.back().size() <= max_keys, "{}: an object of more than {} keys", name_,
+                 max_keys);
+        break;
+      }
+      default:
+        break;
+    }
+    return true;
+  }
+
+ private:
+  const std::string& name_;
+  std::vector<std::set<std::string>> keys_;  // for the enclosing objects
+};
+
+}  // namespace
+
+Json parse_json_object(const std::string& text, const std::string& name) {
+  // The parser would take it for the end.
+  validate(text.find('\0') == std::string::npos, "{}: not JSON: it has a zero byte", name);
+  JsonGuard guard(name);
+  Json json;
+  try {
+    json = Json::parse(text, [&](int depth, Json::parse_event_t event, Json& parsed) {
+      return guard(depth, event, parsed);
+    });
+  } catch (const Json::parse_error& error) {
+    fail(ExitCode::bad_input, "{}: not JSON at its byte {}", name, error.byte);
+  } catch (const Json::exception&) {  // a number beyond the range of double
+    fail(ExitCode::bad_input, "{}: not JSON: a number is out of range", name);
+  }
+  validate(json.is_object(), "{}: expected a JSON object, {{...}}", name);
+  return json;
+}
 
 using nlohmann::json;
 

@@ -3,9 +3,15 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 namespace llamesh {
+
+/// Parses untrusted JSON and keeps the order of keys: one object, at most 32 levels deep, no
+/// duplicate keys, at most 20000 keys per object. Anything else is a one-line user error; `name` is
+/// the file's name in messages.
+nlohmann::ordered_json parse_json_object(const std::string& text, const std::string& name);
 
 /// Parses JSON that may be damaged or hostile. Throws a user error that begins with `name` if it is
 /// malformed, contains a NUL (which the library treats as the end), or is nested more than 32 deep

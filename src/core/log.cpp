@@ -5,6 +5,7 @@
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
@@ -15,10 +16,21 @@
 #include <optional>
 #include <string_view>
 
+#include "core/clock.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
 
 namespace llamesh {
+
+void ProgressLog::step() {
+  ++done_;
+  const auto now = Clock::now();
+  if (now - shown_ < interval_) return;
+  shown_ = now;
+  spdlog::info("{}: {}{} after {:.0f} s", what_, done_,
+               total_ > 0 ? fmt::format(" of {}", total_) : "", seconds_since(start_));
+}
+
 namespace {
 
 /// Returns the log destinations. Others can be added while other threads log.

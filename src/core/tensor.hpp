@@ -11,6 +11,9 @@
 
 namespace llamesh {
 
+/// Write mode for a result: overwrite (`no`) or add (`yes`).
+enum class Accumulate : bool { no, yes };
+
 /// A non-owning view of elements in memory (device::Buffer owns it). Row-major. Rows (all dims
 /// except the last, flattened) may be strided, so a column slice of a matrix is a Tensor too.
 /// Copying a Tensor copies the view.

@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/shell_word.hpp"
+#include "core/text.hpp"
 #include "data/jsonl.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"

@@ -1,16 +1,37 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <vector>
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
-#include "model/arena_allocator.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
+
+namespace llamesh::model {
+
+/// Arena that hands out consecutive aligned views. Without memory behind it, it only measures.
+class ArenaAllocator {
+ public:
+  explicit ArenaAllocator(std::byte* base) : base_(base) {}
+  Tensor take(DType dtype, std::initializer_list<std::int64_t> shape) {
+    const Tensor at(base_ ? base_ + bytes_ : nullptr, dtype, shape);
+    bytes_ += (at.bytes() + 63) / 64 * 64;
+    return at;
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* base_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace llamesh::model
 
 /// B batch, T sequence, M = B T tokens, D hidden, (M', D') this rank's part of the residual stream
 /// (M, D) (all of it without tensor parallelism), E head dim, K kv heads.

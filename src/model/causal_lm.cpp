@@ -5,9 +5,7 @@
 #include <type_traits>
 
 #include "device/memory_meter.hpp"
-#include "model/embedding_layer.hpp"
-#include "model/forward.hpp"
-#include "model/norm_layer.hpp"
+#include "model/layers.hpp"
 #include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 

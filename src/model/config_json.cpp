@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/ordered_json.hpp"
+#include "core/json.hpp"
 #include "model/config_keys.hpp"
 #include "model/family.hpp"
 

@@ -4,8 +4,8 @@
 
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
-#include "model/arena_allocator.hpp"
-#include "model/forward.hpp"
+#include "model/block.hpp"
+#include "model/layers.hpp"
 #include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 

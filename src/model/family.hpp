@@ -1,7 +1,8 @@
 #pragma once
 
-#include <memory>
 #include <nlohmann/json.hpp>
+
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -14,8 +15,8 @@
 namespace llamesh::model {
 
 /// A model family: everything that llamesh knows about one architecture. Its file is
-/// families/NAME.cpp; families.cpp lists it. CausalLM, Decoder and everything above them know no
-/// family.
+/// families/NAME.cpp, declared here and listed in families/families.cpp. CausalLM, Decoder and
+/// everything above them know no family.
 struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
   std::string_view architecture;  ///< the entry of `architectures` in config.json
@@ -33,6 +34,8 @@ struct Family {
   /// Returns how the family's folders store the parameters of a whole table. Pure.
   StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
 };
+
+extern const Family llama_family;  ///< LlamaForCausalLM: Llama 2, 3, 3.1 and 3.2
 
 /// Returns the families that this build knows.
 std::span<const Family* const> families();

@@ -1,7 +1,6 @@
 #include "model/transformer_block.hpp"
 
-#include "model/linear_layer.hpp"
-#include "model/norm_layer.hpp"
+#include "model/layers.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {

@@ -2,7 +2,6 @@
 
 #include <exception>
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "model/parameters.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 
 /// Arguments for the kernels in ops.hpp that take more than six, in the notation from ops.hpp.

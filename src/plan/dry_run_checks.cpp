@@ -8,7 +8,7 @@
 
 #include "checkpoint/state.hpp"
 #include "core/error.hpp"
-#include "core/progress_log.hpp"
+#include "core/log.hpp"
 
 namespace llamesh::plan {
 namespace {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/collective_log.hpp"
+#include "comm/diagnosis/collective_log.hpp"
 #include "core/box.hpp"
 #include "plan/rank_classes.hpp"
 #include "sharding/shard_layout.hpp"

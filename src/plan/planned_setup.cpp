@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/exchange.hpp"
+#include "comm/transports/exchange.hpp"
 
 namespace llamesh::plan {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <functional>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "plan/step_plan.hpp"
-#include "train/setup.hpp"
+#include "train/run/setup.hpp"
 
 namespace llamesh::plan {
 

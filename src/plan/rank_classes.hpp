@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "train/setup.hpp"
+#include "train/run/setup.hpp"
 
 namespace llamesh::plan {
 

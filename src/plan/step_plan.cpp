@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "checkpoint/state.hpp"
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/address_space.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
@@ -18,8 +18,8 @@
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 #include "plan/rank_classes.hpp"
-#include "train/engine.hpp"
-#include "train/flops.hpp"
+#include "train/step/engine.hpp"
+#include "train/step/flops.hpp"
 
 namespace llamesh::plan {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/collective_log.hpp"
-#include "comm/communicator.hpp"
+#include "comm/diagnosis/collective_log.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "device/hardware.hpp"
-#include "train/setup.hpp"
+#include "train/run/setup.hpp"
 
 namespace llamesh::plan {
 

@@ -8,9 +8,8 @@
 #include <span>
 #include <utility>
 
-#include "core/did_you_mean.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "sharding/spec_names.hpp"
 #include "sharding/tensor_placements.hpp"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/backoff.hpp"
+#include "comm/transports/backoff.hpp"
 #include "core/trace.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"

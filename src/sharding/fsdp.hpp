@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/async_copy.hpp"
 #include "model/weights.hpp"
 #include "sharding/partial_sums.hpp"

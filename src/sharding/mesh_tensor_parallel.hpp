@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "model/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "sharding/sharded_state.hpp"
 

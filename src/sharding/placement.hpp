@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "comm/parallel_dims.hpp"
+#include "comm/mesh/parallel_dims.hpp"
 #include "core/box.hpp"
 #include "model/parameters.hpp"
 

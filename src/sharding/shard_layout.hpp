@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/parallel_dims.hpp"
+#include "comm/mesh/parallel_dims.hpp"
 #include "core/box.hpp"
 #include "model/parameters.hpp"
 #include "sharding/placement.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/sharding_options.hpp"

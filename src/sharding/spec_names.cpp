@@ -9,9 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "core/did_you_mean.hpp"
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::sharding {
 namespace {

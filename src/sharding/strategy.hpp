@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "comm/device_mesh.hpp"
-#include "comm/mesh_options.hpp"
+#include "comm/mesh/device_mesh.hpp"
+#include "comm/mesh/mesh_options.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::sharding {

@@ -15,7 +15,7 @@
 #include "tokenizer/tokenizer.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
-#include "train/metrics.hpp"
+#include "train/step/metrics.hpp"
 
 // Covers every kind of file that the program opens under a name where others may put something
 // else.

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.hpp"
-#include "comm/topology.hpp"
+#include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
 #include "config/inputs.hpp"
 #include "error_of.hpp"

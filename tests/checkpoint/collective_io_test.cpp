@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "checkpoint/h5.hpp"
-#include "comm/watchdog.hpp"
+#include "comm/diagnosis/watchdog.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {

@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <map>
 
-#include "comm/topology.hpp"
+#include "comm/mesh/topology.hpp"
 #include "config/inputs.hpp"
 #include "model/parameters.hpp"
-#include "train/setup.hpp"
+#include "train/run/setup.hpp"
 
 // Checks known model shapes against their published parameter counts, and every run input that
 // ships.

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {

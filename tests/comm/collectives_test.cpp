@@ -6,8 +6,8 @@
 #include <random>
 #include <thread>
 
-#include "comm/mpi_collectives.hpp"
-#include "comm/node_collectives.hpp"
+#include "comm/transports/mpi_collectives.hpp"
+#include "comm/transports/node_collectives.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
 

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "comm/communicator.hpp"
-#include "comm/exchange.hpp"
-#include "comm/mpi.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "comm/mesh/mpi.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/exchange.hpp"
 #include "mpi_world.hpp"
 
 namespace llamesh::comm {

@@ -1,4 +1,4 @@
-#include "comm/contract.hpp"
+#include "comm/diagnosis/contract.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,11 +6,11 @@
 #include <optional>
 #include <thread>
 
-#include "comm/device_mesh.hpp"
-#include "comm/in_collective.hpp"
-#include "comm/same_call.hpp"
-#include "comm/session.hpp"
-#include "comm/watchdog.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/watchdog.hpp"
+#include "comm/mesh/device_mesh.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"
 

@@ -1,4 +1,4 @@
-#include "comm/flight_record.hpp"
+#include "comm/diagnosis/flight_record.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "comm/in_collective.hpp"
+#include "comm/diagnosis/in_collective.hpp"
 #include "core/stop_signals.hpp"
 #include "temporary_folder.hpp"
 

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/mpi_collectives.hpp"
-#include "comm/node_collectives.hpp"
+#include "comm/transports/mpi_collectives.hpp"
+#include "comm/transports/node_collectives.hpp"
 #include "mpi_world.hpp"
 
 // Tests buffers above 2 GiB, beyond a 32-bit byte count.

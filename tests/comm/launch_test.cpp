@@ -1,11 +1,11 @@
-#include "comm/launch.hpp"
+#include "comm/mesh/launch.hpp"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
-#include "comm/time_limit.hpp"
+#include "comm/diagnosis/time_limit.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::comm {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "comm/device_mesh.hpp"
-#include "comm/mpi_collectives.hpp"
-#include "comm/node_collectives.hpp"
+#include "comm/mesh/device_mesh.hpp"
+#include "comm/transports/mpi_collectives.hpp"
+#include "comm/transports/node_collectives.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
 #include "mpi_world.hpp"

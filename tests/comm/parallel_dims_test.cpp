@@ -1,4 +1,4 @@
-#include "comm/parallel_dims.hpp"
+#include "comm/mesh/parallel_dims.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 #include <exception>
 
-#include "comm/mpi_collectives.hpp"
-#include "comm/node_collectives.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/mpi_collectives.hpp"
+#include "comm/transports/node_collectives.hpp"
 #include "core/error.hpp"
 
 // Throws on rank 1 while the others, and its own workers, wait in collectives that never complete.

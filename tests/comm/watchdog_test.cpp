@@ -1,4 +1,4 @@
-#include "comm/watchdog.hpp"
+#include "comm/diagnosis/watchdog.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,11 +9,11 @@
 #include <optional>
 #include <thread>
 
-#include "comm/device_mesh.hpp"
-#include "comm/hang_diagnosis.hpp"
-#include "comm/host_survey.hpp"
-#include "comm/in_collective.hpp"
-#include "comm/mpi.hpp"
+#include "comm/diagnosis/hang_diagnosis.hpp"
+#include "comm/diagnosis/host_survey.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/mesh/device_mesh.hpp"
+#include "comm/mesh/mpi.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
 #include "mpi_world.hpp"

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "config/inputs.hpp"
-#include "core/did_you_mean.hpp"
+#include "core/text.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::config {

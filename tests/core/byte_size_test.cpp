@@ -1,4 +1,4 @@
-#include "core/byte_size.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/progress_log.hpp"
+#include "core/log.hpp"
 
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>

@@ -1,4 +1,4 @@
-#include "core/shell_word.hpp"
+#include "core/text.hpp"
 
 #include <gtest/gtest.h>
 

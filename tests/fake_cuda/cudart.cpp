@@ -321,16 +321,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
   fake_cuda::enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
-                              std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind /*kind*/, cudaStream_t stream) {
-  fake_cuda::enqueue(stream, [=] {
-    for (std::size_t row = 0; row < height; ++row)
-      std::memmove(static_cast<std::byte*>(to) + row * to_pitch,
-                   static_cast<const std::byte*>(from) + row * from_pitch, width);
-  });
-  return cudaSuccess;
-}
 cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream_t stream) {
   fake_cuda::enqueue(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;

@@ -14,9 +14,9 @@
 #include <sstream>
 #include <string>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "core/error.hpp"
-#include "train/trainer.hpp"
+#include "train/step/trainer.hpp"
 
 namespace llamesh {
 namespace {

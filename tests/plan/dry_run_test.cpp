@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "checkpoint/state.hpp"
-#include "comm/topology.hpp"
+#include "comm/mesh/topology.hpp"
 #include "core/error.hpp"
 #include "core/trace.hpp"
 #include "optim/optimizer.hpp"

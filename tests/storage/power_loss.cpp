@@ -18,14 +18,14 @@
 #include <tuple>
 
 #include "checkpoint/fixture.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "disk_record.hpp"
 #include "model/config_json.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
-#include "train/metrics.hpp"
+#include "train/step/metrics.hpp"
 
 /// Skips syncing: these disks are thrown away.
 extern "C" int fsync(int) {

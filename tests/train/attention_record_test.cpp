@@ -1,4 +1,4 @@
-#include "train/attention_record.hpp"
+#include "train/run/attention_record.hpp"
 
 #include <gtest/gtest.h>
 

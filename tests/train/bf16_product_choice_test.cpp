@@ -1,4 +1,4 @@
-#include "train/bf16_product_choice.hpp"
+#include "train/step/bf16_product_choice.hpp"
 
 #include <gtest/gtest.h>
 

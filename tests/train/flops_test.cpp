@@ -1,4 +1,4 @@
-#include "train/flops.hpp"
+#include "train/step/flops.hpp"
 
 #include <gtest/gtest.h>
 

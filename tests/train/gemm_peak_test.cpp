@@ -1,4 +1,4 @@
-#include "train/gemm_peak.hpp"
+#include "train/step/gemm_peak.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

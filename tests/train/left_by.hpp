@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::test {

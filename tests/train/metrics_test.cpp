@@ -1,4 +1,4 @@
-#include "train/metrics.hpp"
+#include "train/step/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

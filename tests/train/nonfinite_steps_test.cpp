@@ -1,4 +1,4 @@
-#include "train/nonfinite_steps.hpp"
+#include "train/health/nonfinite_steps.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "train/preflight.hpp"
+#include "train/preflight/preflight.hpp"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/process.hpp"
 #include "sanitized.hpp"
 #include "train/job/shared_folder.hpp"

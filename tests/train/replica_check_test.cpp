@@ -1,4 +1,4 @@
-#include "train/replica_check.hpp"
+#include "train/health/replica_check.hpp"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
 #include "train/left_by.hpp"

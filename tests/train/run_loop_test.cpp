@@ -11,13 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/in_collective.hpp"
-#include "comm/session.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/log.hpp"
 #include "core/stop_signals.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
-#include "train/metrics.hpp"
+#include "train/step/metrics.hpp"
 #include "training/whole_run.hpp"
 
 // Tests when a run saves and what stops it.

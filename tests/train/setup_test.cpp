@@ -1,9 +1,9 @@
-#include "train/setup.hpp"
+#include "train/run/setup.hpp"
 
 #include <gtest/gtest.h>
 
-#include "comm/session.hpp"
-#include "train/shared_tokens.hpp"
+#include "comm/mesh/session.hpp"
+#include "train/run/shared_tokens.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::train {

@@ -1,4 +1,4 @@
-#include "train/spikes.hpp"
+#include "train/health/spikes.hpp"
 
 #include <gtest/gtest.h>
 

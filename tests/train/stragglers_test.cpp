@@ -1,4 +1,4 @@
-#include "train/stragglers.hpp"
+#include "train/health/stragglers.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

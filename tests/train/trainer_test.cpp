@@ -1,4 +1,4 @@
-#include "train/trainer.hpp"
+#include "train/step/trainer.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "comm/in_collective.hpp"
-#include "comm/session.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/mesh/session.hpp"
 #include "train/left_by.hpp"
 #include "training/small_run.hpp"
 

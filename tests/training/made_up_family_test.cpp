@@ -7,7 +7,7 @@
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "model/config_json.hpp"
-#include "model/families/families.hpp"
+#include "model/family.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
 #include "training/whole_run.hpp"

@@ -8,7 +8,7 @@
 #include "mpi_world.hpp"
 #include "plan/planned_setup.hpp"
 #include "temporary_folder.hpp"
-#include "train/trainer.hpp"
+#include "train/step/trainer.hpp"
 
 namespace llamesh::test {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "train/job/watch.hpp"
-#include "train/run.hpp"
+#include "train/run/run.hpp"
 #include "training/small_run.hpp"
 
 namespace llamesh::test {

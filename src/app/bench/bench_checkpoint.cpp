@@ -17,7 +17,7 @@
 #include "app/bench/bench_checkpoint_state.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/store.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/median.hpp"

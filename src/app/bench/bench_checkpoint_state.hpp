@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/state.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "device/buffer.hpp"
 #include "model/parameters.hpp"
 #include "sharding/shard_layout.hpp"

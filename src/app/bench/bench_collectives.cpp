@@ -4,10 +4,10 @@
 #include <chrono>
 
 #include "app/bench/bench.hpp"
-#include "comm/mpi.hpp"
-#include "comm/mpi_collectives.hpp"
-#include "comm/node_collectives.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/mpi.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/mpi_collectives.hpp"
+#include "comm/transports/node_collectives.hpp"
 
 namespace llamesh::app {
 namespace {

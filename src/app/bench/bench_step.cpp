@@ -6,12 +6,12 @@
 
 #include "app/bench/bench.hpp"
 #include "app/program.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "plan/planned_setup.hpp"
-#include "train/trainer.hpp"
+#include "train/step/trainer.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -26,7 +26,7 @@ struct TrainArguments {
   int ranks = 0;                ///< planned launch, for the prints; 0: this launch
   int ranks_per_node = 0;       ///< for the planned launch; 0: one machine
   std::string device = "auto";  ///< auto, cpu, cuda
-  bool check = false;           ///< check the nodes (train/preflight.hpp) instead of training
+  bool check = false;  ///< check the nodes (train/preflight/preflight.hpp) instead of training
 };
 int train(const TrainArguments& arguments);
 

@@ -13,7 +13,7 @@
 #include "app/loaded_model.hpp"
 #include "app/model_mesh.hpp"
 #include "app/program.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/log.hpp"
 #include "data/data_files.hpp"
 #include "data/file_format.hpp"
@@ -23,10 +23,10 @@
 #include "device/buffer.hpp"
 #include "device/staging.hpp"
 #include "model/causal_lm.hpp"
-#include "train/bf16_product_choice.hpp"
-#include "train/metrics.hpp"
-#include "train/shared_tokens.hpp"
-#include "train/threads.hpp"
+#include "train/run/shared_tokens.hpp"
+#include "train/run/threads.hpp"
+#include "train/step/bf16_product_choice.hpp"
+#include "train/step/metrics.hpp"
 
 namespace llamesh::app {
 namespace {

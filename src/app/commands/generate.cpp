@@ -17,15 +17,15 @@
 #include "app/loaded_model.hpp"
 #include "app/model_mesh.hpp"
 #include "app/program.hpp"
-#include "comm/launch.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/launch.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "train/bf16_product_choice.hpp"
-#include "train/threads.hpp"
+#include "train/run/threads.hpp"
+#include "train/step/bf16_product_choice.hpp"
 
 namespace llamesh::app {
 namespace {

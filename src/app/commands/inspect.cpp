@@ -12,7 +12,7 @@
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "model/config_json.hpp"

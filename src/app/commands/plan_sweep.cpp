@@ -9,7 +9,7 @@
 #include "app/report/summary.hpp"
 #include "config/enum_names.hpp"
 #include "config/inputs.hpp"
-#include "core/progress_log.hpp"
+#include "core/log.hpp"
 
 namespace llamesh::app {
 namespace {

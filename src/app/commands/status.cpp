@@ -10,7 +10,7 @@
 #include "app/json_output.hpp"
 #include "app/status/run_list.hpp"
 #include "app/status/run_status.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::app {

@@ -13,7 +13,7 @@
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "model/config_json.hpp"
 
 namespace llamesh::app {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
-#include "comm/nccl.hpp"
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/nccl.hpp"
 #include "core/build_info.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"

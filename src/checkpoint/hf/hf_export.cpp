@@ -11,8 +11,8 @@
 #include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/json.hpp"
 #include "core/log.hpp"
-#include "core/ordered_json.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
 

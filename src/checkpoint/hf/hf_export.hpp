@@ -7,7 +7,7 @@
 
 #include "checkpoint/hf/dtype_convert.hpp"
 #include "checkpoint/hf/safetensors.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 
 namespace llamesh::checkpoint {
 

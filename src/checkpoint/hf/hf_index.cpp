@@ -4,7 +4,7 @@
 
 #include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
-#include "core/ordered_json.hpp"
+#include "core/json.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

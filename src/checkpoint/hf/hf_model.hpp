@@ -7,7 +7,7 @@
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/state.hpp"
 #include "checkpoint/stored_model.hpp"
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "model/state_dict.hpp"
 
 namespace llamesh::checkpoint {

@@ -3,7 +3,7 @@
 #include "checkpoint/hf/hf_index.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/ordered_json.hpp"
+#include "core/json.hpp"
 
 namespace llamesh::checkpoint {
 

@@ -1,4 +1,4 @@
-#include "model/families/families.hpp"
+#include "model/family.hpp"
 
 #include <fmt/ranges.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::model {
 namespace {

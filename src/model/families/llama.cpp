@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "core/error.hpp"
-#include "core/printable.hpp"
-#include "model/families/families.hpp"
+#include "core/text.hpp"
+#include "model/family.hpp"
 #include "model/table_builder.hpp"
 #include "model/transformer_block.hpp"
 

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "ops/bf16_products.hpp"
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 
 namespace llamesh::ops::cpu {

@@ -111,16 +111,23 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *total = mine;
 }
 
+/// A thread copies one column of every gridDim.y-th row.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    copy_columns(Rows<T> y, Rows<const T> x, int rows, int cols) {
+  const int col = blockIdx.x * static_cast<int>(threads) + threadIdx.x;
+  if (col >= cols) return;
+  for (int row = blockIdx.y; row < rows; row += gridDim.y) y[row][col] = x[row][col];
+}
+
 /// Copies a matrix with strided rows.
 void copy_rows(Stream& stream, const Tensor& y, const Tensor& x) {
   expects(y.cols() == x.cols() && y.dtype() == x.dtype(), "copy of rows");
-  const auto bytes = [&](std::int64_t elements) {
-    return static_cast<std::size_t>(elements * size_of(y.dtype()));
-  };
-  check(cudaMemcpy2DAsync(y.data(), bytes(y.row_stride()), x.data(), bytes(x.row_stride()),
-                          bytes(y.cols()), static_cast<std::size_t>(y.rows()),
-                          cudaMemcpyDeviceToDevice, device::cuda::native(stream)),
-        "a copy of rows");
+  with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&copy_columns<T>, {divide_up(y.cols(), threads), std::min<std::int64_t>(y.rows(), 528)},
+           threads, 0, stream, rows_of<T>(y), rows_of<const T>(x), static_cast<int>(y.rows()),
+           static_cast<int>(y.cols()));
+  });
 }
 
 }  // namespace

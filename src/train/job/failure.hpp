@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/flight_record.hpp"
-#include "comm/watchdog.hpp"
+#include "comm/diagnosis/flight_record.hpp"
+#include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::train {

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "comm/communicator.hpp"
-#include "comm/flight_record.hpp"
-#include "comm/topology.hpp"
+#include "comm/diagnosis/flight_record.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "comm/mesh/topology.hpp"
 #include "train/job/failure.hpp"
 
 namespace llamesh::train {

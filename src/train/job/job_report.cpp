@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/log.hpp"
-#include "core/printable.hpp"
+#include "core/text.hpp"
 #include "device/device.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"

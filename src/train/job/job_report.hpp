@@ -7,14 +7,14 @@
 #include <optional>
 #include <string>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "train/health/spikes.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/startup.hpp"
-#include "train/metrics.hpp"
-#include "train/spikes.hpp"
+#include "train/step/metrics.hpp"
+#include "train/step/trainer.hpp"
 #include "train/tensorboard/event_file.hpp"
-#include "train/trainer.hpp"
 
 namespace llamesh::train {
 

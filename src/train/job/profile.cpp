@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "comm/exchange.hpp"
+#include "comm/transports/exchange.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/trace.hpp"

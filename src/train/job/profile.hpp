@@ -5,8 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "comm/communicator.hpp"
-#include "train/setup.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "train/run/setup.hpp"
 
 namespace llamesh::train {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/watchdog.hpp"
+#include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::train {

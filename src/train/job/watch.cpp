@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/session.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "train/job/deadline.hpp"

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "comm/watchdog.hpp"
-#include "train/setup.hpp"
+#include "comm/diagnosis/watchdog.hpp"
+#include "train/run/setup.hpp"
 
 namespace llamesh::train {
 

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "comm/device_mesh.hpp"
+#include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "train/preflight/checks.hpp"

@@ -7,9 +7,9 @@
 #include "core/hash.hpp"
 #include "data/mapped_file.hpp"
 #include "ops/gemm_rate.hpp"
-#include "train/bf16_product_choice.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/threads.hpp"
+#include "train/run/threads.hpp"
+#include "train/step/bf16_product_choice.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.hpp"
+#include "comm/mesh/communicator.hpp"
 #include "core/clock.hpp"
-#include "train/preflight.hpp"
+#include "train/preflight/preflight.hpp"
 
 namespace llamesh::train {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/file.hpp"
-#include "train/metrics.hpp"
+#include "train/step/metrics.hpp"
 
 namespace llamesh::train {
 

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <string>
 
-#include "core/accumulate.hpp"
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 

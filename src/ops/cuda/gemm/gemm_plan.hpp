@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/accumulate.hpp"
+#include "core/tensor.hpp"
 #include "ops/cuda/gemm/gemm.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
 

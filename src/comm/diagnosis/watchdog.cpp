@@ -1,0 +1,326 @@
+#include "comm/diagnosis/watchdog.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <thread>
+
+#include "comm/diagnosis/flight_record.hpp"
+#include "comm/diagnosis/hang_diagnosis.hpp"
+#include "comm/diagnosis/host_survey.hpp"
+#include "comm/diagnosis/time_limit.hpp"
+#include "comm/mesh/mpi.hpp"
+#include "core/clock.hpp"
+#include "core/median.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double shortest_limit = 60;
+constexpr double limit_of_starting = 3600;  // a GiB of text may be tokenized
+constexpr double typical_duration_factor = 5;
+constexpr std::size_t durations_kept = 31;
+
+/// What the sender is doing, or one of these two.
+struct Heartbeat {
+  static constexpr std::int64_t goodbye = -1;  ///< the last one
+  static constexpr std::int64_t alarm = -2;    ///< to be passed on
+  std::int64_t activity = 0;
+  std::int64_t step = 0;
+};
+
+}  // namespace
+
+std::string describe(Activity activity, std::int64_t step) {
+  switch (activity) {
+    case Activity::starting:
+      return "reading the inputs and data";
+    case Activity::building:
+      return "building the model";
+    case Activity::training:
+      return fmt::format("training step {}", step);
+    case Activity::evaluating:
+      return fmt::format("evaluating after step {}", step);
+    case Activity::saving:
+      return fmt::format("saving step {}", step);
+    case Activity::resuming:
+      return "loading a checkpoint";
+    case Activity::ending:
+      return "ending the run";
+  }
+  return "unknown work";
+}
+
+void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective) {
+  verdict.axis = collective.members->name;
+  verdict.collective = collective.call.kind.data();
+  verdict.unit = collective.call.subject.data();
+  verdict.waiting = collective.members->ranks;
+  std::erase_if(verdict.waiting, [&](int rank) {
+    return std::ranges::find(verdict.ranks, rank) != verdict.ranks.end();
+  });
+}
+
+double longest_reasonable(std::vector<double> durations, double of_the_first) {
+  if (durations.empty()) return of_the_first;
+  return std::max(shortest_limit, typical_duration_factor * median(std::move(durations)));
+}
+
+struct Watchdog::Watch {
+  Watch(const Communicator& world, Alarm sound, Limits given)
+      : group(world.duplicate()),
+        alarm(std::move(sound)),
+        limits(std::move(given)),
+        hosts(world.all_gather(this_process().host)),
+        previous((group.rank() + group.size() - 1) % group.size()),
+        next((group.rank() + 1) % group.size()),
+        hang_diagnosis(group, hosts, limits),
+        survey(group, hosts, limits) {
+    post_receive();
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  void run(const std::stop_token& stop) {
+    try {
+      poll_until(stop);
+    } catch (const std::exception& failed) {  // an MPI error: other threads will meet it too
+      spdlog::warn("the watchdog has stopped: {}", failed.what());
+    }
+  }
+
+  void poll_until(const std::stop_token& stop) {
+    std::mutex sleeping;
+    std::condition_variable_any wake;
+    auto last_poll = Clock::now();
+    while (!stop.stop_requested()) {
+      std::unique_lock lock(sleeping);
+      wake.wait_for(lock, stop, limits.interval, [] { return false; });
+      if (stop.stop_requested()) return;
+      // A process that was itself stopped for a while (a suspended job) must not blame the others.
+      const auto now = Clock::now();
+      if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
+      last_poll = now;
+      FlightRecorder::instance().tick();
+      send_heartbeat();
+      receive_heartbeats();
+      hang_diagnosis.poll(status());
+      survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
+      const auto verdict = find_hang();
+      if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
+      forward_alarm();
+      const auto sound = [&] {
+        const std::lock_guard alarm_lock(mutex);
+        return alarm;
+      }();
+      sounded = true;
+      sound(verdict.value_or(Diagnosis{}));
+      return;
+    }
+  }
+
+  void begin(Activity activity, std::int64_t step, double of_the_first) {
+    const std::lock_guard lock(mutex);
+    const auto now = Clock::now();
+    auto& known = durations[doing.activity];
+    if (known.size() == durations_kept) known.erase(known.begin());
+    known.push_back(to_seconds(now - begun));
+    doing = {static_cast<std::int64_t>(activity), step};
+    FlightRecorder::instance().set_activity(static_cast<std::int32_t>(activity), step);
+    begun = since = now;
+    limit = longest_reasonable(durations[doing.activity], of_the_first);
+  }
+
+  void progress() {
+    const std::lock_guard lock(mutex);
+    since = Clock::now();
+  }
+
+  void restart_clocks(Clock::time_point now) {
+    last_received = now;
+    hang_diagnosis.reset();
+    survey.reset();
+    const std::lock_guard lock(mutex);
+    since = now;
+  }
+
+  Heartbeat now_doing() {
+    const std::lock_guard lock(mutex);
+    return doing;
+  }
+
+  HangDiagnosis::RankStatus status() {
+    const auto now = Clock::now();
+    const std::lock_guard lock(mutex);
+    return {static_cast<Activity>(doing.activity), doing.step, to_seconds(now - since), limit,
+            to_seconds(now - last_received)};
+  }
+
+  void send_heartbeat() {
+    if (group.size() == 1) return;
+    int done = 1;
+    if (sending != MPI_REQUEST_NULL)
+      check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a heartbeat");
+    if (done == 0) return;  // the next rank receives nothing: the rank after it will report that
+    outgoing = now_doing();
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "a heartbeat");
+  }
+
+  void forward_alarm() {
+    const auto delivered = [&] {
+      int done = 0;
+      for (int tries = 0; done == 0 && tries < 200; ++tries) {
+        check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "an alarm");
+        if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return done != 0;
+    };
+    if (group.size() == 1 || !delivered()) return;
+    outgoing = {Heartbeat::alarm, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "an alarm");
+    delivered();
+  }
+
+  void post_receive() {
+    if (group.size() == 1) return;
+    check(MPI_Irecv(&incoming, 2, MPI_INT64_T, previous, 0, native(group), &receiving),
+          "a heartbeat");
+  }
+
+  void receive_heartbeats() {
+    while (receiving != MPI_REQUEST_NULL) {
+      int done = 0;
+      check(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE), "a heartbeat");
+      if (done == 0) return;
+      last_heartbeat = incoming;
+      last_received = Clock::now();
+      if (last_heartbeat.activity != Heartbeat::goodbye) post_receive();
+      if (last_heartbeat.activity == Heartbeat::alarm) return;
+    }
+  }
+
+  /// The rank at fault when something hangs.
+  std::optional<Diagnosis> find_hang() {
+    if (auto verdict = survey.verdict(silent_rank(), status())) return verdict;
+    if (auto verdict = hang_diagnosis.verdict()) return verdict;
+    // The ranks that wait for this one know in which collective: they report first.
+    const auto mine = status();
+    const double later = group.size() > 1 ? 6 * to_seconds(limits.interval) : 0;
+    if (mine.stalled <= mine.limit + later || hang_diagnosis.waits_for_another()) return {};
+    return stuck(mine);
+  }
+
+  /// How long the previous rank has been silent.
+  Clock::duration silent_for() const {
+    return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : Clock::now() - last_received;
+  }
+
+  HostSurvey::SilentRank silent_rank() const {
+    return {.rank = previous,
+            .silent = silent_for(),
+            .limit = limits.job_ends() ? limits.silence_at_the_end : limits.silence,
+            .activity = static_cast<Activity>(last_heartbeat.activity),
+            .step = last_heartbeat.step};
+  }
+
+  Diagnosis stuck(const HangDiagnosis::RankStatus& mine) {
+    const auto open = collectives_in_progress();
+    const auto doing_now = describe(mine.activity, mine.step) +
+                           (open.empty() ? "" : ", in the " + title(open.front().call));
+    Diagnosis verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
+                                  name_of(group.rank()), doing_now, mine.stalled),
+                      {group.rank()},
+                      {host_of(group.rank())},
+                      doing_now,
+                      "stuck",
+                      mine.activity,
+                      mine.step};
+    if (!open.empty()) set_waiting(verdict, open.front());
+    return verdict;
+  }
+
+  const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
+  std::string name_of(int rank) const { return fmt::format("rank {} on {}", rank, host_of(rank)); }
+
+  /// Exchanges goodbyes with the two neighbours. After it no message is in flight.
+  void shut_down() {
+    thread.request_stop();
+    thread.join();
+    if (group.size() == 1) return;
+    const TimeLimit leave("the end of the run", mpi_timeout(std::getenv, group.size()),
+                          group.rank());
+    hang_diagnosis.shut_down(sounded);
+    survey.shut_down(sounded);
+    wait(sending, "the goodbye");
+    outgoing = {Heartbeat::goodbye, 0};
+    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "the goodbye");
+    while (receiving != MPI_REQUEST_NULL) {
+      wait(receiving, "the goodbye");
+      if (incoming.activity != Heartbeat::goodbye) post_receive();
+    }
+    wait(sending, "the goodbye");
+  }
+
+  Communicator group;
+  Alarm alarm;
+  Limits limits;
+  std::vector<std::string> hosts;
+  int previous;
+  int next;
+  HangDiagnosis hang_diagnosis;
+  HostSurvey survey;
+  bool sounded = false;  ///< the alarm
+
+  Heartbeat outgoing;
+  Heartbeat incoming;
+  Heartbeat last_heartbeat;  ///< received from the previous rank
+  MPI_Request sending = MPI_REQUEST_NULL;
+  MPI_Request receiving = MPI_REQUEST_NULL;
+  Clock::time_point last_received = Clock::now();
+
+  std::mutex mutex;  ///< guards the alarm and this rank's activity
+  Heartbeat doing{static_cast<std::int64_t>(Activity::starting), 0};
+  Clock::time_point begun = Clock::now();
+  Clock::time_point since = begun;  ///< the last progress
+  double limit = limit_of_starting;
+  std::map<std::int64_t, std::vector<double>> durations;  ///< of earlier activities, seconds
+
+  std::jthread thread;
+};
+
+Watchdog::Watchdog(const Communicator& world, Alarm alarm, Limits limits)
+    : watch_(std::make_unique<Watch>(world, std::move(alarm), std::move(limits))) {}
+
+Watchdog::~Watchdog() {
+  if (may_free()) {
+    watch_->shut_down();
+  } else {
+    watch_->thread = {};  // stops and joins; MPI may still write into the rest, which stays
+    static_cast<void>(watch_.release());
+  }
+}
+
+void Watchdog::begin(Activity activity, std::int64_t step, std::chrono::seconds of_the_first) {
+  watch_->begin(activity, step, static_cast<double>(of_the_first.count()));
+}
+
+void Watchdog::progress() {
+  watch_->progress();
+}
+
+void Watchdog::set_alarm(Alarm alarm) {
+  const std::lock_guard lock(watch_->mutex);
+  watch_->alarm = std::move(alarm);
+}
+
+}  // namespace llamesh::comm

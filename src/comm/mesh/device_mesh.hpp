@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/diagnosis/collective_log.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "comm/mesh/parallel_dims.hpp"
+#include "comm/mesh/topology.hpp"
+#include "comm/transports/collectives.hpp"
+#include "comm/transports/nccl.hpp"
+
+namespace llamesh::comm {
+
+/// Groups in a mesh of ranks: along each axis one for collectives, and along several axes for host
+/// values.
+class DeviceMesh {
+ public:
+  struct Axis {
+    std::string name;
+    int size = 1;
+    int rank = 0;                            ///< this rank's coordinate
+    bool within_node = true;                 ///< every group along it lies on a single node
+    double share_between_nodes = 0;          ///< as a fraction of all bytes_sent() over it
+    std::optional<Communicator> group = {};  ///< for host values; none in a simulated mesh
+    std::unique_ptr<Collectives> collectives = {};
+  };
+
+  /// Collective. The axis sizes must multiply to the size of the world, which is borrowed.
+  DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
+  /// Creates the mesh as seen by `rank` in a hypothetical launch, within a device::Simulation: its
+  /// collectives are simulated, and it has no communicators. `log`, if any, receives their calls,
+  /// and outlives the mesh. Not collective.
+  DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr);
+
+  const ParallelDims& dims() const { return dims_; }
+  int rank() const { return rank_; }  ///< world rank
+  std::vector<Axis>& axes() { return axes_; }
+  Axis& axis(std::string_view name);
+  /// Returns collectives over this rank's group along several axes: those of the axis if there is
+  /// only one, or only one with more than one rank; otherwise created at the first call, which is
+  /// then collective.
+  Axis& along(AxisSet axes);
+  /// Returns the same ranks for reductions. On GPUs these have their own stream and communicator,
+  /// so that gathers and reductions do not wait for each other; allocate memory for reductions
+  /// there. On CPUs, or if a rank is alone, this is along(). The first call is collective.
+  Axis& reductions_along(AxisSet axes);
+  /// Returns the axes, and everything that along() and reductions_along() have created.
+  std::vector<const Axis*> all() const;
+  /// Returns false if any collective in all() was aborted.
+  bool healthy() const;
+  /// Returns this rank's group along several axes: the world, an axis' group, or one created at the
+  /// first call, which is then collective.
+  const Communicator& group(AxisSet along);
+
+  /// Starts recording calls along each axis; check_contracts() compares them.
+  void keep_contracts();
+  /// Runs comm/diagnosis/contract.hpp's check; does nothing unless calls are recorded. Collective.
+  void check_contracts() const;
+
+ private:
+  void make_axes();
+  Axis make_axis(const std::string& name, AxisSet along);
+  std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
+  bool on_gpus() const;
+
+  const Communicator* world_;     ///< null: simulated
+  CollectiveLog* log_ = nullptr;  ///< for a simulated mesh, or null
+  int rank_;
+  Topology topology_;
+  ParallelDims dims_;
+  std::optional<Nccl> nccl_;  ///< on GPUs; the axes' communicators are split from it
+  std::vector<Axis> axes_;
+  // Groups along several axes, by AxisSet::to_ulong().
+  std::map<unsigned long, Axis> combined_, reductions_;
+  std::map<unsigned long, Communicator> groups_;
+  bool keeps_contracts_ = false;
+};
+
+/// Lists each node's ranks with their coordinates (--print-mesh). Pure.
+std::string describe(const ParallelDims& dims, const Topology& topology);
+
+/// Returns true if each group along these axes has all its ranks on one node. Pure.
+bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology);
+
+/// Communication pattern between the ranks on an axis.
+enum class Route : std::uint8_t {
+  pairs,  ///< each rank sends equally to every other one: PairwiseExchange
+  ring,   ///< each rank sends only to the next one, node by node: NCCL
+};
+
+/// Returns the fraction of bytes, over all ranks' groups along these axes, that goes from one node
+/// to another: 0 to 1. Pure.
+double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
+                           Route route);
+
+}  // namespace llamesh::comm

@@ -1,0 +1,59 @@
+#include "comm/mesh/mpi.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <exception>
+#include <string>
+
+#include "comm/transports/backoff.hpp"
+#include "core/error.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+
+std::string error_text(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+void check(int code, std::string_view doing, const std::source_location& where) {
+  if (code == MPI_SUCCESS) return;
+  std::string_view file = where.file_name();
+  if (const auto at = file.rfind("src/"); at != std::string_view::npos) file.remove_prefix(at);
+  const auto& self = this_process();
+  throw Error(ExitCode::internal_error,
+              fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank,
+                          self.host, error_text(code), file, where.line()));
+}
+
+void wait(MPI_Request& request, std::string_view doing) {
+  wait_all({&request, 1}, doing);
+}
+
+void wait_all(std::span<MPI_Request> requests, std::string_view doing) {
+  Backoff backoff;
+  for (auto& request : requests) {
+    for (int done = 0;;) {
+      check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), doing);
+      if (done != 0) break;
+      backoff.pause();
+    }
+  }
+}
+
+MPI_Comm native(const Communicator& communicator) {
+  return communicator.handle().comm;
+}
+
+bool may_free() {
+  int initialized = 0;
+  int finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized != 0 && finalized == 0 && std::uncaught_exceptions() == 0;
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "comm/mesh/communicator.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::comm {
+
+/// Scope of MPI: initializes it (MPI_THREAD_MULTIPLE, errors returned and checked) and finalizes
+/// it; writes rank and host to this_process(). A rank that hangs in MPI_Init or MPI_Finalize ends
+/// the job (comm/diagnosis/time_limit.hpp). Throws a user error if srun started the ranks without a
+/// PMI, as singletons (SLURM_NTASKS differs from the world size). One per process. While an
+/// exception unwinds, MPI is not finalized: abort_job() must then end the job.
+class MpiSession {
+ public:
+  MpiSession();
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  const Communicator& world() const { return *world_; }
+
+ private:
+  std::optional<Communicator> world_;
+  std::chrono::seconds timeout_{};
+};
+
+/// Error on ranks that stop because another rank failed: nothing to report, the same exit code.
+class PeerFailure : public Error {
+ public:
+  explicit PeerFailure(ExitCode code) : Error(code, "another rank failed") {}
+};
+
+/// Ends the whole job at once with this exit code: by PMIx_Abort if MPI uses PMIx, which prints
+/// nothing, else by MPI_Abort; by exit if there is a single process or MPI is not initialized.
+[[noreturn]] void abort_job(ExitCode code);
+
+/// Ends this process within 5 s, even if it is blocked.
+void end_process_soon(ExitCode code);
+
+/// Returns the MPI library's name and version, for --version.
+std::string mpi_version();
+
+}  // namespace llamesh::comm

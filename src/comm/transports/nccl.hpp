@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/mesh/communicator.hpp"
+#include "comm/transports/collectives.hpp"
+
+/// GPU side of this layer: nccl/*, or nccl_absent.cpp in a build without CUDA.
+namespace llamesh::comm {
+
+/// One NCCL communicator over all ranks, from which the mesh axes' communicators are split; none if
+/// there is one rank.
+class Nccl {
+ public:
+  /// Collective. Rank 0 creates the ncclUniqueId, MPI broadcasts it. Throws if NCCL has not
+  /// connected all ranks within two minutes. The process must have chosen its GPU.
+  explicit Nccl(const Communicator& world);
+  ~Nccl();
+  Nccl(Nccl&&) noexcept;
+  Nccl& operator=(Nccl&&) noexcept;
+
+  /// Creates the collectives for the ranks in `group`, all of which pass the same `color`, unlike
+  /// any other rank. Collective over the world. `axis` is a name for messages.
+  std::unique_ptr<Collectives> axis(const std::string& axis, const Communicator& group,
+                                    int color) const;
+
+  struct Connection;
+
+ private:
+  std::unique_ptr<Connection> world_;
+};
+
+/// Returns NCCL's version; empty in a build without it.
+std::string nccl_version();
+
+}  // namespace llamesh::comm

@@ -1,0 +1,187 @@
+#include "comm/transports/nccl/nccl_collectives.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "device/cuda/runtime.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+using device::cuda::native;
+
+ncclDataType_t type_of(const Tensor& tensor) {
+  switch (tensor.dtype()) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+  }
+  expects(false, "no NCCL type for {}", name_of(tensor.dtype()));
+  return ncclNumTypes;
+}
+
+std::size_t count_of(const Tensor& tensor) {
+  return static_cast<std::size_t>(tensor.numel());
+}
+
+/// Sets NCCL's environment, except variables that the user has set.
+void set_nccl_defaults() {
+  // Kernels on different axes run concurrently. NCCL then requires them to start in call order, the
+  // same on all ranks, so that they cannot deadlock.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // NVLink switches sum in an order that changes from run to run (NVIDIA/nccl#1497).
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
+}
+
+/// Returns the config for every communicator. They share no resources (splitShare): sharing
+/// serializes their collectives (NCCL's enqueue.cc orders each launch after the last on a stream
+/// that belongs to the resources), so two axes could not be busy at the same time.
+ncclConfig_t non_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+/// Copies `from` to `to`, cast to its dtype; does nothing if they are the same memory.
+void convert(device::Stream& stream, const Tensor& to, const Tensor& from) {
+  if (to.data() == from.data() || to.numel() == 0) return;
+  to.dtype() == from.dtype() ? device::copy_bytes(stream, to, from) : ops::copy(stream, to, from);
+}
+
+}  // namespace
+
+NcclCollectives::NcclCollectives(const Communicator& group,
+                                 std::shared_ptr<Nccl::Connection> connection)
+    : Collectives(group), connection_(std::move(connection)), checks_(group) {}
+
+NcclCollectives::~NcclCollectives() {
+  finish();
+}
+
+device::Buffer NcclCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
+  return allocate_symmetric(bytes_per_rank * size());
+}
+
+device::Buffer NcclCollectives::allocate_symmetric(std::int64_t bytes) {
+  return connection_ ? registered_buffer(connection_, bytes) : device::Buffer(bytes);
+}
+
+template <class Call>
+void NcclCollectives::call(const char* name, const Call& call) {
+  if (!connection_) return;
+  connection_->call(name, subject(), [&](ncclComm_t comm) { return call(comm, native(stream())); });
+}
+
+void NcclCollectives::move_all_gather(const CollectiveCall& /*call*/, const Tensor& whole,
+                                      const Tensor& mine) {
+  const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
+  convert(stream(), own, mine);
+  call("all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllGather(own.data(), whole.data(), count_of(own), type_of(own), comm, cuda);
+  });
+}
+
+void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const Tensor& mine,
+                                          const Tensor& parts, Accumulate accumulate) {
+  // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
+  // no scratch is needed.
+  const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
+  call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
+                             cuda);
+  });
+  if (accumulate == Accumulate::yes)
+    ops::add(stream(), mine, sum);
+  else
+    convert(stream(), mine, sum);
+}
+
+void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& data) {
+  call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
+                         cuda);
+  });
+}
+
+void NcclCollectives::move_broadcast(const CollectiveCall& asked, const Tensor& data) {
+  call("broadcast", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclBroadcast(data.data(), data.data(), count_of(data), type_of(data), asked.root, comm,
+                         cuda);
+  });
+}
+
+void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& received,
+                                 const PeerParts& sent) {
+  if (contract() != nullptr && asked.by_peer != 0)
+    check_received(asked, checks_.group(), received, checks_.announce(asked, sent));
+  convert(stream(), received[rank()], sent[rank()]);
+  const auto send_and_receive = [&](int peer, ncclComm_t comm, cudaStream_t cuda) {
+    const Tensor out = sent[peer];
+    const Tensor in = received[peer];
+    auto result = ncclSuccess;
+    if (out.numel() > 0)
+      result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
+    if (in.numel() > 0 && result == ncclSuccess)
+      result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
+    return result;
+  };
+  const char* name = asked.to == CollectiveCall::every ? "all-to-all" : "send-recv";
+  call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
+    auto result = ncclGroupStart();
+    for (int peer = 0; peer < size() && result == ncclSuccess; ++peer)
+      if (peer != rank()) result = send_and_receive(peer, comm, cuda);
+    const auto ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+  });
+}
+
+Nccl::Nccl(const Communicator& world) {
+  if (world.size() == 1) return;  // NCCL would cost time, memory and a network interface
+  set_nccl_defaults();
+  const std::string id = on_rank_0(world, [] {
+    ncclUniqueId made;
+    check(ncclGetUniqueId(&made), "ncclGetUniqueId");
+    return std::string(made.internal, sizeof(made.internal));
+  });
+  ncclUniqueId same;
+  std::memcpy(same.internal, id.data(), sizeof(same.internal));
+  ncclConfig_t config = non_blocking();
+  ncclComm_t made = nullptr;
+  agree(world, [&] {
+    check(ncclCommInitRankConfig(&made, world.size(), same, world.rank(), &config),
+          "ncclCommInitRankConfig");
+    world_ = std::make_unique<Connection>(made, "world");
+  });
+}
+
+Nccl::~Nccl() = default;
+Nccl::Nccl(Nccl&&) noexcept = default;
+Nccl& Nccl::operator=(Nccl&&) noexcept = default;
+
+std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
+                                        int color) const {
+  if (!world_) return std::make_unique<NcclCollectives>(group, nullptr);
+  const bool alone = group.size() == 1;
+  ncclConfig_t config = non_blocking();
+  ncclComm_t made = nullptr;
+  // Every rank joins the split, including those in groups of one.
+  world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {
+    return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
+  });
+  auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis);
+  return std::make_unique<NcclCollectives>(group, std::move(connection));
+}
+
+std::string nccl_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,261 @@
+#include "comm/transports/pairwise_exchange.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "comm/mesh/mpi.hpp"
+#include "comm/transports/backoff.hpp"
+#include "comm/transports/host_reduce.hpp"
+#include "core/process.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+constexpr std::int64_t piece_bytes = std::int64_t{512} << 10U;  // four fit into an L2 cache
+constexpr int in_flight = 4;
+constexpr std::int64_t small_bytes = std::int64_t{128} << 10U;  // all-reduce size, over all ranks
+constexpr std::int64_t broadcast_chunk_bytes = std::int64_t{64} << 20U;
+constexpr int tag = 1;
+constexpr int announcement_tag = 2;
+
+/// One direction in an exchange: pieces numbered step by step, a few in flight.
+class Flow {
+ public:
+  template <class Post>
+  void post_up_to(std::int64_t total, Post&& post) {
+    for (; posted_ < total && posted_ - done_ < in_flight; ++posted_) post(posted_, &slot(posted_));
+  }
+  /// Returns true if the oldest piece in flight is complete; does not yet count it as done.
+  bool oldest_complete(std::string_view doing) {
+    if (done_ == posted_) return false;
+    int complete = 0;
+    check(MPI_Test(&slot(done_), &complete, MPI_STATUS_IGNORE), doing);
+    return complete != 0;
+  }
+  std::int64_t done() const { return done_; }
+  void finish_oldest() { ++done_; }
+
+ private:
+  MPI_Request& slot(std::int64_t piece) {
+    return requests_[static_cast<std::size_t>(piece % in_flight)];
+  }
+  std::int64_t posted_ = 0;
+  std::int64_t done_ = 0;
+  std::array<MPI_Request, in_flight> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL,
+                                               MPI_REQUEST_NULL};
+};
+
+/// A piece of the range exchanged with `peer`, from its element `first` on.
+struct Piece {
+  Tensor data;
+  int peer;
+  std::int64_t first;
+};
+
+/// Returns the pieces of range(peer) for every other rank, step by step; `direction` is 1 for sends
+/// and -1 for receives. Both sides of a transfer have it in the same step, so the ranks always
+/// finish the earliest step, whatever the sizes.
+template <class Range>
+std::vector<Piece> pieces_by_step(const Communicator& group, int direction, const Range& range) {
+  std::vector<Piece> pieces;
+  for (int step = 1; step < group.size(); ++step) {
+    const int peer = (group.rank() + direction * step + group.size()) % group.size();
+    const Tensor whole = range(peer);
+    const std::int64_t length = piece_bytes / size_of(whole.dtype());
+    for (std::int64_t first = 0; first < whole.numel(); first += length)
+      pieces.push_back({whole.slice(first, std::min(length, whole.numel() - first)), peer, first});
+  }
+  return pieces;
+}
+
+/// Returns slice `rank` of `data` when split into `size` equal slices of whole cache lines; the
+/// last may be short.
+Tensor slice_of(const Tensor& data, int rank, int size) {
+  constexpr std::int64_t line = 16;
+  const std::int64_t n = ((data.numel() + size - 1) / size + line - 1) / line * line;
+  const std::int64_t first = std::min(rank * n, data.numel());
+  return data.slice(first, std::min(n, data.numel() - first));
+}
+
+}  // namespace
+
+const std::int64_t PairwiseExchange::scratch_bytes = in_flight * piece_bytes;
+
+std::byte* PairwiseExchange::scratch() {
+  const device::ScopedMemoryTag use(device::MemoryUse::scratch);
+  if (!scratch_) scratch_ = device::Buffer(scratch_bytes);
+  return scratch_.data();
+}
+
+void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
+                                const Arrived& arrived) {
+  const auto comm = native(group_);
+  const auto to_send = pieces_by_step(group_, 1, outgoing);
+  auto to_receive = pieces_by_step(group_, -1, incoming);
+  if (arrived) {
+    std::byte* slots = scratch();
+    for (std::int64_t i = 0; i < std::ssize(to_receive); ++i) {
+      auto& data = to_receive[static_cast<std::size_t>(i)].data;
+      data = Tensor(slots + i % in_flight * piece_bytes, data.dtype(), {data.numel()});
+    }
+  }
+
+  Flow sends;
+  Flow receives;
+  Backoff backoff;
+  while (sends.done() < std::ssize(to_send) || receives.done() < std::ssize(to_receive)) {
+    receives.post_up_to(std::ssize(to_receive), [&](std::int64_t i, MPI_Request* request) {
+      const auto& [data, peer, first] = to_receive[static_cast<std::size_t>(i)];
+      check(MPI_Irecv(data.data(), static_cast<int>(data.bytes()), MPI_BYTE, peer, tag, comm,
+                      request),
+            "a receive");
+    });
+    sends.post_up_to(std::ssize(to_send), [&](std::int64_t i, MPI_Request* request) {
+      const auto& [data, peer, first] = to_send[static_cast<std::size_t>(i)];
+      check(MPI_Isend(data.data(), static_cast<int>(data.bytes()), MPI_BYTE, peer, tag, comm,
+                      request),
+            "a send");
+    });
+    bool moved = false;
+    if (receives.oldest_complete("a receive")) {
+      const auto& [data, peer, first] = to_receive[static_cast<std::size_t>(receives.done())];
+      if (arrived) arrived(data, peer, first);
+      receives.finish_oldest();
+      moved = true;
+    }
+    if (sends.oldest_complete("a send")) {
+      sends.finish_oldest();
+      moved = true;
+    }
+    if (moved)
+      backoff.reset();
+    else
+      backoff.pause();
+  }
+}
+
+void PairwiseExchange::all_gather(const Tensor& whole, const Tensor& mine) {
+  const std::int64_t n = mine.numel();
+  const Tensor own = whole.slice(group_.rank() * n, n);
+  copy_cast(own, mine);
+  exchange([&](int) { return own; }, [&](int peer) { return whole.slice(peer * n, n); });
+}
+
+void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
+                                      Accumulate accumulate) {
+  const std::int64_t n = mine.numel();
+  const auto part = [&](int peer) { return parts.slice(peer * n, n); };
+  const auto in_fp32 =
+      mine.dtype() == DType::f32 ? device::Buffer() : device::Buffer(n * size_of(DType::f32));
+  const Tensor sum = mine.dtype() == DType::f32 ? mine : in_fp32.tensor(DType::f32, {n});
+  add_to(sum, part(group_.rank()), accumulate);
+  exchange(
+      part, [&](int) { return part(group_.rank()); },
+      [&](const Tensor& piece, int, std::int64_t first) {
+        add_to(sum.slice(first, piece.numel()), piece, Accumulate::yes);
+      });
+  copy_cast(mine, sum);
+}
+
+void PairwiseExchange::all_reduce(const Tensor& data) {
+  const int size = group_.size();
+  if (size == 1) return;
+  if (data.bytes() * size <= small_bytes) return all_reduce_small(data);
+  const auto slice = [&](int rank) { return slice_of(data, rank, size); };
+  const Tensor own = slice(group_.rank());
+  exchange(
+      slice, [&](int) { return own; },
+      [&](const Tensor& piece, int, std::int64_t first) {
+        add_to(own.slice(first, piece.numel()), piece, Accumulate::yes);
+      });
+  exchange([&](int) { return own; }, slice);
+}
+
+void PairwiseExchange::all_reduce_small(const Tensor& data) {
+  const std::int64_t n = data.numel();
+  const int bytes = static_cast<int>(data.bytes());
+  std::byte* all = scratch();
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(
+      MPI_Iallgather(data.data(), bytes, MPI_BYTE, all, bytes, MPI_BYTE, native(group_), &request),
+      "an all-reduce");
+  wait(request, "an all-reduce");
+  for (int r = 0; r < group_.size(); ++r)
+    add_to(data, Tensor(all + std::int64_t{r} * bytes, DType::f32, {n}),
+           r == 0 ? Accumulate::no : Accumulate::yes);
+}
+
+void PairwiseExchange::broadcast(const Tensor& data, int root) {
+  if (group_.size() == 1) return;
+  const Tensor flat = data.reshape({data.numel()});
+  const std::int64_t length = broadcast_chunk_bytes / size_of(data.dtype());
+  for (std::int64_t first = 0; first < flat.numel(); first += length) {
+    const Tensor piece = flat.slice(first, std::min(length, flat.numel() - first));
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibcast(piece.data(), static_cast<int>(piece.bytes()), MPI_BYTE, root, native(group_),
+                     &request),
+          "a broadcast");
+    wait(request, "a broadcast");
+  }
+}
+
+std::vector<SentPart> PairwiseExchange::announce(const CollectiveCall& call,
+                                                 const PeerParts& sent) {
+  const int rank = group_.rank();
+  std::vector<SentPart> mine;
+  for (int peer = 0; peer < group_.size(); ++peer)
+    mine.push_back({sent[peer].bytes(), sent.offset(peer)});
+  // Equal parts: every peer's part for this rank is where this rank's part for itself is.
+  if (call.by_peer == 0) return std::vector(mine.size(), mine[static_cast<std::size_t>(rank)]);
+  std::vector<SentPart> theirs(mine.size());
+  theirs[static_cast<std::size_t>(rank)] = mine[static_cast<std::size_t>(rank)];
+  std::vector<MPI_Request> requests;
+  const auto post = [&](auto&& start, SentPart& part, int peer) {
+    if (peer != rank)
+      check(start(&part, 2, MPI_INT64_T, peer, announcement_tag, native(group_),
+                  &requests.emplace_back()),
+            "the sizes of a send");
+  };
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    const auto p = static_cast<std::size_t>(peer);
+    if (call.from == CollectiveCall::every || call.from == peer) post(MPI_Irecv, theirs[p], peer);
+    if (call.to == CollectiveCall::every || call.to == peer) post(MPI_Isend, mine[p], peer);
+  }
+  wait_all(requests, "the sizes of a send");
+  return theirs;
+}
+
+void PairwiseExchange::move_parts(const CollectiveCall& call, const PeerParts& received,
+                                  const PeerParts& sent) {
+  const int rank = group_.rank();
+  const auto announced = announce(call, sent);
+  std::vector<device::Buffer> unexpected(announced.size());
+  copy_cast(received[rank], sent[rank]);
+  exchange([&](int peer) { return sent[peer]; },
+           [&](int peer) {
+             const auto p = static_cast<std::size_t>(peer);
+             const Tensor part = received[peer];
+             if (announced[p].bytes == part.bytes()) return part;
+             unexpected[p] = device::Buffer(announced[p].bytes);
+             return unexpected[p].tensor(part.dtype(),
+                                         {announced[p].bytes / size_of(part.dtype())});
+           });
+  check_received(call, group_, received, announced);
+}
+
+void check_received(const CollectiveCall& call, const Communicator& group,
+                    const PeerParts& received, std::span<const SentPart> announced) {
+  const auto& ranks = group.members()->ranks;
+  for (std::size_t p = 0; p < announced.size(); ++p) {
+    const auto expected = received[static_cast<int>(p)].bytes();
+    if (announced[p].bytes != expected)
+      fail(
+          ExitCode::internal_error,
+          "rank {} on {} expects {} bytes from rank {} in the {}, but that sends {}: the counts of "
+          "the two ranks differ, which is a bug",
+          ranks[static_cast<std::size_t>(group.rank())], this_process().host, expected, ranks[p],
+          title(call), announced[p].bytes);
+  }
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,102 @@
+#include "comm/transports/shared_window.hpp"
+
+#include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "comm/diagnosis/in_collective.hpp"
+#include "comm/mesh/mpi.hpp"
+#include "core/error.hpp"
+#include "core/mapped_range.hpp"
+#include "device/buffer.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+constexpr std::int64_t page = 4096;
+
+/// Returns the folder where Open MPI puts window memory.
+const char* backing_folder() {
+  const char* chosen = std::getenv("OMPI_MCA_osc_sm_backing_directory");
+  return chosen != nullptr ? chosen : "/dev/shm";
+}
+
+/// Throws unless the file system has room: a larger window would kill the process with SIGBUS at a
+/// later write.
+void validate_room(std::int64_t bytes, const char* advice) {
+  check_shared_memory();
+  struct statvfs room {};
+  if (statvfs(backing_folder(), &room) != 0) return;
+  const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
+  validate(
+      bytes <= free,
+      "the ranks of a node need {} bytes of shared memory and {} has {} free; enlarge it (mount "
+      "-o remount,size=...), or {}",
+      bytes, backing_folder(), free, advice);
+}
+
+}  // namespace
+
+void check_shared_memory() {
+  const int error = access(backing_folder(), W_OK) == 0 ? 0 : errno;
+  validate(error == 0,
+           "MPI keeps the memory that the ranks of a node share in {}, which cannot be written: "
+           "{}; mount it for writing",
+           backing_folder(), std::strerror(error));
+  struct statvfs room {};
+  const bool full = statvfs(backing_folder(), &room) == 0 && room.f_files > 0 && room.f_favail == 0;
+  validate(!full,
+           "MPI keeps the memory that the ranks of a node share in {}, where all {} inodes are "
+           "taken; remove files that ended jobs have left there, or allow more (mount -o "
+           "remount,nr_inodes=...)",
+           backing_folder(), room.f_files);
+}
+
+struct SharedWindow::Handle {
+  MPI_Win window = MPI_WIN_NULL;
+};
+
+SharedWindow::SharedWindow(const Communicator& group, std::int64_t bytes, const char* advice)
+    : handle_(std::make_unique<Handle>()), bytes_(bytes) {
+  expects(bytes >= 0, "a window of {} bytes", bytes);
+  if (group.size() > 1)
+    agree(group, [&] {
+      if (group.rank() == 0) validate_room(bytes + page, advice);
+    });
+  std::byte* own = nullptr;
+  const MPI_Aint size = group.rank() == 0 ? static_cast<MPI_Aint>(bytes + page) : 0;
+  const auto allocate = [&] {
+    const InCollective in(group.members(), "allocation", "shared memory");
+    return MPI_Win_allocate_shared(size, 1, MPI_INFO_NULL, native(group), &own, &handle_->window);
+  };
+  const int code = allocate();
+  if (code != MPI_SUCCESS)
+    fail(ExitCode::bad_input, "cannot allocate {} bytes that the ranks of a node share: {}{}",
+         bytes, error_text(code), device::memory_advice());
+  MPI_Aint found = 0;
+  int unit = 0;
+  check(MPI_Win_shared_query(handle_->window, 0, &found, &unit, &own), "MPI_Win_shared_query");
+  // Segments are mapped at pages, so the distance to the next page is the same in every process.
+  const auto past = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(own) % page);
+  data_ = own + (page - past) % page;
+  // Each rank first touches a part, so that the pages spread over all its cores' memory.
+  const std::int64_t share = (bytes / group.size() / page + 1) * page;
+  const std::int64_t first = std::min(bytes, group.rank() * share);
+  const MappedRange touched({data_, static_cast<std::size_t>(bytes)},
+                            MappedRange::Kind::shared_memory);
+  std::memset(data_ + first, 0, static_cast<std::size_t>(std::min(share, bytes - first)));
+  group.barrier();
+}
+
+SharedWindow::~SharedWindow() {
+  if (handle_->window == MPI_WIN_NULL || !may_free()) return;
+  if (MPI_Win_free(&handle_->window) != MPI_SUCCESS)
+    spdlog::warn("a shared-memory window could not be freed");
+}
+
+}  // namespace llamesh::comm

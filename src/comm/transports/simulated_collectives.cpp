@@ -1,0 +1,141 @@
+#include "comm/transports/simulated_collectives.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "comm/transports/pairwise_exchange.hpp"
+#include "device/simulated/simulation.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+const device::Hardware& hardware() {
+  return device::Simulation::current().hardware();
+}
+
+/// Returns the seconds for one pass over device memory.
+double pass_seconds(std::int64_t bytes) {
+  return static_cast<double>(bytes) / hardware().memory_bandwidth;
+}
+
+/// Returns the seconds to cast or add a rank's own part; zero if it is in place.
+double own_part_seconds(const Tensor& to, const Tensor& from) {
+  return to.data() == from.data() ? 0 : pass_seconds(to.bytes() + from.bytes());
+}
+
+}  // namespace
+
+SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node,
+                                           CollectiveLog* log)
+    : Collectives(rank, size),
+      nodes_(nodes),
+      on_cpu_(hardware().kind == device::Kind::cpu),
+      shares_memory_(on_cpu_ && within_node),
+      links_(std::make_shared<device::Stream>(device::Stream::communication())),
+      log_(log),
+      group_(log ? log->groups.size() - 1 : 0) {}
+
+void SimulatedCollectives::log(const CollectiveCall& call) const {
+  if (log_) log_->add(group_, call);
+}
+
+device::Buffer SimulatedCollectives::allocate_gathered(std::int64_t bytes_per_rank) {
+  log(CollectiveCall::of("gathered buffer", subject(), "", bytes_per_rank * size()));
+  if (!shares_memory_) return device::Buffer(bytes_per_rank * size());
+  auto window = std::make_shared<device::Buffer>(bytes_per_rank * size(), device::Counted::no);
+  auto* data = window->data();
+  return {std::move(window), data, bytes_per_rank * size(), bytes_per_rank};
+}
+
+bool SimulatedCollectives::shares_gathered() const {
+  return shares_memory_ || Collectives::shares_gathered();
+}
+
+device::Buffer SimulatedCollectives::allocate_symmetric(std::int64_t bytes) {
+  log(CollectiveCall::of("symmetric buffer", subject(), "", bytes));
+  return device::Buffer(bytes);
+}
+
+double SimulatedCollectives::bytes_of_others(const Tensor& whole) const {
+  return static_cast<double>(whole.bytes() / size() * (size() - 1));
+}
+
+SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) const {
+  if (size() == 1) return {0, 0};
+  const auto& within = hardware().within_node;
+  const auto& between = hardware().between_nodes;
+  const double rounds = static_cast<double>(steps) / (size() - 1);
+  const double far = rounds * (nodes_ - 1);
+  const double latency = far * between.latency + (steps - far) * within.latency;
+  // A ring enters and leaves a node over the links of all its ranks there.
+  double bandwidth = nodes_ == size() ? between.bandwidth : within.bandwidth;
+  if (nodes_ > 1) bandwidth = std::min(bandwidth, between.bandwidth * size() / nodes_);
+  return {hardware().collective_seconds + latency, bytes / bandwidth};
+}
+
+void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ring& ring) {
+  auto& simulation = device::Simulation::current();
+  log(call);
+  simulation.run(stream(), own + ring.latency);
+  if (ring.transfer > 0) {
+    links_->wait(stream().record());
+    simulation.run(*links_, ring.transfer);
+    stream().wait(links_->record());
+  }
+}
+
+/// Allocates scratch as CPU messages do, at the first sum.
+void SimulatedCollectives::need_scratch() {
+  if (!on_cpu_ || shares_memory_ || scratch_) return;
+  const device::ScopedMemoryTag use(device::MemoryUse::scratch);
+  scratch_ = device::Buffer(PairwiseExchange::scratch_bytes);
+}
+
+void SimulatedCollectives::move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                                           const Tensor& mine) {
+  const double own = own_part_seconds(whole.slice(rank() * mine.numel(), mine.numel()), mine);
+  // In a shared window the other ranks' parts are already there.
+  const double moved = shares_memory_ ? 0 : bytes_of_others(whole);
+  take(call, own, ring(moved, size() - 1));
+}
+
+void SimulatedCollectives::move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
+                                               const Tensor& parts, Accumulate /*accumulate*/) {
+  need_scratch();
+  const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
+  take(call, own, ring(bytes_of_others(parts), size() - 1));
+}
+
+void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
+  need_scratch();
+  const auto sent = 2 * data.bytes() * (size() - 1) / size();
+  take(call, 0, ring(static_cast<double>(sent), 2 * (size() - 1)));
+}
+
+void SimulatedCollectives::move_broadcast(const CollectiveCall& call, const Tensor& data) {
+  take(call, 0, ring(static_cast<double>(data.bytes()), size() - 1));
+}
+
+void SimulatedCollectives::move_parts(const CollectiveCall& call, const PeerParts& received,
+                                      const PeerParts& sent) {
+  const int per_node = size() / nodes_;
+  Ring there{0, 0};
+  Ring back{0, 0};
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const auto& link =
+        peer / per_node == rank() / per_node ? hardware().within_node : hardware().between_nodes;
+    for (const auto& [way, bytes] :
+         {std::pair(&there, sent[peer].bytes()), std::pair(&back, received[peer].bytes())}) {
+      if (bytes == 0) continue;
+      way->latency += link.latency;
+      way->transfer += static_cast<double>(bytes) / link.bandwidth;
+    }
+  }
+  const double start = size() == 1 ? 0 : hardware().collective_seconds;
+  take(call, own_part_seconds(received[rank()], sent[rank()]),
+       {start + std::max(there.latency, back.latency), std::max(there.transfer, back.transfer)});
+}
+
+}  // namespace llamesh::comm

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+
+#include "comm/diagnosis/collective_log.hpp"
+#include "comm/transports/collectives.hpp"
+
+namespace llamesh::comm {
+
+/// Collectives that take time and count the bytes they would send, but move nothing, on the current
+/// device::Simulation's hardware. They use memory like NodeCollectives and MpiCollectives on CPU
+/// nodes, else like NcclCollectives.
+///
+/// Time follows NCCL's ring model (its src/graph/tuning.cc): latency x steps, where steps between
+/// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. Collectives that share
+/// a link take turns on it. In all_to_all and send_recv, a rank sends to (and receives from) one
+/// peer after the other, each at the bandwidth of its link.
+class SimulatedCollectives final : public Collectives {
+ public:
+  /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
+  /// the same axes lies on a single node. `log`, if any, receives the calls in its last group.
+  SimulatedCollectives(int rank, int size, int nodes, bool within_node, CollectiveLog* log);
+  /// Shares the links with another object: their messages take turns from now on.
+  void share_links_of(const SimulatedCollectives& other) { links_ = other.links_; }
+
+  device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
+  bool shares_gathered() const override;
+  device::Buffer allocate_symmetric(std::int64_t bytes) override;
+
+ private:
+  void move_all_gather(const CollectiveCall& call, const Tensor& whole,
+                       const Tensor& mine) override;
+  void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
+                           Accumulate accumulate) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
+  void move_parts(const CollectiveCall& call, const PeerParts& received,
+                  const PeerParts& sent) override;
+
+  /// Seconds to send bytes around a ring, in steps to the next rank.
+  struct Ring {
+    double latency, transfer;
+  };
+  Ring ring(double bytes, int steps) const;
+  /// Returns the bytes in a tensor of equal parts, without one part.
+  double bytes_of_others(const Tensor& whole) const;
+  /// Takes the time of a call and logs it; `own`: seconds for the rank's local work.
+  void take(const CollectiveCall& call, double own, const Ring& ring);
+  void log(const CollectiveCall& call) const;
+  void need_scratch();
+
+  int nodes_;
+  bool on_cpu_;
+  bool shares_memory_;                     ///< uses NodeCollectives' windows
+  std::shared_ptr<device::Stream> links_;  ///< timeline of the links
+  device::Buffer scratch_;
+  CollectiveLog* log_;
+  std::size_t group_;  ///< index in the log
+};
+
+}  // namespace llamesh::comm

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llamesh {
+
+/// Reads a size in bytes: a number, also with a fraction, and B, KB, MB, GB, TB (powers of 1000, as
+/// Hugging Face reads them) or KiB, MiB, GiB, TiB (powers of 1024), or no unit. Returns nothing for
+/// any other text, and for sizes that are no whole number of bytes or do not fit into 63 bits.
+std::optional<std::int64_t> parse_byte_size(std::string_view text);
+
+/// Returns the Levenshtein distance: the fewest insertions, deletions and replacements.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+/// Returns the candidates closest to `word` by edit distance, ignoring case; empty if none is
+/// close. A candidate with the same last part (lr or train.lr, optimizer.lr) counts as close.
+std::vector<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+/// Returns a message suffix such as "; did you mean 'optimizer.lr'?", or an empty string.
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+/// Returns the word for a command line in a message: in single quotes if a POSIX shell would not
+/// take it as it is.
+std::string shell_word(std::string_view word);
+
+/// The text with its control characters as `\x1b`, so that a terminal shows what a file or a path
+/// holds and obeys none of it: ASCII's, DEL, and U+0080 to U+009F in UTF-8.
+std::string printable(std::string_view text);
+
+/// What a message quotes of a file or of the command line: printable(), and of a longer text its
+/// first 120 bytes and "...", without a character that is cut in two.
+std::string excerpt(std::string_view text);
+
+}  // namespace llamesh

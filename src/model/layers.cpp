@@ -1,0 +1,204 @@
+#include "model/layers.hpp"
+
+#include <span>
+
+#include "ops/ops.hpp"
+
+namespace llamesh::model {
+namespace {
+
+/// Gathers into (t, rows) what `sum_up` writes to this rank's row.
+template <class SumUp>
+Tensor gathered_row_sums(const BlockContext& ctx, std::int64_t rows, SumUp sum_up) {
+  const std::int64_t ranks = ctx.tensor.size();
+  const Tensor all = ctx.row_sums.slice(0, ranks * rows).reshape({ranks, rows});
+  const Tensor mine = all.slice_rows(ctx.tensor.rank(), 1).reshape({rows});
+  sum_up(mine);
+  ctx.stream.wait(ctx.tensor.all_gather(all, mine));
+  return all;
+}
+
+}  // namespace
+
+void rms_norm(const BlockContext& ctx, ops::RmsNormCall call) {
+  if (ctx.tensor.divides_columns()) {
+    call.row_sums = gathered_row_sums(ctx, call.x.rows(), [&](const Tensor& mine) {
+      ops::rms_norm_row_sums(ctx.stream, call, mine);
+    });
+    if (call.delta) call.x = call.sum;
+    call.delta = call.sum = {};
+  }
+  ops::rms_norm(ctx.stream, call);
+}
+
+void rms_norm_backward(const BlockContext& ctx, ops::RmsNormBackwardCall call) {
+  if (ctx.tensor.divides_columns())
+    call.row_sums = gathered_row_sums(ctx, call.x.rows(), [&](const Tensor& mine) {
+      ops::rms_norm_backward_row_sums(ctx.stream, call, mine);
+    });
+  ops::rms_norm_backward(ctx.stream, call);
+}
+
+namespace {
+
+/// Returns true if each rank has the same columns in the table and the residual stream.
+bool has_its_columns(const BlockContext& ctx, const Tensor& table, const Tensor& residual) {
+  return ctx.tensor.divides_columns() && table.cols() == residual.cols();
+}
+
+/// First row of the whole table that this rank has, of a table that divides by rows.
+std::int64_t vocab_start(const BlockContext& ctx, const Tensor& table) {
+  return ctx.tensor.rank() * table.rows();
+}
+
+}  // namespace
+
+void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
+           const Tensor& tokens) {
+  const Tensor table = ctx.weights.parameter(leaf.weight);
+  if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0);
+  // Each rank looks up the tokens in its vocabulary part.
+  ops::embedding(ctx.stream, ctx.tensor.partial(out), tokens, table, vocab_start(ctx, table));
+  ctx.stream.wait(ctx.tensor.reduce(out));
+}
+
+void embed_backward(const BlockContext& ctx, const WeightModule& leaf, const Tensor& tokens) {
+  const auto [d_table, accumulate] = ctx.weights.gradient(leaf.weight);
+  const bool own_columns = has_its_columns(ctx, d_table, ctx.d_residual);
+  const Tensor d_rows =
+      own_columns ? ctx.d_residual : gathered(ctx.stream, ctx.tensor, ctx.d_residual);
+  ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
+                          own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
+}
+
+Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                 Tensor tokens) {
+  Residual hidden{a.blocks.front()->input(), {}};
+  {
+    const UnshardGuard guard(ctx.weights, table.embed_tokens.module, ctx.pass);
+    embed(ctx, table.embed_tokens, hidden.x, tokens);
+  }
+  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    if (a.offload) a.offload->before_forward(ctx.stream, i);
+    hidden = a.blocks[i]->forward(ctx, hidden);
+    if (a.offload && ctx.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
+  }
+  return hidden;
+}
+
+Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                  const Residual& hidden) {
+  rms_norm(ctx, {.x = hidden.x,
+                 .delta = hidden.delta,
+                 .sum = a.last,
+                 .w = ctx.weights.parameter(table.norm.weight),
+                 .eps = static_cast<float>(ctx.config.rms_norm_eps),
+                 .y = a.normed_last,
+                 .inverse_rms = a.last_rms});
+  return a.normed_last;
+}
+
+namespace {
+
+bool follows(const Tensor& next, const Tensor& before) {
+  return next.data() == static_cast<std::byte*>(before.data()) + before.bytes() &&
+         next.dtype() == before.dtype() && next.cols() == before.cols();
+}
+
+Tensor joined(const Tensor& a, const Tensor& b) {
+  return {a.data(), a.dtype(), {a.rows() + b.rows(), a.cols()}};
+}
+
+/// Returns the layers' weights, with neighbours joined.
+std::vector<Tensor> parameters_of(Weights& weights, std::span<const WeightModule> layers) {
+  std::vector<Tensor> parts;
+  for (const auto& layer : layers) {
+    const Tensor w = weights.parameter(layer.weight);
+    if (!parts.empty() && follows(w, parts.back()))
+      parts.back() = joined(parts.back(), w);
+    else
+      parts.push_back(w);
+  }
+  return parts;
+}
+
+/// Returns the layers' gradient slots, with neighbours joined.
+std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const WeightModule> layers) {
+  std::vector<GradientSlot> parts;
+  for (const auto& layer : layers) {
+    const GradientSlot slot = weights.gradient(layer.weight);
+    if (!parts.empty() && follows(slot.tensor, parts.back().tensor) &&
+        slot.accumulate == parts.back().accumulate)
+      parts.back().tensor = joined(parts.back().tensor, slot.tensor);
+    else
+      parts.push_back(slot);
+  }
+  return parts;
+}
+
+/// Calls visit(bias, its layer's columns of `outputs`) for each layer with a bias.
+template <class Visit>
+void for_each_bias(Weights& weights, std::span<const WeightModule> layers, const Tensor& outputs,
+                   Visit visit) {
+  std::int64_t column = 0;
+  for (const auto& layer : layers) {
+    const auto columns = weights.parameter(layer.weight).rows();
+    if (layer.bias) visit(*layer.bias, outputs.slice_cols(column, columns));
+    column += columns;
+  }
+}
+
+/// Enters the modules of one call; they stay entered for the result's lifetime.
+std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModule> layers,
+                                   Pass pass) {
+  std::deque<UnshardGuard> entered;  // a deque does not move its elements
+  for (const auto& layer : layers) entered.emplace_back(weights, layer.module, pass);
+  return entered;
+}
+
+}  // namespace
+
+void linear(device::Stream& stream, Weights& weights, Pass pass,
+            std::initializer_list<WeightModule> layers, const Tensor& y, const Tensor& x) {
+  const std::span<const WeightModule> all(layers.begin(), layers.size());
+  const auto entered = enter_all(weights, all, pass);
+  std::int64_t column = 0;
+  for (const Tensor& w : parameters_of(weights, all)) {
+    ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
+    column += w.rows();
+  }
+  for_each_bias(weights, all, y, [&](ParameterId bias, const Tensor& outputs) {
+    ops::add_bias(stream, outputs, weights.parameter(bias));
+  });
+}
+
+LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
+                               std::initializer_list<WeightModule> layers)
+    : stream_(stream),
+      weights_(weights),
+      layers_(layers),
+      entered_(enter_all(weights, layers_, Pass::backward)) {}
+
+void LinearBackward::input(const Tensor& dx, const Tensor& dy) {
+  auto accumulate = Accumulate::no;
+  std::int64_t column = 0;
+  for (const Tensor& w : parameters_of(weights_, layers_)) {
+    ops::linear_backward_input(stream_, dx, dy.slice_cols(column, w.rows()), w, accumulate);
+    accumulate = Accumulate::yes;
+    column += w.rows();
+  }
+}
+
+void LinearBackward::weights(const Tensor& dy, const Tensor& x) {
+  std::int64_t column = 0;
+  for (const auto& [dw, accumulate] : gradients_of(weights_, layers_)) {
+    ops::linear_backward_weight(stream_, dw, dy.slice_cols(column, dw.rows()), x, accumulate);
+    column += dw.rows();
+  }
+  for_each_bias(weights_, layers_, dy, [&](ParameterId bias, const Tensor& outputs) {
+    const auto [d_bias, accumulate] = weights_.gradient(bias);
+    ops::column_sums(stream_, d_bias, outputs, accumulate);
+  });
+}
+
+}  // namespace llamesh::model

@@ -1,0 +1,193 @@
+#include "train/health/replica_check.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/diagnosis/same_call.hpp"
+#include "comm/transports/exchange.hpp"
+#include "core/hash.hpp"
+#include "device/device.hpp"
+
+namespace llamesh::train {
+namespace {
+
+constexpr std::int64_t piece_numel = 1 << 21;  // 8 MiB
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::ranges::find(ranks, rank) != ranks.end();
+}
+
+/// Compares the hashes of one group's ranks `members`.
+Mismatch vote(std::size_t group, const std::vector<int>& members,
+              const std::function<std::uint64_t(int)>& hash_of) {
+  std::vector<std::uint64_t> hashes;
+  for (const int rank : members) hashes.push_back(hash_of(rank));
+  const auto minority = comm::minority_of(hashes);
+  Mismatch result{.group = group, .differ = {}, .agree = {}};
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const bool differs = contains(minority, static_cast<int>(i));
+    (differs ? result.differ : result.agree).push_back(members[i]);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Mismatch> find_mismatches(std::span<const std::uint64_t> hashes,
+                                      std::span<const comm::AxisSet> replicas,
+                                      const comm::ParallelDims& dims) {
+  std::vector<Mismatch> found;
+  for (std::size_t g = 0; g < replicas.size(); ++g) {
+    for (int rank = 0; rank < dims.ranks(); ++rank) {
+      const auto members = dims.group(replicas[g], rank);
+      if (members.front() != rank) continue;
+      auto result = vote(g, members, [&](int member) {
+        return hashes[static_cast<std::size_t>(member) * replicas.size() + g];
+      });
+      if (!result.differ.empty()) found.push_back(std::move(result));
+    }
+  }
+  return found;
+}
+
+ReplicaCheck::ReplicaCheck(const comm::Communicator& world, const Setup& setup,
+                           comm::DeviceMesh& mesh, Trainer& trainer)
+    : world_(world), setup_(setup), mesh_(mesh), trainer_(trainer), state_(trainer.state()) {
+  for (const auto& group : state_.groups()) {
+    replicas_.push_back(group.replicas);
+    if (setup.inputs.debug.replica_hash_every > 0) mesh.group(group.replicas);
+  }
+}
+
+bool ReplicaCheck::has_replicas(const Group& group) const {
+  return mesh_.dims().group_size(group.replicas) > 1;
+}
+
+std::string ReplicaCheck::describe() const {
+  const auto every = setup_.inputs.debug.replica_hash_every;
+  if (every == 0) return "";
+  std::size_t compared = 0;
+  for (const auto& group : state_.groups())
+    compared += has_replicas(group) ? group.units.size() : 0;
+  return fmt::format("replicas are compared every {} steps: {} of {} units have some", every,
+                     compared, state_.layout().units().size());
+}
+
+bool ReplicaCheck::due() const {
+  const auto every = setup_.inputs.debug.replica_hash_every;
+  return every > 0 && trainer_.step() % every == 0;
+}
+
+std::vector<std::string> ReplicaCheck::check() {
+  return checked_ == trainer_.step() ? std::vector<std::string>() : check_again();
+}
+
+std::vector<std::string> ReplicaCheck::check_again() {
+  if (setup_.inputs.debug.replica_hash_every == 0) return {};
+  const auto found = find_mismatches(hashes_of_all(), replicas_, mesh_.dims());
+  checked_ = trainer_.step();
+  if (found.empty()) return {};
+  const auto undecided = [](const Mismatch& mismatch) { return mismatch.agree.empty(); };
+  if (setup_.inputs.debug.on_mismatch == OnMismatch::stop || std::ranges::any_of(found, undecided))
+    stop(found);
+  std::vector<std::string> lines;
+  for (const auto& mismatch : found) {
+    heal(mismatch);
+    lines.push_back(fmt::format(
+        "after step {}: {}; it is healed: they are now those of rank {}, but what it contributed "
+        "to gradients since the comparison before may have been wrong",
+        trainer_.step(), describe(mismatch), mismatch.agree.front()));
+  }
+  world_.barrier("healed replicas");  // ranks on a node gather from one another's memory
+  trainer_.on_master_weights_loaded();
+  return lines;
+}
+
+/// Visits this rank's master weights and moments in a group, in pieces of bounded size.
+void ReplicaCheck::for_each_piece(const Group& group,
+                                  const std::function<void(const Tensor&)>& visit) const {
+  const auto in_pieces = [&](const Tensor& shard) {
+    for (std::int64_t at = 0; at < shard.numel(); at += piece_numel)
+      visit(shard.slice(at, std::min(piece_numel, shard.numel() - at)));
+  };
+  for (const auto u : group.units) {
+    in_pieces(state_.masters().shards[u]);
+    for (const auto& moment : state_.moments()) in_pieces(moment.shards[u]);
+  }
+}
+
+std::uint64_t ReplicaCheck::hash(const Group& group) {
+  if (!has_replicas(group)) return 0;
+  const bool in_place = device::host_accessible(state_.memory());
+  if (!in_place && !piece_) piece_ = device::Buffer::on_host(piece_numel * size_of(DType::f32));
+  RunningHash hash;
+  state_.stream().record().wait();
+  for_each_piece(group, [&](const Tensor& piece) {
+    if (!in_place) device::download(state_.stream(), piece_.data(), piece);
+    hash.add(in_place ? piece.data() : piece_.data(), static_cast<std::size_t>(piece.bytes()));
+  });
+  return hash.value();
+}
+
+/// Gathers each rank's hash of each group, rank after rank.
+std::vector<std::uint64_t> ReplicaCheck::hashes_of_all() {
+  std::vector<std::uint64_t> mine;
+  for (const auto& group : state_.groups()) mine.push_back(hash(group));
+  std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(world_.size()));
+  comm::all_gather_bytes(world_, std::as_bytes(std::span(mine)),
+                         std::as_writable_bytes(std::span(all)), "the hashes of replicas");
+  return all;
+}
+
+/// Formats "rank 2 on node1 differs in weights or moments from ranks 0, 1, 3, ...".
+std::string ReplicaCheck::describe(const Mismatch& mismatch) const {
+  std::vector<std::string> named;
+  for (const int rank : mismatch.differ)
+    named.push_back(fmt::format("rank {} on {}", rank,
+                                setup_.topology.host_of[static_cast<std::size_t>(rank)]));
+  const auto axes = comm::to_string(replicas_[mismatch.group], mesh_.dims());
+  if (mismatch.agree.empty())
+    return fmt::format(
+        "{} hold the same shards along {}, but differ in their weights or moments, and no majority "
+        "says which is right",
+        fmt::join(named, ", "), axes);
+  return fmt::format(
+      "{} differ{} in weights or moments from ranks {}, which hold the same shards along {}",
+      fmt::join(named, ", "), named.size() == 1 ? "s" : "", fmt::join(mismatch.agree, ", "), axes);
+}
+
+/// Throws; the first rank that differs reports all differences, so that failure.json names it.
+void ReplicaCheck::stop(const std::vector<Mismatch>& found) const {
+  const auto* reported = &found.front();
+  for (const auto& mismatch : found)
+    if (reported->agree.empty() && !mismatch.agree.empty()) reported = &mismatch;
+  comm::agree(world_, [&] {
+    if (world_.rank() != reported->differ.front()) return;
+    std::vector<std::string> lines;
+    for (const auto& mismatch : found) lines.push_back(describe(mismatch));
+    fail(ExitCode::stopped_early,
+         "after step {}: {}; a machine's memory is faulty, or this is a bug: nothing is saved, and "
+         "the next start continues from the newest checkpoint",
+         trainer_.step(), fmt::join(lines, "; "));
+  });
+}
+
+/// Replaces differing shards with those of the first rank that agrees. Collective over the
+/// mismatch's group.
+void ReplicaCheck::heal(const Mismatch& mismatch) {
+  const bool differs = contains(mismatch.differ, world_.rank());
+  if (!differs && !contains(mismatch.agree, world_.rank())) return;
+  const auto& group = state_.groups()[mismatch.group];
+  const auto& replicas = mesh_.group(group.replicas);
+  const int root = mesh_.dims().rank_in_group(group.replicas, mismatch.agree.front());
+  for_each_piece(group, [&](const Tensor& piece) {
+    std::string bytes(static_cast<std::size_t>(piece.bytes()), '\0');
+    if (replicas.rank() == root) device::download(state_.stream(), bytes.data(), piece);
+    bytes = replicas.broadcast(std::move(bytes), root);
+    if (differs) device::upload(state_.stream(), piece, bytes.data());
+  });
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,270 @@
+#include "train/run/run.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "comm/diagnosis/flight_record.hpp"
+#include "comm/diagnosis/watchdog.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/shared_window.hpp"
+#include "core/clock.hpp"
+#include "core/log.hpp"
+#include "train/health/replica_check.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/flight_files.hpp"
+#include "train/job/job_report.hpp"
+#include "train/job/profile.hpp"
+#include "train/job/run_state.hpp"
+#include "train/job/shared_folder.hpp"
+#include "train/job/watch.hpp"
+#include "train/run/attention_record.hpp"
+#include "train/run/run_checkpoints.hpp"
+#include "train/step/metrics.hpp"
+#include "train/step/trainer.hpp"
+#include "train/terminal/progress_bar.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+using comm::Activity;
+
+/// What the ranks have agreed to do after a step.
+struct Next {
+  Stop stop = Stop::no;
+  bool save = false;
+
+  /// As one integer, of which the maximum over the ranks counts; a stop saves anyway.
+  std::int64_t encode() const { return 2 * static_cast<std::int64_t>(stop) + (save ? 1 : 0); }
+  static Next decode(std::int64_t number) {
+    return {static_cast<Stop>(number / 2), number % 2 != 0};
+  }
+};
+
+/// The loop over the steps.
+class Run {
+ public:
+  Run(const comm::Communicator& world, const Setup& setup, const std::string& config,
+      Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes)
+      : world_(world),
+        setup_(setup),
+        config_(config),
+        changes_(changes),
+        startup_(std::move(startup)),
+        folder_(setup.inputs.run.folder),
+        deadline_(folder_, world.rank() == 0),
+        watchdog_(watchdog),
+        mesh_(world, setup.topology, setup.mesh),
+        trainer_(world, setup, mesh_),
+        replica_check_(world, setup, mesh_, trainer_),
+        report_(world, setup, deadline_),
+        checkpoints_(world, setup, config, trainer_, watchdog, report_),
+        profile_(world, setup) {
+    trainer_.measure_gemm_peak();
+    startup_.end_phase("communicators and model");
+  }
+
+  /// Opens the run folder for this job. A run that was done keeps its files.
+  void start() {
+    report_.open();
+    flight_.emplace(world_, setup_.topology, folder_);
+    report_.log_job(trainer_);
+    if (const auto line = replica_check_.describe(); !line.empty()) spdlog::info("{}", line);
+    const StartEvent event = checkpoints_.resume(changes_);
+    nothing_to_do_ = trainer_.step() >= setup_.inputs.train.steps &&
+                     checkpoints_.saved_step() == trainer_.step() && report_.was_done();
+    if (nothing_to_do_) return;
+    report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
+                  config_);
+    profile_.check(trainer_.step());
+    startup_.end_phase("resume");
+  }
+
+  RunEnd run_until_done() {
+    if (const Stop stop = asked_before_training(); stop != Stop::no) {
+      spdlog::info("{}: stopping before the first step", describe(stop, folder_));
+      return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
+    }
+    const TrainOptions& train = setup_.inputs.train;
+    if (trainer_.step() >= train.steps)
+      spdlog::info(
+          "nothing to do: the run has done {} steps, and train.steps is {}; continue with a larger "
+          "train.{}, or start a new run under another run.name",
+          trainer_.step(), train.steps, train.epochs > 0 ? "epochs" : "steps");
+    if (nothing_to_do_)
+      return {ExitCode::done, trainer_.step(), startup_.seconds(), {}, /*nothing_to_do=*/true};
+    ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
+    const auto start = Clock::now();
+    while (trainer_.step() < train.steps) {
+      const Next next = step(progress, start);
+      if (next.stop != Stop::no && trainer_.step() < train.steps)
+        return stop_early(next.stop, progress);
+      if (next.save) save(progress);
+    }
+    // Also when there was nothing left to train: a run that took its state from
+    // elsewhere owns it now.
+    if (checkpoints_.saved_step() != trainer_.step()) save(progress);
+    checkpoints_.finish();
+    watchdog_.begin(Activity::ending, trainer_.step());
+    return end(RunPhase::done, ExitCode::done, "");
+  }
+
+ private:
+  Stop asked_before_training() {
+    if (trainer_.step() >= setup_.inputs.train.steps) return Stop::no;
+    return static_cast<Stop>(world_.max(static_cast<std::int64_t>(deadline_.asked(0, 0))));
+  }
+
+  /// A step and the evaluation that is due after it.
+  Next step(ProgressBar& progress, Clock::time_point start) {
+    const Inputs& in = setup_.inputs;
+    watchdog_.begin(Activity::training, trainer_.step() + 1);
+    const auto asked = [this](std::int64_t step, double seconds) {
+      return Next{deadline_.asked(checkpoints_.slowest_save(), seconds), checkpoints_.due(step)}
+          .encode();
+    };
+    profile_.begin(trainer_.step() + 1);
+    const StepRecord record =
+        trainer_.train_step([this] { watchdog_.progress(); },
+                            [&](double seconds) { return asked(trainer_.step() + 1, seconds); },
+                            [this] { return heal_nonfinite(); });
+    if (profile_.end(record.step)) {
+      progress.clear();
+      profile_.write();
+    }
+    loss_ = without_nan_sign(record.loss);
+    report_.on_step(record);
+    if (replica_check_.due()) check_replicas();
+    if (std::exchange(first_, false)) {
+      check_attention(world_, checkpoints_.saved_attention());
+      log_startup(progress);
+    }
+    progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
+    const bool evaluates =
+        in.evaluate.every_steps > 0 &&
+        (record.step == in.train.steps || record.step % in.evaluate.every_steps == 0);
+    if (!evaluates) return Next::decode(record.request);
+    evaluate(progress);
+    // The deadline may have passed.
+    return Next::decode(std::max(
+        record.request, world_.max(asked(record.step, record.seconds), "whether to stop or save")));
+  }
+
+  void check_replicas() {
+    for (const auto& line : replica_check_.check()) report_.on_healed(trainer_.step(), line);
+  }
+
+  /// A step is not finite: compares the replicas before that counts as divergence, since a flipped
+  /// bit may have caused it. Returns whether replicas were healed.
+  bool heal_nonfinite() {
+    const auto lines = replica_check_.check_again();
+    for (const auto& line : lines)
+      report_.on_healed(trainer_.step(),
+                        fmt::format("{}; step {}, which was not finite, is computed again", line,
+                                    trainer_.step() + 1));
+    return !lines.empty();
+  }
+
+  /// What is saved has been compared.
+  void save(ProgressBar& progress) {
+    check_replicas();
+    checkpoints_.save(progress);
+  }
+
+  void log_startup(ProgressBar& progress) {
+    startup_.end_phase("first step");
+    progress.clear();
+    report_.on_started(startup_, trainer_.step());
+  }
+
+  void evaluate(ProgressBar& progress) {
+    watchdog_.begin(Activity::evaluating, trainer_.step());
+    const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
+    progress.clear();
+    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(),
+                 without_nan_sign(loss));
+    report_.on_validation(trainer_.step(), loss);
+  }
+
+  RunEnd stop_early(Stop stop, ProgressBar& progress) {
+    const auto reason = describe(stop, folder_);
+    progress.clear();
+    spdlog::info("{}: stopping after step {}", reason, trainer_.step());
+    checkpoints_.finish();
+    if (checkpoints_.saved_step() != trainer_.step()) {
+      if (checkpoints_.fits(deadline_))
+        save(progress);
+      else
+        spdlog::warn(
+            "no time is left to save step {} (a save took {:.0f} s): the newest checkpoint is of "
+            "step {}",
+            trainer_.step(), checkpoints_.slowest_save(),
+            std::max<std::int64_t>(checkpoints_.saved_step(), 0));
+    }
+    checkpoints_.finish();
+    return end(RunPhase::stopped, ExitCode::stopped_early, reason);
+  }
+
+  RunEnd end(RunPhase phase, ExitCode code, const std::string& reason) {
+    profile_.write();
+    report_.on_end(phase, code, reason, checkpoints_.slowest_save());
+    return {code, trainer_.step(), startup_.seconds(), loss_, /*nothing_to_do=*/false};
+  }
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  const std::string& config_;
+  const ConfigChanges& changes_;
+  Startup startup_;
+  std::filesystem::path folder_;
+  Deadline deadline_;
+  comm::Watchdog& watchdog_;
+  comm::DeviceMesh mesh_;
+  Trainer trainer_;
+  ReplicaCheck replica_check_;
+  JobReport report_;
+  RunCheckpoints checkpoints_;
+  Profile profile_;
+  std::optional<FlightFiles> flight_;
+  bool first_ = true;           // step of this start
+  bool nothing_to_do_ = false;  // the run was done before this start
+  std::optional<double> loss_;
+};
+
+}  // namespace
+
+RunEnd run(const comm::Communicator& world, const Setup& setup, const std::string& config,
+           Startup startup, comm::Watchdog& watchdog, const ConfigChanges& changes) {
+  const std::filesystem::path folder = setup.inputs.run.folder;
+  watchdog.begin(Activity::building, 0);
+  std::unique_ptr<BorrowedFolder> made;  // removed again where it is empty in the end
+  comm::agree(world, [&] {
+    comm::check_shared_memory();
+    const auto halt = Deadline::halt_file(folder);
+    validate(world.rank() != 0 || !std::filesystem::exists(halt),
+             "halt file {} present: the run does not start; remove it to continue", halt.string());
+    if (world.rank() == 0) made = std::make_unique<BorrowedFolder>(folder);
+  });
+  check_shared_folder(
+      world, setup.topology.local_rank_of[static_cast<std::size_t>(world.rank())] == 0, folder);
+  watchdog.set_alarm(alarm_of_run(folder));
+  Run run(world, setup, config, std::move(startup), watchdog, changes);
+  try {
+    run.start();
+    return run.run_until_done();
+  } catch (const comm::PeerFailure& failed) {
+    comm::FlightRecorder::instance().end(static_cast<int>(failed.code()));
+    throw;
+  } catch (const std::exception& any) {
+    const Error error = as_error(any);
+    record_failure(folder, error.code(), error.what());
+    throw;
+  }
+}
+
+}  // namespace llamesh::train

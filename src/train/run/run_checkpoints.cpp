@@ -1,0 +1,121 @@
+#include "train/run/run_checkpoints.hpp"
+
+#include "checkpoint/format.hpp"
+#include "checkpoint/hf/hf_model.hpp"
+#include "core/build_info.hpp"
+#include "core/clock.hpp"
+#include "core/log.hpp"
+#include "model/config_json.hpp"
+#include "ops/attention_use.hpp"
+#include "train/job/watch.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using comm::Activity;
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& setup,
+                               const std::string& config, Trainer& trainer,
+                               comm::Watchdog& watchdog, JobReport& report)
+    : world_(world),
+      setup_(setup),
+      config_(config),
+      trainer_(trainer),
+      watchdog_(watchdog),
+      report_(report),
+      folder_(std::filesystem::path(setup.inputs.run.folder) / "checkpoints"),
+      state_(checkpoint::state_of(trainer.state())),
+      store_(folder_, setup.inputs.checkpoint, world) {}
+
+StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
+  watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
+  data_ = {.seed = setup_.inputs.run.seed, .fingerprint = comm::on_rank_0(world_, [&] {
+                                             return data::to_text(setup_.train_tokens->fingerprint(
+                                                 setup_.inputs.train.global_batch));
+                                           })};
+  const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, folder_);
+  const auto check = [&](const checkpoint::TrainState& saved) {
+    check_data(saved, data_, mode == "auto" ? folder_ / checkpoint::name_of_step(saved.step) : "");
+  };
+  const auto found = store_.resume(state_, mode, check);
+  if (!found) return initialize_weights();
+  trainer_.resume_from(found->step, found->tokens);
+  trainer_.keep_bf16_products(found->bf16_products);
+  saved_attention_ = found->attention;
+  if (mode == "auto") saved_step_ = found->step;
+  spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
+  const bool trains = found->step < setup_.inputs.train.steps;  // else no change has any effect
+  if (changes && trains && world_.rank() == 0)
+    for (const std::string& change : changes(found->config, config_))
+      spdlog::info("changed since step {}: {}", found->step, change);
+  return {"resume", found->mesh};
+}
+
+/// Loads weights from a Hugging Face folder, or draws random ones from the seed.
+StartEvent RunCheckpoints::initialize_weights() {
+  const auto& pretrained = setup_.inputs.pretrained;
+  if (!pretrained.load_weights) {
+    trainer_.start();
+    return {"start", "a fresh start"};
+  }
+  const auto begin = Clock::now();
+  checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_, world_, pretrained.load);
+  trainer_.resume_from(0, 0);
+  spdlog::info("loaded the weights of {} in {:.2f} s", pretrained.hf, seconds_since(begin));
+  return {"start", "the weights of " + pretrained.hf};
+}
+
+bool RunCheckpoints::due(std::int64_t step) const {
+  const auto& options = setup_.inputs.checkpoint;
+  if (options.every_steps > 0 && step % options.every_steps == 0) return true;
+  return options.every_minutes > 0 && world_.rank() == 0 &&
+         seconds_since(last_save_) >= 60 * options.every_minutes;
+}
+
+bool RunCheckpoints::fits(Deadline& deadline) const {
+  const auto left = deadline.seconds_left();
+  const bool fits = !left || store_.slowest_save() < *left;
+  return world_.min(std::int64_t{fits}, "whether a save fits") != 0;
+}
+
+void RunCheckpoints::save(ProgressBar& progress) {
+  finish();
+  watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
+  const auto start = Clock::now();
+  under_way_ = store_.save(state_, progress_now());
+  last_save_ = Clock::now();
+  saved_step_ = trainer_.step();
+  progress.clear();
+  if (setup_.inputs.checkpoint.async)
+    spdlog::info("saving {}: training blocked for {:.2f} s", under_way_.string(),
+                 seconds_since(start));
+  else
+    finish();
+}
+
+checkpoint::TrainState RunCheckpoints::progress_now() const {
+  return {.step = trainer_.step(),
+          .tokens = trainer_.tokens(),
+          .seed = data_.seed,
+          .mesh = comm::to_string(setup_.mesh),
+          .strategy = std::string(sharding::name_of(setup_.inputs.sharding.strategy)),
+          .config = config_,
+          .model_config = model::to_config_json(setup_.inputs.model),
+          .llamesh_version = version(),
+          .data = data_.fingerprint,
+          .bf16_products = trainer_.bf16_products(),
+          .attention = ops::used_attention()};
+}
+
+void RunCheckpoints::finish() {
+  if (under_way_.empty()) return;
+  watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
+  store_.wait();
+  spdlog::info("saved {}", under_way_.string());
+  report_.on_saved(saved_step_, under_way_.filename().string());
+  under_way_.clear();
+}
+
+}  // namespace llamesh::train

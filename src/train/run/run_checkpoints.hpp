@@ -1,0 +1,70 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "checkpoint/store.hpp"
+#include "comm/diagnosis/watchdog.hpp"
+#include "train/job/job_report.hpp"
+#include "train/run/resume.hpp"
+#include "train/run/run.hpp"
+#include "train/step/trainer.hpp"
+#include "train/terminal/progress_bar.hpp"
+
+namespace llamesh::train {
+
+/// A run's checkpoints: resuming, deciding when a save is due, and saving, asynchronously if the
+/// inputs say so. checkpoint::Store manages the files and removes old ones.
+class RunCheckpoints {
+ public:
+  /// Collective. Borrows everything except `folder`.
+  RunCheckpoints(const comm::Communicator& world, const Setup& setup, const std::string& config,
+                 Trainer& trainer, comm::Watchdog& watchdog, JobReport& report);
+
+  /// Restores the trainer from the newest good checkpoint, or initializes it. `changes` is as in
+  /// run(). Collective.
+  StartEvent resume(const ConfigChanges& changes);
+
+  /// Returns true if a save is due after `step`, as far as this rank knows: every rank decides by
+  /// steps, rank 0 alone by time, since the ranks' clocks differ.
+  bool due(std::int64_t step) const;
+  /// Returns true if there is time for a save before the job ends, by rank 0's clock. Collective.
+  bool fits(Deadline& deadline) const;
+  /// Saves the trainer's state after its last step; an asynchronous save continues until finish().
+  /// Collective.
+  void save(ProgressBar& progress);
+  /// Waits for an asynchronous save; only then is the checkpoint reported. Collective.
+  void finish();
+
+  /// Returns the step of the run's newest own checkpoint; -1: none.
+  std::int64_t saved_step() const { return saved_step_; }
+  /// Returns the attention recorded in the checkpoint that the run resumed from; empty: none.
+  const std::string& saved_attention() const { return saved_attention_; }
+  double slowest_save() const { return store_.slowest_save(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  StartEvent initialize_weights();
+  checkpoint::TrainState progress_now() const;
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  const std::string& config_;
+  Trainer& trainer_;
+  comm::Watchdog& watchdog_;
+  JobReport& report_;
+  std::filesystem::path folder_;  ///< the run's own checkpoints
+  checkpoint::State state_;       ///< views into the trainer
+  DataOfRun data_;
+  checkpoint::Store store_;
+  Clock::time_point last_save_ = Clock::now();
+  std::filesystem::path under_way_;  ///< checkpoint being saved
+  std::int64_t saved_step_ = -1;
+  std::string saved_attention_;
+};
+
+}  // namespace llamesh::train

@@ -1,0 +1,192 @@
+#include "train/run/setup.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/location.hpp"
+#include "checkpoint/store.hpp"
+#include "core/philox.hpp"
+#include "data/sampler.hpp"
+#include "device/buffer.hpp"
+#include "ops/gemm_algorithms.hpp"
+#include "sharding/compile_spec.hpp"
+#include "sharding/tensor_placements.hpp"
+#include "train/job/profile.hpp"
+#include "train/run/shared_tokens.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Limit from kernels, which number a micro-batch's tokens with int32.
+constexpr std::int64_t max_tokens_at_once = std::numeric_limits<std::int32_t>::max();
+
+/// Returns the micro-batches per rank and optimizer step.
+std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
+  const std::int64_t at_once = ranks * options.micro_batch;
+  if (options.global_batch == 0) options.global_batch = at_once;
+  validate(options.global_batch % at_once == 0,
+           "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}; make "
+           "it {}, or let ranks share their sequences (mesh.axes.tensor)",
+           options.global_batch, ranks, options.micro_batch, at_once,
+           (options.global_batch / at_once + 1) * at_once);
+  return options.global_batch / at_once;
+}
+
+/// Returns the steps that read `epochs` times an epoch's sequences; the last step may reach into
+/// the next epoch.
+std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
+  const double sequences =
+      std::max(1.0, std::round(options.epochs * static_cast<double>(epoch_length)));
+  return static_cast<std::int64_t>(
+      std::ceil(sequences / static_cast<double>(options.global_batch)));
+}
+
+bool validates(const Inputs& in) {
+  return in.evaluate.every_steps > 0;
+}
+
+/// Tokenizes all text in the run: each training source, then any validation data. Collective.
+std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const Inputs& in) {
+  if (!data::is_tokenized(in.data)) return {};
+  return tokenize_once(world, [&] {
+    auto tokens = data::TrainingData::tokenize(in.data, in.model.vocab_size);
+    if (validates(in))
+      tokens.emplace_back(in.data, in.data.validation, in.model.vocab_size,
+                          *data::open_fitting_tokenizer(in.data.tokenizer, in.model.vocab_size));
+    return tokens;
+  });
+}
+
+data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_size,
+                                  std::optional<data::TokenizedText> tokens) {
+  options.seed ^= name_hash("validation");  // makes random tokens differ from those for training
+  data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
+  validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
+           "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
+           stream.describe(), stream.size(), options.sequence_length + 1);
+  return stream;
+}
+
+/// Opens the training and validation data. Collective.
+void open_data(const comm::Communicator& world, Setup& setup) {
+  const Inputs& in = setup.inputs;
+  auto tokens = tokenize(world, in);
+  comm::agree(world, [&] {
+    std::optional<data::TokenizedText> of_validation;
+    if (validates(in) && !tokens.empty()) {
+      of_validation = std::move(tokens.back());
+      tokens.pop_back();
+    }
+    setup.train_tokens.emplace(in.data, in.model.vocab_size, tokens);
+    if (validates(in))
+      setup.validation_tokens =
+          open_validation(in.data, in.model.vocab_size, std::move(of_validation));
+  });
+}
+
+/// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
+/// need it.
+void check_start(const Inputs& in, const model::ParameterTable& table) {
+  if (!checkpoint::committed_checkpoints(in.run.folder + "/checkpoints").empty()) return;
+  const auto& resume = in.checkpoint.resume;
+  if (resume != "auto" && resume != "none")
+    checkpoint::checkpoints_to_resume(resume);
+  else if (in.pretrained.load_weights)
+    checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
+}
+
+/// Checks the schedule, once train.steps is known.
+void check_schedule(const Inputs& in) {
+  if (in.schedule.name == optim::ScheduleName::wsd)
+    validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
+             "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
+             in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
+}
+
+/// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
+/// the inputs.
+sharding::Placements place(Inputs& in, const model::ParameterTable& table,
+                           const comm::ParallelDims& mesh) {
+  if (!in.sharding.spec) return sharding::tensor_parallel_placements(table, mesh, in.tensor);
+  auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
+  in.tensor.residual = compiled.residual;
+  return std::move(compiled.placements);
+}
+
+}  // namespace
+
+std::string describe(const device::MemoryByUse& bytes) {
+  std::string text;
+  for (std::size_t use = 0; use < bytes.size(); ++use)
+    if (bytes[use] >= 1 << 20 || (bytes[use] > 0 && text.empty()))
+      text += fmt::format("{}{} {:.1f} MiB", text.empty() ? "" : ", ",
+                          name_of(static_cast<device::MemoryUse>(use)),
+                          static_cast<double>(bytes[use]) / (1 << 20));
+  return text;
+}
+
+Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
+  Setup setup;
+  setup.inputs = inputs;
+  setup.topology = std::move(topology);
+  auto& in = setup.inputs;
+  in.model = in.model.resolved();
+  if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
+  in.data.seed = in.run.seed;
+  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
+                                   setup.topology, *setup.table);
+  setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
+  validate(in.data.sequence_length <= max_tokens_at_once / in.train.micro_batch,
+           "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
+           "one of them",
+           in.train.micro_batch, in.data.sequence_length, max_tokens_at_once);
+  auto placements = place(in, *setup.table, setup.mesh);
+  sharding::check_residual(setup.mesh, in.tensor, in.train.micro_batch * in.data.sequence_length,
+                           in.model.hidden_size);
+  auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
+  setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
+                                                               setup.mesh, std::move(placements));
+  if (in.train.epochs == 0) check_schedule(in);
+  profiled_steps(in.profile);
+  return setup;
+}
+
+Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
+  device::advise_on_memory(
+      "use more ranks, a smaller train.micro_batch, sharding.offload, "
+      "memory.activation_checkpointing or, for some of the layers, "
+      "memory.full_checkpointing_layers");
+  Setup setup;
+  comm::agree(world, [&] {  // every rank finds the same error, one reports it
+    setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
+  });
+  comm::agree(world, [&] {
+    setup = plan_setup(inputs, std::move(setup.topology));
+    auto& in = setup.inputs;
+    if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
+    if (world.rank() == 0) check_start(in, *setup.table);
+    validate(in.train.gemm_sm_count_target == 0 || in.train.gemm_table.empty(),
+             "train.gemm_table was timed on all SMs of a GPU, train.gemm_sm_count_target {} leaves "
+             "some out; use one of them",
+             in.train.gemm_sm_count_target);
+    if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
+    validate(!validates(in) || in.data.has_validation(),
+             "evaluate.every_steps is {}, but data.validation names no file",
+             in.evaluate.every_steps);
+  });
+  open_data(world, setup);
+  comm::agree(world, [&] {
+    auto& in = setup.inputs;
+    if (in.train.epochs == 0) return;
+    in.train.steps = steps_of(in.train, setup.train_tokens->sampler(in.run.seed).epoch_length());
+    check_schedule(in);
+  });
+  return setup;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,60 @@
+#include "train/step/bf16_product_choice.hpp"
+
+#include <algorithm>
+
+#include "core/log.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::train {
+namespace {
+
+using ops::Bf16Products;
+
+bool has_a_choice(DType dtype) {
+  return dtype == DType::bf16 && device::kind() == device::Kind::cpu;
+}
+
+}  // namespace
+
+Bf16Products agreed_bf16_products(const comm::Communicator& world, const ops::Bf16Seconds& mine) {
+  return ops::Bf16Seconds{.native = world.sum(mine.native), .in_fp32 = world.sum(mine.in_fp32)}
+      .faster();
+}
+
+void choose_bf16_products(const comm::Communicator& world, DType dtype) {
+  if (!has_a_choice(dtype)) return;
+  const auto reasons = world.all_gather(ops::why_no_amx());
+  const auto with_amx = std::ranges::count(reasons, "");
+  if (with_amx < std::ssize(reasons))
+    spdlog::info("{}: {} of {} ranks compute without AMX", std::ranges::max(reasons),
+                 std::ssize(reasons) - with_amx, reasons.size());
+  const auto mine = ops::measured_bf16_products();
+  ops::use_bf16_products(agreed_bf16_products(world, mine));
+  if (!ops::has_native_bf16()) return;
+  spdlog::info("bf16 matmuls: {}; {} takes {:.2f} x the time of fp32",
+               name_of(ops::bf16_products()), ops::instruction_set(), mine.native / mine.in_fp32);
+}
+
+std::string recorded_bf16_products(DType dtype) {
+  return has_a_choice(dtype) ? std::string(name_of(ops::bf16_products())) : "";
+}
+
+bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std::string& recorded) {
+  if (!has_a_choice(dtype) || recorded.empty() || recorded == recorded_bf16_products(dtype))
+    return false;
+  const auto way =
+      recorded == name_of(Bf16Products::native) ? Bf16Products::native : Bf16Products::in_fp32;
+  if (way == Bf16Products::native && world.min(std::int64_t{ops::has_native_bf16()}) == 0) {
+    if (world.rank() == 0)
+      spdlog::warn(
+          "the checkpoint's run used the CPU's bf16 instructions, which not every rank has here: "
+          "the run continues in fp32, and its results differ in their last bits");
+    return false;
+  }
+  ops::use_bf16_products(way);
+  spdlog::info("bf16 matmuls: {}, as in the checkpoint's run", recorded);
+  return true;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "comm/mesh/communicator.hpp"
+#include "core/dtype.hpp"
+#include "ops/bf16_products.hpp"
+
+namespace llamesh::train {
+
+/// Returns the faster method for all ranks together, given each rank's measurements; native only if
+/// every rank supports it. Collective.
+ops::Bf16Products agreed_bf16_products(const comm::Communicator& world,
+                                       const ops::Bf16Seconds& mine);
+
+/// Measures which bf16 matmul method is faster on the job's CPUs and sets it on all ranks; rank 0
+/// logs it. Does nothing for fp32 and on GPUs. Collective.
+void choose_bf16_products(const comm::Communicator& world, DType dtype);
+
+/// Returns the chosen method, as recorded in a checkpoint; empty for fp32 and on GPUs, where there
+/// is no choice.
+std::string recorded_bf16_products(DType dtype);
+
+/// Restores the method recorded in the checkpoint, so that results do not depend on a measurement.
+/// Returns true if that changes it; warns if a rank does not support it. Collective.
+bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std::string& recorded);
+
+}  // namespace llamesh::train

@@ -1,0 +1,32 @@
+#include "train/step/engine.hpp"
+
+namespace llamesh::train {
+
+Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
+    : state(*setup.layout, mesh, setup.inputs.precision,
+            optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
+      fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision),
+      tensor(sharding::make_tensor_parallel(
+          mesh, setup.inputs.tensor,
+          setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
+          setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
+      optimizer(setup.inputs.optimizer, state),
+      model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
+            setup.inputs.data.sequence_length, setup.inputs.memory,
+            setup.inputs.precision.parameters, *tensor) {}
+
+void Engine::forward_backward(std::span<const model::Batch> micro_batches, float scale,
+                              const std::function<void()>& on_micro_batch) {
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+    fsdp.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches.size()});
+    model.train(fsdp, micro_batches[i], scale);
+    on_micro_batch();
+  }
+  fsdp.finish_gradients();
+}
+
+void Engine::update(double lr, double norm, std::int64_t step) {
+  optimizer.step(lr, norm, step, [&](std::size_t unit) { fsdp.on_master_weights_updated(unit); });
+}
+
+}  // namespace llamesh::train

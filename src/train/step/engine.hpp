@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "comm/mesh/device_mesh.hpp"
+#include "model/causal_lm.hpp"
+#include "optim/optimizer.hpp"
+#include "sharding/fsdp.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
+#include "train/run/setup.hpp"
+
+namespace llamesh::train {
+
+/// Sharded state, model and optimizer of one rank, and the passes of a step. Trainer runs them on
+/// the process's device, a plan on a simulated one (plan/step_plan.hpp).
+struct Engine {
+  /// Allocates the memory; all weights are zero. Collective over the mesh; borrows the arguments.
+  Engine(const Setup& setup, comm::DeviceMesh& mesh);
+
+  /// Runs forward and backward for each micro-batch in the step, and leaves the gradients of
+  /// `scale` times the summed token losses in the shards. On a GPU the host waits for nothing.
+  void forward_backward(
+      std::span<const model::Batch> micro_batches, float scale,
+      const std::function<void()>& on_micro_batch = [] {});
+  /// Updates the weights (Optimizer::step).
+  void update(double lr, double norm, std::int64_t step);
+  /// On CPUs, returns the seconds for which copies to and from the host have blocked the compute
+  /// stream so far.
+  double seconds_exposed_by_copies() const {
+    return fsdp.seconds_exposed_by_copies() + model.seconds_exposed_by_copies();
+  }
+
+  sharding::ShardedState state;
+  sharding::Fsdp fsdp;
+  std::unique_ptr<model::TensorParallel> tensor;
+  optim::Optimizer optimizer;
+  model::CausalLM model;
+};
+
+}  // namespace llamesh::train

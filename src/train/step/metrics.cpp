@@ -1,0 +1,176 @@
+#include "train/step/metrics.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "core/build_info.hpp"
+#include "core/clock.hpp"
+#include "core/process.hpp"
+#include "train/health/nonfinite_steps.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Returns the time, to the millisecond.
+double rounded_unix_time() {
+  return std::round(unix_time() * 1e3) / 1e3;
+}
+
+/// Returns the step in a metrics.jsonl line, or -1. Does not parse the line: a resume scans all of
+/// them.
+std::int64_t step_of(std::string_view line) {
+  constexpr std::string_view key = "\"step\":";
+  const auto at = line.find(key);
+  if (at == line.npos) return -1;
+  line.remove_prefix(std::min(line.size(), line.find_first_not_of(' ', at + key.size())));
+  std::int64_t step = -1;
+  std::from_chars(line.data(), line.data() + line.size(), step);
+  return step;
+}
+
+/// Returns true if the file is empty or begins like our lines; a truncated first line counts as far
+/// as it goes.
+bool is_own(const Descriptor& file) {
+  std::array<char, 8> begin{};
+  const auto count = file.read_some(0, begin.data(), std::ssize(begin));
+  const std::string_view text(begin.data(), static_cast<std::size_t>(count));
+  return std::string_view("{\"step\":").starts_with(text) ||
+         std::string_view("{\"event\":").starts_with(text);
+}
+
+/// Returns true if the line is complete. After a power loss, bytes missing on disk may read as
+/// zeros, with other lines after them.
+bool is_whole(std::string_view line, bool ended) {
+  return ended && line.find('\0') == line.npos;
+}
+
+/// Keeps the complete lines up to `step`. The old file remains until the new one is on disk.
+void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
+  std::int64_t dropped = 0;
+  for_each_line(file, [&](std::string_view line, bool ended) {
+    dropped += !is_whole(line, ended) || step_of(line) > step ? 1 : 0;
+  });
+  if (dropped == 0) return;
+  replace_durably(path, [&](Descriptor& kept) {
+    std::string lines;
+    for_each_line(file, [&](std::string_view line, bool ended) {
+      if (is_whole(line, ended) && step_of(line) <= step) lines.append(line) += '\n';
+      if (lines.size() > 1 << 20) kept.append(std::exchange(lines, {}));
+    });
+    kept.append(lines);
+  });
+  spdlog::info("{}: removed {} line{} that a killed start wrote after step {}",
+               path.filename().string(), dropped, dropped == 1 ? "" : "s", step);
+}
+
+Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
+  const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
+  const auto file = open();
+  if (is_own(file))
+    cut_after(path, file, step);
+  else
+    spdlog::warn("{} is not a metrics file: it is now {}", path.string(),
+                 quarantine(path, path).filename().string());
+  return open();
+}
+
+}  // namespace
+
+std::int64_t last_step_of(const std::filesystem::path& path) {
+  std::int64_t last = -1;
+  const auto file = Descriptor::to_read(path);
+  if (!is_own(file)) return last;
+  for_each_line(file, [&](std::string_view line, bool ended) {
+    if (ended) last = std::max(last, step_of(line));
+  });
+  return last;
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
+    : file_(open_metrics(path, step)) {}
+
+/// Writes at once, so that a concurrent reader sees whole lines.
+void MetricsFile::append(const std::string& line) {
+  file_.append(line + '\n');
+}
+
+void MetricsFile::write(const StepRecord& r) {
+  nlohmann::ordered_json line = {{"step", r.step},
+                                 {"loss", r.loss},
+                                 {"grad_norm", r.grad_norm},
+                                 {"lr", r.lr},
+                                 {"tokens", r.tokens},
+                                 {"seconds", r.seconds},
+                                 {"tokens_per_second", r.tokens_per_second},
+                                 {"mfu", r.mfu},
+                                 {"memory",
+                                  {{"valley", r.valley},
+                                   {"peak", r.peak},
+                                   {"predicted_valley", r.predicted_valley},
+                                   {"predicted_peak", r.predicted_peak},
+                                   {"host", r.on_host},
+                                   {"predicted_host", r.predicted_on_host}}},
+                                 {"traffic", r.traffic},
+                                 {"traffic_between_nodes", r.traffic_between_nodes},
+                                 {"time", rounded_unix_time()}};
+  if (!r.exposed.empty()) {
+    line["seconds_compute"] = r.seconds_compute;
+    line["exposed"] = r.exposed;
+  }
+  append(line.dump());
+}
+
+void MetricsFile::write_validation(std::int64_t step, double loss) {
+  append(nlohmann::ordered_json{{"event", "validation"}, {"step", step}, {"loss", loss}}.dump());
+}
+
+void MetricsFile::write_event(const std::string& name, std::int64_t step,
+                              const std::string& detail) {
+  append(nlohmann::ordered_json{
+      {"event", name}, {"step", step}, {"detail", detail}, {"time", rounded_unix_time()}}
+             .dump());
+}
+
+void MetricsFile::write_start(const std::string& name, std::int64_t step, const std::string& detail,
+                              const std::string& mesh) {
+  const auto& self = this_process();
+  append(nlohmann::ordered_json{{"event", name},
+                                {"step", step},
+                                {"detail", detail},
+                                {"time", rounded_unix_time()},
+                                {"ranks", self.world_size},
+                                {"mesh", mesh},
+                                {"host", self.host},
+                                {"version", version()}}
+             .dump());
+}
+
+void MetricsFile::write_startup(std::int64_t step,
+                                const std::vector<std::pair<std::string, double>>& phases) {
+  nlohmann::ordered_json seconds = nlohmann::ordered_json::object();
+  for (const auto& [name, duration] : phases) seconds[name] = duration;
+  append(nlohmann::ordered_json{{"event", "startup"}, {"step", step}, {"phases", seconds}}.dump());
+}
+
+std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_steps) {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return {
+      fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
+      fmt::format("loss {:.4f}", without_nan_sign(r.loss)),
+      fmt::format("{:.0f} tokens/s", r.tokens_per_second),
+      fmt::format("MFU {:.0f} %", 100 * r.mfu),
+      fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
+      fmt::format("lr {:.2e}", r.lr),
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,155 @@
+#include "train/step/step_meter.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "core/clock.hpp"
+#include "core/log.hpp"
+#include "device/device.hpp"
+#include "ops/gemm_algorithms.hpp"
+#include "train/step/flops.hpp"
+
+namespace llamesh::train {
+
+StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
+                     const comm::DeviceMesh& mesh, const Engine& engine, int threads)
+    : world_(world),
+      setup_(setup),
+      mesh_(mesh),
+      engine_(engine),
+      threads_(threads),
+      stragglers_(setup.topology.host_of) {}
+
+void StepMeter::plan_memory() {
+  if (!setup_.plan_memory) return;
+  planned_ = setup_.plan_memory(setup_, world_.rank(), threads_);
+  planned_.valley = world_.max(planned_.valley, "planned memory");
+  planned_.peak = world_.max(planned_.peak, "planned memory");
+  planned_.on_host = world_.max(planned_.on_host, "planned memory");
+}
+
+std::string StepMeter::describe_memory() const {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return fmt::format(
+      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({})",
+      mebibytes(planned_.valley), mebibytes(planned_.peak), describe(planned_.at_peak));
+}
+
+void StepMeter::measure_gemm_peak() {
+  const Inputs& in = setup_.inputs;
+  ops::use_gemm_sm_count_target(0);  // measure the peak over all SMs
+  gemm_peak_.emplace([this, before = false]() mutable {
+    // Only before a GPU's memory is full.
+    if (std::exchange(before, true) && device::kind() == device::Kind::cuda)
+      return std::vector<double>();
+    return measured_gemm_rates(world_, setup_.inputs.precision.parameters);
+  });
+  ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
+}
+
+void StepMeter::on_bf16_products_changed() {
+  if (gemm_peak_) gemm_peak_->measure_again();
+  plan_memory();
+}
+
+void StepMeter::begin_step() {
+  begin_ = Clock::now();
+  device::MemoryMeter::instance().start_interval();
+  for (const auto* axis : mesh_.all())
+    before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
+                     axis->collectives->seconds_exposed()};
+  copies_exposed_before_ = engine_.seconds_exposed_by_copies();
+}
+
+StepMeter::Sample StepMeter::sample() const {
+  const auto& meter = device::MemoryMeter::instance();
+  Sample mine{.seconds = former_update_ + seconds_since(begin_),
+              .in_use = meter.in_use(),
+              .peak = meter.peak(),
+              .on_host = device::MemoryMeter::host().in_use(),
+              .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
+              .axes = seconds_by_axis()};
+  mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
+  for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
+  return mine;
+}
+
+StepMeter::SecondsByAxis StepMeter::seconds_by_axis() const {
+  SecondsByAxis seconds;
+  const auto axes = mesh_.all();
+  for (std::size_t i = 0; i < std::min(axes.size(), seconds.size()); ++i) {
+    const auto& collectives = *axes[i]->collectives;
+    const auto& before = before_.at(axes[i]);
+    seconds[i] = {static_cast<float>(collectives.seconds() - before.in_collectives),
+                  static_cast<float>(collectives.seconds_exposed() - before.exposed)};
+  }
+  return seconds;
+}
+
+/// Records the maximum time and memory over the ranks.
+void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
+  for (const auto& sample : by_rank) {
+    record.valley = std::max(record.valley, sample.in_use);
+    record.peak = std::max(record.peak, sample.peak);
+    record.on_host = std::max(record.on_host, sample.on_host);
+    record.seconds = std::max(record.seconds, sample.seconds);
+  }
+  const auto step_tokens =
+      static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
+  record.tokens_per_second = step_tokens / record.seconds;
+  record.predicted_valley = planned_.valley;
+  record.predicted_peak = planned_.peak;
+  record.predicted_on_host = planned_.on_host;
+  if (gemm_peak_) record_utilization(record);
+  record_traffic(record);
+  if (device::kind() == device::Kind::cpu) record_exposed(record, by_rank);
+  former_update_ = seconds_since(update_begin_);
+}
+
+void StepMeter::record_utilization(StepRecord& record) {
+  const double peak = gemm_peak_->rate();
+  if (gemm_peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
+    spdlog::info(
+        "step {} ran faster than the measured GEMM peak of {:.0f} GFLOP/s: the peak is {:.0f} from "
+        "here on, and earlier MFU values were too high",
+        record.step, peak / 1e9, gemm_peak_->rate() / 1e9);
+  record.mfu = gemm_peak_->utilization(
+      record.tokens_per_second *
+      flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));
+}
+
+void StepMeter::record_traffic(StepRecord& record) const {
+  for (const auto* axis : mesh_.all()) {
+    if (axis->name.empty()) continue;  // a rank by itself
+    const std::int64_t sent = axis->collectives->bytes_sent() - before_.at(axis).sent;
+    record.traffic[axis->name] += sent;  // an axis and its factors have one name
+    record.traffic_between_nodes[axis->name] +=
+        std::llround(axis->share_between_nodes * static_cast<double>(sent));
+  }
+}
+
+/// Records the means over the ranks, and the slow ranks.
+void StepMeter::record_exposed(StepRecord& record, std::span<const Sample> by_rank) {
+  const double share = 1.0 / static_cast<double>(by_rank.size());
+  const auto axes = mesh_.all();
+  std::vector<double> own;
+  for (const auto& sample : by_rank) own.push_back(sample.own_seconds);
+  record.stragglers = stragglers_.observe(own);
+  for (const auto& sample : by_rank) {
+    record.seconds_compute += share * (sample.seconds - sample.copies_exposed);
+    if (engine_.state.memory() == device::MemoryKind::host ||
+        setup_.inputs.memory.activation_offload)
+      record.exposed["offload"] += share * sample.copies_exposed;
+    for (std::size_t i = 0; i < std::min(axes.size(), sample.axes.size()); ++i) {
+      const auto& [in_collectives, exposed] = sample.axes[i];
+      record.seconds_compute -= share * exposed;
+      if (axes[i]->name.empty()) continue;  // a rank by itself
+      record.in_collectives[axes[i]->name] += share * in_collectives;
+      record.exposed[axes[i]->name] += share * exposed;
+    }
+  }
+}
+
+}  // namespace llamesh::train

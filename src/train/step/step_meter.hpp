@@ -1,0 +1,101 @@
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "comm/mesh/device_mesh.hpp"
+#include "train/health/stragglers.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/engine.hpp"
+#include "train/step/gemm_peak.hpp"
+#include "train/step/metrics.hpp"
+
+namespace llamesh::train {
+
+/// Meter for a step's speed, memory and traffic on a rank, and beside them the memory that was
+/// planned.
+class StepMeter {
+ public:
+  /// Borrows the arguments. `threads` is this rank's number of compute threads.
+  StepMeter(const comm::Communicator& world, const Setup& setup, const comm::DeviceMesh& mesh,
+            const Engine& engine, int threads);
+
+  /// Plans memory with Setup::plan_memory, if there is one, once the bf16 matmul method is known.
+  /// Collective.
+  void plan_memory();
+  /// Describes a step's memory on the rank with the highest peak, as planned before the first step.
+  std::string describe_memory() const;
+
+  /// Measures the peak GEMM rate over all ranks together, the denominator of MFU. Called before the
+  /// first step; without it MFU is 0. Takes a fifth of a second. Collective.
+  void measure_gemm_peak();
+  /// Returns the peak GEMM rate, if it has been measured.
+  const std::optional<GemmPeak>& gemm_peak() const { return gemm_peak_; }
+  /// Starts over after the bf16 matmul method has changed. Collective.
+  void on_bf16_products_changed();
+
+  /// Times for one axis on a CPU, in seconds: in its collectives, and with the compute stream
+  /// waiting for them.
+  struct AxisSeconds {
+    float in_collectives = 0;
+    float exposed = 0;
+  };
+  /// Ordered like DeviceMesh::all(), which has fewer entries.
+  using SecondsByAxis = std::array<AxisSeconds, 16>;
+  /// A rank's measurements of a step; trivially copyable, so that ranks can exchange them.
+  struct Sample {
+    double seconds = 0;       ///< as StepRecord::seconds
+    double own_seconds = 0;   ///< without its waits for others
+    std::int64_t in_use = 0;  ///< bytes of memory
+    std::int64_t peak = 0;
+    std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
+    double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
+    SecondsByAxis axes = {};
+  };
+
+  /// Begins a step.
+  void begin_step();
+  /// Notes the seconds for which this rank waited for others to read their data.
+  void note_wait_for_data(double seconds) { waited_ = seconds; }
+  /// Returns this rank's measurements after the step's passes.
+  Sample sample() const;
+  /// Begins what follows the last exchange of samples; it counts in the next step.
+  void begin_update() { update_begin_ = Clock::now(); }
+  /// Adds the measurements, given each rank's sample, and ends the step.
+  void end_step(StepRecord& record, std::span<const Sample> by_rank);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// An axis' totals up to this step.
+  struct AxisCounters {
+    std::int64_t sent = 0;  ///< bytes
+    double in_collectives = 0, exposed = 0;
+  };
+
+  SecondsByAxis seconds_by_axis() const;
+  void record_utilization(StepRecord& record);
+  void record_traffic(StepRecord& record) const;
+  void record_exposed(StepRecord& record, std::span<const Sample> by_rank);
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  const comm::DeviceMesh& mesh_;
+  const Engine& engine_;
+  int threads_;
+  std::optional<GemmPeak> gemm_peak_;
+  PlannedMemory planned_;  ///< maximum over the ranks
+  Stragglers stragglers_;
+  // For the current step.
+  Clock::time_point begin_, update_begin_;
+  double former_update_ = 0;  ///< seconds for the previous step's update
+  double waited_ = 0;         ///< seconds until the others had read their data
+  double copies_exposed_before_ = 0;
+  std::map<const comm::DeviceMesh::Axis*, AxisCounters> before_;
+};
+
+}  // namespace llamesh::train

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/mesh/device_mesh.hpp"
+#include "data/loader.hpp"
+#include "data/validation.hpp"
+#include "device/staging.hpp"
+#include "train/health/nonfinite_steps.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/engine.hpp"
+#include "train/step/metrics.hpp"
+#include "train/step/step_meter.hpp"
+
+namespace llamesh::train {
+
+/// Trainer for steps and evaluation. run.cpp handles everything between the steps.
+class Trainer {
+ public:
+  /// Allocates memory. Collective; borrows the arguments. start() or resume_from() comes next.
+  Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
+
+  /// Draws the initial weights and starts reading data at the first step. Collective.
+  void start();
+  /// Starts reading data after step `step`; the caller has filled the state. Collective.
+  void resume_from(std::int64_t step, std::int64_t tokens);
+
+  /// Callback after each micro-batch.
+  using OnProgress = std::function<void()>;
+
+  /// Callback that returns this rank's request to all, given its seconds in the step so far; the
+  /// maximum over the ranks is StepRecord::request.
+  using Request = std::function<std::int64_t(double seconds)>;
+
+  /// Callback on all ranks if a step's loss or gradient norm is not finite, before anything is
+  /// decided about the run. Returns true if it has repaired the state; then the step's passes are
+  /// repeated.
+  using Repair = std::function<bool()>;
+
+  /// Runs one optimizer step: forward and backward for every micro-batch, then one update, or none
+  /// if the record says that it is skipped. Two small collectives over the world enclose the
+  /// passes: the number of tokens, which scales the gradients, and all other values in the record
+  /// at once.
+  StepRecord train_step(
+      const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; },
+      const Repair& repair = [] { return false; });
+  /// Returns the mean loss over the validation data, in nats per token, the same on every rank.
+  /// Throws at the end if data cannot be read.
+  double evaluate(const OnProgress& on_progress = [] {});
+
+  std::int64_t step() const { return step_; }
+  std::int64_t tokens() const { return tokens_; }
+
+  /// Describes model, mesh, strategy, threads and their speed in one line.
+  std::string describe() const;
+  /// Describes each source of training data in one line.
+  std::vector<std::string> describe_data() const { return setup_.train_tokens->describe(); }
+  /// StepMeter::measure_gemm_peak().
+  void measure_gemm_peak() { meter_.measure_gemm_peak(); }
+  const StepMeter& meter() const { return meter_; }
+  /// Returns the tensors that a checkpoint stores.
+  const sharding::ShardedState& state() const { return engine_.state; }
+  /// Notes that work in the compute stream has overwritten the master weights from outside.
+  void on_master_weights_loaded() { engine_.fsdp.on_master_weights_loaded(); }
+  /// Returns the bf16 matmul method, as recorded in a checkpoint (bf16_product_choice.hpp).
+  std::string bf16_products() const;
+  /// Uses the method recorded in a checkpoint. Collective.
+  void keep_bf16_products(const std::string& recorded);
+
+ private:
+  /// A rank's part of a step's record.
+  struct StepPart {
+    double loss = 0;          ///< sum over its tokens
+    double squared_norm = 0;  ///< over its gradient shards
+    bool broken = false;      ///< a collective was aborted: the two above are invalid
+    std::int64_t request = 0;
+    StepMeter::Sample measured{};
+  };
+
+  std::int64_t load_micro_batches();
+  std::vector<StepPart> exchange(const Request& request);
+  bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
+  void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
+  data::BatchPartition batch_partition() const;
+  std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  int threads_;
+  comm::DeviceMesh& mesh_;
+  const comm::Communicator& data_group_;  ///< ranks whose losses add up
+  std::vector<int> data_ranks_;           ///< their world ranks
+  Engine engine_;
+  std::optional<data::Loader> loader_;
+  std::unique_ptr<data::ValidationData> validation_;
+  std::vector<data::TokenBatch> micro_batches_;      ///< for the current step
+  device::Staging ids_, targets_, document_starts_;  ///< for all of them
+  std::int64_t step_ = 0;                            ///< steps done
+  std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
+  StepMeter meter_;
+  NonfiniteSteps nonfinite_;
+};
+
+}  // namespace llamesh::train
