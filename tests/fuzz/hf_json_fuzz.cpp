@@ -13,6 +13,7 @@ namespace {
 
 using llamesh::test::expect;
 namespace checkpoint = llamesh::checkpoint;
+namespace model = llamesh::model;
 
 void read_index(const std::string& text) {
   for (const auto& [tensor, file] : checkpoint::parse_weight_map(text, "fuzzed")) {
