@@ -28,9 +28,9 @@ case $preset in
   # comparison of strategies (poison trains with each of them), long plans, and kernels a second
   # time. Where two processes run what one runs, and more, they do.
   asan) targets=(tests_unit)
-        selection=(-L unit -R '@[12]$' -E '^training/(strategies|(bf16_weights|changed_data|footprint|poison)@1)|^training/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
-  tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,training})
-        selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|training|checkpoint/store).*@1$' -E '^training/(strategies|bf16_weights|footprint|offload|poison|changed_data|data)|^tokenizer/refusals') ;;
+        selection=(-L unit -R '@[12]$' -E '^runs/(strategies|(bf16_weights|changed_data|footprint|poison)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
+  tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,runs})
+        selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|runs|checkpoint/store).*@1$' -E '^runs/(strategies|bf16_weights|footprint|offload|poison|changed_data|data)|^tokenizer/refusals') ;;
 esac
 scripts/build.sh "$preset" "${targets[@]}"
 if [[ $build_only == yes ]]; then exit 0; fi

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <string>
 
 #include "core/error.hpp"
@@ -18,11 +19,15 @@ bool divides_all(const model::ParameterTable& table, std::int64_t ranks) {
   });
 }
 
+/// No mesh has an axis this long; a vocabulary may be longer.
+constexpr std::int64_t max_divisor = 1 << 16;
+
 /// Returns the numbers next to `ranks` that divide all blocks: "4 or 8 would do".
 std::string nearest_divisors(const model::ParameterTable& table, std::int64_t ranks) {
-  std::int64_t max_ranks = 1;
-  for (const auto& parameter : table.parameters)
-    max_ranks = std::max(max_ranks, parameter.blocks.count);
+  std::int64_t max_ranks = max_divisor;
+  for (const auto& [key, count, may_be_shared] :
+       table.parameters | std::views::transform(&model::Parameter::blocks))
+    if (count > 0 && !may_be_shared) max_ranks = std::min(max_ranks, count);
   auto below = std::min(ranks - 1, max_ranks), above = ranks + 1;
   while (below > 1 && !divides_all(table, below)) --below;
   while (above <= max_ranks && !divides_all(table, above)) ++above;
@@ -33,10 +38,11 @@ std::string nearest_divisors(const model::ParameterTable& table, std::int64_t ra
 
 void check_blocks(const model::ParameterTable& table, const model::Blocks& blocks,
                   std::int64_t parts) {
-  validate(blocks.count % parts == 0,
-           "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
-           "--tensor-parallel-size); {}",
-           blocks.key, blocks.count, parts, nearest_divisors(table, parts));
+  if (blocks.count % parts == 0) return;
+  fail(ExitCode::bad_input,
+       "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
+       "--tensor-parallel-size); {}",
+       blocks.key, blocks.count, parts, nearest_divisors(table, parts));
 }
 
 }  // namespace

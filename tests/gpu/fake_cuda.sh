@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the GPU backend's host side with a fake CUDA runtime (tests/fake_cuda): training with every strategy against
+# Tests the GPU backend's host side with a fake CUDA runtime (tests/cuda_fake): training with every strategy against
 # one CPU rank, checkpoints from the fake GPU and to the CPU, and the messages when NCCL or memory fails.
 #   tests/gpu/fake_cuda.sh PROGRAM        where PROGRAM is llamesh_fake_cuda
 set -uo pipefail

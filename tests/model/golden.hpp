@@ -105,6 +105,8 @@ inline model::ModelConfig config_of(const nlohmann::json& j) {
   c.rms_norm_eps = j.at("rms_norm_eps");
   c.rope_theta = j.at("rope_theta");
   c.tie_word_embeddings = j.at("tie_word_embeddings");
+  c.attention_bias = j.value("attention_bias", false);
+  c.mlp_bias = j.value("mlp_bias", false);
   if (j.contains("rope_scaling")) {
     const auto& s = j.at("rope_scaling");
     c.rope_scaling =

@@ -186,6 +186,14 @@ INSTANTIATE_TEST_SUITE_P(SharedKvHeads, GoldenSteps,
                                          Case{"gqa_8_2", {1, 1, 4, whole}},
                                          Case{"gqa_8_2", {1, 2, 4}}),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(Biases, GoldenSteps,
+                         testing::Values(Case{"biases", {1, 1}}, Case{"biases", {2, 2}},
+                                         Case{"biases", {1, 1, 2}}, Case{"biases", {1, 2, 2}},
+                                         Case{"biases", {1, 1, 4}},
+                                         Case{"biases", {1, 1, 4, whole}},
+                                         Case{"biases", {2, 1, 2, hidden}},
+                                         Case{"biases", {2, 2, 2}}),
+                         name_of_case);
 
 }  // namespace
 }  // namespace llamesh::optim

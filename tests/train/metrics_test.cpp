@@ -13,7 +13,7 @@
 
 #include "core/build_info.hpp"
 #include "core/process.hpp"
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "comm/mesh/session.hpp"
 #include "core/process.hpp"
+#include "runs/whole_run.hpp"
 #include "sanitized.hpp"
 #include "train/job/shared_folder.hpp"
-#include "training/whole_run.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -16,8 +16,8 @@
 #include "comm/mesh/session.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
+#include "runs/small_run.hpp"
 #include "train/left_by.hpp"
-#include "training/small_run.hpp"
 
 namespace llamesh::train {
 namespace {

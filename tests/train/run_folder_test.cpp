@@ -6,7 +6,7 @@
 #include <iterator>
 
 #include "core/log.hpp"
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 namespace llamesh::train {
 namespace {

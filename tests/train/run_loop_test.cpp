@@ -15,10 +15,10 @@
 #include "comm/mesh/session.hpp"
 #include "core/log.hpp"
 #include "core/stop_signals.hpp"
+#include "runs/whole_run.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
 #include "train/step/metrics.hpp"
-#include "training/whole_run.hpp"
 
 // Tests when a run saves and what stops it.
 

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "comm/mesh/session.hpp"
+#include "runs/small_run.hpp"
 #include "train/run/shared_tokens.hpp"
-#include "training/small_run.hpp"
 
 namespace llamesh::train {
 namespace {

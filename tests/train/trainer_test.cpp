@@ -12,8 +12,8 @@
 
 #include "comm/diagnosis/in_collective.hpp"
 #include "comm/mesh/session.hpp"
+#include "runs/small_run.hpp"
 #include "train/left_by.hpp"
-#include "training/small_run.hpp"
 
 namespace llamesh::train {
 namespace {

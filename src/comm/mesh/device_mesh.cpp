@@ -88,7 +88,7 @@ DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
             .within_node = within_node(dims_, along, topology_)};
   if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
   axis.collectives = make_collectives(axis, along);
-  if (keeps_contracts_) axis.collectives->keep_contract();
+  if (keeps_fingerprints_) axis.collectives->keep_fingerprint();
   axis.share_between_nodes =
       share_between_nodes(dims_, along, topology_, on_gpus() ? Route::ring : Route::pairs);
   return axis;
@@ -165,20 +165,20 @@ const Communicator& DeviceMesh::group(AxisSet along) {
   return found->second;
 }
 
-void DeviceMesh::keep_contracts() {
-  keeps_contracts_ = true;
-  for (const auto* axis : all()) axis->collectives->keep_contract();
+void DeviceMesh::keep_fingerprints() {
+  keeps_fingerprints_ = true;
+  for (const auto* axis : all()) axis->collectives->keep_fingerprint();
 }
 
 bool DeviceMesh::healthy() const {
   return std::ranges::all_of(all(), [](const Axis* axis) { return axis->collectives->healthy(); });
 }
 
-void DeviceMesh::check_contracts() const {
-  if (!keeps_contracts_) return;
+void DeviceMesh::check_fingerprints() const {
+  if (!keeps_fingerprints_) return;
   std::vector<Collectives*> axes;
   for (const auto* axis : all()) axes.push_back(axis->collectives.get());
-  comm::check_contracts(*world_, axes);
+  comm::check_fingerprints(*world_, axes);
 }
 
 std::string describe(const ParallelDims& dims, const Topology& topology) {

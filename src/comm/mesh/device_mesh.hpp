@@ -58,10 +58,11 @@ class DeviceMesh {
   /// first call, which is then collective.
   const Communicator& group(AxisSet along);
 
-  /// Starts recording calls along each axis; check_contracts() compares them.
-  void keep_contracts();
-  /// Runs comm/diagnosis/contract.hpp's check; does nothing unless calls are recorded. Collective.
-  void check_contracts() const;
+  /// Starts recording calls along each axis; check_fingerprints() compares them.
+  void keep_fingerprints();
+  /// Runs comm/diagnosis/collective_fingerprint.hpp's check; does nothing unless calls are
+  /// recorded. Collective.
+  void check_fingerprints() const;
 
  private:
   void make_axes();
@@ -79,7 +80,7 @@ class DeviceMesh {
   // Groups along several axes, by AxisSet::to_ulong().
   std::map<unsigned long, Axis> combined_, reductions_;
   std::map<unsigned long, Communicator> groups_;
-  bool keeps_contracts_ = false;
+  bool keeps_fingerprints_ = false;
 };
 
 /// Lists each node's ranks with their coordinates (--print-mesh). Pure.

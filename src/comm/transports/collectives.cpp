@@ -43,7 +43,7 @@ template <class Move>
 device::Event Collectives::submit(const CollectiveCall& call, std::int64_t bytes,
                                   const device::Event& after, Move move) {
   bytes_sent_ += bytes;
-  if (contract_) contract_->note(call);
+  if (fingerprint_) fingerprint_->note(call);
   stream_.wait(after);
   if (!members_) {  // simulated
     move(call);

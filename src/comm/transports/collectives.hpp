@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "comm/diagnosis/contract.hpp"
+#include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mesh/communicator.hpp"
 #include "comm/transports/collective_call.hpp"
 #include "core/tensor.hpp"
@@ -76,8 +76,8 @@ class Collectives {
   device::Event all_to_all(Tensor received, Tensor sent, device::Event after);
 
   /// The same with unequal parts, in rank order and without gaps: sent_counts[q] elements go to
-  /// rank q, received_counts[q] come from it. On CPUs, and on GPUs with keep_contract(), a rank's
-  /// event fails with an internal error that gives both numbers if they differ from q's
+  /// rank q, received_counts[q] come from it. On CPUs, and on GPUs with keep_fingerprint(), a
+  /// rank's event fails with an internal error that gives both numbers if they differ from q's
   /// sent_counts[r]; the other ranks are not disturbed.
   device::Event all_to_all(Tensor received, std::span<const std::int64_t> received_counts,
                            Tensor sent, std::span<const std::int64_t> sent_counts,
@@ -98,11 +98,11 @@ class Collectives {
   /// sizes by peer: the bytes for other ranks.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
-  /// Starts recording this rank's calls for check_contracts(). The first call counts.
-  void keep_contract() {
-    if (!contract_) contract_ = std::make_unique<Contract>();
+  /// Starts recording this rank's calls for check_fingerprints(). The first call counts.
+  void keep_fingerprint() {
+    if (!fingerprint_) fingerprint_ = std::make_unique<CollectiveFingerprint>();
   }
-  Contract* contract() const { return contract_.get(); }
+  CollectiveFingerprint* fingerprint() const { return fingerprint_.get(); }
   const std::shared_ptr<const Members>& members() const { return members_; }
 
   /// Returns this rank's total seconds in collectives on CPUs, waits for other ranks included.
@@ -151,7 +151,7 @@ class Collectives {
   std::shared_ptr<const Members> members_;  ///< null: simulated
   int rank_;
   int size_;
-  std::unique_ptr<Contract> contract_;
+  std::unique_ptr<CollectiveFingerprint> fingerprint_;
   const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
   std::atomic<std::int64_t> nanoseconds_{0};  ///< in collectives

@@ -5,7 +5,7 @@
 namespace llamesh::comm {
 
 MpiCollectives::MpiCollectives(const Communicator& group)
-    : Collectives(group), exchange_(group), same_calls_(members()) {}
+    : Collectives(group), exchange_(group), fingerprint_check_(members()) {}
 
 MpiCollectives::~MpiCollectives() {
   finish();
@@ -49,9 +49,9 @@ void MpiCollectives::move_parts(const CollectiveCall& call, const PeerParts& rec
 
 void MpiCollectives::compare(const CollectiveCall& call) {
   std::vector by_rank{call.fingerprint()};
-  if (contract() != nullptr && size() > 1)
+  if (fingerprint() != nullptr && size() > 1)
     by_rank = comm::all_gather(exchange_.group(), by_rank.front(), "what the ranks call");
-  same_calls_.next(call, by_rank, exchange_.group());
+  fingerprint_check_.next(call, by_rank, exchange_.group());
 }
 
 }  // namespace llamesh::comm

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/pairwise_exchange.hpp"
 
 namespace llamesh::comm {
 
 /// Collectives over MPI point-to-point, for an axis that crosses nodes. Buffers are ordinary
-/// memory. With contracts on, the ranks compare each call before it runs, in an extra small
+/// memory. With debug.contract, the ranks compare each call before it runs, in an extra small
 /// collective.
 class MpiCollectives final : public Collectives {
  public:
@@ -29,8 +29,8 @@ class MpiCollectives final : public Collectives {
                   const PeerParts& sent) override;
   void compare(const CollectiveCall& call);
 
-  PairwiseExchange exchange_;  ///< used only by the stream's worker
-  SameCalls same_calls_;       ///< likewise
+  PairwiseExchange exchange_;           ///< used only by the stream's worker
+  FingerprintCheck fingerprint_check_;  ///< likewise
 };
 
 }  // namespace llamesh::comm

@@ -53,7 +53,7 @@ NodeCollectives::NodeCollectives(const Communicator& group)
       messages_(group),
       control_window_(group_, Control::bytes(group.size())),
       control_(reinterpret_cast<Control*>(control_window_.data())),
-      same_calls_(members()) {
+      fingerprint_check_(members()) {
   static_assert(sizeof(Control) <= 64);
   if (rank() == 0) new (control_) Control;
   group_.barrier();
@@ -110,7 +110,7 @@ std::vector<NodeCollectives::TensorLocation> NodeCollectives::exchange_locations
   std::vector<TensorLocation> all(locations, locations + size());
   std::vector<std::uint64_t> fingerprints;
   for (const TensorLocation& location : all) fingerprints.push_back(location.fingerprint);
-  same_calls_.next(call, fingerprints, messages_.group());
+  fingerprint_check_.next(call, fingerprints, messages_.group());
   return all;
 }
 

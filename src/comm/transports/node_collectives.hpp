@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/mesh/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/pairwise_exchange.hpp"
@@ -53,7 +53,7 @@ class NodeCollectives final : public Collectives {
   std::shared_ptr<SharedWindow> add_region(Kind kind, std::int64_t bytes);
 
   void barrier();
-  /// Exchanges the ranks' tensor locations; a barrier. Throws like SameCalls.
+  /// Exchanges the ranks' tensor locations; a barrier. Throws like FingerprintCheck.
   std::vector<TensorLocation> exchange_locations(const CollectiveCall& call,
                                                  const TensorLocation& mine);
   /// Returns the addresses of all ranks' tensors if all are in windows of this kind, else none.
@@ -72,8 +72,8 @@ class NodeCollectives final : public Collectives {
   PairwiseExchange messages_;
   SharedWindow control_window_;
   Control* control_;
-  std::int64_t calls_ = 0;    // made by the worker
-  SameCalls same_calls_;      // used by the worker
+  std::int64_t calls_ = 0;              // made by the worker
+  FingerprintCheck fingerprint_check_;  // used by the worker
   mutable std::mutex mutex_;  // the calling thread adds regions while the worker reads them
   std::vector<Region> regions_;
 };

@@ -9,10 +9,10 @@ constexpr int shared_alignment = 1024;
 }  // namespace llamesh::ops::cuda
 
 /// Environment for all kernels: CUDA and a few lines of PTX. With LLAMESH_CUDA_EMULATED the same
-/// sources compile as C++ against tests/emulator, which defines CUDA's names on the host and needs
-/// neither a GPU nor the toolkit.
+/// sources compile as C++ against tests/cuda_emulator, which defines CUDA's names on the host and
+/// needs neither a GPU nor the toolkit.
 #ifdef LLAMESH_CUDA_EMULATED
-// From tests/emulator.
+// From tests/cuda_emulator.
 #include <emulated_intrinsics.hpp>
 #include <emulated_launch.hpp>
 #include <emulated_mma.hpp>

@@ -6,8 +6,8 @@
 #include <cstdint>
 
 /// PTX that CUDA has no intrinsic for, and small C++ helpers.
-/// tests/emulator/emulated_intrinsics.hpp defines the same for the host, plus the CUDA intrinsics
-/// that the kernels use.
+/// tests/cuda_emulator/emulated_intrinsics.hpp defines the same for the host, plus the CUDA
+/// intrinsics that the kernels use.
 namespace llamesh::ops::cuda {
 
 /// Mask for all lanes in a warp, for __shfl_xor_sync().

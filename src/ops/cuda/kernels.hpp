@@ -4,8 +4,8 @@
 
 #include "ops/ops.hpp"
 
-// Under the emulator (tests/emulator) they have a separate namespace, so that one program can hold
-// both.
+// Under the emulator (tests/cuda_emulator) they have a separate namespace, so that one program can
+// hold both.
 #ifdef LLAMESH_CUDA_EMULATED
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda::inline emulated
 #else

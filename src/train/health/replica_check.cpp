@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/transports/exchange.hpp"
 #include "core/hash.hpp"
 #include "device/device.hpp"

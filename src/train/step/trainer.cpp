@@ -62,7 +62,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
   choose_bf16_products(world, in.precision.parameters);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
-  if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr) mesh_.keep_contracts();
+  if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr)
+    mesh_.keep_fingerprints();
 }
 
 void Trainer::start() {
@@ -112,7 +113,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
     engine_.forward_backward(as_tensors(micro_batches_), 1.0F / static_cast<float>(divisor),
                              on_progress);
     parts = exchange(request);
-    mesh_.check_contracts();
+    mesh_.check_fingerprints();
     return sum_up(record, parts, divisor);
   };
   const bool finite = passes_are_finite() || (repair() && passes_are_finite());

@@ -54,6 +54,10 @@ MODELS = {
     # As tied_6_3, but the hidden size is a multiple of the heads: transformers 5.4 and later require that.
     "tied_4_2": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
                  "head_dim": 8, "vocab_size": 53, "rope_theta": 500000.0, "tie_word_embeddings": True},
+    # Biases on every linear layer; the tensor axis may be 2 or 4, with shared kv heads.
+    "biases": {"hidden_size": 28, "intermediate_size": 44, "num_attention_heads": 4, "num_key_value_heads": 2,
+               "head_dim": 6, "vocab_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False,
+               "attention_bias": True, "mlp_bias": True},
     # For tensor parallelism: every split size is divisible by 2, 3 and 4.
     "gqa_24_12": {"hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 24, "num_key_value_heads": 12,
                   "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
@@ -62,13 +66,15 @@ DOCUMENT_LENGTHS = {"packed": [[5, 1, 57, 2, 20], [70, 15]]}
 
 
 def make_model(config):
-    """The model in float64, with weights that are exact in float32. Norm weights are random as well: ones
-    would hide a norm that is applied in the wrong place."""
+    """The model in float64, with weights that are exact in float32. Norm weights and biases are random as well:
+    ones and zeros would hide a norm or a bias that is applied in the wrong place."""
     extra = {"max_position_embeddings": 512, "attn_implementation": "eager"}
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, **extra)).float()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in model.named_parameters():
+            if name.endswith(".bias"):
+                parameter.normal_(std=0.3)
+            elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
     return model.double()
 

@@ -37,7 +37,7 @@ class NcclCollectives final : public Collectives {
   void call(const char* name, const Call& call);
 
   std::shared_ptr<Nccl::Connection> connection_;
-  PairwiseExchange checks_;  ///< compares sizes on the host, with keep_contract()
+  PairwiseExchange checks_;  ///< compares sizes on the host, with keep_fingerprint()
 };
 
 }  // namespace llamesh::comm

@@ -1,4 +1,4 @@
-#include "comm/diagnosis/contract.hpp"
+#include "comm/diagnosis/collective_fingerprint.hpp"
 
 #include <spdlog/spdlog.h>
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/exchange.hpp"
 #include "core/error.hpp"
@@ -86,7 +86,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 }  // namespace
 
-std::uint64_t Contract::hash() const {
+std::uint64_t CollectiveFingerprint::hash() const {
   RunningHash hash;
   for (const auto& call : calls_) {
     const auto one = call.fingerprint();
@@ -95,7 +95,7 @@ std::uint64_t Contract::hash() const {
   return hash.value();
 }
 
-std::string Contract::describe() const {
+std::string CollectiveFingerprint::describe() const {
   std::string text;
   for (const auto& call : calls_) text += comm::describe(call) + '\n';
   return text;
@@ -126,7 +126,7 @@ namespace {
 /// Fails the check: world rank 0 logs both sides, and the first blamed rank reports.
 void fail_on(const Communicator& world, const Collectives& axis, const Difference& difference) {
   const auto& [number, blamed, decided, other] = difference;
-  const auto own = axis.contract()->describe();
+  const auto own = axis.fingerprint()->describe();
   const auto differing = world.broadcast(own, blamed.front());
   const auto theirs = world.broadcast(own, other);
   const auto& name = axis.members()->name;
@@ -150,15 +150,15 @@ void fail_on(const Communicator& world, const Collectives& axis, const Differenc
 
 }  // namespace
 
-void check_contracts(const Communicator& world, std::span<Collectives* const> axes) {
+void check_fingerprints(const Communicator& world, std::span<Collectives* const> axes) {
   expects(axes.size() <= max_axes, "{} axes, at most {}", axes.size(), max_axes);
   CalledByAxis mine{};
   for (std::size_t i = 0; i < axes.size(); ++i)
-    mine[i] = {axes[i]->members()->id, axes[i]->contract()->hash()};
-  const auto all = all_gather(world, mine, "the contract of the step");
+    mine[i] = {axes[i]->members()->id, axes[i]->fingerprint()->hash()};
+  const auto all = all_gather(world, mine, "the collectives of the step");
   const auto difference = find_difference(all, axes.size());
   if (difference) fail_on(world, *axes[difference->axis], *difference);
-  for (auto* axis : axes) axis->contract()->clear();
+  for (auto* axis : axes) axis->fingerprint()->clear();
 }
 
 }  // namespace llamesh::comm

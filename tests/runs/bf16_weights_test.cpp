@@ -4,7 +4,7 @@
 
 #include "device/memory_meter.hpp"
 #include "plan/step_plan.hpp"
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // Runs that keep bf16 weights beside the fp32 masters must match runs that cast them at each
 // gather.

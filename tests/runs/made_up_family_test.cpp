@@ -8,9 +8,9 @@
 #include "checkpoint/stored_model.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
+#include "runs/whole_run.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
-#include "training/whole_run.hpp"
 
 // A family that exists in this file only: it is trained on every kind of mesh, saved, exported and
 // loaded, and nothing else in the program knows it.

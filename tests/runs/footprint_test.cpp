@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "device/memory_meter.hpp"
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // Checks the bytes that a rank holds and sends against the formulas in docs/performance.md.
 

@@ -11,8 +11,8 @@
 #include "core/json.hpp"
 #include "error_of.hpp"
 #include "plan/step_plan.hpp"
+#include "runs/whole_run.hpp"
 #include "train/job/profile.hpp"
-#include "training/whole_run.hpp"
 
 // Checks a run's trace against the run.
 

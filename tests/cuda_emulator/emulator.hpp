@@ -43,7 +43,7 @@ struct Index {
   int x = 0, y = 0, z = 0;
 };
 
-/// Queues work on a GPU stream in programs that mimic one (tests/fake_cuda). CPU streams take the
+/// Queues work on a GPU stream in programs that mimic one (tests/cuda_fake). CPU streams take the
 /// work themselves.
 inline void (*put_into_gpu_stream)(device::Stream& stream, std::function<void()> work) = nullptr;
 

@@ -1,4 +1,4 @@
-#include "comm/diagnosis/same_call.hpp"
+#include "comm/diagnosis/fingerprint_check.hpp"
 
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -48,15 +48,15 @@ std::string list_of_ranks(std::span<const int> ranks) {
                      ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
 }
 
-void SameCalls::next(const CollectiveCall& mine, std::span<const std::uint64_t> by_rank,
-                     const Communicator& group) {
+void FingerprintCheck::next(const CollectiveCall& mine, std::span<const std::uint64_t> by_rank,
+                            const Communicator& group) {
   ++number_;
   if (std::ranges::adjacent_find(by_rank, std::not_equal_to<>{}) != by_rank.end())
     differ(all_gather(group, mine, "what the ranks call"), group.rank());
   former_[static_cast<std::size_t>(number_) % former_.size()] = mine;
 }
 
-void SameCalls::differ(std::span<const CollectiveCall> by_rank, int own_rank) const {
+void FingerprintCheck::differ(std::span<const CollectiveCall> by_rank, int own_rank) const {
   const auto calls = by_call_of(by_rank, group_->ranks);
   if (own_rank == 0) {
     std::string lines;

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // Whole runs with the state in host memory must match the same runs on the device only.
 

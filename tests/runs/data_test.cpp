@@ -3,7 +3,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 namespace llamesh::test {
 namespace {

@@ -7,8 +7,8 @@
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "error_of.hpp"
+#include "runs/whole_run.hpp"
 #include "train/run/resume.hpp"
-#include "training/whole_run.hpp"
 
 // Runs that continue after somebody has changed their training data.
 

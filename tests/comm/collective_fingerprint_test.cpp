@@ -1,4 +1,4 @@
-#include "comm/diagnosis/contract.hpp"
+#include "comm/diagnosis/collective_fingerprint.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/diagnosis/in_collective.hpp"
-#include "comm/diagnosis/same_call.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/session.hpp"
@@ -20,8 +20,8 @@ namespace {
 using namespace std::chrono_literals;
 using test::world;
 
-Contract contract_of(const std::vector<CollectiveCall>& calls) {
-  Contract contract;
+CollectiveFingerprint fingerprint_of(const std::vector<CollectiveCall>& calls) {
+  CollectiveFingerprint contract;
   for (const auto& call : calls) contract.note(call);
   return contract;
 }
@@ -29,33 +29,33 @@ Contract contract_of(const std::vector<CollectiveCall>& calls) {
 TEST(ContractHash, DependsOnOrderKindDtypeAndSize) {
   const auto a = CollectiveCall::of("all-gather", "layers.1", "fp32", 64);
   const auto b = CollectiveCall::of("reduce-scatter", "layers.1", "fp32", 64);
-  const auto hash = contract_of({a, b}).hash();
-  EXPECT_EQ(contract_of({a, b}).hash(), hash);
-  EXPECT_NE(contract_of({b, a}).hash(), hash);
-  EXPECT_NE(contract_of({a}).hash(), hash);
+  const auto hash = fingerprint_of({a, b}).hash();
+  EXPECT_EQ(fingerprint_of({a, b}).hash(), hash);
+  EXPECT_NE(fingerprint_of({b, a}).hash(), hash);
+  EXPECT_NE(fingerprint_of({a}).hash(), hash);
   auto other = CollectiveCall::of("all-reduce", "layers.1", "fp32", 64);
-  EXPECT_NE(contract_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
   other = CollectiveCall::of("reduce-scatter", "layers.1", "bf16", 64);
-  EXPECT_NE(contract_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
   other = b;
   other.bytes = 128;
-  EXPECT_NE(contract_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
 }
 
 TEST(ContractHash, DependsOnTheRootButNotOnSizesByPeer) {
   auto broadcast = CollectiveCall::of("broadcast", "layers.1", "fp32", 64);
   broadcast.root = 0;
-  const auto hash = contract_of({broadcast}).hash();
+  const auto hash = fingerprint_of({broadcast}).hash();
   broadcast.root = 1;
-  EXPECT_NE(contract_of({broadcast}).hash(), hash);
+  EXPECT_NE(fingerprint_of({broadcast}).hash(), hash);
 
   auto parts = CollectiveCall::of("all-to-all", "layers.1", "fp32", 64);
-  const auto equal_parts = contract_of({parts}).hash();
+  const auto equal_parts = fingerprint_of({parts}).hash();
   parts.by_peer = 1;
-  const auto unequal_parts = contract_of({parts}).hash();
+  const auto unequal_parts = fingerprint_of({parts}).hash();
   EXPECT_NE(unequal_parts, equal_parts);
   parts.bytes = 128;
-  EXPECT_EQ(contract_of({parts}).hash(), unequal_parts);
+  EXPECT_EQ(fingerprint_of({parts}).hash(), unequal_parts);
   EXPECT_EQ(describe(parts), "all-to-all of layers.1 (fp32 by counts)");
 }
 
@@ -75,7 +75,7 @@ TEST(FirstDifference, IsShownWithWhatIsAroundIt) {
 /// A fixture with one axis over all ranks that records its calls.
 class CheckContracts : public testing::Test {
  protected:
-  void SetUp() override { mesh_.keep_contracts(); }
+  void SetUp() override { mesh_.keep_fingerprints(); }
 
   /// Runs a small collective with this dtype on the axis.
   void reduce(DType dtype) {
@@ -95,7 +95,7 @@ TEST_F(CheckContracts, PassesWhereAllCallTheSame) {
   for (int step = 0; step < 3; ++step) {
     reduce(DType::f32);
     reduce(DType::bf16);
-    mesh_.check_contracts();
+    mesh_.check_fingerprints();
   }
 }
 
@@ -125,9 +125,9 @@ TEST_F(CheckContracts, NameTheRankThatDiffers) {
   auto& axis = *mesh_.axis("shard").collectives;
   reduce(DType::f32);
   // Imitates a rank that would move fewer bytes; a real call would hang or corrupt data.
-  axis.contract()->note(
+  axis.fingerprint()->note(
       CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
-  const auto [code, said] = seen_in([&] { mesh_.check_contracts(); });
+  const auto [code, said] = seen_in([&] { mesh_.check_fingerprints(); });
   EXPECT_EQ(code, ExitCode::internal_error);
   const bool reports = world().rank() == (world().size() > 2 ? other : 0);
   EXPECT_EQ(said.empty(), !reports);
@@ -147,11 +147,11 @@ TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
   if (world().size() < 4) GTEST_SKIP() << "needs two groups";
   DeviceMesh mesh(world(), discover_topology(world(), 0),
                   ParallelDims({{"replicate", world().size() / 2}, {"shard", 2}}));
-  mesh.keep_contracts();
+  mesh.keep_fingerprints();
   const int other = 2;
-  mesh.axis("shard").collectives->contract()->note(
+  mesh.axis("shard").collectives->fingerprint()->note(
       CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
-  const auto [code, said] = seen_in([&] { mesh.check_contracts(); });
+  const auto [code, said] = seen_in([&] { mesh.check_fingerprints(); });
   EXPECT_EQ(code, ExitCode::internal_error);
   EXPECT_EQ(said.find(fmt::format("debug.contract: rank {} on ", other)) == 0,
             world().rank() == other)
@@ -166,7 +166,7 @@ TEST_P(AnotherCollective, IsFoundBeforeItRuns) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
                   ParallelDims({{"shard", world().size()}}));
-  mesh.keep_contracts();
+  mesh.keep_fingerprints();
   auto& axis = *mesh.axis("shard").collectives;
   const device::Buffer data(128);
   const auto tensor = data.tensor(DType::f32, {32});
@@ -194,7 +194,7 @@ TEST_P(AnotherCollective, IsFoundInSendsToPeersToo) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
                   ParallelDims({{"shard", world().size()}}));
-  mesh.keep_contracts();
+  mesh.keep_fingerprints();
   auto& axis = *mesh.axis("shard").collectives;
   const device::Buffer data(256);
   const auto sent = data.tensor(DType::f32, {world().size()});
@@ -219,7 +219,7 @@ TEST_P(AnotherCollective, IsFoundInSendsToPeersToo) {
 TEST_P(AnotherCollective, IsNotAPeerWithOtherCounts) {
   DeviceMesh mesh(world(), discover_topology(world(), GetParam()),
                   ParallelDims({{"shard", world().size()}}));
-  mesh.keep_contracts();
+  mesh.keep_fingerprints();
   auto& axis = *mesh.axis("shard").collectives;
   const device::Buffer data(256);
   // Rank r sends r elements to the next rank.
@@ -228,7 +228,7 @@ TEST_P(AnotherCollective, IsNotAPeerWithOtherCounts) {
   axis.send_recv(data.tensor(DType::f32, {from}), from,
                  data.tensor(DType::f32, {world().rank()}, 128), to, {})
       .wait();
-  mesh.check_contracts();
+  mesh.check_fingerprints();
 }
 
 TEST(MinorityOf, IsWhoDiffersFromMoreThanHalf) {

@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <string>
 
+#include "runs/small_run.hpp"
 #include "train/job/watch.hpp"
 #include "train/run/run.hpp"
-#include "training/small_run.hpp"
 
 namespace llamesh::test {
 

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "config/inputs.hpp"
+#include "runs/small_run.hpp"
 #include "sharding/compile_spec.hpp"
-#include "training/small_run.hpp"
 
 namespace llamesh::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // LLAMESH_POISON=1: memory that Fsdp has released, or nobody has written yet, is NaN.
 

@@ -12,9 +12,10 @@ namespace llamesh::comm {
 
 class Collectives;
 
-/// Collectives that a rank has called along one axis since the last check. Order, kinds, dtypes and
-/// sizes must be the same on all ranks along the axis. Only the calling thread uses it.
-class Contract {
+/// Fingerprint of the collectives that a rank has called along one axis since the last check, with
+/// the calls themselves for the message. Order, kinds, dtypes and sizes must be the same on all
+/// ranks along the axis. Only the calling thread uses it.
+class CollectiveFingerprint {
  public:
   void note(const CollectiveCall& call) { calls_.push_back(call); }
   /// Returns a hash over the fingerprints of all calls, in order.
@@ -37,6 +38,6 @@ std::string first_difference(const std::string& mine, int rank, const std::strin
 /// the world; the axes must record calls. If ranks on an axis differ, every rank throws: one an
 /// internal error that shows both sides, which is also logged, the others PeerFailure. Collective;
 /// every rank passes the same axes in the same order.
-void check_contracts(const Communicator& world, std::span<Collectives* const> axes);
+void check_fingerprints(const Communicator& world, std::span<Collectives* const> axes);
 
 }  // namespace llamesh::comm

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // Whole runs with units gathered from other ranks, or earlier.
 

@@ -20,9 +20,9 @@ std::vector<int> minority_of(std::span<const std::uint64_t> by_rank);
 std::string list_of_ranks(std::span<const int> ranks);
 
 /// Comparison of a group's calls, in order, as they are made. One thread at a time.
-class SameCalls {
+class FingerprintCheck {
  public:
-  explicit SameCalls(std::shared_ptr<const Members> group) : group_(std::move(group)) {}
+  explicit FingerprintCheck(std::shared_ptr<const Members> group) : group_(std::move(group)) {}
 
   /// Compares the fingerprints of each rank's next call, by group rank; `mine` is this rank's. If
   /// they differ, all ranks exchange their calls over `group` and throw: the first rank that

@@ -4,7 +4,7 @@
 
 #include "checkpoint/state_reader.hpp"
 #include "ops/bf16_products.hpp"
-#include "training/whole_run.hpp"
+#include "runs/whole_run.hpp"
 
 // Whole runs that stop and resume. All ranks in a run share its folder.
 

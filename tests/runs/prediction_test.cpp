@@ -5,7 +5,7 @@
 
 #include "device/memory_meter.hpp"
 #include "plan/step_plan.hpp"
-#include "training/small_run.hpp"
+#include "runs/small_run.hpp"
 
 // Checks the planner's predictions for a step against the step.
 
