@@ -84,8 +84,8 @@ TEST_P(Golden, LossAndGradients) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
-                         testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed",
-                                         "tied_4_2", "biases"),
+                         testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed", "tied_4_2",
+                                         "biases"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace
