@@ -15,7 +15,7 @@
 namespace llamesh::model {
 
 /// A model family: everything that llamesh knows about one architecture. Its file is
-/// families/NAME.cpp, declared here and listed in families/families.cpp. CausalLM, Decoder and
+/// families/NAME.cpp, declared below and listed in families/families.cpp. CausalLM, Decoder and
 /// everything above them know no family.
 struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
