@@ -56,9 +56,10 @@ std::int64_t vocab_start(const BlockContext& ctx, const Tensor& table) {
 void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
            const Tensor& tokens) {
   const Tensor table = ctx.weights.parameter(leaf.weight);
-  if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0);
+  if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0, Accumulate::no);
   // Each rank looks up the tokens in its vocabulary part.
-  ops::embedding(ctx.stream, ctx.tensor.partial(out), tokens, table, vocab_start(ctx, table));
+  ops::embedding(ctx.stream, ctx.tensor.partial(out), tokens, table, vocab_start(ctx, table),
+                 Accumulate::no);
   ctx.stream.wait(ctx.tensor.reduce(out));
 }
 

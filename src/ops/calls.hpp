@@ -8,7 +8,8 @@
 /// Members with a default may be omitted.
 namespace llamesh::ops {
 
-/// Arguments to rms_norm().
+/// Arguments to rms_norm(). With G > 1 groups, x and y are (M, G D), inverse_rms is (M, G), and
+/// there are no delta and no row_sums.
 struct RmsNormCall {
   Tensor x;            ///< (M, D) rows
   Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
@@ -17,7 +18,7 @@ struct RmsNormCall {
   float eps;           ///< added to the mean of squares
   Tensor y;            ///< (M, D) rows, overwritten
   Tensor inverse_rms;  ///< (M) fp32, overwritten; kept for the backward pass
-  /// (t, M) fp32: rms_norm_row_sums() results from t ranks, each with D columns of every row.
+  /// (t, M) rows, fp32: rms_norm_row_sums() results from t ranks, each with D columns of every row.
   Tensor row_sums = {};
 };
 
@@ -28,19 +29,46 @@ struct RmsNormBackwardCall {
   Tensor w;            ///< (D)
   Tensor inverse_rms;  ///< (M) fp32, from the forward pass
   Tensor dy;           ///< (M, D) rows
-  Tensor dx;           ///< (M, D) rows
+  Tensor dx;           ///< (M, D) rows; may be `dy`
   Accumulate accumulate_dx;
   Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes
   Accumulate accumulate_dw;
-  Tensor row_sums = {};  ///< (t, M) fp32: rms_norm_backward_row_sums() results, as in RmsNormCall
+  Tensor row_sums = {};  ///< rms_norm_backward_row_sums() results, as in RmsNormCall
+};
+
+/// Arguments to layer_norm().
+struct LayerNormCall {
+  Tensor x;            ///< (M, D) rows
+  Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
+  Tensor sum = {};     ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
+  Tensor w, b;         ///< (D)
+  float eps;           ///< added to the variance
+  Tensor y;            ///< (M, D) rows, overwritten
+  Tensor mean;         ///< (M) fp32, overwritten; kept for the backward pass
+  Tensor inverse_std;  ///< (M) fp32, likewise: 1 / sqrt(variance + eps)
+};
+
+/// Arguments to layer_norm_backward().
+struct LayerNormBackwardCall {
+  Tensor x;                  ///< (M, D) rows: the tensor that was normalized
+  Tensor w;                  ///< (D)
+  Tensor mean, inverse_std;  ///< (M) fp32, from the forward pass
+  Tensor dy;                 ///< (M, D) rows
+  Tensor dx;                 ///< (M, D) rows; may be `dy`
+  Accumulate accumulate_dx;
+  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes
+  Accumulate accumulate_dw;
+  Tensor db;  ///< like dw
+  Accumulate accumulate_db;
 };
 
 struct AttentionShape {
-  std::int64_t batch;     ///< B
-  std::int64_t sequence;  ///< T
-  std::int64_t heads;     ///< H
-  std::int64_t kv_heads;  ///< K, divides H
-  std::int64_t head_dim;  ///< E
+  std::int64_t batch;       ///< B
+  std::int64_t sequence;    ///< T
+  std::int64_t heads;       ///< H
+  std::int64_t kv_heads;    ///< K, divides H
+  std::int64_t head_dim;    ///< E
+  std::int64_t window = 0;  ///< keys that a query sees at most, itself included; 0: all
 };
 
 /// Arguments to attention(). attention_backward() takes them unchanged.

@@ -42,18 +42,24 @@ extern const Kernel<void(Stream&, Tensor db, Tensor dy, Accumulate accumulate)> 
 // [first_row, first_row + rows): all of them, or one rank's part (Megatron's
 // VocabParallelEmbedding). ---
 
-/// out (M, D) = table[tokens - first_row]; zeros for tokens outside this part.
-extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row)>
+/// out (M, D) = or += table[tokens - first_row]; zeros for tokens outside this part.
+extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row,
+                         Accumulate accumulate)>
     embedding;
 /// dtable (rows, D) = or += dout summed over equal tokens, in token order (deterministic). dtable
 /// is fp32 or bf16.
 extern const Kernel<void(Stream&, Tensor dtable, Tensor dout, Tensor tokens, std::int64_t first_row,
                          Accumulate accumulate)>
     embedding_backward;
+/// ids (M) int32: each token's position in its document (see below), plus `first`.
+extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts, std::int64_t sequence,
+                         std::int64_t first)>
+    token_positions;
 
 // --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). ---
 
-/// With a delta, first sum = x + delta, and y is the norm of sum.
+/// With a delta, first sum = x + delta, and y is the norm of sum. If w is shorter than a row, it
+/// divides the row into G groups (heads), and each is normalized by itself.
 extern const Kernel<void(Stream&, const RmsNormCall& call)> rms_norm;
 /// dx = or += the gradient with respect to x; dw likewise for w.
 extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_backward;
@@ -68,6 +74,13 @@ extern const Kernel<void(Stream&, const RmsNormCall& call, Tensor sums)> rms_nor
 /// sums (M) fp32 = sum over this rank's columns of dy w x / rms, per row.
 extern const Kernel<void(Stream&, const RmsNormBackwardCall& call, Tensor sums)>
     rms_norm_backward_row_sums;
+
+// --- LayerNorm: y = (x - mean(x)) / sqrt(variance(x) + eps) * w + b (Ba et al. 2016). ---
+
+/// With a delta, first sum = x + delta, and y is the norm of sum.
+extern const Kernel<void(Stream&, const LayerNormCall& call)> layer_norm;
+/// dx = or += the gradient with respect to x; dw and db likewise for w and b.
+extern const Kernel<void(Stream&, const LayerNormBackwardCall& call)> layer_norm_backward;
 
 // --- Documents packed into rows of T tokens: rope and attention treat each document as a separate
 // row. document_starts (B, T) int32 holds, per token, the row index where its document starts; so
@@ -87,7 +100,8 @@ extern const Kernel<void(Stream&, Tensor x, Tensor cos_sin, Tensor document_star
 // --- Causal grouped-query attention within documents. Never stores a T x T matrix
 // (FlashAttention-2, Dao 2023). Shorter documents cost less. ---
 
-/// Query i in a row sees keys document_starts[i] to i. Scores are scaled by 1 / sqrt(E).
+/// Query i in a row sees keys document_starts[i] to i; with a window W, only the last W of these.
+/// Scores are scaled by 1 / sqrt(E).
 extern const Kernel<void(Stream&, const AttentionCall& call)> attention;
 /// Call after attention() with the same call.
 extern const Kernel<void(Stream&, const AttentionCall& call, const AttentionGradients& gradients)>
@@ -101,8 +115,8 @@ extern const Kernel<std::string(Stream&, const AttentionCall& call)> attention_n
 std::string gpu_attention();
 
 /// Attends from new tokens to a cache, for inference. Query i < M has position past + i and sees
-/// keys 0 to past + i. out, q (M, H E) rows; keys, values (>= past + M, K E) rows. `shape` has
-/// batch 1 and sequence M.
+/// keys 0 to past + i; with a window, the last of these. out, q (M, H E) rows; keys, values (>=
+/// past + M, K E) rows. `shape` has batch 1 and sequence M.
 extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor values,
                          const AttentionShape& shape, std::int64_t past)>
     cached_attention;
@@ -115,6 +129,14 @@ extern const Kernel<void(Stream&, Tensor out, Tensor gate_up)> swiglu;
 /// swiglu()'s output into it in the same pass over memory.
 extern const Kernel<void(Stream&, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up)>
     swiglu_backward;
+
+// --- GELU in its tanh form (Hendrycks & Gimpel 2016; Hugging Face's gelu_new). Dense (M, F). ---
+
+/// out = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+extern const Kernel<void(Stream&, Tensor out, Tensor x)> gelu;
+/// Overwrites dx, which may alias x. If `out` is given, recomputes gelu()'s output into it in the
+/// same pass over memory.
+extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x)> gelu_backward;
 
 // --- Cross-entropy fused with its gradient. logits (M, V); targets (M) int32, negative: ignored.
 // ---

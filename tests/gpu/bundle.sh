@@ -26,7 +26,7 @@ if [[ -z $llamesh ]]; then
   export CUDNN_FRONTEND_HOME=${CUDNN_FRONTEND_HOME:-$root/build/cudnn_frontend}
   # Targets any recent x86-64 CPU rather than this one.
   cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 >/dev/null
-  ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,tokens}
+  ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,norms,tokens}
   llamesh=$root/build/bundle/src/llamesh tests=$root/build/bundle/tests
 fi
 rm -rf "$out"

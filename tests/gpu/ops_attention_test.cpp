@@ -136,6 +136,24 @@ TEST_P(CudaAttention, ForwardAndBackward) {
     }
 }
 
+/// Windows within and across tiles, for each implementation.
+TEST_P(CudaAttention, Windows) {
+  for (const ops::AttentionShape& shape : {ops::AttentionShape{1, 37, 6, 3, 6, 5},
+                                           {2, 150, 1, 1, 64, 1},
+                                           {1, 257, 2, 1, 64, 70},
+                                           {1, 300, 1, 1, 128, 130},
+                                           {1, 65, 2, 1, 80, 64}})
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << shape.sequence << " of " << shape.head_dim << ", window "
+                                        << shape.window << (documents ? ", documents" : ""));
+      Problem p(dtype(), shape, documents);
+      p.forward();
+      p.backward();
+      p.out.expect_equal(near(), "out");
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+    }
+}
+
 #ifdef LLAMESH_CUDA_EMULATED
 /// Mimics a GPU with 99 KiB of shared memory per block: compute capability 8.6, 8.9, 12.0.
 class SmallGpu {
@@ -286,15 +304,18 @@ TEST(UsedAttention, NamesTheLastCallOfEachPass) {
 TEST_P(CudaAttention, OverACache) {
   for (const auto& [past, count, head_dim] :
        {std::array<std::int64_t, 3>{0, 1, 6}, {0, 9, 64}, {70, 1, 128}, {33, 5, 200}}) {
-    SCOPED_TRACE(head_dim);
-    const ops::AttentionShape s{1, count, 4, 2, head_dim};
-    Twin q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
-    Twin keys(dtype(), past + count + 3, 2 * head_dim),
-        values(dtype(), past + count + 3, 2 * head_dim);
-    ops::cached_attention(host_stream(), out.host(), q.host(), keys.host(), values.host(), s, past);
-    ops::cuda::cached_attention(device_stream(), out.device(), q.device(), keys.device(),
-                                values.device(), s, past);
-    out.expect_equal(near(), "out");
+    for (const std::int64_t window : {0, 3, 40}) {
+      SCOPED_TRACE(::testing::Message() << head_dim << ", window " << window);
+      const ops::AttentionShape s{1, count, 4, 2, head_dim, window};
+      Twin q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
+      Twin keys(dtype(), past + count + 3, 2 * head_dim),
+          values(dtype(), past + count + 3, 2 * head_dim);
+      ops::cached_attention(host_stream(), out.host(), q.host(), keys.host(), values.host(), s,
+                            past);
+      ops::cuda::cached_attention(device_stream(), out.device(), q.device(), keys.device(),
+                                  values.device(), s, past);
+      out.expect_equal(near(), "out");
+    }
   }
 }
 

@@ -127,10 +127,13 @@ TEST_P(CudaTokens, EmbeddingTakesRows) {
       SCOPED_TRACE(first_row);
       TwinIntegers tokens(random_tokens(50, 11));
       Twin table(dtype(), rows, cols), out(dtype(), 50, cols, place);
-      ops::embedding(host_stream(), out.host(), tokens.host(), table.host(), first_row);
-      ops::cuda::embedding(device_stream(), out.device(), tokens.device(), table.device(),
-                           first_row);
-      out.expect_equal(0.0, "out");
+      for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+        ops::embedding(host_stream(), out.host(), tokens.host(), table.host(), first_row,
+                       accumulate);
+        ops::cuda::embedding(device_stream(), out.device(), tokens.device(), table.device(),
+                             first_row, accumulate);
+        out.expect_equal(0.0, "out");
+      }
     }
 }
 
@@ -200,14 +203,28 @@ TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
 TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
   TwinIntegers below({3, -1}), beyond({3, 11});
   Twin table(dtype(), 11, 4), out(dtype(), 2, 4), logits(dtype(), 2, 11), losses(DType::f32, 1, 2);
-  EXPECT_ANY_THROW(
-      ops::cuda::embedding(device_stream(), out.device(), below.device(), table.device(), 0));
+  EXPECT_ANY_THROW(ops::cuda::embedding(device_stream(), out.device(), below.device(),
+                                        table.device(), 0, Accumulate::no));
   EXPECT_ANY_THROW(ops::cuda::embedding_backward(device_stream(), table.device(), out.device(),
                                                  below.device(), 0, Accumulate::yes));
   EXPECT_ANY_THROW(ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(),
                                             beyond.device(), 1.0F, ops::WithGradient::no));
 }
 #endif
+
+TEST(CudaPositions, CountFromTheDocumentsStart) {
+  for (const std::int32_t first : {0, 5}) {
+    TwinIntegers ids(std::vector<std::int32_t>(600, -1));
+    std::vector<std::int32_t> numbers;
+    for (std::int32_t m = 0; m < 600; ++m) numbers.push_back(m % 300 / 7 * 7);
+    TwinIntegers starts(numbers), none({});
+    for (auto* documents : {&none, &starts}) {
+      ops::token_positions(host_stream(), ids.host(), documents->host(), 300, first);
+      ops::cuda::token_positions(device_stream(), ids.device(), documents->device(), 300, first);
+      EXPECT_EQ(ids.downloaded(), ids.numbers());
+    }
+  }
+}
 
 }  // namespace
 }  // namespace llamesh::test

@@ -23,7 +23,7 @@ while (($#)); do
 done
 ((${#parts[@]})) || parts=(kernels training attention ranks sanitizers)
 if [[ -z $programs ]]; then
-  "$root/scripts/build.sh" cuda llamesh gpu_ops_{attention,elementwise,layers,tokens} || exit 1
+  "$root/scripts/build.sh" cuda llamesh gpu_ops_{attention,elementwise,layers,norms,tokens} || exit 1
   programs=$root/build/cuda
   llamesh=$programs/src/llamesh tests=$programs/tests
 else
@@ -101,7 +101,7 @@ wide_runs() {
 }
 
 run_kernels() {
-  for name in elementwise layers tokens attention; do
+  for name in elementwise layers norms tokens attention; do
     tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops_$name"
   done
 }
@@ -183,7 +183,7 @@ run_sanitizers() {
     row "compute-sanitizer" skipped "not found"
     return
   fi
-  for case in builtin/attention mma/attention builtin/layers builtin/tokens builtin/elementwise; do
+  for case in builtin/attention mma/attention builtin/layers builtin/norms builtin/tokens builtin/elementwise; do
     for tool in racecheck memcheck; do
       tested "$tool: ${case#*/} (${case%/*})" "$tool-${case/\//-}" 110 env LLAMESH_ATTENTION="${case%/*}" \
         compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_${case#*/}"

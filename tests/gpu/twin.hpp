@@ -133,6 +133,14 @@ class TwinIntegers {
   /// Returns an empty tensor if there are no elements.
   Tensor host() { return tensor(numbers_.data()); }
   Tensor device() { return tensor(device_.data()); }
+  /// Returns what the device has.
+  std::vector<std::int32_t> downloaded() {
+    std::vector<std::byte> bytes(numbers_.size() * 4);
+    device_.download(device_stream(), bytes);
+    std::vector<std::int32_t> numbers(numbers_.size());
+    if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), numbers.size() * 4);
+    return numbers;
+  }
 
  private:
   Tensor tensor(void* data) const {

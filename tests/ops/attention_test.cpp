@@ -51,7 +51,8 @@ struct Problem {
   }
   reference::Shape plain_shape() const {
     const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
-    return {n(s.batch), n(s.sequence), n(s.heads), n(s.kv_heads), n(s.head_dim), starts.numbers};
+    return {n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
+            n(s.head_dim), starts.numbers, n(s.window)};
   }
   /// Returns the reference result for the contents of qkv.
   reference::Numbers expected() const {
@@ -232,6 +233,56 @@ TEST_P(Attention, WithDocumentsEqualsTheReference) {
     expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk", 1.0);
     expect_near(p.v_numbers(p.dqkv), g.dv, near(), "dv");
     EXPECT_TRUE(p.out.gaps_untouched() && p.dqkv.gaps_untouched());
+  }
+}
+
+/// Windows of one key, within a vector, within and across tiles, alone and with documents.
+TEST_P(Attention, WithAWindowEqualsTheReference) {
+  for (const std::int64_t window : {1, 3, 16, 61, 64, 130, 262})
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << "window " << window << (documents ? ", documents" : ""));
+      const ops::AttentionShape shape{1, 263, 4, 2, 6, window};
+      Problem p(
+          dtype(), shape,
+          starts_of(documents ? cuts_at_edges : std::vector<std::int64_t>{0}, shape.sequence));
+      p.forward(stream);
+      p.backward(stream);
+      const auto g = p.expected_gradients();
+      expect_near(p.out.numbers(), p.expected(), near(), "out");
+      expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq", 1.0);
+      expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk", 1.0);
+      expect_near(p.v_numbers(p.dqkv), g.dv, near(), "dv");
+      EXPECT_TRUE(p.out.gaps_untouched() && p.dqkv.gaps_untouched());
+    }
+}
+
+TEST_P(Attention, AWindowOfTheWholeRowChangesNoBit) {
+  Problem p(dtype(), {2, 130, 2, 1, 6});
+  const auto results = [&] {
+    p.forward(stream);
+    p.backward(stream);
+    return std::pair(p.out.bytes(), p.dqkv.bytes());
+  };
+  const auto without = results();
+  for (const std::int64_t window : {130, 131, 1 << 20}) {
+    p.s.window = window;
+    EXPECT_TRUE(results() == without) << window;
+  }
+}
+
+/// The cache gives what the whole row gives, whatever the window.
+TEST_P(Attention, TheCacheHonoursTheWindow) {
+  for (const std::int64_t window : {0, 1, 7, 40, 100}) {
+    const std::int64_t past = 33, count = 5;
+    const ops::AttentionShape shape{1, past + count, 4, 2, 6, window};
+    Problem p(dtype(), shape);
+    p.forward(stream);
+    auto step = shape;
+    step.sequence = count;
+    const Matrix out(dtype(), count, p.q_cols());
+    ops::cached_attention(stream, out, p.q(p.qkv).slice_rows(past, count), p.k(p.qkv), p.v(p.qkv),
+                          step, past);
+    expect_near(out.numbers(), Problem::part(p.out, 0, p.q_cols(), past), 2.0 * near(), "out");
   }
 }
 

@@ -255,6 +255,40 @@ TEST_P(Layers, SwigluOfHugeGatesIsFinite) {
   expect_near(y.numbers(), {0.0, 400.0}, 1e-6, "y");
 }
 
+// --- GELU ---
+
+TEST_P(Layers, GeluAndItsBackward) {
+  for (const auto& [rows, cols] : layer_sizes) {
+    const Matrix x(dtype(), rows, cols), y(dtype(), rows, cols), c(dtype(), rows, cols);
+    const Matrix again(dtype(), rows, cols), same(dtype(), rows, cols);
+    const auto numbers = x.numbers();
+    ops::gelu(stream, y, x);
+    expect_near(y.numbers(), reference::gelu(numbers), near(), "y");
+    ops::gelu_backward(stream, same, {}, c, x);
+    ops::gelu_backward(stream, x, again, c, x);  // in place
+    EXPECT_EQ(again.numbers(), y.numbers());
+    EXPECT_EQ(same.numbers(), x.numbers());
+    const auto f = [](const auto& v) { return reference::gelu(v); };
+    if (numbers.size() < 1000)
+      expect_near(x.numbers(), reference::numerical_gradient(f, numbers, c.numbers()), near(),
+                  "dx");
+  }
+}
+
+TEST_P(Layers, GeluOfHugeNumbersIsFinite) {
+  const Matrix y(dtype(), 1, 3), dx(dtype(), 1, 3);
+  Matrix x(dtype(), 1, 3), dy(dtype(), 1, 3);
+  const double numbers[] = {-200.0, 200.0, 0.0};
+  for (std::int64_t i = 0; i < 3; ++i) {
+    x.set(0, i, numbers[i]);
+    dy.set(0, i, 1.0);
+  }
+  ops::gelu(stream, y, x);
+  expect_near(y.numbers(), {0.0, 200.0, 0.0}, 1e-6, "y");
+  ops::gelu_backward(stream, dx, {}, dy, x);
+  expect_near(dx.numbers(), {0.0, 1.0, 0.5}, 1e-6, "dx");
+}
+
 // --- Cross-entropy ---
 
 TEST_P(Layers, CrossEntropyEqualsTheReferenceAndItsFiniteDifferences) {
@@ -310,7 +344,7 @@ TEST_P(Layers, EmbeddingTakesRowsAndGivesTheirGradientsBack) {
   const auto tokens = random_tokens(rows, vocabulary - 1);  // the last row is never used
   const Integers indices(tokens);
   const Matrix table(dtype(), vocabulary, cols), out(dtype(), rows, cols);
-  ops::embedding(stream, out, indices.tensor, table, 0);
+  ops::embedding(stream, out, indices.tensor, table, 0, Accumulate::no);
   for (std::int64_t m = 0; m < rows; ++m)
     for (std::int64_t c = 0; c < cols; ++c)
       ASSERT_EQ(out.get(m, c), table.get(tokens[static_cast<std::size_t>(m)], c));

@@ -40,6 +40,28 @@ inline Numbers rms_norm(const Numbers& x, const Numbers& w, double eps) {
   return y;
 }
 
+inline Numbers layer_norm(const Numbers& x, const Numbers& w, const Numbers& b, double eps) {
+  const auto cols = w.size();
+  const auto n = static_cast<double>(cols);
+  Numbers y(x.size());
+  for (Index row = 0; row < x.size(); row += cols) {
+    double mean = 0.0, variance = 0.0;
+    for (Index i = 0; i < cols; ++i) mean += x[row + i] / n;
+    for (Index i = 0; i < cols; ++i) variance += (x[row + i] - mean) * (x[row + i] - mean) / n;
+    for (Index i = 0; i < cols; ++i)
+      y[row + i] = (x[row + i] - mean) / std::sqrt(variance + eps) * w[i] + b[i];
+  }
+  return y;
+}
+
+/// The tanh form.
+inline Numbers gelu(const Numbers& x) {
+  Numbers y;
+  for (const double v : x)
+    y.push_back(v / 2.0 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v))));
+  return y;
+}
+
 /// gate_up (M, 2 F) -> (M, F).
 inline Numbers swiglu(const Numbers& gate_up, Index cols) {
   Numbers y(gate_up.size() / 2);
@@ -89,18 +111,21 @@ inline Numbers cross_entropy(const Numbers& logits, const std::vector<std::int32
 struct Shape {
   Index batch, sequence, heads, kv_heads, head_dim;
   std::vector<std::int32_t> starts = {};  ///< (B, T) document starts; empty: 0
+  Index window = 0;                       ///< keys that a query sees at most; 0: all
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
   Index kv_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
   }
+  /// Returns the first key that query t sees.
   Index start(Index b, Index t) const {
-    return starts.empty() ? 0 : static_cast<Index>(starts[b * sequence + t]);
+    const auto document = starts.empty() ? 0 : static_cast<Index>(starts[b * sequence + t]);
+    return window > 0 && t + 1 > window ? std::max(document, t + 1 - window) : document;
   }
 };
 
-/// Returns the softmax over query t's scores for keys in its document up to t; 0 for earlier ones.
+/// Returns the softmax over query t's scores for the keys that it sees; 0 for earlier ones.
 inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
                              Index h) {
   Numbers p(t + 1, 0.0);

@@ -143,14 +143,14 @@ TEST_P(VocabularyParts, GiveTheEmbeddingOfTheWhole) {
   const std::int64_t vocabulary = 11, cols = 21, rows = 50;
   const Integers tokens(random_tokens(rows, vocabulary));
   const Matrix table(dtype(), vocabulary, cols), expected(dtype(), rows, cols);
-  ops::embedding(stream, expected, tokens.tensor, table, 0);
+  ops::embedding(stream, expected, tokens.tensor, table, 0, Accumulate::no);
   for (const std::int64_t t : {1, 2, 3}) {
     reference::Numbers total(static_cast<std::size_t>(rows * cols), 0.0);
     for (std::int64_t rank = 0; rank < t; ++rank) {
       const Range r(vocabulary, t, rank);
       const Matrix out(dtype(), rows, cols, 2);
-      ops::embedding(stream, out, tokens.tensor, table.view().slice_rows(r.first, r.count),
-                     r.first);
+      ops::embedding(stream, out, tokens.tensor, table.view().slice_rows(r.first, r.count), r.first,
+                     Accumulate::no);
       for (std::int64_t m = 0; m < rows; ++m) {
         const auto own = tokens.numbers[static_cast<std::size_t>(m)] - r.first;
         if (0 <= own && own < r.count) continue;
@@ -185,9 +185,32 @@ TEST_P(VocabularyParts, GiveTheGradientOfTheWholeEmbedding) {
 TEST_P(VocabularyParts, RefuseATokenBelowZero) {
   const Integers tokens({3, -1});
   const Matrix table(dtype(), 11, 4), out(dtype(), 2, 4);
-  EXPECT_THROW(ops::embedding(stream, out, tokens.tensor, table, 0), std::exception);
+  EXPECT_THROW(ops::embedding(stream, out, tokens.tensor, table, 0, Accumulate::no),
+               std::exception);
   EXPECT_THROW(ops::embedding_backward(stream, table, out, tokens.tensor, 0, Accumulate::no),
                std::exception);
+}
+
+TEST_P(VocabularyParts, EmbeddingRowsAreAddedToWhatIsThere) {
+  const Integers tokens({2, 0, 7, 2, 5});
+  const Matrix table(dtype(), 4, 21), out(dtype(), 5, 21, 3), rows(dtype(), 5, 21);
+  const auto before = out.numbers();
+  ops::embedding(stream, rows, tokens.tensor, table, 2, Accumulate::no);
+  ops::embedding(stream, out, tokens.tensor, table, 2, Accumulate::yes);
+  expect_near(out.numbers(), sum(before, rows.numbers()), near(), "out");
+  EXPECT_TRUE(out.gaps_untouched());
+}
+
+TEST(TokenPositions, CountFromTheDocumentsStart) {
+  const Integers ids(std::vector<std::int32_t>(8, -1)), starts({0, 0, 2, 2, 0, 1, 1, 1});
+  const auto positions = [&](const Tensor& document_starts, std::int64_t first) {
+    ops::token_positions(device::compute_stream(), ids.tensor, document_starts, 4, first);
+    const auto all = ids.tensor.span<std::int32_t>();
+    return std::vector<std::int32_t>(all.begin(), all.end());
+  };
+  EXPECT_EQ(positions({}, 0), (std::vector<std::int32_t>{0, 1, 2, 3, 0, 1, 2, 3}));
+  EXPECT_EQ(positions({}, 5), (std::vector<std::int32_t>{5, 6, 7, 8, 5, 6, 7, 8}));
+  EXPECT_EQ(positions(starts.tensor, 0), (std::vector<std::int32_t>{0, 1, 0, 1, 0, 0, 1, 2}));
 }
 
 }  // namespace

@@ -63,6 +63,61 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
              [&] { ops::swiglu_backward(stream, dgate_up, {}, out, gate_up); });
 }
 
+/// LayerNorm and GELU as in GPT-2, and RMSNorm per head as in Qwen 3, beside their Llama
+/// counterparts.
+void other_norms_and_activations(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto M = s.M, D = s.D, F = s.F, b = size_of(dtype);
+  const RandomMatrix x(dtype, M, D), y(dtype, M, D), delta(dtype, M, D), w(dtype, 1, D);
+  const RandomMatrix mean(DType::f32, 1, M), inverse(DType::f32, 1, M), dw(DType::f32, 1, D);
+  const Tensor weight = Tensor(w).reshape({D}), gradient = Tensor(dw).reshape({D});
+  print_rate("layer_norm + residual", dtype, 4 * M * D * b, memory, [&] {
+    ops::layer_norm(stream, {.x = x,
+                             .delta = delta,
+                             .sum = x,
+                             .w = weight,
+                             .b = weight,
+                             .eps = 1e-5F,
+                             .y = y,
+                             .mean = mean,
+                             .inverse_std = inverse});
+  });
+  print_rate("layer_norm backward", dtype, 3 * M * D * b, memory, [&] {
+    ops::layer_norm_backward(stream, {.x = x,
+                                      .w = weight,
+                                      .mean = mean,
+                                      .inverse_std = inverse,
+                                      .dy = y,
+                                      .dx = delta,
+                                      .accumulate_dx = Accumulate::no,
+                                      .dw = gradient,
+                                      .accumulate_dw = Accumulate::yes,
+                                      .db = gradient,
+                                      .accumulate_db = Accumulate::yes});
+  });
+  const auto E = s.attention.head_dim, heads = D / E;
+  const RandomMatrix inverse_rms(DType::f32, M, heads);
+  const Tensor head_weight = weight.slice(0, E), head_gradient = gradient.slice(0, E);
+  print_rate("rms_norm per head", dtype, 2 * M * D * b, memory, [&] {
+    ops::rms_norm(stream,
+                  {.x = x, .w = head_weight, .eps = 1e-5F, .y = y, .inverse_rms = inverse_rms});
+  });
+  print_rate("  backward", dtype, 3 * M * D * b, memory, [&] {
+    ops::rms_norm_backward(stream, {.x = x,
+                                    .w = head_weight,
+                                    .inverse_rms = inverse_rms,
+                                    .dy = y,
+                                    .dx = y,
+                                    .accumulate_dx = Accumulate::no,
+                                    .dw = head_gradient,
+                                    .accumulate_dw = Accumulate::yes});
+  });
+  const RandomMatrix up(dtype, M, F), out(dtype, M, F);
+  print_rate("gelu", dtype, 2 * M * F * b, memory, [&] { ops::gelu(stream, out, up); });
+  print_rate("gelu backward", dtype, 3 * M * F * b, memory,
+             [&] { ops::gelu_backward(stream, up, {}, out, up); });
+}
+
 void vocabulary(const Shapes& s, DType dtype, double memory) {
   auto& stream = device::compute_stream();
   const auto V = s.V, D = s.D, chunk = std::min<std::int64_t>(s.M, 4096);
@@ -76,7 +131,7 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   });
   const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
   print_rate("embedding", dtype, 2 * chunk * D * b, memory,
-             [&] { ops::embedding(stream, x, tokens, table, 0); });
+             [&] { ops::embedding(stream, x, tokens, table, 0, Accumulate::no); });
   print_rate("embedding backward", dtype, V * D * 4 + chunk * D * b, memory,
              [&] { ops::embedding_backward(stream, dtable, x, tokens, 0, Accumulate::no); });
 }
@@ -101,11 +156,12 @@ void elementwise(double memory) {
              [&] { ops::adamw(stream, adamw, step); });
 }
 
-/// Measures causal attention. FLOPs: 2 matmuls forward, 5 backward, over T (T + 1) / 2 scores per
-/// head.
-void attention(const Shapes& shapes, DType dtype, double peak) {
+/// Measures causal attention, with a sliding window or without (0). FLOPs: 2 matmuls forward, 5
+/// backward, over the scores in the window, T (T + 1) / 2 without, per head.
+void attention(const Shapes& shapes, DType dtype, double peak, std::int64_t window) {
   auto& stream = device::compute_stream();
-  const auto& s = shapes.attention;
+  auto s = shapes.attention;
+  s.window = window;
   const auto M = shapes.M;
   const auto q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
   const RandomMatrix qkv(dtype, M, q_cols + 2 * kv_cols), dqkv(dtype, M, q_cols + 2 * kv_cols);
@@ -115,8 +171,9 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
   const auto q = [&](const Tensor& t) { return t.slice_cols(0, q_cols); };
   const auto k = [&](const Tensor& t) { return t.slice_cols(q_cols, kv_cols); };
   const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
+  const auto hidden = window > 0 ? s.sequence - window : 0;
   const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
-                       static_cast<double>(s.sequence * (s.sequence + 1));
+                       static_cast<double>(s.sequence * (s.sequence + 1) - hidden * (hidden + 1));
   const ops::AttentionCall call{
       .shape = s, .q = q(qkv), .k = k(qkv), .v = v(qkv), .out = out, .log_sum_exp = log_sum_exp};
   const ops::AttentionGradients gradients{
@@ -127,9 +184,11 @@ void attention(const Shapes& shapes, DType dtype, double peak) {
     fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
                100.0 * rate / peak);
   };
-  print("attention", 2.0 * product / forward);
-  print("attention backward", 5.0 * product / backward);
-  fmt::print("attention by {}\n", ops::attention_name(stream, call));
+  const auto where_seen = window > 0 ? fmt::format(", window {}", window) : "";
+  print(("attention" + where_seen).c_str(), 2.0 * product / forward);
+  print("  backward", 5.0 * product / backward);
+  fmt::print("  in {:.2f} and {:.2f} ms by {}\n", 1e3 * forward, 1e3 * backward,
+             ops::attention_name(stream, call));
 }
 
 }  // namespace
@@ -145,6 +204,7 @@ int bench_ops(const std::string& device) {
   elementwise(memory);
   for (const auto dtype : {DType::f32, DType::bf16}) {
     norm_and_activation(s, dtype, memory);
+    other_norms_and_activations(s, dtype, memory);
     vocabulary(s, dtype, memory);
   }
   fmt::print("Above 100 % the data stay in the last-level cache.\n");
@@ -157,7 +217,7 @@ int bench_ops(const std::string& device) {
                on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, s.attention.heads,
                s.attention.head_dim, s.attention.sequence);
     fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
-    attention(s, dtype, most);
+    for (const std::int64_t window : {0, 256}) attention(s, dtype, most, window);
   }
   return 0;
 }

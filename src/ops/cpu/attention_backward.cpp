@@ -80,9 +80,9 @@ void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, boo
   }
 }
 
-/// Zeroes scores and dscores for keys, counted from `key`, that precede a query's document.
-void clear_other_documents(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
-                           std::int64_t keys, std::int64_t width) {
+/// Zeroes scores and dscores for keys, counted from `key`, that precede a query's first one.
+void clear_earlier_keys(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
+                        std::int64_t keys, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
     for (std::int64_t k = 0; k < first_keys.hidden(q, key, keys); ++k)
       for (auto* at : {t.scores + k * tile + q, t.dscores + k * tile + q})
@@ -134,7 +134,7 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
   multiply<c>(t.dscores, tile, Plain{t.values + offset, padded}, t.douts_t, tile, keys, width,
               padded, Overwrite{});
   softmax_backward(t, keys, width, diagonal);
-  clear_other_documents(t, first_keys, key, keys, width);
+  clear_earlier_keys(t, first_keys, key, keys, width);
   multiply<a>(t.dvalues + offset, padded, Plain{t.scores, tile}, t.douts, padded, keys, padded,
               width, Add{});
   multiply<a>(t.dkeys + offset, padded, Plain{t.dscores, tile}, t.queries, padded, keys, padded,
@@ -146,12 +146,13 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
 /// Processes one query block in one head: writes its dq, adds to dkeys and dvalues.
 template <class T>
 void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
-                      std::int64_t head_dim) {
+                      const AttentionShape& s) {
+  const auto head_dim = s.head_dim;
   const auto padded = round_up(head_dim, vec_width);
   const auto all = round_up(count, vec_width);
   const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
   load_queries(t, head, first, count, head_dim, log2_e * scale);
-  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, count);
+  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, first, count, s.window);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
@@ -195,7 +196,7 @@ void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std:
                        o.dout.from(token, at), o.starts.from(token), o.log_sum_exp + statistics,
                        o.delta + statistics};
     for (std::int64_t first = 0; first < s.sequence; first += tile)
-      block_of_queries(t, head, first, std::min(tile, s.sequence - first), s.head_dim);
+      block_of_queries(t, head, first, std::min(tile, s.sequence - first), s);
   }
   // dS was multiplied by queries that carry a factor log2(e).
   store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded, ln_2);

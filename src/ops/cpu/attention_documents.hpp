@@ -7,19 +7,22 @@
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/document_starts.hpp"
 
-/// Keys that a query tile can see if rows are packed with documents.
+/// Keys that a query tile can see if rows are packed with documents, or with a sliding window.
 namespace llamesh::ops::cpu {
 
-/// The first key that each query in a tile sees: its document's start. Documents follow one
-/// another, so the values never decrease.
+/// The first key that each query in a tile sees: its document's start, or that of its window if
+/// this is later. The values never decrease.
 class FirstKeys {
  public:
   FirstKeys() = default;
-  /// `starts` points to `count` queries' document starts, in the same indexing as keys. Null: all
-  /// queries see key 0.
-  FirstKeys(const std::int32_t* starts, std::int64_t count) {
-    if (!starts) return;
-    std::copy_n(starts, count, first_);
+  /// For queries [query, query + count), in the same indexing as keys. `starts` points to their
+  /// document starts; null: they are 0. window: as in AttentionShape.
+  FirstKeys(const std::int32_t* starts, std::int64_t query, std::int64_t count,
+            std::int64_t window) {
+    if (starts) std::copy_n(starts, count, first_);
+    if (window > 0)
+      for (std::int64_t i = 0; i < count; ++i)
+        first_[i] = std::max(first_[i], static_cast<std::int32_t>(query + i - window + 1));
     std::fill_n(first_ + count, tile - count, first_[count - 1]);
   }
   /// Returns the first key to visit: the largest multiple of the vector width with no visible key

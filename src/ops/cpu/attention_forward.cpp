@@ -69,9 +69,9 @@ void mask_later_keys(float* scores, std::int64_t width) {
     }
 }
 
-/// Sets the score to -infinity for keys, counted from `key`, that precede a query's document.
-void mask_other_documents(float* scores, const FirstKeys& first_keys, std::int64_t key,
-                          std::int64_t keys, std::int64_t width) {
+/// Sets the score to -infinity for keys, counted from `key`, that precede a query's first one.
+void mask_earlier_keys(float* scores, const FirstKeys& first_keys, std::int64_t key,
+                       std::int64_t keys, std::int64_t width) {
   for (std::int64_t q = 0; q < width; q += vec_width)
     for (std::int64_t k = 0; k < first_keys.hidden(q, key, keys); ++k) {
       auto* at = scores + k * tile + q;
@@ -125,7 +125,7 @@ void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int
   multiply<diagonal ? U::c : U::none>(t.scores, tile, Plain{t.keys + offset, padded},
                                       queries.queries, tile, keys, width, padded, Overwrite{});
   if (diagonal) mask_later_keys(t.scores, width);
-  mask_other_documents(t.scores, queries.first_keys, key, keys, width);
+  mask_earlier_keys(t.scores, queries.first_keys, key, keys, width);
   online_softmax(t, queries, keys, width, diagonal);
   multiply<diagonal ? U::b : U::none>(queries.out, tile, Transposed{t.values + offset, padded},
                                       t.scores, tile, padded, width, keys,
@@ -148,7 +148,7 @@ void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const Atte
                   std::int64_t b) {
   const auto padded = round_up(s.head_dim, vec_width);
   const auto token = b * s.sequence + queries.first;
-  queries.first_keys = FirstKeys(o.starts.from(token), queries.count);
+  queries.first_keys = FirstKeys(o.starts.from(token), queries.first, queries.count, s.window);
   queries.queries = t.pieces.take(tile * padded);
   queries.out = t.pieces.take(tile * padded);
   queries.row_max = t.pieces.take(tile);

@@ -59,14 +59,16 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
             std::int64_t past) {
   const auto group = s.heads / s.kv_heads;
   const auto attend_one = [&](std::int64_t i, std::int64_t kv_head) {
-    const auto n = past + i + 1;
+    const auto end = past + i + 1;
+    const auto begin = s.window > 0 ? std::max<std::int64_t>(0, end - s.window) : 0;
+    const auto n = end - begin;
     const auto first = kv_head * group * s.head_dim;
     thread_local static Scratch scratch;
     auto* scores = scratch.array<float>(group * (n + s.head_dim));
-    score(scores, Rows<const T>(q)[i] + first, Rows<const T>(keys).from(0, kv_head * s.head_dim), n,
-          group, s.head_dim);
+    score(scores, Rows<const T>(q)[i] + first,
+          Rows<const T>(keys).from(begin, kv_head * s.head_dim), n, group, s.head_dim);
     for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
-    mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(0, kv_head * s.head_dim),
+    mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(begin, kv_head * s.head_dim),
         scores + group * n, n, group, s.head_dim);
   };
   // Batches several heads per task while the text is short: waking a team would take longer than

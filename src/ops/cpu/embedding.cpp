@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <span>
 
+#include "ops/cpu/document_starts.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
@@ -26,18 +27,31 @@ struct VocabularyPart {
 };
 
 template <class T>
-void gather(const Tensor& out, const Tensor& tokens, const Tensor& table, std::int64_t first_row) {
+void add_row(T* to, const T* row, std::int64_t cols) {
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+    store(to + i, load(to + i, lanes) + load(row + i, lanes), lanes);
+  });
+}
+
+template <class T>
+void gather(const Tensor& out, const Tensor& tokens, const Tensor& table, std::int64_t first_row,
+            Accumulate accumulate) {
   const auto cols = table.cols();
   const VocabularyPart part{first_row, table.rows()};
   const auto* token = tokens.as<std::int32_t>();
   const Rows<T> to(out);
   const Rows<const T> from(table);
   for_each_block(tokens.numel(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
-    for (auto m = first; m < last; ++m)
-      if (part.has(token[m]))
-        std::copy_n(from[part.row_of(token[m])], cols, to[m]);
-      else
+    for (auto m = first; m < last; ++m) {
+      const T* row = part.has(token[m]) ? from[part.row_of(token[m])] : nullptr;
+      if (accumulate == Accumulate::yes) {
+        if (row) add_row(to[m], row, cols);
+      } else if (row) {
+        std::copy_n(row, cols, to[m]);
+      } else {
         std::fill_n(to[m], cols, T(0.0F));
+      }
+    }
   });
 }
 
@@ -99,12 +113,26 @@ void scatter(const Tensor& dtable, const Tensor& dout, const Occurrences& occurr
 
 }  // namespace
 
-void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row) {
+void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row,
+               Accumulate accumulate) {
   expects(out.rows() == tokens.numel() && out.cols() == table.cols(), "embedding shapes");
   stream.run([=] {
     check_tokens(tokens, first_row);
-    with_type(out.dtype(),
-              [&]<class T>(std::type_identity<T>) { gather<T>(out, tokens, table, first_row); });
+    with_type(out.dtype(), [&]<class T>(std::type_identity<T>) {
+      gather<T>(out, tokens, table, first_row, accumulate);
+    });
+  });
+}
+
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t sequence,
+                     std::int64_t first) {
+  expects(ids.numel() % sequence == 0, "{} tokens in rows of {}", ids.numel(), sequence);
+  stream.run([=] {
+    const DocumentStarts starts(document_starts, ids.numel(), sequence);
+    const auto* start = starts.from(0);
+    auto* id = ids.as<std::int32_t>();
+    for (std::int64_t m = 0; m < ids.numel(); ++m)
+      id[m] = static_cast<std::int32_t>(first + m % sequence - (start ? start[m] : 0));
   });
 }
 

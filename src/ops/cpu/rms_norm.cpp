@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "ops/cpu/kernels.hpp"
+#include "ops/cpu/norm_partials.hpp"
 #include "ops/cpu/parallel.hpp"
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/scratch_bytes.hpp"
@@ -34,9 +35,9 @@ float square_row(const T* x, std::int64_t cols) {
 
 /// Returns a row's sum over all ranks' columns, in rank order.
 float total_of(const Tensor& row_sums, std::int64_t row) {
-  const auto* part = row_sums.as<float>() + row;
+  const Rows<const float> parts(row_sums);
   float total = 0;
-  for (std::int64_t t = 0; t < row_sums.size(0); ++t) total += part[t * row_sums.size(1)];
+  for (std::int64_t t = 0; t < row_sums.size(0); ++t) total += parts[t][row];
   return total;
 }
 
@@ -44,6 +45,17 @@ float total_of(const Tensor& row_sums, std::int64_t row) {
 float whole_row(const Tensor& row_sums, std::int64_t cols) {
   return static_cast<float>(row_sums ? row_sums.size(0) * cols : cols);
 }
+
+/// The groups of columns that a weight of `cols` elements divides a matrix into, as rows of their
+/// own.
+template <class T>
+struct Groups {
+  Groups(const Tensor& matrix, std::int64_t cols_of_group)
+      : rows(matrix), per_row(matrix.cols() / cols_of_group), cols(cols_of_group) {}
+  T* operator[](std::int64_t group) const { return rows[group / per_row] + group % per_row * cols; }
+  Rows<T> rows;
+  std::int64_t per_row, cols;
+};
 
 template <class T>
 void square_sums(const RmsNormCall& c, float* sums) {
@@ -58,25 +70,28 @@ void square_sums(const RmsNormCall& c, float* sums) {
 
 template <class T>
 void forward(const RmsNormCall& c) {
-  const auto cols = c.x.cols();
+  const auto cols = c.w.numel();
   const float length = whole_row(c.row_sums, cols);
-  const Rows<T> to(c.y), total(c.sum);
-  const Rows<const T> from(c.x), added(c.delta);
+  const Groups<T> to(c.y, cols);
+  const Groups<const T> from(c.x, cols);
+  const Rows<T> total(c.sum);
+  const Rows<const T> added(c.delta);
   const auto* weight = c.w.as<T>();
   auto* inverse = c.inverse_rms.as<float>();
-  for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
-    for (auto m = first; m < last; ++m) {
-      const auto squares = c.row_sums   ? total_of(c.row_sums, m)
-                           : added.data ? add_row(total[m], from[m], added[m], cols)
-                                        : square_row(from[m], cols);
-      const T* row = added.data ? total[m] : from[m];
-      inverse[m] = 1.0F / std::sqrt(squares / length + c.eps);
-      const auto factor = broadcast(inverse[m]);
-      for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-        store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
+  for_each_block(
+      c.inverse_rms.numel(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+        for (auto m = first; m < last; ++m) {
+          const auto squares = c.row_sums   ? total_of(c.row_sums, m)
+                               : added.data ? add_row(total[m], from[m], added[m], cols)
+                                            : square_row(from[m], cols);
+          const T* row = added.data ? total[m] : from[m];
+          inverse[m] = 1.0F / std::sqrt(squares / length + c.eps);
+          const auto factor = broadcast(inverse[m]);
+          for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+            store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
+          });
+        }
       });
-    }
-  });
 }
 
 template <class T>
@@ -123,29 +138,16 @@ void input_row(T* dx, Accumulate accumulate, const T* dy, const T* x, const T* w
   });
 }
 
-/// dw = or += the column sums of partial (blocks, D), block by block.
-template <class W>
-void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
-                  std::int64_t blocks) {
-  const auto cols = dw.numel();
-  auto* to = dw.as<W>();
-  for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-    auto total = accumulate == Accumulate::yes ? load(to + i, lanes) : Vec{};
-    for (std::int64_t b = 0; b < blocks; ++b) total += load(partial + b * cols + i, lanes);
-    store(to + i, total, lanes);
-  });
-}
-
 template <class T>
 void backward(const RmsNormBackwardCall& c) {
   // Each token block sums its part of dw. The partition depends on the number of tokens only.
   thread_local Scratch scratch;
-  const auto rows = c.x.rows(), cols = c.x.cols();
-  const auto block = rms_norm_backward_block(rows);
+  const auto rows = c.inverse_rms.numel(), cols = c.w.numel();
+  const auto block = norm_backward_block(rows);
   const auto blocks = (rows + block - 1) / block;
-  auto* partial = reinterpret_cast<float*>(scratch.bytes(rms_norm_backward_scratch(rows, cols)));
-  const Rows<T> to(c.dx);
-  const Rows<const T> slope(c.dy), from(c.x);
+  auto* partial = reinterpret_cast<float*>(scratch.bytes(norm_backward_scratch(rows, cols)));
+  const Groups<T> to(c.dx, cols);
+  const Groups<const T> slope(c.dy, cols), from(c.x, cols);
   const auto* weight = c.w.as<T>();
   const auto* inverse = c.inverse_rms.as<float>();
   const float length = whole_row(c.row_sums, cols);
@@ -160,8 +162,16 @@ void backward(const RmsNormBackwardCall& c) {
     }
   });
   with_type(c.dw.dtype(), [&]<class W>(std::type_identity<W>) {
-    add_partials<W>(c.dw, c.accumulate_dw, partial, blocks);
+    add_partials<W>(c.dw, c.accumulate_dw, partial, blocks, cols);
   });
+}
+
+/// Checks that x consists of whole groups, one for each of the `statistics`.
+void check_groups(const Tensor& x, const Tensor& w, std::int64_t statistics, bool may_divide) {
+  expects(x.cols() % w.numel() == 0 && statistics * w.numel() == x.numel() &&
+              (may_divide || w.numel() == x.cols()),
+          "rms_norm: {} statistics and a weight of {} for ({}, {})", statistics, w.numel(),
+          x.rows(), x.cols());
 }
 
 void check_row_sums(const Tensor& row_sums, const Tensor& x) {
@@ -172,9 +182,8 @@ void check_row_sums(const Tensor& row_sums, const Tensor& x) {
 }  // namespace
 
 void rms_norm(Stream& stream, const RmsNormCall& c) {
-  expects(same_matrix_shape(c.y, c.x) && c.inverse_rms.numel() == c.x.rows() &&
-              c.w.numel() == c.x.cols(),
-          "rms_norm shapes");
+  expects(same_matrix_shape(c.y, c.x), "rms_norm shapes");
+  check_groups(c.x, c.w, c.inverse_rms.numel(), !c.delta && !c.row_sums);
   expects(!c.row_sums || !c.delta, "rms_norm: row_sums are of the sum");
   check_row_sums(c.row_sums, c.x);
   expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
@@ -185,10 +194,10 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
-  expects(same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) &&
-              c.w.numel() == c.x.cols() && c.dw.numel() == c.x.cols() &&
-              c.inverse_rms.numel() == c.x.rows(),
-          "rms_norm_backward shapes");
+  expects(
+      same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) && c.dw.numel() == c.w.numel(),
+      "rms_norm_backward shapes");
+  check_groups(c.x, c.w, c.inverse_rms.numel(), !c.row_sums);
   check_row_sums(c.row_sums, c.x);
   stream.run(
       [=] { with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) { backward<T>(c); }); });

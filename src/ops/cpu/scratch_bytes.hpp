@@ -17,15 +17,16 @@ inline std::int64_t matvec_scratch(const Tensor& x) {
   return x.dtype() == DType::f32 ? 0 : x.cols() * static_cast<std::int64_t>(sizeof(float));
 }
 
-/// Returns the rows per block, each block summing its part of dw: at least 16 rows, at most 64
-/// blocks.
-inline std::int64_t rms_norm_backward_block(std::int64_t rows) {
+/// Returns the rows per block of a norm's backward pass, each block summing its part of dw: at
+/// least 16 rows, at most 64 blocks.
+inline std::int64_t norm_backward_block(std::int64_t rows) {
   constexpr std::int64_t max_blocks = 64;
   const auto block = (rows + max_blocks - 1) / max_blocks;
   return block < 16 ? 16 : block;
 }
-inline std::int64_t rms_norm_backward_scratch(std::int64_t rows, std::int64_t cols) {
-  const auto block = rms_norm_backward_block(rows);
+/// `cols`: elements of all parameters.
+inline std::int64_t norm_backward_scratch(std::int64_t rows, std::int64_t cols) {
+  const auto block = norm_backward_block(rows);
   return (rows + block - 1) / block * cols * static_cast<std::int64_t>(sizeof(float));
 }
 

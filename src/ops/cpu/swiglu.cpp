@@ -4,14 +4,6 @@
 #include "ops/cpu/vec.hpp"
 
 namespace llamesh::ops::cpu {
-namespace {
-
-inline Vec sigmoid(Vec x) {
-  return 1.0F / (1.0F + cpu::exp(-x));
-}
-
-}  // namespace
-
 void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
   const auto cols = out.cols();
   expects(gate_up.cols() == 2 * cols && gate_up.rows() == out.rows(), "swiglu shapes");

@@ -77,6 +77,15 @@ void store(T* to, Vec v, Part lanes) {
   std::memcpy(static_cast<void*>(to), whole, static_cast<std::size_t>(lanes.count) * sizeof(T));
 }
 
+/// Returns v with zeros in the inactive lanes.
+inline Vec masked(Vec v, Whole /*lanes*/) {
+  return v;
+}
+inline Vec masked(Vec v, Part lanes) {
+  for (auto i = lanes.count; i < vec_width; ++i) v[i] = 0;
+  return v;
+}
+
 /// Calls body(i, lanes) for i = 0, vec_width, ...: Whole lanes, then at most one Part.
 template <class Body>
 [[gnu::always_inline]] inline void for_each_vec(std::int64_t n, const Body& body) {
@@ -145,6 +154,10 @@ inline Vec exp(Vec x) {
   const Vec result = p * power;
   const Vec high = above ? broadcast(std::numeric_limits<float>::infinity()) : result;
   return below ? Vec{} : high;
+}
+
+inline Vec sigmoid(Vec x) {
+  return 1.0F / (1.0F + exp(-x));
 }
 
 }  // namespace llamesh::ops::cpu

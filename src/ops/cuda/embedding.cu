@@ -24,14 +24,29 @@ struct VocabularyPart {
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
     take_rows(Rows<T> out, const std::int32_t* tokens, Rows<const T> table, VocabularyPart part,
-              int cols) {
+              int cols, bool accumulate) {
   const int token = tokens[blockIdx.x];
   if (token < 0) __trap();
   const bool here = part.has(token);
   const T* from = table[here ? part.row_of(token) : 0];
   T* to = out[blockIdx.x];
-  for (int col = threadIdx.x * width; col < cols; col += blockDim.x * width)
-    store<width>(to + col, here ? load<width>(from + col) : Pack<width>{});
+  if (accumulate && !here) return;
+  for (int col = threadIdx.x * width; col < cols; col += blockDim.x * width) {
+    auto row = here ? load<width>(from + col) : Pack<width>{};
+    if (accumulate) {
+      const auto old = load<width>(to + col);
+#pragma unroll
+      for (int i = 0; i < width; ++i) row.v[i] += old.v[i];
+    }
+    store<width>(to + col, row);
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    find_positions(std::int32_t* ids, const std::int32_t* document_starts, int count, int sequence,
+                   int first) {
+  const int m = blockIdx.x * threads + threadIdx.x;
+  if (m < count) ids[m] = first + m % sequence - (document_starts ? document_starts[m] : 0);
 }
 
 __global__ void __launch_bounds__(threads)
@@ -150,7 +165,8 @@ void launch_sums(Stream& stream, const Tensor& dtable, const Tensor& dout,
 
 }  // namespace
 
-void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row) {
+void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int64_t first_row,
+               Accumulate accumulate) {
   expects(out.rows() == tokens.numel() && out.cols() == table.cols(), "embedding shapes");
   if (out.numel() == 0) return;
   with_type(out.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -159,9 +175,21 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int
     with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
       launch(&take_rows<width, T>, {out.rows()}, threads, 0, stream, rows_of<T>(out),
              static_cast<const std::int32_t*>(tokens.as<std::int32_t>()), rows_of<const T>(table),
-             VocabularyPart{first_row, table.rows()}, static_cast<int>(out.cols()));
+             VocabularyPart{first_row, table.rows()}, static_cast<int>(out.cols()),
+             accumulate == Accumulate::yes);
     });
   });
+}
+
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t sequence,
+                     std::int64_t first) {
+  const auto count = ids.numel();
+  expects(count % sequence == 0 && (!document_starts || document_starts.numel() == count),
+          "{} tokens in rows of {}", count, sequence);
+  if (count == 0) return;
+  launch(&find_positions, {divide_up(count, threads)}, threads, 0, stream, ids.as<std::int32_t>(),
+         document_starts ? document_starts.as<std::int32_t>() : nullptr, static_cast<int>(count),
+         static_cast<int>(sequence), static_cast<int>(first));
 }
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,

@@ -14,6 +14,8 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/cross_entropy.cu
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
+    src/ops/cuda/gelu.cu
+    src/ops/cuda/layer_norm.cu
     src/ops/cuda/optimizers.cu
     src/ops/cuda/rms_norm.cu
     src/ops/cuda/rope.cu

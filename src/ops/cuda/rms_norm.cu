@@ -1,4 +1,5 @@
 #include "ops/cuda/kernels.hpp"
+#include "ops/cuda/norm_partials.cuh"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
@@ -19,16 +20,17 @@ constexpr std::int64_t shared_sums = 32 * 4;
 /// rank has whole rows.
 struct RowSums {
   const float* sums;
-  int parts, rows;
+  int parts;
+  std::int64_t stride;
 
   explicit RowSums(const Tensor& given)
       : sums(given ? given.as<float>() : nullptr),
         parts(given ? static_cast<int>(given.size(0)) : 1),
-        rows(static_cast<int>(given.cols())) {}
+        stride(given.row_stride()) {}
   /// Returns the row mean. This rank has `cols` of its columns; they sum to `own`.
   __device__ __forceinline__ float mean(int row, float own, int cols) const {
     float total = sums ? 0.0F : own;
-    for (int part = 0; sums && part < parts; ++part) total += sums[part * rows + row];
+    for (int part = 0; sums && part < parts; ++part) total += sums[part * stride + row];
     return total / static_cast<float>(parts * cols);
   }
 };
@@ -249,26 +251,87 @@ __global__ void __launch_bounds__(any_threads) product_sums(BackwardRows<T> a, f
   if (threadIdx.x == 0) sums[row] = total;
 }
 
-constexpr int groups = 32;
+// --- Rows of several groups (heads): a warp per group ---
 
-/// dw = or += the column sums of partial (count, cols). Each of 32 warps sums every 32nd row, then
-/// the first warp adds up the warps.
-template <class W>
-__global__ void __launch_bounds__(32 * groups)
-    sum_partials(W* dw, const float* partial, int count, int cols, bool accumulate) {
-  auto* sums = dynamic_shared_memory<float>();
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
-  const int col = blockIdx.x * 32 + lane;
-  float total = 0;
-  if (col < cols)
-    for (int i = group; i < count; i += groups)
-      total += partial[static_cast<std::int64_t>(i) * cols + col];
-  sums[group * 32 + lane] = total;
+constexpr int group_warps = 8;
+constexpr std::int64_t max_group = 1024;  // elements, for shared memory
+
+template <class T>
+__device__ __forceinline__ T* group_of(const Rows<T>& rows, std::int64_t group, int groups_a_row,
+                                       int cols) {
+  return rows[group / groups_a_row] + group % groups_a_row * cols;
+}
+
+template <int width, class T>
+__global__ void __launch_bounds__(32 * group_warps)
+    norm_groups(NormRows<T> a, std::int64_t groups, int groups_a_row) {
+  const auto group = static_cast<std::int64_t>(blockIdx.x) * group_warps + threadIdx.x / 32;
+  if (group >= groups) return;
+  const int lane = threadIdx.x % 32;
+  const T* from = group_of(a.x, group, groups_a_row, a.cols);
+  T* to = group_of(a.y, group, groups_a_row, a.cols);
+  float squares = 0;
+  for (int col = lane * width; col < a.cols; col += 32 * width) {
+    const auto values = load<width>(from + col);
+#pragma unroll
+    for (int i = 0; i < width; ++i) squares += values.v[i] * values.v[i];
+  }
+  const float inverse = 1.0F / sqrtf(warp_sum(squares) / static_cast<float>(a.cols) + a.eps);
+  if (lane == 0) a.inverse_rms[group] = inverse;
+  for (int col = lane * width; col < a.cols; col += 32 * width) {
+    auto values = load<width>(from + col);
+    const auto weight = load<width>(a.weight + col);
+#pragma unroll
+    for (int i = 0; i < width; ++i) values.v[i] *= inverse * weight.v[i];
+    store<width>(to + col, values);
+  }
+}
+
+/// Computes dx for a block of groups, and their part of dw: each warp sums its own in shared
+/// memory, then they are added in order.
+template <int width, class T>
+__global__ void __launch_bounds__(32 * group_warps)
+    backward_groups(BackwardRows<T> a, int groups_a_row) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  auto* all = dynamic_shared_memory<float>();  // (warps, cols)
+  auto* dw = all + warp * a.cols;
+  for (int col = lane; col < a.cols; col += 32) dw[col] = 0;
+  __syncwarp();
+  const int first = blockIdx.x * a.rows_a_block;
+  const int last = first + a.rows_a_block < a.rows ? first + a.rows_a_block : a.rows;
+  for (int group = first + warp; group < last; group += group_warps) {
+    const float inverse = a.inverse_rms[group];
+    const T* dy = group_of(a.dy, group, groups_a_row, a.cols);
+    const T* x = group_of(a.x, group, groups_a_row, a.cols);
+    T* dx = group_of(a.dx, group, groups_a_row, a.cols);
+    float products = 0;
+    for (int col = lane * width; col < a.cols; col += 32 * width) {
+      const auto g = load<width>(dy + col), n = load<width>(x + col);
+      const auto weight = load<width>(a.weight + col);
+#pragma unroll
+      for (int i = 0; i < width; ++i) {
+        const float product = g.v[i] * (n.v[i] * inverse);
+        dw[col + i] += product;
+        products += product * weight.v[i];
+      }
+    }
+    const float mean = warp_sum(products) / static_cast<float>(a.cols);
+    for (int col = lane * width; col < a.cols; col += 32 * width) {
+      auto g = load<width>(dy + col);
+      const auto n = load<width>(x + col), weight = load<width>(a.weight + col);
+      const auto old = a.accumulate ? load<width>(dx + col) : Pack<width>{};
+#pragma unroll
+      for (int i = 0; i < width; ++i)
+        g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
+      store<width>(dx + col, g);
+    }
+  }
   __syncthreads();
-  if (group > 0 || col >= cols) return;
-  total = accumulate ? load_one(dw + col) : 0.0F;
-  for (int g = 0; g < groups; ++g) total += sums[g * 32 + lane];
-  store_one(dw + col, total);
+  for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
+    float total = 0;
+    for (int w = 0; w < group_warps; ++w) total += all[w * a.cols + col];
+    a.partial[static_cast<std::int64_t>(blockIdx.x) * a.cols + col] = total;
+  }
 }
 
 /// Returns the threads needed to keep a row with `cols` elements in registers; 0 if it does not
@@ -289,7 +352,7 @@ NormRows<T> norm_rows(const RmsNormCall& c) {
           rows_of<const T>(c.delta),
           c.w.as<T>(),
           c.inverse_rms.as<float>(),
-          static_cast<int>(c.x.cols()),
+          static_cast<int>(c.w.numel()),
           c.eps,
           RowSums(c.row_sums)};
 }
@@ -303,9 +366,9 @@ BackwardRows<T> backward_rows(const RmsNormBackwardCall& c, float* partial,
           c.w.as<T>(),
           c.inverse_rms.as<float>(),
           partial,
-          static_cast<int>(c.x.rows()),
+          static_cast<int>(c.inverse_rms.numel()),
           static_cast<int>(rows_a_block),
-          static_cast<int>(c.x.cols()),
+          static_cast<int>(c.w.numel()),
           c.accumulate_dx == Accumulate::yes,
           RowSums(c.row_sums)};
 }
@@ -319,18 +382,61 @@ void launch_norm(Stream& stream, const NormRows<T>& a, std::int64_t rows, bool r
     launch(&norm_any<T>, {rows}, any_threads, shared_sums, stream, a);
 }
 
+/// Returns the groups in each row of x, and checks that the statistics and the weight fit them.
+std::int64_t groups_a_row(const Tensor& x, const Tensor& w, const Tensor& inverse_rms,
+                          bool may_divide) {
+  expects(x.cols() % w.numel() == 0 && inverse_rms.numel() * w.numel() == x.numel() &&
+              ((may_divide && w.numel() <= max_group) || w.numel() == x.cols()),
+          "rms_norm: {} statistics and a weight of {} for ({}, {})", inverse_rms.numel(), w.numel(),
+          x.rows(), x.cols());
+  return x.cols() / w.numel();
+}
+
+template <class T>
+void launch_groups(Stream& stream, const RmsNormCall& c, std::int64_t groups_in_row) {
+  constexpr int wide = per_16_bytes<T>;
+  const auto groups = c.inverse_rms.numel();
+  const bool can = c.w.numel() % wide == 0 && aligned(c.y, c.x, c.w);
+  with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&norm_groups<width, T>, {divide_up(groups, group_warps)}, 32 * group_warps, 0, stream,
+           norm_rows<T>(c), groups, static_cast<int>(groups_in_row));
+  });
+}
+
+template <class T>
+void launch_backward_groups(Stream& stream, const RmsNormBackwardCall& c, const BackwardRows<T>& a,
+                            std::int64_t blocks, std::int64_t groups_in_row) {
+  constexpr int wide = per_16_bytes<T>;
+  const bool can = a.cols % wide == 0 && aligned(c.dx, c.dy, c.x, c.w);
+  with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&backward_groups<width, T>, {blocks}, 32 * group_warps, group_warps * a.cols * 4, stream,
+           a, static_cast<int>(groups_in_row));
+  });
+}
+
+template <class T>
+void launch_backward(Stream& stream, const RmsNormBackwardCall& c, const BackwardRows<T>& a,
+                     std::int64_t blocks) {
+  const auto threads = threads_that_keep<T>(a.cols, aligned(c.dx, c.dy, c.x, c.w));
+  if (threads > 0)
+    launch(&backward_kept<T>, {blocks}, threads, shared_sums, stream, a);
+  else
+    launch(&backward_any<T>, {blocks}, any_threads, shared_sums, stream, a);
+}
+
 }  // namespace
 
 void rms_norm(Stream& stream, const RmsNormCall& c) {
   const auto& x = c.x;
-  expects(same_matrix_shape(c.y, x) && c.inverse_rms.numel() == x.rows() && c.w.numel() == x.cols(),
-          "rms_norm shapes");
+  expects(same_matrix_shape(c.y, x), "rms_norm shapes");
+  const auto groups = groups_a_row(x, c.w, c.inverse_rms, !c.delta && !c.row_sums);
   expects(static_cast<bool>(c.sum) == static_cast<bool>(c.delta), "rms_norm: delta without sum");
   expects(!c.delta || (same_matrix_shape(c.delta, x) && same_matrix_shape(c.sum, x)),
           "rms_norm shapes of delta and sum");
   expects(!c.row_sums || !c.delta, "rms_norm: row_sums are of the sum");
   if (x.numel() == 0) return;
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    if (groups > 1) return launch_groups<T>(stream, c, groups);
     launch_norm<T>(stream, norm_rows<T>(c), x.rows(), aligned(c.y, c.sum, x, c.delta, c.w));
   });
 }
@@ -357,27 +463,22 @@ void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Te
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
   const auto& x = c.x;
-  expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) && c.w.numel() == x.cols() &&
-              c.dw.numel() == x.cols() && c.inverse_rms.numel() == x.rows(),
+  expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) && c.dw.numel() == c.w.numel(),
           "rms_norm_backward shapes");
+  const auto groups = groups_a_row(x, c.w, c.inverse_rms, !c.row_sums);
   if (x.numel() == 0) return;
-  // The partition depends on the number of rows only: 4 blocks on each of 132 multiprocessors.
-  const auto rows_a_block = divide_up(x.rows(), 528);
-  const auto blocks = divide_up(x.rows(), rows_a_block);
-  const Scratch partial(stream, blocks * x.cols() * 4);
+  const auto rows = c.inverse_rms.numel(), cols = c.w.numel();
+  const auto rows_a_block = norm_rows_a_block(rows);
+  const auto blocks = divide_up(rows, rows_a_block);
+  const Scratch partial(stream, blocks * cols * 4);
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
     const auto a = backward_rows<T>(c, partial.as<float>(), rows_a_block);
-    const auto threads = threads_that_keep<T>(x.cols(), aligned(c.dx, c.dy, x, c.w));
-    if (threads > 0)
-      launch(&backward_kept<T>, {blocks}, threads, shared_sums, stream, a);
+    if (groups > 1)
+      launch_backward_groups<T>(stream, c, a, blocks, groups);
     else
-      launch(&backward_any<T>, {blocks}, any_threads, shared_sums, stream, a);
+      launch_backward<T>(stream, c, a, blocks);
   });
-  with_type(c.dw.dtype(), [&]<class W>(std::type_identity<W>) {
-    launch(&sum_partials<W>, {divide_up(x.cols(), 32)}, 32 * groups, 32 * groups * 4, stream,
-           c.dw.as<W>(), static_cast<const float*>(partial.as<float>()), static_cast<int>(blocks),
-           static_cast<int>(x.cols()), c.accumulate_dw == Accumulate::yes);
-  });
+  add_partials(stream, c.dw, c.accumulate_dw, partial.as<float>(), blocks, cols);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -20,8 +20,13 @@ void column_sums(Stream& stream, Tensor db, Tensor dy, Accumulate accumulate) {
 }
 
 void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor /*table*/,
-               std::int64_t /*first_row*/) {
-  move(stream, 2 * bytes_of(out) + bytes_of(tokens));
+               std::int64_t /*first_row*/, Accumulate accumulate) {
+  move(stream, 2 * bytes_of(out) + bytes_of(tokens) + if_added(accumulate, out));
+}
+
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t /*sequence*/,
+                     std::int64_t /*first*/) {
+  move(stream, bytes_of(ids, document_starts));
 }
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,
@@ -37,7 +42,8 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
-  keep_cpu_scratch("rms_norm_backward", cpu::rms_norm_backward_scratch(c.x.rows(), c.x.cols()));
+  keep_cpu_scratch("rms_norm_backward",
+                   cpu::norm_backward_scratch(c.inverse_rms.numel(), c.w.numel()));
   move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw, c.row_sums) +
                    if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw));
 }
@@ -48,6 +54,17 @@ void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
 
 void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
   move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, sums));
+}
+
+void layer_norm(Stream& stream, const LayerNormCall& c) {
+  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.b, c.y, c.mean, c.inverse_std));
+}
+
+void layer_norm_backward(Stream& stream, const LayerNormBackwardCall& c) {
+  keep_cpu_scratch("layer_norm_backward", cpu::norm_backward_scratch(c.x.rows(), 2 * c.x.cols()));
+  move(stream, bytes_of(c.x, c.w, c.mean, c.inverse_std, c.dy, c.dx, c.dw, c.db) +
+                   if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw) +
+                   if_added(c.accumulate_db, c.db));
 }
 
 void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
@@ -61,6 +78,14 @@ void swiglu(Stream& stream, Tensor out, Tensor gate_up) {
 
 void swiglu_backward(Stream& stream, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up) {
   move(stream, bytes_of(dgate_up, out, dout, gate_up));
+}
+
+void gelu(Stream& stream, Tensor out, Tensor x) {
+  move(stream, bytes_of(out, x));
+}
+
+void gelu_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x) {
+  move(stream, bytes_of(dx, out, dout, x));
 }
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,

@@ -43,6 +43,17 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
          keys;
 }
 
+/// Returns the keys that a query sees on average, of T queries after `past` cached keys. Its own
+/// key counts half.
+double mean_keys(const AttentionShape& s, std::int64_t past) {
+  const auto T = static_cast<double>(s.sequence), W = static_cast<double>(s.window);
+  const auto causal = static_cast<double>(past) + T / 2;
+  if (s.window == 0 || s.window >= past + s.sequence) return causal;
+  // Query i has fewer than W keys if i < W - past.
+  const auto filling = std::max(0.0, W - static_cast<double>(past));
+  return W - filling * filling / (2 * T);
+}
+
 }  // namespace
 
 void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
@@ -65,7 +76,7 @@ void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accu
 
 void attention(Stream& stream, const AttentionCall& c) {
   keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
-  const double keys = static_cast<double>(c.shape.sequence) / 2;
+  const double keys = mean_keys(c.shape, 0);
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp));
@@ -75,7 +86,7 @@ void attention(Stream& stream, const AttentionCall& c) {
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
                          c.shape.batch * c.shape.kv_heads);
-  const double keys = static_cast<double>(c.shape.sequence) / 2;
+  const double keys = mean_keys(c.shape, 0);
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
@@ -89,8 +100,7 @@ std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
 
 void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                       const AttentionShape& shape, std::int64_t past) {
-  const double length = static_cast<double>(past) + static_cast<double>(shape.sequence) / 2;
-  work(stream, attention_flops(shape, shape.sequence, length),
+  work(stream, attention_flops(shape, shape.sequence, mean_keys(shape, past)),
        hardware().peak(q.dtype()) * hardware().attention_forward_share,
        bytes_of(out, q, keys, values));
 }

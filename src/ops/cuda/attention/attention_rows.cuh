@@ -20,6 +20,7 @@ struct AttentionRows {
   int sequence, heads, kv_heads, head_dim;
   float scale;                // 1 / sqrt(E)
   Rows<const float> cos_sin;  // (T, E) from rope(), or null
+  int window;                 // keys that a query sees at most; 0: all
 
   __device__ __forceinline__ int group() const { return heads / kv_heads; }
   /// Returns the first token in a batch row.
@@ -30,9 +31,18 @@ struct AttentionRows {
   __device__ __forceinline__ std::int64_t statistics(int batch, int head) const {
     return (static_cast<std::int64_t>(batch) * heads + head) * sequence;
   }
-  /// Returns the first key that query `i` in a row sees.
-  __device__ __forceinline__ int first_key(int batch, int i) const {
+  /// Returns where the document of token `i` in a row starts.
+  __device__ __forceinline__ int document_start(int batch, int i) const {
     return document_starts ? document_starts[first_token(batch) + i] : 0;
+  }
+  /// Returns the first key that query `i` in a row sees. Never decreases along a row.
+  __device__ __forceinline__ int first_key(int batch, int i) const {
+    const int start = document_start(batch, i), in_window = i - window + 1;
+    return window > 0 && in_window > start ? in_window : start;
+  }
+  /// Returns true if first_key() may be above 0.
+  __device__ __forceinline__ bool hides_earlier_keys() const {
+    return document_starts != nullptr || window > 0;
   }
 };
 
@@ -58,7 +68,8 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim),
           1.0F / std::sqrt(static_cast<float>(s.head_dim)),
-          g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{}};
+          g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{},
+          s.window < s.sequence ? static_cast<int>(s.window) : 0};
 }
 
 /// Below every score, and finite, so that differences are never NaN.

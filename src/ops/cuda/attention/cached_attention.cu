@@ -23,6 +23,7 @@ struct Cached {
   int group, head_dim;
   std::int64_t past;
   float scale;
+  std::int64_t window;
 };
 
 /// A warp's running softmax state over the keys so far. Each lane has every 32nd dim.
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
   for (int i = 0; i < max_dims; ++i)
     q[i] = lane + 32 * i < a.head_dim ? load_one(query + lane + 32 * i) : 0.0F;
   RunningSoftmax seen;
-  for (std::int64_t key = warp * keys_at_once; key < end; key += warps * keys_at_once)
+  const std::int64_t begin = a.window > 0 && a.window < end ? end - a.window : 0;
+  for (std::int64_t key = begin + warp * keys_at_once; key < end; key += warps * keys_at_once)
     take_in(seen, a, q, col, key, end);
 #pragma unroll
   for (int i = 0; i < max_dims; ++i)
@@ -119,7 +121,7 @@ void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor 
            Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
                      rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
                      static_cast<int>(shape.head_dim), past,
-                     1.0F / std::sqrt(static_cast<float>(shape.head_dim))});
+                     1.0F / std::sqrt(static_cast<float>(shape.head_dim)), shape.window});
   });
 }
 

@@ -73,12 +73,20 @@ void set_types(Graph& graph) {
       .set_compute_data_type(fe::DataType_t::FLOAT);
 }
 
+/// Causal, and with a window only the keys with key + window > query, as the frontend counts it
+/// (utils/attn_score_modifiers.h).
+template <class Attributes>
+void set_mask(Attributes& how, const CudnnProblem& problem) {
+  how.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  if (problem.window > 0) how.set_diagonal_band_left_bound(static_cast<int>(problem.window));
+}
+
 void describe_forward(Graph& graph, const CudnnProblem& problem) {
   const Tensors make(problem);
   set_types(graph);
   fe::graph::SDPA_attributes how;
   how.set_name("attention").set_generate_stats(true).set_attn_scale(scale_of(problem));
-  how.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  set_mask(how, problem);
   const auto [out, statistics] =
       graph.sdpa(graph.tensor(make.q(q_)), graph.tensor(make.k(k_)), graph.tensor(make.v(v_)), how);
   put_out(out, make.out(out_));
@@ -90,7 +98,7 @@ void describe_backward(Graph& graph, const CudnnProblem& problem) {
   set_types(graph);
   fe::graph::SDPA_backward_attributes how;
   how.set_name("attention_backward").set_attn_scale(scale_of(problem));
-  how.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT).set_diagonal_band_right_bound(0);
+  set_mask(how, problem);
   how.set_deterministic_algorithm(true);
   const auto [dq, dk, dv] = graph.sdpa_backward(
       graph.tensor(make.q(q_)), graph.tensor(make.k(k_)), graph.tensor(make.v(v_)),
@@ -127,6 +135,7 @@ CudnnProblem::CudnnProblem(const AttentionCall& call)
       heads(call.shape.heads),
       kv_heads(call.shape.kv_heads),
       head_dim(call.shape.head_dim),
+      window(call.shape.window < call.shape.sequence ? call.shape.window : 0),
       q_stride(call.q.row_stride()),
       k_stride(call.k.row_stride()),
       v_stride(call.v.row_stride()),

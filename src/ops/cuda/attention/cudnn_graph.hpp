@@ -18,6 +18,7 @@ struct CudnnProblem {
   explicit CudnnProblem(const AttentionCall& call);
 
   std::int64_t batch, sequence, heads, kv_heads, head_dim;
+  std::int64_t window;  ///< 0: none
   std::int64_t q_stride, k_stride, v_stride, out_stride;
 
   auto operator<=>(const CudnnProblem&) const = default;

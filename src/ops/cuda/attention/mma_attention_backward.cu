@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
     mma_qk(s, q, row, k);
     mma_qk(dp, dout, row, v);
     recompute_p(s, rows, a.scale * log2_e);
-    if (a.document_starts || k0 + others - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    if (a.hides_earlier_keys() || k0 + others - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
     compute_ds(s, dp, rows);
     std::uint32_t left[1][others / 16][4];
     as_a_operand(left[0], s[0]);
@@ -91,7 +91,7 @@ struct KeySums {
   template <int own>
   __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
                                       const TilePair<dims, others>& queries,
-                                      const QueryColumns& columns, bool documents, float factor,
+                                      const QueryColumns& columns, bool hides_earlier, float factor,
                                       int query, int key) {
 #pragma unroll 1
     for (int first = 0; first < others; first += part<dims>) {
@@ -102,7 +102,7 @@ struct KeySums {
       std::uint32_t left[1][part<dims> / 16][4];
       mma_qk(s, k, row, q);
       recompute_p(s, columns, first, factor);
-      if (documents || query + first < key + 15) mask_p(s, columns, first, query + first, key);
+      if (hides_earlier || query + first < key + 15) mask_p(s, columns, first, query + first, key);
       as_a_operand(left[0], s[0]);
       mma_pv(dv, left, dout);
       mma_qk(dp, v, row, dout);
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
     const auto statistics = statistics_of(next);
     if (next > m) start(next);
     cp_async_commit_group();
-    sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.document_starts != nullptr,
+    sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.hides_earlier_keys(),
              a.scale * log2_e, meet.query(m), k0 + row);
     statistics.store(columns + (m + 1) % 2);
   }

@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
     float s[halves][keys / 8][4];
     const int row = rematerialized_thread_x() / 32 * halves * 16;
     mma_qk(s, q, row, k);
-    if (k0 + keys - 1 > q0 + row || (a.document_starts && k0 < a.first_key(batch, q0 + count - 1)))
+    if (k0 + keys - 1 > q0 + row ||
+        (a.hides_earlier_keys() && k0 < a.first_key(batch, q0 + count - 1)))
       mask(s, a, batch, q0 + row, k0);
     float rescale[halves][2];
     online_softmax_update(s, rescale, state, a.scale * log2_e);

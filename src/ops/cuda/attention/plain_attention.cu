@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) 
 }
 
 /// Computes dk and dv. A thread per key and key-value head, over the queries of all heads that
-/// share it, up to the end of the key's document.
+/// share it, up to the last one that sees the key.
 template <class T>
 __global__ void __launch_bounds__(threads) backward_keys(AttentionRows<T> a) {
   const int key = my_position(), kv_head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;

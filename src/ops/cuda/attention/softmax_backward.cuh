@@ -22,7 +22,7 @@ __device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
   for (int r = 0; r < 2; ++r) {
     const int wanted = first + my_row() + 8 * r;
     const int i = wanted < a.sequence ? wanted : a.sequence - 1;
-    const float* cosines = a.cos_sin[i - a.first_key(batch, i)] + my_col();
+    const float* cosines = a.cos_sin[i - a.document_start(batch, i)] + my_col();
 #pragma unroll
     for (int n = 0; n < half; ++n) {
 #pragma unroll
@@ -112,13 +112,13 @@ struct QueryColumns {
 struct VisibleQueryTiles {
   int first_tile, tiles, all;
 
-  /// Documents are contiguous, so the queries that see a key are too. Binary search finds their
-  /// last tile.
+  /// Documents and windows are contiguous, so the queries that see a key are too. Binary search
+  /// finds their last tile.
   __device__ __forceinline__ VisibleQueryTiles(const AttentionRows<bf16>& a, int batch, int k0,
                                                int own)
       : first_tile(k0 / passing) {
     int last = (a.sequence - 1) / passing;
-    for (int low = first_tile; a.document_starts && low < last;) {
+    for (int low = first_tile; a.hides_earlier_keys() && low < last;) {
       const int middle = (low + last + 1) / 2;
       if (a.first_key(batch, middle * passing) < k0 + own)
         low = middle;

@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     wgmma_qk(dp, dout, group_row, v);
     wgmma_wait_group<1>(s[0]);
     recompute_p(s, rows, a.scale * log2_e);
-    if (a.document_starts || k0 + keys - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    if (a.hides_earlier_keys() || k0 + keys - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
     wgmma_wait_group<0>(dp[0]);
     compute_ds(s, dp, rows);
     std::uint32_t left[1][keys / 16][4];
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
       wgmma_qk(dp, v, group_row, dout);
       wgmma_wait_group<1>(s[0]);
       recompute_p(s, passed, 0, a.scale * log2_e);
-      if (a.document_starts || query < k0 + row + 15) mask_p(s, passed, 0, query, k0 + row);
+      if (a.hides_earlier_keys() || query < k0 + row + 15) mask_p(s, passed, 0, query, k0 + row);
       as_a_operand(p[0], s[0]);
       wgmma_pv(dv, p, dout);
       wgmma_wait_group<1>(dp[0]);

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   };
   const auto mask_tile = [&](float(&s)[1][keys / 8][4], int tile) {
     const int k0 = (first + tile) * keys;
-    if (k0 + keys - 1 > q0 + row || (a.document_starts && k0 < a.first_key(batch, q0 + count - 1)))
+    if (k0 + keys - 1 > q0 + row ||
+        (a.hides_earlier_keys() && k0 < a.first_key(batch, q0 + count - 1)))
       mask(s, a, batch, q0 + row, k0);
   };
 

@@ -1,0 +1,164 @@
+#include "twin.hpp"
+
+// LayerNorm, RMSNorm per head and GELU. RMSNorm of whole rows: ops_layers_test.cpp.
+
+namespace llamesh::test {
+namespace {
+
+class CudaNorms : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaNorms, ::testing::Values(DType::f32, DType::bf16), dtype_name);
+
+/// Rows with and without 16-byte alignment; column counts below, at and above one block iteration.
+struct NormSizes {
+  std::int64_t rows, cols;
+  Place place;
+};
+const NormSizes norm_sizes[] = {{1, 6, {}},    {37, 50, {3, 0}},   {13, 257, {}}, {70, 64, {8, 0}},
+                                {5, 1032, {}}, {600, 24, {16, 0}}, {2, 4104, {}}, {3, 64, {0, 1}}};
+
+Tensor vector_of(const Tensor& m) {
+  return m.reshape({m.cols()});
+}
+
+struct LayerNorm {
+  LayerNorm(DType dtype, const NormSizes& s)
+      : x(dtype, s.rows, s.cols, s.place),
+        delta(dtype, s.rows, s.cols, s.place),
+        w(dtype, 1, s.cols),
+        b(dtype, 1, s.cols),
+        y(dtype, s.rows, s.cols, s.place),
+        mean(DType::f32, 1, s.rows),
+        inverse_std(DType::f32, 1, s.rows),
+        dy(dtype, s.rows, s.cols, s.place),
+        dx(dtype, s.rows, s.cols, s.place),
+        dw(DType::f32, 1, s.cols),
+        db(DType::f32, 1, s.cols) {}
+
+  void forward(bool adds) {
+    const auto call = [&](Tensor (Twin::*side)()) {
+      return ops::LayerNormCall{.x = (x.*side)(),
+                                .delta = adds ? (delta.*side)() : Tensor(),
+                                .sum = adds ? (x.*side)() : Tensor(),
+                                .w = vector_of((w.*side)()),
+                                .b = vector_of((b.*side)()),
+                                .eps = 1e-5F,
+                                .y = (y.*side)(),
+                                .mean = (mean.*side)(),
+                                .inverse_std = (inverse_std.*side)()};
+    };
+    ops::layer_norm(host_stream(), call(&Twin::host));
+    ops::cuda::layer_norm(device_stream(), call(&Twin::device));
+  }
+  void backward(Accumulate accumulate, Twin& to) {
+    const auto call = [&](Tensor (Twin::*side)()) {
+      return ops::LayerNormBackwardCall{.x = (x.*side)(),
+                                        .w = vector_of((w.*side)()),
+                                        .mean = (mean.*side)(),
+                                        .inverse_std = (inverse_std.*side)(),
+                                        .dy = (dy.*side)(),
+                                        .dx = (to.*side)(),
+                                        .accumulate_dx = accumulate,
+                                        .dw = vector_of((dw.*side)()),
+                                        .accumulate_dw = accumulate,
+                                        .db = vector_of((db.*side)()),
+                                        .accumulate_db = accumulate};
+    };
+    ops::layer_norm_backward(host_stream(), call(&Twin::host));
+    ops::cuda::layer_norm_backward(device_stream(), call(&Twin::device));
+  }
+
+  Twin x, delta, w, b, y, mean, inverse_std, dy, dx, dw, db;
+};
+
+TEST_P(CudaNorms, LayerNorm) {
+  for (const auto& sizes : norm_sizes)
+    for (const bool adds : {false, true}) {
+      SCOPED_TRACE(sizes.cols);
+      LayerNorm n(dtype(), sizes);
+      n.forward(adds);
+      n.x.expect_equal(0.0, "x or the sum in place");
+      n.y.expect_equal(near(), "y");
+      n.mean.expect_equal(1e-5, "mean", 1.0);
+      n.inverse_std.expect_equal(1e-5, "inverse_std");
+    }
+}
+
+TEST_P(CudaNorms, LayerNormBackward) {
+  for (const auto& sizes : norm_sizes)
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+      SCOPED_TRACE(sizes.cols);
+      LayerNorm n(dtype(), sizes);
+      n.forward(false);
+      n.backward(accumulate, n.dx);
+      n.dx.expect_equal(2.0 * near(), "dx", 1.0);
+      n.dw.expect_equal(2e-4, "dw", 1.0);
+      n.db.expect_equal(2e-4, "db", 1.0);
+      const auto apart = n.dx.downloaded();
+      if (accumulate == Accumulate::yes) continue;
+      n.backward(accumulate, n.dy);
+      n.dy.expect_equal(2.0 * near(), "dx in place", 1.0);
+    }
+}
+
+/// G groups of D columns per row.
+struct HeadSizes {
+  std::int64_t rows, groups, cols, gap;
+};
+
+TEST_P(CudaNorms, RmsNormPerHead) {
+  for (const auto& [rows, groups, cols, gap] :
+       {HeadSizes{5, 7, 6, 3}, HeadSizes{13, 3, 64, 8}, HeadSizes{300, 4, 128, 0},
+        HeadSizes{3, 2, 520, 8}}) {
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, groups * cols, {gap, 0}), y(dtype(), rows, groups * cols, {gap, 0});
+    Twin dy(dtype(), rows, groups * cols, {gap, 0}), w(dtype(), 1, cols);
+    Twin inverse(DType::f32, rows, groups), dw(DType::f32, 1, cols);
+    const auto forward = [&](Tensor (Twin::*side)()) {
+      return ops::RmsNormCall{.x = (x.*side)(),
+                              .w = vector_of((w.*side)()),
+                              .eps = 1e-5F,
+                              .y = (y.*side)(),
+                              .inverse_rms = (inverse.*side)()};
+    };
+    ops::rms_norm(host_stream(), forward(&Twin::host));
+    ops::cuda::rms_norm(device_stream(), forward(&Twin::device));
+    y.expect_equal(near(), "y");
+    inverse.expect_equal(1e-5, "inverse_rms");
+    const auto backward = [&](Tensor (Twin::*side)()) {
+      return ops::RmsNormBackwardCall{.x = (x.*side)(),
+                                      .w = vector_of((w.*side)()),
+                                      .inverse_rms = (inverse.*side)(),
+                                      .dy = (dy.*side)(),
+                                      .dx = (dy.*side)(),
+                                      .accumulate_dx = Accumulate::no,
+                                      .dw = vector_of((dw.*side)()),
+                                      .accumulate_dw = Accumulate::yes};
+    };
+    ops::rms_norm_backward(host_stream(), backward(&Twin::host));
+    ops::cuda::rms_norm_backward(device_stream(), backward(&Twin::device));
+    dy.expect_equal(2.0 * near(), "dx in place", 1.0);
+    dw.expect_equal(2e-4, "dw", 1.0);
+  }
+}
+
+TEST_P(CudaNorms, Gelu) {
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 6}, {37, 50}, {5, 1032}}) {
+    SCOPED_TRACE(cols);
+    Twin x(dtype(), rows, cols, {}, 3.0), y(dtype(), rows, cols), dy(dtype(), rows, cols);
+    Twin again(dtype(), rows, cols), alone(dtype(), rows, cols);
+    ops::gelu(host_stream(), y.host(), x.host());
+    ops::cuda::gelu(device_stream(), y.device(), x.device());
+    y.expect_equal(near(), "y");
+    ops::gelu_backward(host_stream(), alone.host(), {}, dy.host(), x.host());
+    ops::cuda::gelu_backward(device_stream(), alone.device(), {}, dy.device(), x.device());
+    alone.expect_equal(near(), "dx without the forward's result");
+    ops::gelu_backward(host_stream(), x.host(), again.host(), dy.host(), x.host());
+    ops::cuda::gelu_backward(device_stream(), x.device(), again.device(), dy.device(), x.device());
+    x.expect_equal(near(), "dx");
+    EXPECT_TRUE(again.downloaded() == y.downloaded());
+  }
+}
+
+}  // namespace
+}  // namespace llamesh::test

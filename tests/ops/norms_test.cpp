@@ -1,0 +1,211 @@
+#include "random_tensor.hpp"
+
+// LayerNorm, and RMSNorm per head. RMSNorm of whole rows: layers_test.cpp.
+
+namespace llamesh::test {
+namespace {
+
+class Norms : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, Norms, ::testing::Values(DType::f32, DType::bf16), dtype_name);
+
+constexpr double eps = 1e-5;
+constexpr std::pair<std::int64_t, std::int64_t> sizes[] = {{1, 6}, {37, 18}, {130, 37}, {70, 64}};
+
+Tensor vector_of(const Matrix& m) {
+  return m.view().reshape({m.view().cols()});
+}
+
+/// Tensors of a LayerNorm and its backward pass.
+struct LayerNorm {
+  LayerNorm(DType dtype, std::int64_t rows, std::int64_t cols)
+      : x(dtype, rows, cols, 3),
+        w(dtype, 1, cols),
+        b(dtype, 1, cols),
+        y(dtype, rows, cols, 2),
+        mean(DType::f32, 1, rows),
+        inverse_std(DType::f32, 1, rows),
+        dy(dtype, rows, cols, 1),
+        dx(dtype, rows, cols, 2),
+        dw(DType::f32, 1, cols),
+        db(DType::f32, 1, cols) {}
+
+  void forward(const Tensor& delta = {}) const {
+    ops::layer_norm(device::compute_stream(), {.x = x,
+                                               .delta = delta,
+                                               .sum = delta ? x.view() : Tensor(),
+                                               .w = vector_of(w),
+                                               .b = vector_of(b),
+                                               .eps = static_cast<float>(eps),
+                                               .y = y,
+                                               .mean = mean,
+                                               .inverse_std = inverse_std});
+  }
+  void backward(Accumulate accumulate, const Tensor& to) const {
+    ops::layer_norm_backward(device::compute_stream(), {.x = x,
+                                                        .w = vector_of(w),
+                                                        .mean = mean,
+                                                        .inverse_std = inverse_std,
+                                                        .dy = dy,
+                                                        .dx = to,
+                                                        .accumulate_dx = accumulate,
+                                                        .dw = vector_of(dw),
+                                                        .accumulate_dw = accumulate,
+                                                        .db = vector_of(db),
+                                                        .accumulate_db = accumulate});
+  }
+  reference::Numbers expected() const {
+    return reference::layer_norm(x.numbers(), w.numbers(), b.numbers(), eps);
+  }
+
+  Matrix x, w, b, y, mean, inverse_std, dy, dx, dw, db;
+};
+
+TEST_P(Norms, LayerNormEqualsTheReference) {
+  for (const auto& [rows, cols] : sizes) {
+    const LayerNorm norm(dtype(), rows, cols);
+    norm.forward();
+    expect_near(norm.y.numbers(), norm.expected(), near(), "y");
+    EXPECT_TRUE(norm.y.gaps_untouched());
+  }
+}
+
+TEST_P(Norms, LayerNormAddsTheResidualFirst) {
+  for (const auto& [rows, cols] : sizes) {
+    const LayerNorm norm(dtype(), rows, cols);
+    const Matrix delta(dtype(), rows, cols);
+    const auto sum_of = sum(norm.x.numbers(), delta.numbers());
+    norm.forward(delta);
+    expect_near(norm.x.numbers(), sum_of, near(), "sum, in place");
+    expect_near(norm.y.numbers(), norm.expected(), near(), "y");
+  }
+}
+
+/// A mean far above the spread: the mean of squares less the square of the mean would cancel.
+TEST(LayerNorm, SurvivesAMeanFarFromZero) {
+  LayerNorm norm(DType::f32, 3, 50);
+  for (std::int64_t r = 0; r < 3; ++r)
+    for (std::int64_t c = 0; c < 50; ++c) norm.x.set(r, c, 1000.0 + 0.25 * norm.x.get(r, c));
+  norm.forward();
+  expect_near(norm.y.numbers(), norm.expected(), 2e-3, "y");
+}
+
+TEST_P(Norms, LayerNormBackwardIsFiniteDifferences) {
+  for (const auto accumulate : {Accumulate::no, Accumulate::yes})
+    for (const auto& [rows, cols] : {std::pair(1, 6), std::pair(37, 18)}) {
+      const LayerNorm n(dtype(), rows, cols);
+      const auto x = n.x.numbers(), w = n.w.numbers(), b = n.b.numbers(), c = n.dy.numbers();
+      const auto gradient = [&](const auto& f, const auto& at, const Matrix& old) {
+        const auto slope = reference::numerical_gradient(f, at, c);
+        return accumulate == Accumulate::yes ? sum(slope, old.numbers()) : slope;
+      };
+      using reference::layer_norm;
+      const auto dx = gradient([&](auto& v) { return layer_norm(v, w, b, eps); }, x, n.dx);
+      const auto dw = gradient([&](auto& v) { return layer_norm(x, v, b, eps); }, w, n.dw);
+      const auto db = gradient([&](auto& v) { return layer_norm(x, w, v, eps); }, b, n.db);
+      n.forward();
+      n.backward(accumulate, n.dx);
+      expect_near(n.dx.numbers(), dx, near(), "dx");
+      expect_near(n.dw.numbers(), dw, 1e-5, "dw");
+      expect_near(n.db.numbers(), db, 1e-5, "db");
+      EXPECT_TRUE(n.dx.gaps_untouched());
+    }
+}
+
+TEST_P(Norms, LayerNormBackwardInPlace) {
+  const LayerNorm n(dtype(), 37, 50);
+  n.forward();
+  n.backward(Accumulate::no, n.dx);
+  const auto expected = n.dx.numbers();
+  n.backward(Accumulate::no, n.dy);
+  EXPECT_EQ(n.dy.numbers(), expected);
+}
+
+// --- RMSNorm per head: G groups of D columns in every row, with one weight ---
+
+struct HeadNorm {
+  HeadNorm(DType dtype, std::int64_t rows, std::int64_t groups, std::int64_t cols)
+      : x(dtype, rows, groups * cols, 5),
+        w(dtype, 1, cols),
+        y(dtype, rows, groups * cols, 3),
+        inverse_rms(DType::f32, rows, groups),
+        dy(dtype, rows, groups * cols, 4),
+        dx(dtype, rows, groups * cols, 1),
+        dw(DType::f32, 1, cols) {}
+
+  void forward() const {
+    ops::rms_norm(device::compute_stream(), {.x = x,
+                                             .w = vector_of(w),
+                                             .eps = static_cast<float>(eps),
+                                             .y = y,
+                                             .inverse_rms = inverse_rms});
+  }
+  void backward(const Tensor& to) const {
+    ops::rms_norm_backward(device::compute_stream(), {.x = x,
+                                                      .w = vector_of(w),
+                                                      .inverse_rms = inverse_rms,
+                                                      .dy = dy,
+                                                      .dx = to,
+                                                      .accumulate_dx = Accumulate::no,
+                                                      .dw = vector_of(dw),
+                                                      .accumulate_dw = Accumulate::no});
+  }
+
+  Matrix x, w, y, inverse_rms, dy, dx, dw;
+};
+
+TEST_P(Norms, EveryHeadIsNormalizedByItself) {
+  for (const auto& [rows, groups, cols] :
+       {std::tuple(1, 1, 6), std::tuple(5, 7, 6), std::tuple(13, 3, 37)}) {
+    const HeadNorm n(dtype(), rows, groups, cols);
+    n.forward();
+    // The reference's rows are groups.
+    const auto x = n.x.numbers(), w = n.w.numbers(), c = n.dy.numbers();
+    expect_near(n.y.numbers(), reference::rms_norm(x, w, eps), near(), "y");
+    n.backward(n.dx);
+    using reference::numerical_gradient;
+    const auto of_x = [&](const auto& v) { return reference::rms_norm(v, w, eps); };
+    const auto of_w = [&](const auto& v) { return reference::rms_norm(x, v, eps); };
+    if (rows < 13) expect_near(n.dx.numbers(), numerical_gradient(of_x, x, c), near(), "dx");
+    expect_near(n.dw.numbers(), numerical_gradient(of_w, w, c), 2e-5, "dw");
+    EXPECT_TRUE(n.y.gaps_untouched() && n.dx.gaps_untouched());
+    const auto expected = n.dx.numbers();
+    n.backward(n.dy);
+    EXPECT_EQ(n.dy.numbers(), expected);
+  }
+}
+
+TEST_P(Norms, HeadsThatDoNotFitAreRefused) {
+  const HeadNorm n(dtype(), 4, 3, 6);
+  const Matrix weight(dtype(), 1, 5);
+  EXPECT_THROW(
+      ops::rms_norm(
+          stream,
+          {.x = n.x, .w = vector_of(weight), .eps = 1e-5F, .y = n.y, .inverse_rms = n.inverse_rms}),
+      std::exception);
+}
+
+/// Row sums may be columns of a wider matrix.
+TEST_P(Norms, RowSumsMayBeStrided) {
+  const HeadNorm n(dtype(), 9, 1, 14);
+  const Matrix sums(DType::f32, 2, 9, 4);
+  Matrix dense(DType::f32, 2, 9);
+  for (std::int64_t t = 0; t < 2; ++t)
+    for (std::int64_t m = 0; m < 9; ++m) {
+      Matrix& from = dense;
+      from.set(t, m, std::abs(sums.get(t, m)) + 1.0);
+    }
+  ops::copy(device::compute_stream(), sums, dense);
+  const auto norm = [&](const Tensor& row_sums) {
+    ops::rms_norm(device::compute_stream(), {.x = n.x,
+                                             .w = vector_of(n.w),
+                                             .eps = 1e-5F,
+                                             .y = n.y,
+                                             .inverse_rms = n.inverse_rms,
+                                             .row_sums = row_sums});
+    return n.y.numbers();
+  };
+  EXPECT_EQ(norm(sums), norm(dense));
+}
+
+}  // namespace
+}  // namespace llamesh::test
