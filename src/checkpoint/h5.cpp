@@ -94,17 +94,20 @@ class MpiInfo {
   MPI_Info info_ = MPI_INFO_NULL;
 };
 
-/// Returns true if this soft link is a tied head: GROUP/lm_head.weight.
+bool is_dataset_in(std::string_view path, std::string_view group) {
+  return path.starts_with(group) && path.find('/', group.size()) == path.npos;
+}
+
+/// Returns true if this soft link is a tied head: GROUP/lm_head.weight to another dataset there.
 bool is_alias_of_head(hid_t file, std::string_view name, std::size_t target_bytes) {
   constexpr std::string_view head = "/lm_head.weight";
   if (!name.ends_with(head)) return false;
   const auto group = name.substr(0, name.size() - head.size());
-  const auto expected = fmt::format("/{}/model.embed_tokens.weight", group);
-  if (target_bytes != expected.size() + 1) return false;
+  const auto beginning = fmt::format("/{}/", group);
   std::string target(target_bytes, '\0');
   return H5Lget_val(file, std::string(name).c_str(), target.data(), target.size(), H5P_DEFAULT) >=
              0 &&
-         target.c_str() == expected;
+         is_dataset_in(target.c_str(), beginning) && target.c_str() != beginning + "lm_head.weight";
 }
 
 void write_attribute(hid_t file, const std::string& name, const Handle& type, const void* value) {

@@ -80,7 +80,7 @@ class File {
   static File open(const std::filesystem::path& path);
 
   /// Throws if the file has any link other than those made by link(): an external link, or a soft
-  /// link other than lm_head.weight to its group's model.embed_tokens.weight.
+  /// link other than lm_head.weight to another dataset of its group.
   void check_links() const;
   /// Creates a dataset and any missing groups in its path. Allocates its space now, without filling
   /// it.

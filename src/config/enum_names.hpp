@@ -19,11 +19,9 @@ struct EnumNames {
   std::vector<std::pair<std::string_view, E>> words;
 };
 
-/// Values for rope_scaling.rope_type.
-enum class RopeType { llama3 };
-
-inline EnumNames<RopeType> names(RopeType) {
-  return {{{"llama3", RopeType::llama3}}};
+inline EnumNames<model::RopeType> names(model::RopeType) {
+  using enum model::RopeType;
+  return {{{"llama3", llama3}, {"linear", linear}, {"yarn", yarn}}};
 }
 
 inline EnumNames<sharding::Strategy> names(sharding::Strategy) {

@@ -72,7 +72,14 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
     model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
   Node below = tree_of(model::ModelConfig{}, name);
   // A run's config.yaml has every key of its time, and needs no folder.
-  constexpr std::array newer_keys{"family", "attention_bias", "mlp_bias"};
+  constexpr std::array newer_keys{"family",
+                                  "max_position_embeddings",
+                                  "layer_norm_epsilon",
+                                  "sliding_window",
+                                  "max_window_layers",
+                                  "attention_bias",
+                                  "mlp_bias",
+                                  "dropout"};
   const auto written = [&](const auto& member) {
     return model.find(member.first) != nullptr ||
            std::ranges::find(newer_keys, member.first) != newer_keys.end();

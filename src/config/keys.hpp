@@ -21,19 +21,32 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.automatic("num_key_value_heads", m.num_key_value_heads);
   io.automatic("head_dim", m.head_dim);
   io.key("vocab_size", m.vocab_size, from_to(1, 2147483647));
+  io.key("max_position_embeddings", m.max_position_embeddings, at_least(0));
   io.key("rms_norm_eps", m.rms_norm_eps, above(0));
+  io.key("layer_norm_epsilon", m.layer_norm_epsilon, above(0));
   io.key("rope_theta", m.rope_theta, above(0));
   io.optional_section("rope_scaling", m.rope_scaling, [&](model::RopeScaling& r) {
-    auto type = RopeType::llama3;
-    io.key("rope_type", type);
+    io.key("rope_type", r.rope_type);
     io.key("factor", r.factor, above(0));
-    io.key("low_freq_factor", r.low_freq_factor, above(0));
-    io.key("high_freq_factor", r.high_freq_factor, above(0));
-    io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(1));
+    if (r.rope_type == model::RopeType::llama3) {
+      io.key("low_freq_factor", r.low_freq_factor, above(0));
+      io.key("high_freq_factor", r.high_freq_factor, above(0));
+    }
+    if (r.rope_type != model::RopeType::linear)
+      io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(1));
+    if (r.rope_type == model::RopeType::yarn) {
+      io.key("attention_factor", r.attention_factor, at_least(0));
+      io.key("beta_fast", r.beta_fast, above(0));
+      io.key("beta_slow", r.beta_slow, above(0));
+      io.key("truncate", r.truncate);
+    }
   });
+  io.key("sliding_window", m.sliding_window, at_least(0));
+  io.key("max_window_layers", m.max_window_layers, at_least(0));
   io.key("tie_word_embeddings", m.tie_word_embeddings);
   io.key("attention_bias", m.attention_bias);
   io.key("mlp_bias", m.mlp_bias);
+  io.key("dropout", m.dropout, from_to(0, 1));
   io.key("initializer_range", m.initializer_range, at_least(0));
 }
 

@@ -22,7 +22,10 @@ std::int64_t loss_chunk(const MemoryOptions& memory) {
 
 Activations::Activations(const ModelConfig& config, const ParameterTable& table,
                          const PassShape& pass, const MemoryOptions& memory)
-    : hidden_(config.hidden_size), vocab_(table[table.lm_head.weight].shape[0]), memory_(memory) {
+    : table_(table),
+      hidden_(config.hidden_size),
+      vocab_(table[table.lm_head.weight].shape[0]),
+      memory_(memory) {
   for (std::size_t i = 0; i < table.layers.size(); ++i)
     blocks.push_back(make_block(config, table, i));
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
@@ -78,9 +81,10 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
     return plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
   };
   plan_blocks(plan, pass);
+  if (table_.positions) positions = plan.take(DType::i32, {pass.tokens()});
   delta = stream();
   last = stream();
-  last_rms = plan.take(DType::f32, {pass.residual.rows});
+  last_statistics = plan_statistics(plan, table_.norm, pass.residual.rows);
   if (pass.residual.cols < hidden_)
     row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
   normed_last = stream();

@@ -29,11 +29,12 @@ class Activations {
   void plan(const PassShape& pass);
 
   std::vector<std::unique_ptr<Block>> blocks;
-  Tensor delta;           ///< (M', D'), see BlockContext
-  Tensor d_residual;      ///< (M', D'), see BlockContext
-  Tensor row_sums;        ///< (t M') fp32, see BlockContext; empty if rows are whole
-  Tensor last;            ///< (M', D') residual stream after the last layer
-  Tensor last_rms;        ///< (M') fp32
+  Tensor positions;   ///< (M) int32, if positions are learned
+  Tensor delta;       ///< (M', D'), see BlockContext
+  Tensor d_residual;  ///< (M', D'), see BlockContext
+  Tensor row_sums;    ///< (t M') fp32, see BlockContext; empty if rows are whole
+  Tensor last;        ///< (M', D') residual stream after the last layer
+  NormStatistics last_statistics;
   Tensor normed_last;     ///< (M', D')
   Tensor logits;          ///< (loss_chunk, V)
   Tensor loss_parts;      ///< (t loss_chunk 3) fp32, for t ranks that each have a part of V
@@ -52,6 +53,7 @@ class Activations {
   }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;
 
+  const ParameterTable& table_;
   std::int64_t hidden_, vocab_;  ///< D and V
   MemoryOptions memory_;
   std::vector<Tensor> in_turns_;  ///< per layer: all that it keeps, if layers share slots

@@ -43,6 +43,15 @@ struct Residual {
   Tensor delta;  ///< (M', D'), or empty
 };
 
+/// Statistics that a norm keeps for its backward pass.
+struct NormStatistics {
+  Tensor inverse;  ///< (M') fp32: 1 / root mean square, or 1 / standard deviation
+  Tensor mean;     ///< (M') fp32; empty for RMSNorm
+};
+
+/// Takes the statistics of `rows` rows.
+NormStatistics plan_statistics(ArenaAllocator& plan, const WeightModule& norm, std::int64_t rows);
+
 /// Keys and values for earlier tokens, for inference.
 struct KvCache {
   std::vector<Tensor> keys;    ///< per layer: (positions, K E)
@@ -59,7 +68,7 @@ struct BlockContext {
   Pass pass;               ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;      ///< B
   std::int64_t sequence;   ///< T
-  Tensor cos_sin;          ///< (T, E) fp32
+  Tensor cos_sin;          ///< (T, E) fp32; empty if positions are learned
   Tensor document_starts;  ///< (B, T) int32, or empty
   /// (M', D') attention or MLP output that is added to the residual stream; also gradients with
   /// respect to norm outputs.
@@ -90,7 +99,7 @@ struct PassShape {
 };
 
 /// A decoder layer, with what it keeps between forward and backward pass. The model's passes
-/// (llama.cpp, decoder.cpp) and activation planning know layers only through this interface.
+/// (causal_lm.cpp, decoder.cpp) and activation planning know layers only through this interface.
 class Block {
  public:
   virtual ~Block() = default;

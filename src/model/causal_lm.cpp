@@ -25,7 +25,9 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
                     tensor.size(), dtype, purpose},
                    memory),
-      rope_(upload_rope_table(stream_, config, sequence)) {}
+      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, sequence)) {
+  check_positions(config, sequence);
+}
 
 BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) {
   return {.stream = stream_,
@@ -35,7 +37,8 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .pass = pass,
           .batch = batch_,
           .sequence = sequence_,
-          .cos_sin = rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
+          .cos_sin =
+              table_.positions ? Tensor() : rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
           .document_starts = batch.document_starts,
           .delta = activations_.delta,
           .d_residual = activations_.d_residual,
@@ -141,15 +144,8 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
     dw.accumulate = Accumulate::yes;
   });
   stream_.wait(tensor_.reduce(ctx.delta));
-  const auto [d_norm, accumulate] = ctx.weights.gradient(table_.norm.weight);
-  rms_norm_backward(ctx, {.x = a.last,
-                          .w = ctx.weights.parameter(table_.norm.weight),
-                          .inverse_rms = a.last_rms,
-                          .dy = ctx.delta,
-                          .dx = ctx.d_residual,
-                          .accumulate_dx = Accumulate::no,
-                          .dw = d_norm,
-                          .accumulate_dw = accumulate});
+  norm_backward(ctx, table_.norm, {.x = a.last, .dy = ctx.delta, .dx = ctx.d_residual},
+                a.last_statistics, Accumulate::no);
 }
 
 void CausalLM::backward(const BlockContext& ctx, const Tensor& tokens) {
@@ -157,9 +153,7 @@ void CausalLM::backward(const BlockContext& ctx, const Tensor& tokens) {
     if (activations_.offload) activations_.offload->before_backward(stream_, i);
     activations_.blocks[i]->backward(ctx);
   }
-
-  const UnshardGuard guard(ctx.weights, table_.embed_tokens.module, Pass::backward);
-  embed_backward(ctx, table_.embed_tokens, tokens);
+  embed_backward(ctx, table_, activations_, tokens);
 }
 
 }  // namespace llamesh::model

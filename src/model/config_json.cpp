@@ -58,7 +58,7 @@ ModelConfig read_config_json(const std::filesystem::path& folder) {
 std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
-  for (const auto* key : {"rope_parameters", "rope_scaling", "dtype", "torch_dtype"})
+  for (const auto* key : {"rope_parameters", "rope_scaling", "layer_types", "dtype", "torch_dtype"})
     json.erase(key);
   const auto& family = family_named(c.family);
   json["architectures"] = {family.architecture};

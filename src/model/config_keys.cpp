@@ -24,14 +24,14 @@ const ConfigKeys::Json& ConfigKeys::get(const char* key) const {
   return *found;
 }
 
-std::int64_t ConfigKeys::size(const char* key) const {
+std::int64_t ConfigKeys::size(const char* key, std::int64_t min) const {
   const auto& value = get(key);
   validate(value.is_number_integer(), "{}: {}: expected an integer, got {}", name_, key,
            shown(key));
   // A number above int64's range is negative after get<>, so it is refused as well.
   const auto number = value.get<std::int64_t>();
-  validate(number >= 1 && number <= max_size, "{}: {} is {}; allowed: 1 to {}", name_, key,
-           shown(key), max_size);
+  validate(number >= min && number <= max_size, "{}: {} is {}; allowed: {} to {}", name_, key,
+           shown(key), min, max_size);
   return number;
 }
 
@@ -42,11 +42,11 @@ double ConfigKeys::number(const char* key) const {
   return value.get<double>();
 }
 
-bool ConfigKeys::flag(const char* key) const {
+bool ConfigKeys::flag(const char* key, bool otherwise) const {
   const auto* value = find(key);
   validate(value == nullptr || value->is_boolean(), "{}: {}: expected true or false, got {}", name_,
            key, shown(key));
-  return value != nullptr && value->get<bool>();
+  return value ? value->get<bool>() : otherwise;
 }
 
 std::string ConfigKeys::text(const char* key) const {

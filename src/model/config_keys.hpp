@@ -16,17 +16,25 @@ class ConfigKeys {
 
   const std::string& name() const { return name_; }
   bool has(const char* key) const { return find(key) != nullptr; }
+  bool is_null(const char* key) const {
+    const auto found = json_.find(key);
+    return found != json_.end() && found->is_null();
+  }
   /// Returns null if the key is absent.
   const Json* find(const char* key) const;
-  /// Returns a size: an integer from 1 to 2^24.
-  std::int64_t size(const char* key) const;
+  /// Returns a size: an integer from `min` to 2^24.
+  std::int64_t size(const char* key, std::int64_t min = 1) const;
+  /// Returns a size, or `otherwise` if the key is absent.
+  std::int64_t size_or(const char* key, std::int64_t otherwise) const {
+    return has(key) ? size(key) : otherwise;
+  }
   /// Returns a finite number above 0.
   double number(const char* key) const;
   double number(const char* key, double otherwise) const {
     return has(key) ? number(key) : otherwise;
   }
-  /// Returns true or false; an absent key is false.
-  bool flag(const char* key) const;
+  /// Returns true or false, or `otherwise` if the key is absent.
+  bool flag(const char* key, bool otherwise = false) const;
   /// Returns a string; an absent key is empty.
   std::string text(const char* key) const;
   /// Returns the object under a key, named for messages.

@@ -22,8 +22,9 @@ Decoder::Decoder(const ModelConfig& config, const ParameterTable& table, Weights
       chunk_(std::min(positions, largest_chunk)),
       dtype_(dtype),
       activations_(config_, table, shape(chunk_), {}),
-      rope_(upload_rope_table(stream_, config, positions)),
+      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, positions)),
       logits_on_host_(static_cast<std::size_t>(config.vocab_size)) {
+  check_positions(config, positions);
   allocate_cache();
 }
 
@@ -85,7 +86,10 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   // The view is read-only.
   const Tensor ids = ids_.to_device(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
-  const Tensor cos_sin = rope_.tensor(DType::f32, {positions_, config_.head_dim});
+  const Tensor cos_sin =
+      table_.positions
+          ? Tensor()
+          : rope_.tensor(DType::f32, {positions_, config_.head_dim}).slice_rows(position(), count);
   const BlockContext ctx{.stream = stream_,
                          .weights = weights_,
                          .tensor = tensor_,
@@ -93,7 +97,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .pass = Pass::evaluate,
                          .batch = 1,
                          .sequence = count,
-                         .cos_sin = cos_sin.slice_rows(position(), count),
+                         .cos_sin = cos_sin,
                          .document_starts = {},
                          .delta = activations_.delta,
                          .d_residual = {},

@@ -21,11 +21,17 @@ struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
   std::string_view architecture;  ///< the entry of `architectures` in config.json
 
+  /// Begins the names of all tensors but the head's; a folder of the bare model omits it.
+  std::string_view base_prefix;
+
   /// Reads config.json's keys. Throws a user error that names a key whose value changes the
   /// mathematics in a way that the family does not compute.
   void (*read_config)(const ConfigKeys& keys, ModelConfig& config);
   /// Adds the keys that transformers needs to build the same model.
   void (*write_config)(const ModelConfig& config, nlohmann::ordered_json& json);
+  /// Throws a user error that names a key of a config, resolved but for this check, that the family
+  /// cannot compute.
+  void (*check)(const ModelConfig& config);
   /// Returns the table of a resolved config. Pure.
   ParameterTable (*make_table)(const ModelConfig& config);
   /// Makes layer `index`. `table` has the shapes that this rank holds; both are borrowed.
@@ -35,7 +41,12 @@ struct Family {
   StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
 };
 
-extern const Family llama_family;  ///< LlamaForCausalLM: Llama 2, 3, 3.1 and 3.2
+extern const Family llama_family;    ///< Llama 2, 3, 3.1 and 3.2
+extern const Family mistral_family;  ///< Mistral 7B and its descendants
+extern const Family qwen2_family;    ///< Qwen 2 and 2.5
+extern const Family qwen3_family;    ///< Qwen 3, dense
+extern const Family olmo2_family;    ///< OLMo 2
+extern const Family gpt2_family;     ///< GPT-2, minGPT and GPT-3's shapes
 
 /// Returns the families that this build knows.
 std::span<const Family* const> families();

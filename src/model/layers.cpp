@@ -18,8 +18,6 @@ Tensor gathered_row_sums(const BlockContext& ctx, std::int64_t rows, SumUp sum_u
   return all;
 }
 
-}  // namespace
-
 void rms_norm(const BlockContext& ctx, ops::RmsNormCall call) {
   if (ctx.tensor.divides_columns()) {
     call.row_sums = gathered_row_sums(ctx, call.x.rows(), [&](const Tensor& mine) {
@@ -39,6 +37,65 @@ void rms_norm_backward(const BlockContext& ctx, ops::RmsNormBackwardCall call) {
   ops::rms_norm_backward(ctx.stream, call);
 }
 
+}  // namespace
+
+NormStatistics plan_statistics(ArenaAllocator& plan, const WeightModule& norm, std::int64_t rows) {
+  NormStatistics statistics{plan.take(DType::f32, {rows}), {}};
+  if (norm.bias) statistics.mean = plan.take(DType::f32, {rows});
+  return statistics;
+}
+
+void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
+          Tensor y, const NormStatistics& statistics) {
+  const Tensor w = ctx.weights.parameter(norm.weight);
+  if (!in.delta) sum = {};
+  if (!norm.bias)
+    return rms_norm(ctx, {.x = in.x,
+                          .delta = in.delta,
+                          .sum = sum,
+                          .w = w,
+                          .eps = static_cast<float>(ctx.config.rms_norm_eps),
+                          .y = y,
+                          .inverse_rms = statistics.inverse});
+  ops::layer_norm(ctx.stream, {.x = in.x,
+                               .delta = in.delta,
+                               .sum = sum,
+                               .w = w,
+                               .b = ctx.weights.parameter(*norm.bias),
+                               .eps = static_cast<float>(ctx.config.layer_norm_epsilon),
+                               .y = y,
+                               .mean = statistics.mean,
+                               .inverse_std = statistics.inverse});
+}
+
+void norm_backward(const BlockContext& ctx, const WeightModule& norm,
+                   const NormGradients& gradients, const NormStatistics& statistics,
+                   Accumulate accumulate_dx) {
+  const Tensor w = ctx.weights.parameter(norm.weight);
+  const auto [dw, accumulate_dw] = ctx.weights.gradient(norm.weight);
+  if (!norm.bias)
+    return rms_norm_backward(ctx, {.x = gradients.x,
+                                   .w = w,
+                                   .inverse_rms = statistics.inverse,
+                                   .dy = gradients.dy,
+                                   .dx = gradients.dx,
+                                   .accumulate_dx = accumulate_dx,
+                                   .dw = dw,
+                                   .accumulate_dw = accumulate_dw});
+  const auto [db, accumulate_db] = ctx.weights.gradient(*norm.bias);
+  ops::layer_norm_backward(ctx.stream, {.x = gradients.x,
+                                        .w = w,
+                                        .mean = statistics.mean,
+                                        .inverse_std = statistics.inverse,
+                                        .dy = gradients.dy,
+                                        .dx = gradients.dx,
+                                        .accumulate_dx = accumulate_dx,
+                                        .dw = dw,
+                                        .accumulate_dw = accumulate_dw,
+                                        .db = db,
+                                        .accumulate_db = accumulate_db});
+}
+
 namespace {
 
 /// Returns true if each rank has the same columns in the table and the residual stream.
@@ -51,34 +108,52 @@ std::int64_t vocab_start(const BlockContext& ctx, const Tensor& table) {
   return ctx.tensor.rank() * table.rows();
 }
 
-}  // namespace
+/// Adds learned positions to `sum`, which the tensor ranks add up: one of them does.
+void add_positions(const BlockContext& ctx, const WeightModule& positions, const Tensor& sum,
+                   const Tensor& ids) {
+  const UnshardGuard guard(ctx.weights, positions.module, ctx.pass);
+  ops::token_positions(ctx.stream, ids, ctx.document_starts, ctx.sequence,
+                       ctx.cache ? ctx.cache->past : 0);
+  if (ctx.tensor.rank() > 0) return;
+  ops::embedding(ctx.stream, sum, ids, ctx.weights.parameter(positions.weight), 0, Accumulate::yes);
+}
 
-void embed(const BlockContext& ctx, const WeightModule& leaf, const Tensor& out,
-           const Tensor& tokens) {
-  const Tensor table = ctx.weights.parameter(leaf.weight);
-  if (has_its_columns(ctx, table, out)) return ops::embedding(ctx.stream, out, tokens, table, 0, Accumulate::no);
+/// out (M', D') in the residual stream = table rows for the tokens. The table is whole, or this
+/// rank has some of its rows (a vocabulary part) or its residual stream columns.
+void embed(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+           const Tensor& out, const Tensor& tokens) {
+  const UnshardGuard guard(ctx.weights, table.embed_tokens.module, ctx.pass);
+  const Tensor w = ctx.weights.parameter(table.embed_tokens.weight);
+  if (has_its_columns(ctx, w, out))
+    return ops::embedding(ctx.stream, out, tokens, w, 0, Accumulate::no);
   // Each rank looks up the tokens in its vocabulary part.
-  ops::embedding(ctx.stream, ctx.tensor.partial(out), tokens, table, vocab_start(ctx, table),
-                 Accumulate::no);
+  const Tensor sum = ctx.tensor.partial(out);
+  ops::embedding(ctx.stream, sum, tokens, w, vocab_start(ctx, w), Accumulate::no);
+  if (table.positions) add_positions(ctx, *table.positions, sum, a.positions);
   ctx.stream.wait(ctx.tensor.reduce(out));
 }
 
-void embed_backward(const BlockContext& ctx, const WeightModule& leaf, const Tensor& tokens) {
-  const auto [d_table, accumulate] = ctx.weights.gradient(leaf.weight);
+}  // namespace
+
+void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                    const Tensor& tokens) {
+  const UnshardGuard guard(ctx.weights, table.embed_tokens.module, Pass::backward);
+  const auto [d_table, accumulate] = ctx.weights.gradient(table.embed_tokens.weight);
   const bool own_columns = has_its_columns(ctx, d_table, ctx.d_residual);
   const Tensor d_rows =
       own_columns ? ctx.d_residual : gathered(ctx.stream, ctx.tensor, ctx.d_residual);
   ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
                           own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
+  if (!table.positions) return;
+  const UnshardGuard positions(ctx.weights, table.positions->module, Pass::backward);
+  const auto [d_positions, accumulate_positions] = ctx.weights.gradient(table.positions->weight);
+  ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
 }
 
 Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                  Tensor tokens) {
   Residual hidden{a.blocks.front()->input(), {}};
-  {
-    const UnshardGuard guard(ctx.weights, table.embed_tokens.module, ctx.pass);
-    embed(ctx, table.embed_tokens, hidden.x, tokens);
-  }
+  embed(ctx, table, a, hidden.x, tokens);
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
     if (a.offload) a.offload->before_forward(ctx.stream, i);
     hidden = a.blocks[i]->forward(ctx, hidden);
@@ -89,13 +164,7 @@ Residual forward(const BlockContext& ctx, const ParameterTable& table, const Act
 
 Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                   const Residual& hidden) {
-  rms_norm(ctx, {.x = hidden.x,
-                 .delta = hidden.delta,
-                 .sum = a.last,
-                 .w = ctx.weights.parameter(table.norm.weight),
-                 .eps = static_cast<float>(ctx.config.rms_norm_eps),
-                 .y = a.normed_last,
-                 .inverse_rms = a.last_rms});
+  norm(ctx, table.norm, hidden, a.last, a.normed_last, a.last_statistics);
   return a.normed_last;
 }
 
@@ -160,21 +229,20 @@ std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModul
 }  // namespace
 
 void linear(device::Stream& stream, Weights& weights, Pass pass,
-            std::initializer_list<WeightModule> layers, const Tensor& y, const Tensor& x) {
-  const std::span<const WeightModule> all(layers.begin(), layers.size());
-  const auto entered = enter_all(weights, all, pass);
+            const std::vector<WeightModule>& layers, const Tensor& y, const Tensor& x) {
+  const auto entered = enter_all(weights, layers, pass);
   std::int64_t column = 0;
-  for (const Tensor& w : parameters_of(weights, all)) {
+  for (const Tensor& w : parameters_of(weights, layers)) {
     ops::linear(stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
     column += w.rows();
   }
-  for_each_bias(weights, all, y, [&](ParameterId bias, const Tensor& outputs) {
+  for_each_bias(weights, layers, y, [&](ParameterId bias, const Tensor& outputs) {
     ops::add_bias(stream, outputs, weights.parameter(bias));
   });
 }
 
 LinearBackward::LinearBackward(device::Stream& stream, Weights& weights,
-                               std::initializer_list<WeightModule> layers)
+                               const std::vector<WeightModule>& layers)
     : stream_(stream),
       weights_(weights),
       layers_(layers),
@@ -200,6 +268,29 @@ void LinearBackward::weights(const Tensor& dy, const Tensor& x) {
     const auto [d_bias, accumulate] = weights_.gradient(bias);
     ops::column_sums(stream_, d_bias, outputs, accumulate);
   });
+}
+
+void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tensor y, Tensor input) {
+  const UnshardGuard guard(ctx.weights, layer.module, ctx.pass);
+  linear(ctx.stream, ctx.weights, ctx.pass, {{layer.module, layer.weight}}, ctx.tensor.partial(y),
+         input);
+  ctx.stream.wait(ctx.tensor.reduce(y));
+  if (layer.bias) ops::add_bias(ctx.stream, y, ctx.weights.parameter(*layer.bias));
+}
+
+void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy) {
+  const auto [d_bias, accumulate] = ctx.weights.gradient(bias);
+  ops::column_sums(ctx.stream, d_bias, dy, accumulate);
+}
+
+void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,
+                              Tensor dy, const TensorParallel::Gathered& x) {
+  LinearBackward backward(ctx.stream, ctx.weights, layers);
+  backward.input(ctx.tensor.partial(ctx.delta), dy);
+  const auto reduced = ctx.tensor.reduce(ctx.delta);
+  ctx.stream.wait(x.ready);
+  backward.weights(dy, x.tensor);
+  ctx.stream.wait(reduced);
 }
 
 }  // namespace llamesh::model

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <deque>
-#include <initializer_list>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -15,21 +14,26 @@
 /// norm, which training, evaluation and inference share.
 namespace llamesh::model {
 
-/// ops::rms_norm() on rows in the residual stream. If ranks have columns, gathers the row sums in
-/// between. Leave call.row_sums empty.
-void rms_norm(const BlockContext& ctx, ops::RmsNormCall call);
+/// y = norm(in.x + in.delta) on rows of the residual stream: LayerNorm if the module has a bias,
+/// otherwise RMSNorm. If there is a delta, writes the sum to `sum`. The caller enters the module.
+void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
+          Tensor y, const NormStatistics& statistics);
 
-/// Like rms_norm(), for ops::rms_norm_backward().
-void rms_norm_backward(const BlockContext& ctx, ops::RmsNormBackwardCall call);
+/// Tensors in a norm's backward pass, (M', D').
+struct NormGradients {
+  Tensor x;   ///< what was normalized
+  Tensor dy;  ///< gradient of the result
+  Tensor dx;
+};
 
-/// out (M', D') in the residual stream = table rows for the tokens (M), int32. The table is whole,
-/// or this rank has some of its rows (a vocabulary part) or its residual stream columns. The caller
-/// enters the module.
-void embed(const BlockContext& ctx, const WeightModule& table, const Tensor& out,
-           const Tensor& tokens);
+/// dx = or += the gradient of the norm's input; also computes the gradients of its parameters.
+void norm_backward(const BlockContext& ctx, const WeightModule& norm,
+                   const NormGradients& gradients, const NormStatistics& statistics,
+                   Accumulate accumulate_dx);
 
-/// Computes the table's gradient from out's gradient, ctx.d_residual.
-void embed_backward(const BlockContext& ctx, const WeightModule& table, const Tensor& tokens);
+/// Computes the gradients of the embeddings from their output's gradient, ctx.d_residual.
+void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                    const Tensor& tokens);
 
 /// Runs the embedding and all layers. Returns the residual stream after the last layer. tokens (M)
 /// int32.
@@ -47,14 +51,13 @@ Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Ac
 /// y (M, O) rows = x (M, I) rows times the weights, plus the biases. The first layer fills the
 /// first columns of y.
 void linear(device::Stream& stream, Weights& weights, Pass pass,
-            std::initializer_list<WeightModule> layers, const Tensor& y, const Tensor& x);
+            const std::vector<WeightModule>& layers, const Tensor& y, const Tensor& x);
 
 /// Backward pass in two parts, so that other work can overlap with the second. The layers stay
 /// entered for this object's lifetime.
 class LinearBackward {
  public:
-  LinearBackward(device::Stream& stream, Weights& weights,
-                 std::initializer_list<WeightModule> layers);
+  LinearBackward(device::Stream& stream, Weights& weights, const std::vector<WeightModule>& layers);
   /// dx (M, I) = dy (M, O) times the weights.
   void input(const Tensor& dx, const Tensor& dy);
   /// Computes the gradients of weights and biases from dy and the forward pass's x.
@@ -66,5 +69,37 @@ class LinearBackward {
   std::vector<WeightModule> layers_;
   std::deque<UnshardGuard> entered_;
 };
+
+// --- Linear layers on the residual stream, whose matrices the tensor ranks split. ---
+
+/// y (M', D') = a row-parallel layer's output for this rank's part of its inputs. The ranks'
+/// partial outputs are summed, and the bias is added to the sum.
+void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tensor y, Tensor input);
+
+/// A gradient in the residual stream: gathered (M, D), and this rank's part (M', D').
+struct WholeAndMine {
+  Tensor whole, mine;
+};
+
+/// Computes the gradient of a bias that is added to the residual stream.
+void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy);
+
+/// Backward pass for linear_and_reduce(): d_input and the gradients of weight and bias from the
+/// output's gradient dy. Calls between() before the weight's.
+template <class Between>
+void reduced_linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor d_input,
+                             const WholeAndMine& dy, Tensor input, Between between) {
+  const UnshardGuard guard(ctx.weights, layer.module, Pass::backward);
+  LinearBackward backward(ctx.stream, ctx.weights, {{layer.module, layer.weight}});
+  backward.input(d_input, dy.whole);
+  between();
+  backward.weights(dy.whole, input);
+  if (layer.bias) bias_backward(ctx, *layer.bias, dy.mine);
+}
+
+/// Backward pass for column-parallel layers with a gathered input x: ctx.delta = x's gradient. Its
+/// reduction overlaps with the weight-gradient GEMMs, which wait for the gather.
+void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,
+                              Tensor dy, const TensorParallel::Gathered& x);
 
 }  // namespace llamesh::model

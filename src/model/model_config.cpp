@@ -12,13 +12,14 @@ namespace {
 // Far above any model, yet small enough that products with layers and bytes per element cannot
 // overflow.
 constexpr std::int64_t widest = std::int64_t{1} << 20U;
+constexpr std::int64_t longest = std::int64_t{1} << 24U;
 constexpr std::int64_t max_layers = 10'000;
 
 }  // namespace
 
 ModelConfig ModelConfig::resolved() const {
   ModelConfig c = *this;
-  family_named(family);
+  const auto& known = family_named(family);
   const auto in_range = [](const char* key, std::int64_t value, std::int64_t max) {
     validate(value >= 1 && value <= max, "model.{} is {}; allowed: 1 to {}", key, value, max);
   };
@@ -39,17 +40,24 @@ ModelConfig ModelConfig::resolved() const {
     c.head_dim = hidden_size / num_attention_heads;
   }
   in_range("head_dim", c.head_dim, widest / num_attention_heads);
-  validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
-           c.head_dim);
+  const auto optional_in_range = [](const char* key, std::int64_t value, std::int64_t max) {
+    validate(value >= 0 && value <= max, "model.{} is {}; allowed: 0 to {}", key, value, max);
+  };
+  optional_in_range("max_position_embeddings", max_position_embeddings, longest);
+  optional_in_range("sliding_window", sliding_window, longest);
+  optional_in_range("max_window_layers", max_window_layers, max_layers);
   validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);
-  validate(rope_theta > 1, "model.rope_theta is {}; it must be above 1", rope_theta);
-  if (rope_scaling)
-    validate(rope_scaling->high_freq_factor > rope_scaling->low_freq_factor,
-             "model.rope_scaling: high_freq_factor {} is not above low_freq_factor {}",
-             rope_scaling->high_freq_factor, rope_scaling->low_freq_factor);
   validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
            initializer_range);
+  known.check(c);
   return c;
+}
+
+void check_positions(const ModelConfig& config, std::int64_t sequence) {
+  validate(config.max_position_embeddings == 0 || sequence <= config.max_position_embeddings,
+           "a sequence of {} tokens needs more positions than model.max_position_embeddings, {}; "
+           "lower data.sequence_length",
+           sequence, config.max_position_embeddings);
 }
 
 }  // namespace llamesh::model

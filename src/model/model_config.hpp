@@ -3,18 +3,32 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace llamesh::model {
 
-/// Frequency scaling in Llama 3.1 and later ("rope_type": "llama3" in config.json).
-struct RopeScaling {
-  double factor = 8.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  std::int64_t original_max_position_embeddings = 8192;
+/// Scaling of RoPE's frequencies for longer texts, by rope_type in config.json.
+enum class RopeType : std::uint8_t {
+  linear,  ///< all by `factor` (Chen et al. 2023)
+  llama3,  ///< long wavelengths by `factor`, as in Llama 3.1
+  yarn,    ///< by wavelength, with hotter attention (Peng et al. 2023)
 };
 
-/// Model dimensions, named as in Hugging Face's config.json.
+/// Parameters for frequency scaling, named as in config.json's rope_scaling.
+struct RopeScaling {
+  RopeType rope_type = RopeType::llama3;
+  double factor = 8.0;
+  double low_freq_factor = 1.0;                          ///< llama3
+  double high_freq_factor = 4.0;                         ///< llama3
+  std::int64_t original_max_position_embeddings = 8192;  ///< llama3, yarn
+  double attention_factor = 0;  ///< yarn: scales queries and keys; 0: 0.1 ln(factor) + 1
+  double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled
+  double beta_slow = 1;         ///< yarn: rotations below which `factor` applies in full
+  bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
+};
+
+/// Model dimensions, named as in Hugging Face's config.json. A family refuses what it does not
+/// have.
 struct ModelConfig {
   std::string family = "llama";  ///< Family::name
   std::int64_t hidden_size = 256;
@@ -24,17 +38,29 @@ struct ModelConfig {
   std::int64_t num_key_value_heads = 0;  ///< 0: as num_attention_heads
   std::int64_t head_dim = 0;             ///< 0: hidden_size / num_attention_heads
   std::int64_t vocab_size = 256;
+  std::int64_t max_position_embeddings = 0;  ///< learned positions; 0: the family has none
   double rms_norm_eps = 1e-5;
+  double layer_norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
+  std::int64_t sliding_window = 0;     ///< keys that a query sees at most, itself included; 0: all
+  std::int64_t max_window_layers = 0;  ///< first layer with a sliding window
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< on q, k, v and o
   bool mlp_bias = false;        ///< on gate, up and down
+  double dropout = 0;           ///< as a folder says; training refuses any other than 0
   double initializer_range = 0.02;
 
   /// Returns the config with the zeros above resolved. Throws a user error that names the key if
   /// the numbers do not fit together.
   ModelConfig resolved() const;
+  /// Returns a layer's sliding window; 0: none.
+  std::int64_t window(std::size_t layer) const {
+    return std::cmp_less(layer, max_window_layers) ? 0 : sliding_window;
+  }
 };
+
+/// Throws a user error if the model has learned fewer positions than `sequence`.
+void check_positions(const ModelConfig& config, std::int64_t sequence);
 
 }  // namespace llamesh::model

@@ -23,10 +23,12 @@ std::int64_t ParameterTable::numel() const {
 }
 
 std::int64_t ParameterTable::matmul_numel() const {
-  return tied() ? numel() : numel() - (*this)[embed_tokens.weight].numel();
+  std::int64_t looked_up = positions ? (*this)[positions->weight].numel() : 0;
+  if (!tied()) looked_up += (*this)[embed_tokens.weight].numel();
+  return numel() - looked_up;
 }
 
-ModuleId ParameterTable::child(ModuleId parent, std::string_view name) const {
+std::optional<ModuleId> ParameterTable::find_child(ModuleId parent, std::string_view name) const {
   const auto& prefix = (*this)[parent].name;
   for (auto m = index(parent) + 1; m < modules.size(); ++m) {
     const std::string_view full = modules[m].name;
@@ -34,8 +36,13 @@ ModuleId ParameterTable::child(ModuleId parent, std::string_view name) const {
         full.size() == prefix.size() + (prefix.empty() ? 0 : 1) + name.size())
       return static_cast<ModuleId>(m);
   }
-  expects(false, "{} has no module {}", prefix, name);
   return {};
+}
+
+ModuleId ParameterTable::child(ModuleId parent, std::string_view name) const {
+  const auto found = find_child(parent, name);
+  expects(found.has_value(), "{} has no module {}", (*this)[parent].name, name);
+  return *found;
 }
 
 WeightModule ParameterTable::weight_module(ModuleId parent, std::string_view name) const {

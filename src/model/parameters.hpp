@@ -22,7 +22,12 @@ constexpr std::size_t index(ModuleId id) {
 }
 
 /// How a parameter starts.
-enum class Initial { zeros, ones, normal };
+enum class Initial {
+  zeros,
+  ones,
+  normal,           ///< standard deviation initializer_range
+  normal_by_depth,  ///< initializer_range / sqrt(2 layers): ends in the residual stream (GPT-2)
+};
 
 /// What a parameter is for. Tensor parallelism, partition specs and their checks follow from it.
 enum class Role : std::uint8_t {
@@ -30,6 +35,7 @@ enum class Role : std::uint8_t {
   row,         ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum
   vocab,       ///< embedding or head: dim 0 is the vocabulary
   norm,        ///< (D), scales the residual stream
+  per_head,    ///< (E), scales each head: every tensor rank has the gradient by its own heads
   replicated,  ///< whole on every tensor rank, which all compute its whole gradient
 };
 
@@ -67,11 +73,11 @@ struct Module {
   std::vector<ParameterId> parameters = {};  ///< its own
 };
 
-/// A module with a weight: a linear layer, a norm, the embedding.
+/// A module with a weight: a linear layer, a norm, an embedding.
 struct WeightModule {
   ModuleId module;
   ParameterId weight;
-  std::optional<ParameterId> bias = {};  ///< of a linear layer
+  std::optional<ParameterId> bias = {};  ///< of a linear layer, or a LayerNorm
 };
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
@@ -82,6 +88,8 @@ struct ParameterTable {
   std::vector<Module> modules;
   ModuleId root;
   WeightModule embed_tokens;
+  std::optional<WeightModule>
+      positions;  ///< (positions, D), learned; without it, heads are rotated
   WeightModule norm;
   WeightModule lm_head;          ///< its weight is embed_tokens.weight if they are tied
   std::string layer_prefix;      ///< of the layers' names, which a number follows: "model.layers."
@@ -89,11 +97,13 @@ struct ParameterTable {
 
   std::int64_t numel() const;
   /// Number of elements that take part in matrix products, the N of the 6 N FLOPs rule: all but the
-  /// embedding, whose rows are only looked up. A tied embedding counts, since the head multiplies
+  /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
   /// by it.
   std::int64_t matmul_numel() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
-  /// Returns the child of a module, by its last name. The table has it.
+  /// Returns the child of a module, by its last name.
+  std::optional<ModuleId> find_child(ModuleId parent, std::string_view name) const;
+  /// Like find_child(); the table has it.
   ModuleId child(ModuleId parent, std::string_view name) const;
   /// Returns a module with its weight, its first parameter, and its bias, if it has one.
   WeightModule weight_module(ModuleId parent, std::string_view name) const;

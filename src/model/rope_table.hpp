@@ -11,11 +11,14 @@
 namespace llamesh::model {
 
 /// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With rope_scaling,
-/// long wavelengths are stretched by `factor` and those between the two bounds are blended, as in
-/// Llama 3.1 (Hugging Face's _compute_llama3_parameters).
+/// long wavelengths are stretched by `factor`, and those between two bounds are blended (Hugging
+/// Face's modeling_rope_utils.py).
 std::vector<double> rope_frequencies(const ModelConfig& config);
 
-/// out (T, E) fp32: per position E/2 cosines, then E/2 sines.
+/// Returns the factor on all rotated queries and keys, yarn's attention_factor.
+double rope_magnitude(const ModelConfig& config);
+
+/// out (T, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude().
 void rope_table(const ModelConfig& config, std::int64_t sequence, std::span<float> out);
 
 /// Returns the table in device memory.

@@ -25,9 +25,9 @@ ModuleId TableBuilder::layer(ModuleId layers, std::int64_t index) {
 }
 
 WeightModule TableBuilder::linear(ModuleId parent, std::string_view name, Shape shape, Role role,
-                                  Blocks blocks) {
+                                  Blocks blocks, Initial initial) {
   const auto m = child(parent, name);
-  return {m, parameter(m, "weight", std::move(shape), Initial::normal, role, blocks)};
+  return {m, parameter(m, "weight", std::move(shape), initial, role, blocks)};
 }
 
 void TableBuilder::bias(const WeightModule& linear) {
@@ -35,9 +35,20 @@ void TableBuilder::bias(const WeightModule& linear) {
   parameter(linear.module, "bias", {weight.shape[0]}, Initial::zeros, weight.role, weight.blocks);
 }
 
-WeightModule TableBuilder::norm(ModuleId parent, std::string_view name, std::int64_t size) {
+WeightModule TableBuilder::norm(ModuleId parent, std::string_view name, std::int64_t size,
+                                Role role, Blocks blocks) {
   const auto m = child(parent, name);
-  return {m, parameter(m, "weight", {size}, Initial::ones, Role::norm)};
+  return {m, parameter(m, "weight", {size}, Initial::ones, role, blocks)};
+}
+
+WeightModule TableBuilder::layer_norm(ModuleId parent, std::string_view name, std::int64_t size) {
+  auto added = norm(parent, name, size);
+  added.bias = parameter(added.module, "bias", {size}, Initial::zeros, Role::norm);
+  return added;
+}
+
+void TableBuilder::positions(ModuleId parent, std::string_view name, Shape shape) {
+  table_.positions = linear(parent, name, std::move(shape), Role::replicated, {});
 }
 
 WeightModule TableBuilder::tied(ModuleId parent, std::string_view name, const WeightModule& to) {

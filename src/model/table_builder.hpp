@@ -19,12 +19,17 @@ class TableBuilder {
   /// Adds layer `index` below the module `layers`.
   ModuleId layer(ModuleId layers, std::int64_t index);
   /// Adds a child module with a matrix (out, in) named `weight`.
-  WeightModule linear(ModuleId parent, std::string_view name, Shape shape, Role role,
-                      Blocks blocks);
+  WeightModule linear(ModuleId parent, std::string_view name, Shape shape, Role role, Blocks blocks,
+                      Initial initial = Initial::normal);
   /// Adds a bias (out), zero at first, to a linear layer.
   void bias(const WeightModule& linear);
-  /// Adds a child module with a weight (size) of ones.
-  WeightModule norm(ModuleId parent, std::string_view name, std::int64_t size);
+  /// Adds a child module with a weight (size) of ones: an RMSNorm.
+  WeightModule norm(ModuleId parent, std::string_view name, std::int64_t size,
+                    Role role = Role::norm, Blocks blocks = {});
+  /// Adds a child module with a weight (size) of ones and a bias of zeros.
+  WeightModule layer_norm(ModuleId parent, std::string_view name, std::int64_t size);
+  /// Adds the embedding of positions, (positions, D).
+  void positions(ModuleId parent, std::string_view name, Shape shape);
   /// Adds a child module that uses another one's weight.
   WeightModule tied(ModuleId parent, std::string_view name, const WeightModule& to);
   /// Adds a parameter to a module.

@@ -1,80 +1,86 @@
 #pragma once
 
+#include "model/attention.hpp"
 #include "model/block.hpp"
+#include "model/layer_names.hpp"
+#include "model/mlp.hpp"
 
-/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim, F
-/// intermediate; H, K and F are per rank.
+/// (M', D') is this rank's part of the residual stream.
 namespace llamesh::model {
 
-/// Attention heads of one rank: H, K, and the elements E of each.
-struct AttentionHeads {
-  std::int64_t q, kv, dim;
-};
-
-/// Llama's decoder layer: middle = x + o(attention(rope(qkv(norm(x)))));
-/// y = middle + down(swiglu(gate_up(norm(middle)))). A linear layer adds the bias that the table
-/// has.
-class TransformerBlock final : public Block {
+/// The norms around a layer's attention or MLP, f: y = x + after(f(before(x))). Either norm may be
+/// missing.
+class ResidualBranch {
  public:
-  /// `table` has the shapes that this rank holds; heads are of `head_dim` elements.
-  TransformerBlock(const ParameterTable& table, std::int64_t head_dim, std::size_t index);
-
-  void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
-            const Block* last) override;
-  Tensor input() const override { return tensors_.input; }
-  std::int64_t kv_columns() const override { return heads_.kv * heads_.dim; }
-  Residual forward(const BlockContext& ctx, const Residual& in) override;
-  void backward(const BlockContext& ctx) override;
+  ResidualBranch(const ParameterTable& table, ModuleId layer, std::string_view norm_before,
+                 std::string_view norm_after);
 
   struct Tensors {
-    // Kept from the forward to the backward pass.
-    Tensor input;          ///< (M', D') residual stream on input
-    Tensor input_rms;      ///< (M') fp32, 1 / root mean square of input
-    Tensor normed_input;   ///< (M', D')
-    Tensor qkv;            ///< (M, (H + 2 K) E), q and k rotated
-    Tensor attention;      ///< (M, H E)
-    Tensor log_sum_exp;    ///< (B, H, T) fp32
-    Tensor middle;         ///< (M', D') residual stream between attention and MLP
-    Tensor middle_rms;     ///< (M') fp32
-    Tensor normed_middle;  ///< (M', D')
-    Tensor gate_up;        ///< (M, 2 F); the backward pass overwrites it with its gradient
-    Tensor swiglu;         ///< (M, F)
-    // Backward pass only, shared by all layers in turn.
-    Tensor d_swiglu;     ///< (M, F)
-    Tensor d_attention;  ///< (M, H E)
-    Tensor d_qkv;        ///< (M, (H + 2 K) E)
-    Tensor d_softmax;    ///< (B, H, T) fp32
+    Tensor stream;  ///< (M', D') x
+    Tensor input;   ///< (M', D') before(x), or `stream`
+    Tensor output;  ///< (M', D') f's output; empty without a norm after it
+    NormStatistics before, after;
   };
   const Tensors& tensors() const { return tensors_; }
-  ActivationCheckpointing checkpointing() const { return checkpointing_; }
+  bool has_norm_after() const { return after_.has_value(); }
+
+  void share(const ResidualBranch& other) { tensors_ = other.tensors_; }
+  /// `keeps_stream`: whether the layer keeps x with full checkpointing, too.
+  void plan_kept(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
+                 bool keeps_stream);
+
+  /// Adds up the residual stream and returns f's input.
+  Tensor enter(const BlockContext& ctx, const Residual& in);
+  /// Returns where f writes its output.
+  Tensor output(const BlockContext& ctx) const { return after_ ? tensors_.output : ctx.delta; }
+  /// Returns y, pending, with its delta in ctx.delta.
+  Residual leave(const BlockContext& ctx);
+  /// Returns the gradient of f's output, from y's in ctx.d_residual. May use ctx.delta for it.
+  Tensor leave_backward(const BlockContext& ctx);
+  /// Adds the gradient of f's input, in ctx.delta, to ctx.d_residual.
+  void enter_backward(const BlockContext& ctx);
 
  private:
-  struct Modules {
-    ModuleId layer, self_attn, mlp;
-    WeightModule q_proj, k_proj, v_proj, o_proj;
-    WeightModule gate_proj, up_proj, down_proj;
-    WeightModule input_norm, post_attention_norm;
-  };
-  static Modules find_modules(const ParameterTable& table, ModuleId layer);
-  void plan_kept(ArenaAllocator& plan, const PassShape& pass);
-  void plan_backward(ArenaAllocator& plan, const PassShape& pass);
-  void attention_forward(const BlockContext& ctx);
-  void attend(const BlockContext& ctx);
-  void mlp_forward(const BlockContext& ctx);
-  void attention_backward(const BlockContext& ctx);
-  void mlp_backward(const BlockContext& ctx);
-  void recompute(const BlockContext& backward);
-
-  Modules ids_;
-  AttentionHeads heads_;
-  std::int64_t intermediate_;  ///< F
-  std::size_t index_;
-  ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
+  std::optional<WeightModule> before_, after_;
   Tensors tensors_;
 };
 
-/// Family::make_block for families that have this layer.
+/// A decoder layer: attention and MLP, each with norms before or after it. What a family's table
+/// has (biases, norms on queries and keys) is computed.
+class TransformerBlock final : public Block {
+ public:
+  /// `table` has the shapes that this rank holds.
+  TransformerBlock(const ModelConfig& config, const ParameterTable& table, std::size_t index,
+                   const LayerNames& names);
+
+  void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
+            const Block* last) override;
+  Tensor input() const override { return attention_branch_.tensors().stream; }
+  std::int64_t kv_columns() const override { return attention_.kv_columns(); }
+  Residual forward(const BlockContext& ctx, const Residual& in) override;
+  void backward(const BlockContext& ctx) override;
+
+  const Attention& attention() const { return attention_; }
+  const Mlp& mlp() const { return mlp_; }
+  const ResidualBranch& attention_branch() const { return attention_branch_; }
+  const ResidualBranch& mlp_branch() const { return mlp_branch_; }
+  ActivationCheckpointing checkpointing() const { return checkpointing_; }
+
+ private:
+  void share(const TransformerBlock& other);
+  void recompute(const BlockContext& backward);
+
+  ModuleId layer_;
+  ResidualBranch attention_branch_;
+  Attention attention_;
+  ResidualBranch mlp_branch_;
+  Mlp mlp_;
+  ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
+};
+
+/// Returns a layer for Family::make_block.
 std::unique_ptr<Block> make_transformer_block(const ModelConfig& config,
-                                              const ParameterTable& table, std::size_t index);
+                                              const ParameterTable& table, std::size_t index,
+                                              const LayerNames& names);
 
 }  // namespace llamesh::model

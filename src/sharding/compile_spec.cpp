@@ -83,7 +83,8 @@ class Compiler {
     for (std::size_t i = 0; i < placements_.size(); ++i) {
       const auto& parameter = table_.parameters[i];
       place_along_residual(placements_[i], parameter, dims_, layout);
-      if (parameter.blocks.may_be_shared && is_cut(static_cast<ParameterId>(i)))
+      const bool is_shared = parameter.blocks.may_be_shared && is_cut(static_cast<ParameterId>(i));
+      if (is_shared || parameter.role == model::Role::per_head)
         divide(placements_[i], parameter, dims_);
     }
     return {placements_, layout};

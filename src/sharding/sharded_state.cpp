@@ -112,6 +112,18 @@ void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& s
   }
 }
 
+namespace {
+
+/// Returns the standard deviation of a parameter's initial values; 0: they are constant.
+float standard_deviation(const model::Parameter& parameter, float stddev, std::size_t layers) {
+  using enum model::Initial;
+  if (parameter.initial == normal_by_depth)
+    return stddev / std::sqrt(2.0F * static_cast<float>(layers));
+  return parameter.initial == normal ? stddev : 0;
+}
+
+}  // namespace
+
 void ShardedState::initialize(std::uint64_t seed, float stddev) {
   std::vector<float> values;  // made on the host, so that every device starts from the same values
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -119,10 +131,12 @@ void ShardedState::initialize(std::uint64_t seed, float stddev) {
       const auto& parameter = layout_.table()[piece.parameter];
       const float constant = parameter.initial == model::Initial::ones ? 1.0F : 0.0F;
       values.assign(static_cast<std::size_t>(piece.count), constant);
-      if (parameter.initial == model::Initial::normal)
+      const float deviation = standard_deviation(parameter, stddev, layout_.table().layers.size());
+      if (deviation > 0)
         for_each_run(parameter.shape, layout_.range(piece, rank_),
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
-                       fill_normal(values.data() + at, begin, count, seed, parameter.name, stddev);
+                       fill_normal(values.data() + at, begin, count, seed, parameter.name,
+                                   deviation);
                      });
       device::upload(stream(), masters_.shards[u].slice(piece.offset, piece.count), values.data());
     }

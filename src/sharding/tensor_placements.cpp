@@ -16,6 +16,7 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
 
 void divide(Placement& placement, const model::Parameter& parameter,
             const comm::ParallelDims& dims) {
+  if (parameter.role == model::Role::per_head) placement.partial = dims.tensor();
   const auto dim = model::divided_dim(parameter);
   if (!dim) return;
   placement.split[*dim] = dims.tensor();
@@ -45,9 +46,13 @@ Placements tensor_parallel_placements(const model::ParameterTable& table,
   return placements;
 }
 
-void check_residual(const comm::ParallelDims& dims, const TensorOptions& options, std::int64_t rows,
-                    std::int64_t hidden) {
+void check_residual(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                    const TensorOptions& options, std::int64_t rows) {
   const int ranks = dims.group_size(dims.tensor());
+  if (ranks == 1) return;
+  const auto hidden = table[table.embed_tokens.weight].shape[1];
+  validate(options.residual != ResidualLayout::hidden || !(table.norm.bias || table.positions),
+           "tensor.residual=hidden is for models with RMSNorm and RoPE; use sequence or whole");
   if (options.residual == ResidualLayout::sequence)
     validate(rows % ranks == 0,
              "the {} tokens of a micro-batch cannot be divided among {} ranks (mesh.axes.tensor); "

@@ -31,10 +31,10 @@ void place_along_residual(Placement& placement, const model::Parameter& paramete
 Placements tensor_parallel_placements(const model::ParameterTable& table,
                                       const comm::ParallelDims& dims, const TensorOptions& options);
 
-/// Throws a user error with the numbers if the residual stream of micro-batches, `rows` tokens of
-/// `hidden` elements, does not divide among the ranks of the tensor axis.
-void check_residual(const comm::ParallelDims& dims, const TensorOptions& options, std::int64_t rows,
-                    std::int64_t hidden);
+/// Throws a user error with the numbers if the residual stream of micro-batches of `rows` tokens
+/// does not divide among the ranks of the tensor axis, or a norm does not.
+void check_residual(const model::ParameterTable& table, const comm::ParallelDims& dims,
+                    const TensorOptions& options, std::int64_t rows);
 
 /// A rank's part of a model that only the tensor axis divides, as for inference.
 struct TensorShard {

@@ -40,24 +40,28 @@ std::int64_t wrong(const test::Job& job, const Expected& expected) {
 /// Folders written by transformers hold the golden files' numbers: on every mesh, read by every
 /// rank or by one.
 TEST(HfWeights, GoldenFolders) {
-  for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"}) {
-    const auto golden = test::load_golden(name);
+  for (const std::string name : {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2", "qwen2",
+                                 "mistral", "qwen3", "olmo2", "gpt2", "gpt2_hub"}) {
+    const auto golden = test::load_golden(name == "gpt2_hub" ? "gpt2" : name);
     const auto config = model::read_config_json(golden_folder / name);
-    auto expected = test::config_of(golden.config());
-    expected.initializer_range = golden.config().at("initializer_range");
-    EXPECT_EQ(model::to_config_json(config), model::to_config_json(expected));
+    EXPECT_EQ(model::to_config_json(config),
+              model::to_config_json(test::config_of(golden.config())));
+    const auto table = parameter_table(config);
+    const auto expected = test::parameters_of(golden, "weights/", config, table);
     for (const auto by : {ReadBy::each_rank, ReadBy::rank0})
       for (const auto wrap : {sharding::Wrap::layer, sharding::Wrap::none}) {
         test::Job job(test::world().size() % 2 == 0 ? 2 : 1, wrap, config);
         job.fill(1);
         std::ranges::reverse(job.groups);  // groups are found by name
         load_hf_weights(golden_folder / name, config, job.state(), test::world(), by);
-        EXPECT_EQ(
-            wrong(job,
-                  [&](const std::string& parameter, std::int64_t element) {
-                    return golden["weights/" + parameter].values[static_cast<std::size_t>(element)];
-                  }),
-            0)
+        EXPECT_EQ(wrong(job,
+                        [&](const std::string& parameter, std::int64_t element) {
+                          const auto at = std::ranges::find(table.parameters, parameter,
+                                                            &model::Parameter::name);
+                          return expected[static_cast<std::size_t>(at - table.parameters.begin())]
+                                         [static_cast<std::size_t>(element)];
+                        }),
+                  0)
             << name;
       }
   }

@@ -5,7 +5,7 @@ namespace llamesh::model {
 
 std::unique_ptr<Block> make_transformer_block(const ModelConfig& /*config*/,
                                               const ParameterTable& /*table*/,
-                                              std::size_t /*index*/) {
+                                              std::size_t /*index*/, const LayerNames& /*names*/) {
   return nullptr;
 }
 

@@ -35,6 +35,14 @@ struct Planned {
   Activations activations;
 };
 
+Tensor qkv(const TransformerBlock& layer) {
+  return layer.attention().tensors().qkv;
+}
+
+Tensor activated(const TransformerBlock& layer) {
+  return layer.mlp().tensors().activated;
+}
+
 std::int64_t planned(ActivationCheckpointing checkpointing, std::int64_t full_layers) {
   return Planned({checkpointing, 1024, full_layers}, DType::bf16).activations.buffer.bytes();
 }
@@ -63,30 +71,30 @@ TEST(Activations, EachLayerOfFullCheckpointingSparesAsMuch) {
 
 TEST(Activations, KeptTensorsAreNobodyElses) {
   const Planned planned({selective, 1024, 2}, DType::f32);
-  const auto& last = planned.block(layers - 1).tensors();
+  const auto& last = planned.block(layers - 1);
   for (std::size_t i = 0; i + 1 < layers; ++i) {
-    const auto& layer = planned.block(i).tensors();
+    const auto& layer = planned.block(i);
     SCOPED_TRACE(i);
     EXPECT_EQ(planned.block(i).checkpointing(), i < 2 ? full : selective);
-    EXPECT_EQ(layer.qkv.data() == last.qkv.data(), i < 2);
-    EXPECT_EQ(layer.gate_up.data() == last.gate_up.data(), i < 2);
-    EXPECT_EQ(layer.swiglu.data(), last.swiglu.data());
-    EXPECT_NE(layer.input.data(), last.input.data());
+    EXPECT_EQ(qkv(layer).data() == qkv(last).data(), i < 2);
+    EXPECT_EQ(layer.mlp().tensors().up.data() == last.mlp().tensors().up.data(), i < 2);
+    EXPECT_EQ(activated(layer).data(), activated(last).data());
+    EXPECT_NE(layer.input().data(), last.input().data());
   }
   EXPECT_EQ(planned.block(layers - 1).checkpointing(), none);
 }
 
 TEST(Activations, WithoutABackwardPassAllLayersShareTheirTensors) {
   Planned planned({}, DType::f32, Purpose::generate);
-  const auto& last = planned.block(layers - 1).tensors();
+  const auto& last = planned.block(layers - 1);
   for (std::size_t i = 0; i + 1 < layers; ++i) {
-    EXPECT_EQ(planned.block(i).tensors().input.data(), last.input.data()) << i;
-    EXPECT_EQ(planned.block(i).tensors().swiglu.data(), last.swiglu.data()) << i;
+    EXPECT_EQ(planned.block(i).input().data(), last.input().data()) << i;
+    EXPECT_EQ(activated(planned.block(i)).data(), activated(last).data()) << i;
   }
   EXPECT_LT(planned.activations.buffer.bytes(),
             Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
   planned.activations.plan({1, 3, {3, 24}, 1, DType::f32, Purpose::generate});
-  EXPECT_EQ(planned.block(0).tensors().qkv.rows(), 3);
+  EXPECT_EQ(qkv(planned.block(0)).rows(), 3);
   EXPECT_THROW(planned.activations.plan({B, 2 * T, {2 * M, 24}, 1, DType::f32, Purpose::generate}),
                std::exception);
 }

@@ -14,12 +14,12 @@ namespace {
 
 constexpr unsigned documents_seed = 20241121;
 
-struct Shape {
+struct PackedShape {
   std::int64_t heads, kv_heads, head_dim, batch, sequence, longest;  ///< `longest`: longest
                                                                      ///< document
 };
 
-ModelConfig config_of(const Shape& s) {
+ModelConfig config_of(const PackedShape& s) {
   ModelConfig c;
   c.hidden_size = 20;
   c.intermediate_size = 28;
@@ -38,7 +38,7 @@ struct Document {
 
 /// Random tokens and targets, some excluded from the loss, split into random documents.
 struct Packed {
-  explicit Packed(const Shape& s) : batch(s.batch), sequence(s.sequence) {
+  explicit Packed(const PackedShape& s) : batch(s.batch), sequence(s.sequence) {
     std::mt19937 random(documents_seed);
     const auto below = [&](std::int64_t n) {
       return std::uniform_int_distribution<std::int32_t>(0,
@@ -73,7 +73,7 @@ struct Packed {
 
 /// A model's results for several batches in turn: everything that training depends on.
 struct Answers {
-  Answers(const Shape& shape, DType type, ActivationCheckpointing recomputed = {})
+  Answers(const PackedShape& shape, DType type, ActivationCheckpointing recomputed = {})
       : config(config_of(shape)),
         table(parameter_table(config)),
         weights(table, type),
@@ -126,9 +126,9 @@ double distance(std::vector<float> a, const std::vector<float>& b, double least 
 
 // Lengths below, at and above attention's 64-token tile edges; documents from one token to the
 // whole row.
-const Shape shapes[] = {{4, 2, 6, 2, 11, 5},     {8, 2, 4, 1, 64, 30},  {6, 3, 8, 2, 65, 65},
-                        {3, 1, 16, 1, 130, 100}, {5, 5, 10, 1, 201, 9}, {2, 1, 20, 3, 1, 1},
-                        {8, 2, 4, 2, 193, 300},  {6, 3, 8, 1, 128, 1}};
+const PackedShape shapes[] = {{4, 2, 6, 2, 11, 5},     {8, 2, 4, 1, 64, 30},  {6, 3, 8, 2, 65, 65},
+                              {3, 1, 16, 1, 130, 100}, {5, 5, 10, 1, 201, 9}, {2, 1, 20, 3, 1, 1},
+                              {8, 2, 4, 2, 193, 300},  {6, 3, 8, 1, 128, 1}};
 
 class Documents : public testing::TestWithParam<DType> {
  protected:
@@ -157,7 +157,7 @@ TEST_P(Documents, ArePackedWhatTheyAreAlone) {
 }
 
 TEST_P(Documents, ChangeTheAnswers) {
-  const Shape shape{4, 2, 6, 2, 70, 30};
+  const PackedShape shape{4, 2, 6, 2, 70, 30};
   Packed packed(shape);
   Answers with(shape, GetParam()), without(shape, GetParam());
   with.add(packed.rows());
@@ -168,7 +168,7 @@ TEST_P(Documents, ChangeTheAnswers) {
 }
 
 TEST_P(Documents, OfWholeRowsAreNone) {
-  const Shape shape{4, 2, 6, 2, 70, 30};
+  const PackedShape shape{4, 2, 6, 2, 70, 30};
   Packed packed(shape);
   std::ranges::fill(packed.starts, 0);
   Answers with(shape, GetParam()), without(shape, GetParam());
@@ -181,7 +181,7 @@ TEST_P(Documents, OfWholeRowsAreNone) {
 }
 
 TEST_P(Documents, GiveTheSameBitsEachTimeAndWhenRecomputed) {
-  const Shape shape{6, 3, 8, 2, 131, 50};
+  const PackedShape shape{6, 3, 8, 2, 131, 50};
   Packed packed(shape);
   using enum ActivationCheckpointing;
   Answers once(shape, GetParam(), none);
@@ -199,7 +199,7 @@ INSTANTIATE_TEST_SUITE_P(Types, Documents, testing::Values(DType::f32, DType::bf
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
 TEST(DocumentStarts, OfAnotherShapeAreRefused) {
-  const Shape shape{4, 2, 6, 2, 12, 5};
+  const PackedShape shape{4, 2, 6, 2, 12, 5};
   Packed packed(shape);
   Answers answers(shape, DType::f32);
   Batch batch = packed.rows();

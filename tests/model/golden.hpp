@@ -12,7 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "model/model_config.hpp"
+#include "model/config_json.hpp"
+#include "model/family.hpp"
+#include "model/state_dict.hpp"
 
 namespace llamesh::test {
 
@@ -86,34 +88,41 @@ class Golden {
   std::map<std::string, GoldenTensor> tensors_;
 };
 
-/// Loads a model's golden file by its name in make_golden.py: gqa_8_2, tied_6_3, llama3_rope,
-/// packed.
+/// Loads a model's golden file by its name in make_golden.py.
 inline Golden load_golden(const std::string& model) {
   return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
 }
 
 /// Returns the model config for a golden file.
-inline model::ModelConfig config_of(const nlohmann::json& j) {
-  model::ModelConfig c;
-  c.hidden_size = j.at("hidden_size");
-  c.intermediate_size = j.at("intermediate_size");
-  c.num_hidden_layers = j.at("num_hidden_layers");
-  c.num_attention_heads = j.at("num_attention_heads");
-  c.num_key_value_heads = j.at("num_key_value_heads");
-  c.head_dim = j.at("head_dim");
-  c.vocab_size = j.at("vocab_size");
-  c.rms_norm_eps = j.at("rms_norm_eps");
-  c.rope_theta = j.at("rope_theta");
-  c.tie_word_embeddings = j.at("tie_word_embeddings");
-  c.attention_bias = j.value("attention_bias", false);
-  c.mlp_bias = j.value("mlp_bias", false);
-  if (j.contains("rope_scaling")) {
-    const auto& s = j.at("rope_scaling");
-    c.rope_scaling =
-        model::RopeScaling{s.at("factor"), s.at("low_freq_factor"), s.at("high_freq_factor"),
-                           s.at("original_max_position_embeddings")};
+inline model::ModelConfig config_of(nlohmann::json config) {
+  if (!config.contains("architectures")) config["architectures"] = {"LlamaForCausalLM"};
+  return model::parse_config_json(config.dump(), "golden");
+}
+
+/// Returns each parameter's values in a group ("weights/", "gradients/", "trained/"), from the
+/// tensors that transformers has.
+inline std::vector<std::vector<float>> parameters_of(const Golden& golden, const std::string& group,
+                                                     const model::ModelConfig& config,
+                                                     const model::ParameterTable& table) {
+  std::vector<std::vector<float>> parameters;
+  for (const auto& p : table.parameters)
+    parameters.emplace_back(static_cast<std::size_t>(p.numel()));
+  for (const auto& stored : model::state_dict(config, table)) {
+    const auto& tensor = golden[group + stored.name];
+    if (tensor.shape != stored.shape) throw std::runtime_error("the shape of " + stored.name);
+    for (const auto& part : stored.parts) {
+      auto& to = parameters[model::index(part.parameter)];
+      const auto whole = Box::whole(table[part.parameter].shape);
+      model::for_each_stored(
+          part, stored.shape, {whole, 0, whole.numel()},
+          [&](std::int64_t begin, std::int64_t at, std::int64_t stride, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i)
+              to[static_cast<std::size_t>(at + i * stride)] =
+                  tensor.values[static_cast<std::size_t>(begin + i)];
+          });
+    }
   }
-  return c.resolved();
+  return parameters;
 }
 
 }  // namespace llamesh::test

@@ -8,6 +8,7 @@
 #include "checkpoint/stored_model.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
+#include "runs/stored_weights.hpp"
 #include "runs/whole_run.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -57,8 +58,10 @@ StateDict lantern_state_dict(const ParameterTable& table) {
 
 const Family lantern{.name = "lantern",
                      .architecture = "LanternForCausalLM",
+                     .base_prefix = llama_family.base_prefix,
                      .read_config = llama_family.read_config,
                      .write_config = llama_family.write_config,
+                     .check = llama_family.check,
                      .make_table = make_lantern_table,
                      .make_block = llama_family.make_block,
                      .state_dict = lantern_state_dict};
@@ -73,18 +76,6 @@ train::Inputs lantern_inputs(const std::filesystem::path& folder) {
   in.model.num_key_value_heads = 2;
   in.model.vocab_size = 258;
   return in;
-}
-
-/// Returns every parameter of a stored model, one after the other.
-std::vector<float> weights_of(const checkpoint::StoredModel& stored, const ParameterTable& table) {
-  std::vector<float> all;
-  for (std::size_t p = 0; p < table.parameters.size(); ++p) {
-    const auto whole = Box::whole(table.parameters[p].shape);
-    const auto at = all.size();
-    all.resize(at + static_cast<std::size_t>(whole.numel()));
-    stored.read(static_cast<ParameterId>(p), {whole, 0, whole.numel()}, std::span(all).subspan(at));
-  }
-  return all;
 }
 
 void expect_losses_near(const std::vector<double>& losses, const std::vector<double>& expected) {
@@ -145,13 +136,14 @@ TEST_F(MadeUpFamily, IsSavedExportedAndLoaded) {
   EXPECT_EQ(config.family, "lantern");
   const auto table = parameter_table(config);
   const auto trained =
-      weights_of(*checkpoint::open_model(checkpoint::locate(saved), config, table), table);
+      stored_weights(*checkpoint::open_model(checkpoint::locate(saved), config, table), table);
   const auto bias = std::ranges::find_if(table.parameters, [](const Parameter& p) {
     return p.name == "model.layers.0.self_attn.q_proj.bias";
   });
   ASSERT_NE(bias, table.parameters.end());
-  EXPECT_EQ(weights_of(*checkpoint::open_model(checkpoint::locate(exported), config, table), table),
-            trained);
+  EXPECT_EQ(
+      stored_weights(*checkpoint::open_model(checkpoint::locate(exported), config, table), table),
+      trained);
   for (const auto by : {checkpoint::ReadBy::each_rank, checkpoint::ReadBy::rank0}) {
     auto again = in;
     again.run.folder = (folder.path() / fmt::format("again{}", static_cast<int>(by))).string();
@@ -161,9 +153,9 @@ TEST_F(MadeUpFamily, IsSavedExportedAndLoaded) {
     again.optimizer.lr = 1e-30;  // leaves every weight as it is
     again.optimizer.weight_decay = 0;
     run_to_the_end(again);
-    EXPECT_EQ(weights_of(*checkpoint::open_model(checkpoint::locate(checkpoint_of(again, "01")),
-                                                 config, table),
-                         table),
+    EXPECT_EQ(stored_weights(*checkpoint::open_model(checkpoint::locate(checkpoint_of(again, "01")),
+                                                     config, table),
+                             table),
               trained);
   }
 }

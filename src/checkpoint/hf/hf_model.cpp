@@ -14,7 +14,18 @@ namespace llamesh::checkpoint {
 namespace {
 
 bool is_buffer(const std::string& name) {
-  return name.ends_with(".rotary_emb.inv_freq");
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias");
+}
+
+/// Drops the family's prefix from the names if the folder is of the bare model, without a head.
+void match_prefix(model::StateDict& dict, const HfWeights& weights, std::string_view prefix) {
+  const auto bare = [&](const std::string& name) {
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  };
+  const auto& first = dict.front().name;
+  if (weights.has(first) || !weights.has(bare(first))) return;
+  for (auto& tensor : dict) tensor.name = bare(tensor.name);
 }
 
 }  // namespace
@@ -25,6 +36,7 @@ HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
       table_(table),
       dict_(model::state_dict(config, table)),
       places_(table.parameters.size()) {
+  match_prefix(dict_, weights_, model::family_named(config.family).base_prefix);
   for (std::size_t t = 0; t < dict_.size(); ++t)
     for (std::size_t p = 0; p < dict_[t].parts.size(); ++p)
       places_[model::index(dict_[t].parts[p].parameter)].push_back({t, p});

@@ -21,7 +21,8 @@ class HfModel final : public StoredModel {
           const model::ParameterTable& table);
 
   /// Opens every file, and throws unless they hold exactly the state dict's tensors, by name and
-  /// shape. Ignores rotary embedding buffers, and a tied model's head if it is stored.
+  /// shape. Ignores buffers of rotary embeddings and masks, and a tied model's head if it is
+  /// stored.
   void check_fits() const;
   /// Reads a range of a parameter. A tied model's head, if stored, must equal the embedding.
   void read(model::ParameterId parameter, const BoxRange& range,

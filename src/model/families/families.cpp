@@ -13,7 +13,8 @@ namespace llamesh::model {
 namespace {
 
 std::vector<const Family*>& known_families() {
-  static std::vector<const Family*> known{&llama_family};
+  static std::vector<const Family*> known{&llama_family, &mistral_family, &qwen2_family,
+                                          &qwen3_family, &olmo2_family,   &gpt2_family};
   return known;
 }
 

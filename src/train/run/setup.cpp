@@ -135,6 +135,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.topology = std::move(topology);
   auto& in = setup.inputs;
   in.model = in.model.resolved();
+  validate(in.model.dropout == 0,
+           "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
+           in.model.dropout);
+  model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
   setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
@@ -146,8 +150,8 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
            "one of them",
            in.train.micro_batch, in.data.sequence_length, max_tokens_at_once);
   auto placements = place(in, *setup.table, setup.mesh);
-  sharding::check_residual(setup.mesh, in.tensor, in.train.micro_batch * in.data.sequence_length,
-                           in.model.hidden_size);
+  sharding::check_residual(*setup.table, setup.mesh, in.tensor,
+                           in.train.micro_batch * in.data.sequence_length);
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));

@@ -12,7 +12,8 @@ namespace llamesh::train {
 double matmul_flops_per_token(const model::ParameterTable& table);
 
 /// Returns the FLOPs per token, forward and backward, at sequence length T: 6 N + 12 L (H E) T
-/// (Chowdhery et al., PaLM, appendix B).
+/// (Chowdhery et al., PaLM, appendix B). A layer with a sliding window W < T counts W (2 - W / T)
+/// keys in place of T.
 double flops_per_token(const model::ModelConfig& config, const model::ParameterTable& table,
                        std::int64_t sequence);
 

@@ -5,9 +5,11 @@
     VENV/bin/pip install 'transformers==4.45.2'      # "made_with" in NAME.json has the version of each
     VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
-For each tiny random LlamaForCausalLM: NAME.json describes, NAME.bin holds everything as little-endian
+The families beside Llama need transformers 4.57.1 with a newer torch, from pip.
+
+For each tiny random model: NAME.json describes, NAME.bin holds everything as little-endian
 float32, one tensor after another. NAME.json:
-    config      the keys of a Hugging Face config.json that llamesh reads
+    config      a Hugging Face config.json, or for Llama the keys of one that llamesh reads
     tokens, targets   (B, T) of integers; target -100 counts for nothing
     document_starts   only for packed rows: (B, T), the index in its row of the first token of each token's
                 document. transformers is given the block-diagonal attention mask and the position_ids that
@@ -61,15 +63,64 @@ MODELS = {
     # For tensor parallelism: every split size is divisible by 2, 3 and 4.
     "gqa_24_12": {"hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 24, "num_key_value_heads": 12,
                   "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False},
+    # Frequencies of RoPE. The original context is short, so that all bands of yarn occur.
+    "rope_linear": {"hidden_size": 20, "intermediate_size": 28, "num_attention_heads": 2, "num_key_value_heads": 1,
+                    "head_dim": 8, "vocab_size": 41, "rope_theta": 10000.0, "tie_word_embeddings": False,
+                    "initializer_range": 0.16, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "rope_yarn": {"hidden_size": 20, "intermediate_size": 28, "num_attention_heads": 2, "num_key_value_heads": 1,
+                  "head_dim": 16, "vocab_size": 41, "rope_theta": 10000.0, "tie_word_embeddings": False,
+                  "initializer_range": 0.16,
+                  "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64}},
+    # 7 heads that share one kv head, and an odd vocabulary: nothing is even.
+    "qwen2": {"model_type": "qwen2", "hidden_size": 28, "intermediate_size": 45, "num_attention_heads": 7,
+              "num_key_value_heads": 1, "vocab_size": 53, "rope_theta": 1e6, "tie_word_embeddings": True,
+              "initializer_range": 0.16},
+    "qwen2_window": {"model_type": "qwen2", "hidden_size": 36, "intermediate_size": 52, "num_attention_heads": 6,
+                     "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e6, "tie_word_embeddings": False,
+                     "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 11,
+                     "max_window_layers": 1},
+    # head_dim is not hidden_size / num_attention_heads; the window ends within the sequence.
+    "mistral": {"model_type": "mistral", "hidden_size": 28, "intermediate_size": 44, "num_attention_heads": 6,
+                "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 10000.0,
+                "tie_word_embeddings": False, "initializer_range": 0.16, "sliding_window": 24},
+    "qwen3": {"model_type": "qwen3", "hidden_size": 28, "intermediate_size": 44, "num_attention_heads": 6,
+              "num_key_value_heads": 1, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e6,
+              "tie_word_embeddings": True, "initializer_range": 0.16},
+    # Without a padding token, whose embedding would get no gradient.
+    "olmo2": {"model_type": "olmo2", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 52, "rope_theta": 5e5,
+              "tie_word_embeddings": False},
+    "gpt2": {"model_type": "gpt2", "n_embd": 36, "n_head": 6, "n_layer": 2, "vocab_size": 54, "n_positions": 99},
+    "packed_mistral": {"model_type": "mistral", "hidden_size": 16, "intermediate_size": 20, "num_attention_heads": 4,
+                       "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 37, "rope_theta": 10000.0,
+                       "tie_word_embeddings": False, "initializer_range": 0.25, "sliding_window": 9},
+    "packed_gpt2": {"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 37,
+                    "n_positions": 85, "initializer_range": 0.25},
 }
-DOCUMENT_LENGTHS = {"packed": [[5, 1, 57, 2, 20], [70, 15]]}
+# GPT-2 has no dropout here.
+GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
+SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
+SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2")}  # divides among tensor ranks
+DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
+
+
+def is_gpt2(config):
+    return config.get("model_type") == "gpt2"
+
+
+def make_config(config):
+    if "model_type" not in config:
+        return transformers.LlamaConfig(**COMMON | config, max_position_embeddings=512)
+    if is_gpt2(config):
+        return transformers.GPT2Config(**GPT2 | config)
+    keys = {key: value for key, value in (COMMON | config).items() if key != "model_type"}
+    return transformers.AutoConfig.for_model(config["model_type"], **keys, max_position_embeddings=512)
 
 
 def make_model(config):
     """The model in float64, with weights that are exact in float32. Norm weights and biases are random as well:
     ones and zeros would hide a norm or a bias that is applied in the wrong place."""
-    extra = {"max_position_embeddings": 512, "attn_implementation": "eager"}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**config, **extra)).float()
+    model = transformers.AutoModelForCausalLM.from_config(make_config(config), attn_implementation="eager").float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(".bias"):
@@ -86,13 +137,14 @@ def starts_of(lengths):
     return torch.tensor([[sum(row[:i]) for i, length in enumerate(row) for _ in range(length)] for row in lengths])
 
 
-def document_arguments(starts):
-    """What tells transformers of the documents: a mask (B, 1, T, T) that is added to the scores, and positions."""
+def document_arguments(starts, window):
+    """What tells transformers of the documents: a mask (B, 1, T, T) that is added to the scores, and positions.
+    It applies no window of its own to such a mask."""
     if starts is None:
         return {}
     index = torch.arange(starts.shape[1])
     query, key = index[:, None], index[None, :]
-    visible = (key <= query) & (starts[:, :, None] == starts[:, None, :])
+    visible = (key <= query) & (key > query - window) & (starts[:, :, None] == starts[:, None, :])
     mask = torch.where(visible, 0.0, torch.finfo(torch.float32).min)
     return {"attention_mask": mask[:, None].double(), "position_ids": index - starts}
 
@@ -103,19 +155,32 @@ def loss_and_logits(model, tokens, targets, documents):
     return loss, logits
 
 
-def make_optimizer(model):
+def adamw_of(config):
+    """With a larger eps for the families beside Llama: some gradients are 0 but for rounding, as those of GPT-2's key
+    biases, which shift all scores of a query alike. Divided by their own size, they would move weights by noise."""
+    return ADAMW | ({"eps": 1e-4} if "model_type" in config else {})
+
+
+def make_optimizer(model, options):
     """Weight decay on matrices only, as in llamesh."""
-    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": ADAMW["weight_decay"]},
+    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": options["weight_decay"]},
               {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=ADAMW["lr"], betas=tuple(ADAMW["betas"]), eps=ADAMW["eps"])
+    return torch.optim.AdamW(groups, lr=options["lr"], betas=tuple(options["betas"]), eps=options["eps"])
+
+
+def stored_config(model, config):
+    if "model_type" not in config:
+        return COMMON | config
+    model.config.architectures = [type(model).__name__]
+    return json.loads(model.config.to_json_string())
 
 
 def write(folder, name, config, seed):
     torch.manual_seed(seed)
     model = make_model(config)
     starts = starts_of(DOCUMENT_LENGTHS.get(name))
-    documents = document_arguments(starts)
-    batch, sequence = SHAPE if starts is None else starts.shape
+    documents = document_arguments(starts, config.get("sliding_window", 512))
+    batch, sequence = SHAPES.get(name, SHAPE) if starts is None else starts.shape
     stream = torch.randint(config["vocab_size"], (batch, sequence + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
     targets[1, :3] = -100  # rows with different numbers of valid targets
@@ -126,7 +191,7 @@ def write(folder, name, config, seed):
     tensors["logits"] = logits.detach()
     tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters()}
 
-    optimizer, losses, norms = make_optimizer(model), [], []
+    optimizer, losses, norms = make_optimizer(model, adamw_of(config)), [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
         step_loss, _ = loss_and_logits(model, tokens, targets, documents)
@@ -143,8 +208,8 @@ def write(folder, name, config, seed):
         offset += tensor.numel()
     description = {
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
-        "config": config, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
-        "adamw": ADAMW | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+        "config": stored_config(model, config), "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
+        "adamw": adamw_of(config) | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
     if starts is not None:
         description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
@@ -158,7 +223,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     for seed, (name, config) in enumerate(MODELS.items(), start=1):
         if len(sys.argv) < 3 or name in sys.argv[2:]:
-            write(folder, name, COMMON | config, seed)
+            write(folder, name, config, seed)
 
 
 if __name__ == "__main__":

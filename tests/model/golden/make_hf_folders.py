@@ -3,8 +3,9 @@
 
     VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
-hf/gqa_8_2 is one file, hf/llama3_rope several with an index, hf/tied_6_3 and hf/tied_4_2 have a tied head; all fp32, so
-that the numbers are those of NAME.bin to the bit.
+hf/gqa_8_2, qwen2, mistral are one file, hf/llama3_rope, qwen3, olmo2 and gpt2 several with an index; hf/tied_6_3 and
+hf/tied_4_2 have a tied head. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
+of causal masks. All fp32, so that the numbers are those of NAME.bin to the bit.
 """
 
 import json
@@ -12,11 +13,14 @@ import pathlib
 import sys
 
 import numpy
+import safetensors.torch
 import torch
 import transformers
 
 HERE = pathlib.Path(__file__).parent
-SHARD_SIZE = {"llama3_rope": "20KB"}
+LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
+OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2")  # by 4.57.1
+SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB"}
 
 
 def golden(name):
@@ -32,15 +36,29 @@ def golden(name):
     return description, weights
 
 
+def write_as_on_the_hub(folder, model):
+    model.config.save_pretrained(folder)
+    tensors = {k: v.contiguous() for k, v in model.transformer.state_dict().items()}
+    positions = model.config.n_positions
+    for i in range(model.config.n_layer):
+        tensors[f"h.{i}.attn.bias"] = torch.ones(positions, positions).tril().view(1, 1, positions, positions)
+    safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "hf"
-    for name in sys.argv[2:] or ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2"):
+    for name in sys.argv[2:] or LLAMAS + OTHERS:
         description, weights = golden(name)
-        config = transformers.LlamaConfig(**description["config"], max_position_embeddings=512)
-        model = transformers.LlamaForCausalLM(config)
+        keys = description["config"]
+        if "model_type" not in keys:
+            keys = {"model_type": "llama", "max_position_embeddings": 512} | keys
+        config = transformers.AutoConfig.for_model(**keys)
+        model = transformers.AutoModelForCausalLM.from_config(config)
         missing, unexpected = model.load_state_dict(weights, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         model.save_pretrained(folder / name, max_shard_size=SHARD_SIZE.get(name, "5GB"))
+        if name == "gpt2":
+            write_as_on_the_hub(folder / "gpt2_hub", model)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,104 @@
+#include "core/error.hpp"
+#include "core/text.hpp"
+#include "model/families/llama_like.hpp"
+#include "model/families/rope_config.hpp"
+
+namespace llamesh::model {
+namespace {
+
+void refuse_what_is_not_computed(const ConfigKeys& keys) {
+  const auto activation = keys.text("hidden_act");
+  validate(activation.empty() || activation == "silu",
+           "{}: hidden_act is '{}'; llamesh computes silu", keys.name(), excerpt(activation));
+  const auto* dropout = keys.find("attention_dropout");
+  validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
+           keys.name(), keys.shown("attention_dropout"));
+}
+
+/// Refuses a list of layer types that differs from what the other keys say.
+void check_layer_types(const ConfigKeys& keys, const ModelConfig& c) {
+  if (!keys.has("layer_types")) return;
+  auto expected = ConfigKeys::Json::array();
+  for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
+    expected.push_back(c.window(i) > 0 ? "sliding_attention" : "full_attention");
+  validate(*keys.find("layer_types") == expected,
+           "{}: layer_types is {}, which is not what sliding_window and max_window_layers say",
+           keys.name(), keys.shown("layer_types"));
+}
+
+void read_window(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  constexpr std::int64_t default_window = 4096, default_max_window_layers = 28;
+  if (variant.windowed_layers == WindowedLayers::all && !keys.is_null("sliding_window"))
+    c.sliding_window = keys.size_or("sliding_window", default_window);
+  if (variant.windowed_layers == WindowedLayers::from_index && keys.flag("use_sliding_window")) {
+    c.sliding_window = keys.size_or("sliding_window", default_window);
+    c.max_window_layers = keys.has("max_window_layers") ? keys.size("max_window_layers", 0)
+                                                        : default_max_window_layers;
+  }
+  check_layer_types(keys, c);
+}
+
+void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
+  if (variant.windowed_layers == WindowedLayers::none) return;
+  json["sliding_window"] =
+      c.sliding_window > 0 ? nlohmann::ordered_json(c.sliding_window) : nullptr;
+  if (variant.windowed_layers == WindowedLayers::all) return;
+  json["use_sliding_window"] = c.sliding_window > 0;
+  json["max_window_layers"] = c.sliding_window > 0 ? c.max_window_layers : c.num_hidden_layers;
+}
+
+}  // namespace
+
+void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  refuse_what_is_not_computed(keys);
+  c.hidden_size = keys.size("hidden_size");
+  c.intermediate_size = keys.size("intermediate_size");
+  c.num_hidden_layers = keys.size("num_hidden_layers");
+  c.num_attention_heads = keys.size("num_attention_heads");
+  c.num_key_value_heads = keys.is_null("num_key_value_heads")
+                              ? 0
+                              : keys.size_or("num_key_value_heads", variant.num_key_value_heads);
+  c.head_dim = keys.is_null("head_dim") ? 0 : keys.size_or("head_dim", variant.head_dim);
+  c.vocab_size = keys.size("vocab_size");
+  c.rms_norm_eps = keys.number("rms_norm_eps", variant.rms_norm_eps);
+  c.initializer_range = keys.number("initializer_range", 0.02);
+  c.tie_word_embeddings = keys.flag("tie_word_embeddings");
+  if (variant.has_attention_bias) c.attention_bias = keys.flag("attention_bias");
+  if (variant.has_mlp_bias) c.mlp_bias = keys.flag("mlp_bias");
+  read_window(variant, keys, c);
+  read_rope(keys, c);
+}
+
+void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
+                        nlohmann::ordered_json& json) {
+  json.update({{"hidden_act", "silu"},
+               {"hidden_size", c.hidden_size},
+               {"intermediate_size", c.intermediate_size},
+               {"num_hidden_layers", c.num_hidden_layers},
+               {"num_attention_heads", c.num_attention_heads},
+               {"num_key_value_heads", c.num_key_value_heads},
+               {"head_dim", c.head_dim},
+               {"vocab_size", c.vocab_size},
+               {"rms_norm_eps", c.rms_norm_eps},
+               {"tie_word_embeddings", c.tie_word_embeddings},
+               {"initializer_range", c.initializer_range}});
+  if (variant.has_attention_bias) json["attention_bias"] = c.attention_bias;
+  if (variant.has_mlp_bias) json["mlp_bias"] = c.mlp_bias;
+  write_window(variant, c, json);
+  write_rope(c, json);
+}
+
+void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
+  check_rope(c);
+  const auto refuse = [&](bool wrong, const char* key) {
+    validate(!wrong, "model.{} is set, but the family {} has none", key, c.family);
+  };
+  refuse(c.attention_bias && !variant.has_attention_bias, "attention_bias");
+  refuse(c.mlp_bias && !variant.has_mlp_bias, "mlp_bias");
+  refuse(c.sliding_window > 0 && variant.windowed_layers == WindowedLayers::none, "sliding_window");
+  refuse(c.max_window_layers > 0 && variant.windowed_layers != WindowedLayers::from_index,
+         "max_window_layers");
+  refuse(c.max_position_embeddings > 0, "max_position_embeddings");
+}
+
+}  // namespace llamesh::model

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "model/family.hpp"
+#include "model/transformer_block.hpp"
+
+namespace llamesh::model {
+
+/// RMSNorm on queries and keys, before they are rotated.
+enum class QkNorm { none, per_head, projection };
+
+/// Layers that may have a sliding window.
+enum class WindowedLayers {
+  none,
+  all,         ///< if sliding_window is set
+  from_index,  ///< if use_sliding_window is true: those from max_window_layers on
+};
+
+/// Switches of a family whose layer is Llama's.
+struct LlamaVariant {
+  bool has_attention_bias = false;  ///< the key attention_bias: on q, k, v and o
+  bool has_mlp_bias = false;        ///< the key mlp_bias
+  bool qkv_bias = false;            ///< always on q, k and v
+  QkNorm qk_norm = QkNorm::none;
+  WindowedLayers windowed_layers = WindowedLayers::none;
+  LayerNames names = {};
+  // transformers' defaults for absent keys
+  double rms_norm_eps = 1e-6;
+  std::int64_t num_key_value_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
+void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
+                        nlohmann::ordered_json& json);
+void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
+ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
+
+/// Returns a family with Llama's layer.
+template <const LlamaVariant& variant>
+constexpr Family llama_like(std::string_view name, std::string_view architecture) {
+  return {
+      .name = name,
+      .architecture = architecture,
+      .base_prefix = "model.",
+      .read_config = [](const ConfigKeys& keys,
+                        ModelConfig& c) { read_llama_config(variant, keys, c); },
+      .write_config = [](const ModelConfig& c,
+                         nlohmann::ordered_json& json) { write_llama_config(variant, c, json); },
+      .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
+      .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
+      .make_block =
+          [](const ModelConfig& c, const ParameterTable& table, std::size_t index) {
+            return make_transformer_block(c, table, index, variant.names);
+          }};
+}
+
+}  // namespace llamesh::model

@@ -1,0 +1,77 @@
+#include "model/families/llama_like.hpp"
+#include "model/table_builder.hpp"
+
+namespace llamesh::model {
+namespace {
+
+void add_qk_norms(TableBuilder& add, ModuleId self_attn, const LlamaVariant& variant,
+                  const ModelConfig& c, Blocks heads, Blocks kv_heads) {
+  const auto add_norm = [&](const char* name, Blocks blocks) {
+    if (variant.qk_norm == QkNorm::per_head)
+      add.norm(self_attn, name, c.head_dim, Role::per_head);
+    else
+      add.norm(self_attn, name, blocks.count * c.head_dim, Role::column, blocks);
+  };
+  add_norm("q_norm", heads);
+  add_norm("k_norm", kv_heads);
+}
+
+void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
+                   const ModelConfig& c) {
+  const Blocks heads{"num_attention_heads", c.num_attention_heads};
+  const Blocks kv_heads{"num_key_value_heads", c.num_key_value_heads, /*may_be_shared=*/true};
+  const std::int64_t q = c.num_attention_heads * c.head_dim;
+  const std::int64_t kv = c.num_key_value_heads * c.head_dim;
+  const auto self_attn = add.child(layer, "self_attn");
+  const auto q_proj = add.linear(self_attn, "q_proj", {q, c.hidden_size}, Role::column, heads);
+  const auto k_proj = add.linear(self_attn, "k_proj", {kv, c.hidden_size}, Role::column, kv_heads);
+  const auto v_proj = add.linear(self_attn, "v_proj", {kv, c.hidden_size}, Role::column, kv_heads);
+  if (variant.qk_norm != QkNorm::none) add_qk_norms(add, self_attn, variant, c, heads, kv_heads);
+  const auto o_proj = add.linear(self_attn, "o_proj", {c.hidden_size, q}, Role::row, heads);
+  if (c.attention_bias || variant.qkv_bias)
+    for (const auto& linear : {q_proj, k_proj, v_proj}) add.bias(linear);
+  if (c.attention_bias) add.bias(o_proj);
+}
+
+void add_mlp(TableBuilder& add, ModuleId layer, const ModelConfig& c) {
+  const Blocks features{"intermediate_size", c.intermediate_size};
+  const Shape in{c.intermediate_size, c.hidden_size};
+  const auto mlp = add.child(layer, "mlp");
+  const auto gate_proj = add.linear(mlp, "gate_proj", in, Role::column, features);
+  const auto up_proj = add.linear(mlp, "up_proj", in, Role::column, features);
+  const auto down_proj =
+      add.linear(mlp, "down_proj", {c.hidden_size, c.intermediate_size}, Role::row, features);
+  if (c.mlp_bias)
+    for (const auto& linear : {gate_proj, up_proj, down_proj}) add.bias(linear);
+}
+
+void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
+                     const ModelConfig& c) {
+  add_attention(add, layer, variant, c);
+  add_mlp(add, layer, c);
+  const auto& names = variant.names;
+  for (const auto name : {names.norm_before_attention, names.norm_after_attention,
+                          names.norm_before_mlp, names.norm_after_mlp})
+    if (!name.empty()) add.norm(layer, name, c.hidden_size);
+}
+
+}  // namespace
+
+ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& c) {
+  const Blocks vocabulary{"vocab_size", c.vocab_size};
+  const Shape vocabulary_shape{c.vocab_size, c.hidden_size};
+  TableBuilder add;
+  const auto model = add.child(add.root(), "model");
+  const auto embed_tokens =
+      add.linear(model, "embed_tokens", vocabulary_shape, Role::vocab, vocabulary);
+  const auto layers = add.child(model, "layers");
+  for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
+    add_llama_layer(add, add.layer(layers, i), variant, c);
+  const auto norm = add.norm(model, "norm", c.hidden_size);
+  const auto lm_head = c.tie_word_embeddings ? add.tied(add.root(), "lm_head", embed_tokens)
+                                             : add.linear(add.root(), "lm_head", vocabulary_shape,
+                                                          Role::vocab, vocabulary);
+  return add.table(embed_tokens, norm, lm_head);
+}
+
+}  // namespace llamesh::model

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "model/block.hpp"
+#include "model/layer_names.hpp"
+#include "model/layers.hpp"
+
+/// M tokens, (M', D') this rank's part of the residual stream, F intermediate per rank.
+namespace llamesh::model {
+
+/// A layer's feed-forward network: down(silu(gate(x)) * up(x)), or without a gate
+/// down(gelu_new(up(x))).
+class Mlp {
+ public:
+  /// `table` has the shapes that this rank holds.
+  Mlp(const ParameterTable& table, ModuleId layer, const LayerNames& names);
+
+  struct Tensors {
+    // Kept from the forward to the backward pass.
+    Tensor up;         ///< (M, 2 F) gate and up, or (M, F); the backward pass overwrites it with
+                       ///< its gradient
+    Tensor activated;  ///< (M, F)
+    // Shared by all layers in turn.
+    Tensor d_activated;  ///< (M, F)
+  };
+  const Tensors& tensors() const { return tensors_; }
+
+  /// Starts from another layer's tensors, of which this one replaces those that it keeps.
+  void share(const Mlp& other) { tensors_ = other.tensors_; }
+  void plan_kept(ArenaAllocator& plan, const PassShape& pass,
+                 ActivationCheckpointing checkpointing);
+  void plan_shared(ArenaAllocator& plan, const PassShape& pass);
+
+  /// y (M', D') = the network's output for x (M', D').
+  void forward(const BlockContext& ctx, Tensor x, Tensor y);
+  /// Recomputes `up` from x. The backward pass provides `activated`.
+  void recompute(const BlockContext& ctx, Tensor x);
+  /// ctx.delta = x's gradient from y's gradient dy (M', D').
+  void backward(const BlockContext& ctx, Tensor x, Tensor dy);
+
+ private:
+  struct Modules {
+    ModuleId mlp;
+    std::optional<WeightModule> gate_proj;
+    WeightModule up_proj, down_proj;
+  };
+  std::vector<WeightModule> inputs() const;
+  void activate_backward(const BlockContext& ctx);
+
+  Modules ids_;
+  std::int64_t intermediate_;  ///< F
+  bool keeps_activated_ = false;
+  Tensors tensors_;
+};
+
+}  // namespace llamesh::model

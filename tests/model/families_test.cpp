@@ -1,0 +1,229 @@
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <tuple>
+
+#include "core/error.hpp"
+#include "model/config_json.hpp"
+#include "model/family.hpp"
+#include "model/rope_table.hpp"
+
+namespace llamesh::model {
+namespace {
+
+/// Returns a config.json with the family's required keys and `more`.
+std::string config_of(const std::string& family, const std::string& more = "") {
+  const auto& f = family_named(family);
+  std::string text =
+      fmt::format(R"({{"architectures": ["{}"], "model_type": "{}")", f.architecture, f.name);
+  text += family == "gpt2"
+              ? R"(, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64, "vocab_size": 101)"
+              : R"(, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+                   "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101)";
+  return text + (more.empty() ? "" : ", " + more) + "}";
+}
+
+ModelConfig config(const std::string& family, const std::string& more = "") {
+  return parse_config_json(config_of(family, more), "config.json");
+}
+
+std::string error_of(const std::string& family, const std::string& more) {
+  try {
+    config(family, more);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Families, ReadTheirKeys) {
+  EXPECT_EQ(config("mistral").sliding_window, 4096);  // transformers' default
+  EXPECT_EQ(config("mistral", R"("sliding_window": null)").sliding_window, 0);
+  EXPECT_EQ(config("mistral", R"("sliding_window": 24)").window(0), 24);
+  EXPECT_EQ(config("qwen2", R"("sliding_window": 24)").sliding_window, 0);  // it is not in use
+  const auto windowed = config("qwen2", R"("use_sliding_window": true, "sliding_window": 24,
+      "max_window_layers": 2, "layer_types": ["full_attention", "full_attention",
+      "sliding_attention"])");
+  EXPECT_EQ(windowed.window(1), 0);
+  EXPECT_EQ(windowed.window(2), 24);
+  EXPECT_EQ(config("qwen3").head_dim, 128);  // transformers' default
+  EXPECT_EQ(config("qwen3", R"("head_dim": 10)").head_dim, 10);
+  const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
+  EXPECT_EQ(gpt2.intermediate_size, 192);
+  EXPECT_TRUE(gpt2.tie_word_embeddings);
+  EXPECT_EQ(gpt2.dropout, 0.1);  // attn_pdrop's default
+}
+
+TEST(Families, WriteWhatTheyRead) {
+  const std::pair<const char*, const char*> models[] = {
+      {"llama", R"("rope_scaling": {"rope_type": "linear", "factor": 4})"},
+      {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "beta_fast": 16,
+                   "truncate": false}, "max_position_embeddings": 128)"},
+      {"mistral", R"("sliding_window": 24)"},
+      {"mistral", R"("sliding_window": null)"},
+      {"qwen2", R"("use_sliding_window": true, "sliding_window": 24, "max_window_layers": 1)"},
+      {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
+      {"olmo2", ""},
+      {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
+  for (const auto& [family, more] : models) {
+    const auto c = config(family, more);
+    EXPECT_EQ(c.family, family);
+    EXPECT_EQ(to_config_json(parse_config_json(to_config_json(c), "again")), to_config_json(c))
+        << family << more;
+    EXPECT_GT(parameter_table(c).numel(), 0);
+  }
+}
+
+TEST(Families, NameWhatTheyDoNotCompute) {
+  const std::tuple<const char*, const char*, const char*> table[] = {
+      {"mistral", R"("sliding_window": 0)", "sliding_window is 0; allowed: 1 to"},
+      {"mistral", R"("hidden_act": "gelu")", "hidden_act is 'gelu'"},
+      {"qwen2", R"("use_sliding_window": 1)", "use_sliding_window: expected true or false"},
+      {"qwen2", R"("use_sliding_window": true, "max_window_layers": -1)",
+       "max_window_layers is -1; allowed: 0 to"},
+      {"qwen2", R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])",
+       "layer_types is [\"full_attention\",\"sliding_attention\""},
+      {"qwen3", R"("attention_dropout": 0.5)", "attention_dropout is 0.5"},
+      {"olmo2", R"("rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": 64)",
+       "factor is missing"},
+      {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
+       "max_position_embeddings is missing"},
+      {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 1,
+                   "original_max_position_embeddings": 64})",
+       "mscale is 1"},
+      {"llama", R"("partial_rotary_factor": 0.5)", "partial_rotary_factor is 0.5"},
+      {"gpt2", R"("activation_function": "gelu")", "activation_function is 'gelu'"},
+      {"gpt2", R"("scale_attn_weights": false)", "scale_attn_weights is false"},
+      {"gpt2", R"("scale_attn_by_inverse_layer_idx": true)",
+       "scale_attn_by_inverse_layer_idx is true"},
+      {"gpt2", R"("add_cross_attention": true)", "add_cross_attention is true"},
+  };
+  for (const auto& [family, more, message] : table)
+    EXPECT_NE(error_of(family, more).find(message), std::string::npos)
+        << family << ' ' << more << ": " << error_of(family, more);
+}
+
+/// Keys in an input file that a family does not have are refused, not ignored.
+TEST(Families, RefuseOthersKeys) {
+  const auto error = [](const std::string& family, auto change) {
+    auto c = config(family);
+    change(c);
+    try {
+      c.resolved();
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  const auto expect = [&](const std::string& family, auto change, const std::string& message) {
+    EXPECT_EQ(error(family, change), message);
+  };
+  expect(
+      "llama", [](auto& c) { c.sliding_window = 8; },
+      "model.sliding_window is set, but the family llama has none");
+  expect(
+      "mistral", [](auto& c) { c.max_window_layers = 1; },
+      "model.max_window_layers is set, but the family mistral has none");
+  expect(
+      "qwen2", [](auto& c) { c.attention_bias = true; },
+      "model.attention_bias is set, but the family qwen2 has none");
+  expect(
+      "olmo2", [](auto& c) { c.max_position_embeddings = 8; },
+      "model.max_position_embeddings is set, but the family olmo2 has none");
+  expect(
+      "gpt2", [](auto& c) { c.rope_scaling = RopeScaling{}; },
+      "model.rope_scaling is set, but the family gpt2 has none");
+  expect(
+      "gpt2", [](auto& c) { c.max_position_embeddings = 0; },
+      "model.max_position_embeddings is 0; the family gpt2 learns that many positions");
+}
+
+TEST(Families, UnknownOnesAreToldWhichAreKnown) {
+  try {
+    parse_config_json(R"({"architectures": ["PhiForCausalLM"]})", "config.json");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
+                 "llamesh trains LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
+                 "Qwen3ForCausalLM, Olmo2ForCausalLM, GPT2LMHeadModel");
+  }
+}
+
+/// The dict holds each element of each parameter once, in tensors as transformers writes them.
+TEST(Gpt2, StateDictIsTransformers) {
+  const auto c = config("gpt2");
+  const auto table = parameter_table(c);
+  const auto dict = state_dict(c, table);
+  std::vector<std::string> names;
+  std::int64_t numel = 0;
+  for (const auto& tensor : dict) {
+    numel += llamesh::numel(tensor.shape);
+    std::int64_t held = 0;
+    for (const auto& part : tensor.parts) held += part.in_tensor.numel();
+    EXPECT_EQ(held, llamesh::numel(tensor.shape)) << tensor.name;
+    if (tensor.name.starts_with("transformer.h.0."))
+      names.push_back(fmt::format("{} {}", tensor.name.substr(16), fmt::join(tensor.shape, "x")));
+  }
+  EXPECT_EQ(numel, table.numel());
+  std::ranges::sort(names);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "attn.c_attn.bias 144", "attn.c_attn.weight 48x144", "attn.c_proj.bias 48",
+                       "attn.c_proj.weight 48x48", "ln_1.bias 48", "ln_1.weight 48", "ln_2.bias 48",
+                       "ln_2.weight 48", "mlp.c_fc.bias 192", "mlp.c_fc.weight 48x192",
+                       "mlp.c_proj.bias 48", "mlp.c_proj.weight 192x48"}));
+}
+
+/// 124,439,808 parameters, of which the 38.6 M rows of the tied head multiply and the positions do
+/// not.
+TEST(Gpt2, Counts) {
+  ModelConfig c;
+  c.family = "gpt2";
+  c.hidden_size = 768;
+  c.intermediate_size = 3072;
+  c.num_hidden_layers = c.num_attention_heads = 12;
+  c.vocab_size = 50257;
+  c.max_position_embeddings = 1024;
+  c.tie_word_embeddings = true;
+  const auto table = parameter_table(c.resolved());
+  EXPECT_EQ(table.numel(), 124'439'808);
+  EXPECT_EQ(table.matmul_numel(), 124'439'808 - 1024 * 768);
+}
+
+TEST(Rope, LinearDividesAllFrequencies) {
+  ModelConfig c;
+  c.head_dim = 64;
+  const auto plain = rope_frequencies(c);
+  c.rope_scaling = RopeScaling{.rope_type = RopeType::linear, .factor = 4};
+  const auto scaled = rope_frequencies(c);
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 4);
+}
+
+/// Qwen 2.5's long-context setting: pairs 0 to 23 keep their frequencies and those from 40 on are
+/// divided.
+TEST(Rope, YarnBlendsByRotations) {
+  ModelConfig c;
+  c.head_dim = 128;
+  c.rope_theta = 1e6;
+  const auto plain = rope_frequencies(c);
+  c.rope_scaling = RopeScaling{
+      .rope_type = RopeType::yarn, .factor = 4, .original_max_position_embeddings = 32768};
+  const auto scaled = rope_frequencies(c);
+  // dim ln(context / (2 pi rotations)) / (2 ln theta): 23.6 and 39.6 for 32 rotations and for 1.
+  for (std::size_t i = 0; i <= 23; ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i]) << i;
+  for (std::size_t i = 24; i < 40; ++i) {
+    EXPECT_LT(scaled[i], plain[i]) << i;
+    EXPECT_GT(scaled[i], plain[i] / 4) << i;
+  }
+  for (std::size_t i = 40; i < 64; ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 4) << i;
+  EXPECT_DOUBLE_EQ(rope_magnitude(c), 0.1 * std::log(4.0) + 1);
+  c.rope_scaling->attention_factor = 1.5;
+  EXPECT_EQ(rope_magnitude(c), 1.5);
+}
+
+}  // namespace
+}  // namespace llamesh::model
