@@ -1,4 +1,5 @@
-"""hf_transformers.py LLAMESH: transformers loads what llamesh exports, and computes the golden logits with it.
+"""hf_transformers.py LLAMESH: transformers loads what llamesh exports, and computes the golden logits with it. Then
+llamesh trains each family from a folder on 4 ranks, and transformers has the same loss with the result.
 
 Exits with 77 (skipped) where PyTorch or transformers is missing.
 """
@@ -62,6 +63,45 @@ def check(llamesh, name, ranks, work):
     return difference
 
 
+INPUTS = """
+run: {{name: trained, folder: {work}/{name}.run}}
+model: {{hf: {folder}}}
+mesh: {{ranks_per_node: 2}}
+sharding: {{strategy: hybrid_shard}}
+data: {{train: {work}/tokens.bin, format: tokens, token_dtype: uint16, sequence_length: {length}}}
+optimizer: {{lr: 1e-2}}
+train: {{steps: 4, micro_batch: 1, global_batch: 8, threads: 1}}
+"""
+
+
+def check_training(llamesh, name, work, length=32, rows=9):
+    """Trains from a golden folder and returns how far llamesh's loss with the result is from transformers'."""
+    folder = golden / "hf" / name
+    vocabulary = transformers.AutoConfig.from_pretrained(folder).vocab_size
+    tokens = numpy.random.default_rng(1).integers(vocabulary, size=rows * length + 1).astype("<u2")
+    tokens.tofile(f"{work}/tokens.bin")
+    inputs = pathlib.Path(f"{work}/{name}.yaml")
+    inputs.write_text(INPUTS.format(work=work, name=name, folder=folder, length=length))
+    mpirun = [str(tests / "mpirun.sh")]
+    subprocess.run([*mpirun, "4", llamesh, "train", str(inputs)], check=True, stdout=subprocess.DEVNULL)
+    convert(llamesh, 2, f"{work}/{name}.run", f"hf:{work}/{name}.trained")
+    command = ["evaluate", f"{work}/{name}.trained", f"{work}/tokens.bin", "--token-dtype", "uint16"]
+    command += ["--sequence-length", str(length), "--json"]
+    told = subprocess.run([*mpirun, "1", llamesh, *command], check=True, stdout=subprocess.PIPE)
+    stream = torch.from_numpy(tokens.astype("i8"))
+    original = load(folder, torch.float32)
+    losses = []
+    for model in (original, load(f"{work}/{name}.trained", torch.float32)):
+        with torch.no_grad():
+            logits = model(input_ids=stream[:-1].view(rows, length), use_cache=False).logits
+        losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), stream[1:]).item())
+    before, after = losses
+    assert after < before - 1e-3, (name, before, after)
+    difference = abs(after - json.loads(told.stdout)["loss"])
+    assert difference < 2e-5, (name, after, told.stdout)
+    return difference
+
+
 def check_refused(folder):
     try:
         load(folder, torch.float32)
@@ -78,8 +118,15 @@ def main(llamesh):
         models[odd.name] = 2
     else:
         check_refused(odd)
+    families = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "gpt2_hub")
+    known = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 51)  # Qwen 3
+    if known:
+        models |= {"qwen2": 1, "mistral": 2, "qwen3": 1, "olmo2": 2, "gpt2": 1}
     with tempfile.TemporaryDirectory() as work:
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
+        trained = max(check_training(llamesh, name, work) for name in families) if known else None
+    if known:
+        print(f"{len(families)} folders trained: losses within {trained:.1e} of transformers'")
     print(f"transformers {transformers.__version__}: {len(models)} exported models, logits within {worst:.1e} of the "
           "golden ones")
 
