@@ -1,7 +1,7 @@
 # Everything that llamesh takes from others, all of it packaged by Debian 12 (docs/dependencies.md).
 find_package(Threads REQUIRED)
-# Neither comes with a CMake package.
-foreach(library IN ITEMS sentencepiece:sentencepiece_processor.h pcre2-8:pcre2.h)
+# None comes with a CMake package.
+foreach(library IN ITEMS sentencepiece:sentencepiece_processor.h pcre2-8:pcre2.h utf8proc:utf8proc.h)
   string(REPLACE ":" ";" library ${library})
   list(GET library 0 name)
   list(GET library 1 header)

@@ -37,6 +37,7 @@ wrapped=(
   '^sentencepiece' '^tokenizer/sentencepiece_tokenizer\.cpp$'
   '^(protozero|isa-l)' '^train/tensorboard/'
   '^pcre2' '^tokenizer/pattern\.cpp$'
+  '^utf8proc' '^tokenizer/utf8\.cpp$'
 )
 
 faults=0 files=0

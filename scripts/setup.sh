@@ -12,7 +12,7 @@ packages=(
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libdnnl-dev
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libgtest-dev bible-kjv sentencepiece
-  libsentencepiece-dev libpcre2-dev libprotozero-dev libisal-dev
+  libsentencepiece-dev libpcre2-dev libutf8proc-dev libprotozero-dev libisal-dev
 )
 test_packages=(
   slurm-wlm munge libpmix-dev iproute2  # libpmix-dev has the libpmix.so that Slurm's plugin opens

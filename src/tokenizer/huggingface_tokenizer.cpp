@@ -146,6 +146,10 @@ void HuggingFaceTokenizer::encode_plain(std::string_view text, Begin begin, Outp
 }
 
 void HuggingFaceTokenizer::encode_valid(std::string_view text, Begin begin, Output& out) const {
+  if (file_.to_nfc && !is_surely_nfc(text)) {
+    out.work.normalized = to_nfc(text);
+    text = out.work.normalized;
+  }
   const bool spaced = text.front() == ' ' || (file_.byte_encoding == ByteEncoding::byte_fallback &&
                                               text.starts_with("\u2581"));
   const bool add_space =

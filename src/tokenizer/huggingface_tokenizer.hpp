@@ -32,7 +32,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     std::vector<Pattern::Matcher> matchers;
     WordCache words;
     std::vector<std::int32_t> symbols;
-    std::string with_space;
+    std::string normalized, with_space;
   };
   struct Output {
     Workspace& work;

@@ -31,7 +31,7 @@ std::vector<JsonObject> steps_of(const JsonObject& root, std::string_view name,
   return steps;
 }
 
-/// Reads Llama 2's normalizer: Prepend U+2581 and Replace " " by U+2581.
+/// Reads Qwen's normalizer, NFC, or Llama 2's: Prepend U+2581 and Replace " " by U+2581.
 void read_normalizer(const JsonObject& root, TokenizerFile& file) {
   bool replaces_space = false;
   for (const JsonObject& step : steps_of(root, "normalizer", "normalizers")) {
@@ -50,12 +50,17 @@ void read_normalizer(const JsonObject& root, TokenizerFile& file) {
                "{}: Replace other than of ' ' by '{}' is not supported", step.where(),
                space_symbol);
       replaces_space = true;
+    } else if (type == "NFC") {
+      step.only({"type"});
+      file.to_nfc = true;
     } else {
       refuse(step.where(), type);
     }
   }
   validate(replaces_space || file.prefix_space == PrefixSpace::never,
            "{}: Prepend without Replace is not supported", root.at("normalizer"));
+  validate(!replaces_space || !file.to_nfc, "{}: NFC together with Replace is not supported",
+           root.at("normalizer"));
   if (replaces_space) file.byte_encoding = ByteEncoding::byte_fallback;
 }
 

@@ -81,11 +81,10 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     token.refuse_if_set({"single_word"});
     AddedToken added{token.id("id"), token.text("content"), token.flag("lstrip", false),
                      token.flag("rstrip", false), token.flag("normalized", false)};
-    const bool text_is_changed = file.byte_encoding == ByteEncoding::byte_fallback;
+    const bool text_is_changed = file.byte_encoding == ByteEncoding::byte_fallback || file.to_nfc;
     validate(!(added.normalized && text_is_changed),
              "{}: '{}' with 'normalized: true' together with a normalizer is not supported; where "
-             "there is a "
-             "tokenizer.model, name that file",
+             "there is a tokenizer.model, name that file",
              token.where(), shown(added.content));
     const auto known = file.vocabulary.find(added.content);
     validate(known == file.vocabulary.end() || known->second == added.id,

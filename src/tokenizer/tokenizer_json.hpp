@@ -40,6 +40,7 @@ enum class PrefixSpace : std::uint8_t {
 struct TokenizerFile {
   ByteEncoding byte_encoding = ByteEncoding::byte_level;
   PrefixSpace prefix_space = PrefixSpace::never;
+  bool to_nfc = false;            ///< text between added tokens is normalized to NFC
   std::vector<Pattern> patterns;  ///< each splits the pieces left by the previous ones
   std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<Merge> merges;

@@ -1,7 +1,13 @@
 #include "tokenizer/utf8.hpp"
 
+#include <utf8proc.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+
+#include "core/error.hpp"
 
 namespace llamesh::tokenizer {
 namespace {
@@ -113,6 +119,22 @@ std::string replace_invalid_utf8(std::string_view text) {
     text.remove_prefix(maximal_subpart(text));
   }
   return out;
+}
+
+bool is_surely_nfc(std::string_view text) {
+  constexpr unsigned lead_of_first_combining_mark = 0xCC;  // U+0300
+  return std::ranges::all_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < lead_of_first_combining_mark; });
+}
+
+std::string to_nfc(std::string_view text) {
+  utf8proc_uint8_t* made = nullptr;
+  const auto length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), std::ssize(text), &made,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(made, &std::free);
+  expects(length >= 0, "utf8proc: {}", utf8proc_errmsg(length));
+  return {reinterpret_cast<const char*>(made), static_cast<std::size_t>(length)};
 }
 
 bool is_white_space(std::uint32_t code) {

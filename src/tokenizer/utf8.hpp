@@ -29,6 +29,12 @@ std::size_t unfinished_utf8(std::string_view text);
 /// subparts (section 3.9, U+FFFD Substitution), as in Python's errors="replace".
 std::string replace_invalid_utf8(std::string_view text);
 
+/// Returns true if every character is below U+0300, and so valid UTF-8 is in Unicode's
+/// normalization form C. May return false for other text that is, too.
+bool is_surely_nfc(std::string_view text);
+/// Returns valid UTF-8 in normalization form C.
+std::string to_nfc(std::string_view text);
+
 /// Returns true if a code point has the Unicode property White_Space.
 bool is_white_space(std::uint32_t code);
 

@@ -42,7 +42,7 @@ TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
   refused("gpt2.json", "/model/type", "Unigram", "a model of type 'Unigram' is not supported");
   refused("gpt2.json", "/model/dropout", 0.1, "'dropout: 0.1' is not supported");
   refused("gpt2.json", "/model/continuing_subword_prefix", "##", "continuing_subword_prefix");
-  refused("gpt2.json", "/normalizer", {{"type", "NFC"}}, "t.json.normalizer of type 'NFC'");
+  refused("gpt2.json", "/normalizer", {{"type", "NFKC"}}, "t.json.normalizer of type 'NFKC'");
   refused("gpt2.json", "/pre_tokenizer", {{"type", "Whitespace"}}, "'Whitespace' is not supported");
   refused("gpt2.json", "/pre_tokenizer", nullptr, "only ByteLevel");
   refused("gpt2.json", "/decoder", {{"type", "WordPiece"}}, "decoder of type 'WordPiece'");

@@ -20,7 +20,10 @@ from tokenizers import pre_tokenizers, processors, trainers
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
           r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 UNUSUAL = r"\d{2}|[A-Z][a-z]*(?=[A-Z ])|[\p{Lu}\p{M}]+?|\.\s|[^\n.]{1,5}"
+
+MISTRAL3 = ["[INST]", "[/INST]", "[TOOL_CALLS]", *(f"[control_{i}]" for i in range(8, 20))]
 
 TEXTS = [
     "", " ", "a", "Hello world", " Hello  world ", "In the beginning God created the heaven and the earth.",
@@ -38,6 +41,9 @@ TEXTS = [
     "x=1;\n    if (y) {\n\t\treturn a->b[3];\n    }\n", "\u0130stanbul \u01c5 \u00df \ufb01 \u2460 \u33d2 \ud7a3",
     "MiXeD CaSe CamelCaseWord snake_case_word kebab-case A.B.C. U.S.A.", "\U0010ffff\U00010000\ufffd\uffff",
     "And God said, Let there be light: and there was light. " * 8,
+    "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\nhm</think>\n\nYo<|im_end|>\n<|endoftext|>",
+    "<s>[INST] What? [/INST] That.</s>[INST]x[/INST] [control_8][control_9]",
+    "A\u030a \u212b \u1100\u1161\u11a8 e\u0323\u0302 <|im_end|>\u0338 x\u0300\u0301 \u0958 \ufb1d \u2126 12\u0663\u0301",
 ]
 
 
@@ -52,8 +58,10 @@ def fresh_texts(corpus, count):
             yield corpus[at:at + rng.randint(20, 200)]
 
 
-def byte_level(name, corpus, pre_tokenizer, size, added=(), processor=None, edit=None):
+def byte_level(name, corpus, pre_tokenizer, size, added=(), processor=None, edit=None, normalizer=None):
     tokenizer = Tokenizer(models.BPE())
+    if normalizer:
+        tokenizer.normalizer = normalizer
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train([corpus], trainers.BpeTrainer(
@@ -89,17 +97,18 @@ def ignore_merges(content):
     vocab["\u0120firmament"] = max(max(vocab.values()), max(t["id"] for t in content["added_tokens"])) + 1
 
 
-def llama2(name, corpus, metaspace):
-    """Llama 2's kind of file: characters, byte fallback, no pattern."""
+def llama2(name, corpus, metaspace, control=()):
+    """Llama 2's kind of file, which is also Mistral's: characters, byte fallback, no pattern. Mistral's v0.3 has
+    Metaspace and hundreds of control tokens."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     # Trained on words, so that no merge spans a space, as in SentencePiece.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train([corpus], trainers.BpeTrainer(
         vocab_size=900, show_progress=False,
-        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]))
+        special_tokens=["<unk>", "<s>", "</s>", *control] + [f"<0x{byte:02X}>" for byte in range(256)]))
 
     def edit(content):
-        content["added_tokens"] = content["added_tokens"][:3]
+        content["added_tokens"] = content["added_tokens"][:3 + len(control)]
         content["pre_tokenizer"] = None
         if metaspace:
             content["pre_tokenizer"] = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first",
@@ -141,6 +150,12 @@ def make_byte_level(corpus):
         "llama3.json": byte_level(
             "llama3.json", corpus, sequence(pre_tokenizers.Split(Regex(LLAMA3), "isolated"), after_split), 900,
             tokens[:2], template, ignore_merges),
+        # Qwen 2 and 3: NFC, single digits, and tokens of chats and of reasoning, of which the latter are not special.
+        "qwen.json": byte_level(
+            "qwen.json", corpus, sequence(pre_tokenizers.Split(Regex(QWEN), "isolated"), after_split), 600,
+            [*map(special, ("<|endoftext|>", "<|im_start|>", "<|im_end|>")),
+             AddedToken("<think>", normalized=False), AddedToken("</think>", normalized=False)],
+            lambda t: processors.ByteLevel(trim_offsets=False), None, normalizers.NFC()),
         "digits.json": byte_level(
             "digits.json", corpus, sequence(pre_tokenizers.Digits(individual_digits=True), byte_level_only),
             500, tokens),
@@ -159,6 +174,10 @@ def make_sentencepiece(corpus):
     kinds = {
         "bpe.model": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
                           remove_extra_whitespaces=False, vocab_size=700, character_coverage=0.9999),
+        # Mistral's v3: control symbols, which no text contains.
+        "mistral3.model": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity",
+                               remove_extra_whitespaces=False, vocab_size=600, character_coverage=0.9999,
+                               control_symbols=",".join(MISTRAL3)),
         "unigram.model": dict(model_type="unigram", vocab_size=500, normalization_rule_tsv=rules),
     }
     for name, options in kinds.items():
@@ -183,6 +202,7 @@ def main():
     hugging_face = make_byte_level(part)
     hugging_face["llama2.json"] = llama2("llama2.json", part, metaspace=False)
     hugging_face["metaspace.json"] = llama2("metaspace.json", part, metaspace=True)
+    hugging_face["mistral3.json"] = llama2("mistral3.json", part, metaspace=True, control=MISTRAL3)
     pieces = make_sentencepiece(part)
     os.remove(part)
     with open("golden.tsv", "w", encoding="ascii") as file:
