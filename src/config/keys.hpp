@@ -27,13 +27,13 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("rope_theta", m.rope_theta, above(0));
   io.optional_section("rope_scaling", m.rope_scaling, [&](model::RopeScaling& r) {
     io.key("rope_type", r.rope_type);
-    io.key("factor", r.factor, above(0));
+    io.key("factor", r.factor, at_least(0));
     if (r.rope_type == model::RopeType::llama3) {
       io.key("low_freq_factor", r.low_freq_factor, above(0));
       io.key("high_freq_factor", r.high_freq_factor, above(0));
     }
     if (r.rope_type != model::RopeType::linear)
-      io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(1));
+      io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(0));
     if (r.rope_type == model::RopeType::yarn) {
       io.key("attention_factor", r.attention_factor, at_least(0));
       io.key("beta_fast", r.beta_fast, above(0));

@@ -49,6 +49,11 @@ ModelConfig ModelConfig::resolved() const {
   validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);
   validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
            initializer_range);
+  if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::llama3) {
+    auto& s = *c.rope_scaling;
+    if (s.factor == 0) s.factor = 8;
+    if (s.original_max_position_embeddings == 0) s.original_max_position_embeddings = 8192;
+  }
   known.check(c);
   return c;
 }

@@ -17,10 +17,10 @@ enum class RopeType : std::uint8_t {
 /// Parameters for frequency scaling, named as in config.json's rope_scaling.
 struct RopeScaling {
   RopeType rope_type = RopeType::llama3;
-  double factor = 8.0;
-  double low_freq_factor = 1.0;                          ///< llama3
-  double high_freq_factor = 4.0;                         ///< llama3
-  std::int64_t original_max_position_embeddings = 8192;  ///< llama3, yarn
+  double factor = 0;              ///< 0: 8 for llama3; the others have no default
+  double low_freq_factor = 1.0;   ///< llama3
+  double high_freq_factor = 4.0;  ///< llama3
+  std::int64_t original_max_position_embeddings = 0;  ///< llama3 (0: 8192), yarn
   double attention_factor = 0;  ///< yarn: scales queries and keys; 0: 0.1 ln(factor) + 1
   double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled
   double beta_slow = 1;         ///< yarn: rotations below which `factor` applies in full

@@ -109,7 +109,7 @@ TEST(InputErrors, UnknownWords) {
             std::string::npos);
   EXPECT_EQ(error(data, {"precision.reduce=q"}),
             "command line: precision.reduce: unknown value 'q'; allowed: fp32, bf16");
-  EXPECT_NE(error(data, {"model.rope_scaling.rope_type=yarn"}).find("allowed: llama3"),
+  EXPECT_NE(error(data, {"model.rope_scaling.rope_type=longrope"}).find("allowed: llama3"),
             std::string::npos);
 }
 

@@ -135,6 +135,13 @@ TEST(Families, RefuseOthersKeys) {
       "olmo2", [](auto& c) { c.max_position_embeddings = 8; },
       "model.max_position_embeddings is set, but the family olmo2 has none");
   expect(
+      "llama", [](auto& c) { c.rope_scaling = RopeScaling{.rope_type = RopeType::yarn}; },
+      "model.rope_scaling.factor is missing");
+  expect(
+      "llama",
+      [](auto& c) { c.rope_scaling = RopeScaling{.rope_type = RopeType::yarn, .factor = 4}; },
+      "model.rope_scaling.original_max_position_embeddings is missing");
+  expect(
       "gpt2", [](auto& c) { c.rope_scaling = RopeScaling{}; },
       "model.rope_scaling is set, but the family gpt2 has none");
   expect(

@@ -105,7 +105,7 @@ TEST(Rope, ScalingStretchesLongWavelengthsOnly) {
   c.head_dim = 64;
   c.rope_theta = 500000;
   const auto plain = rope_frequencies(c);
-  c.rope_scaling = RopeScaling{};
+  c.rope_scaling = RopeScaling{.factor = 8, .original_max_position_embeddings = 8192};
   const auto scaled = rope_frequencies(c);
   EXPECT_EQ(scaled.front(), plain.front());
   EXPECT_DOUBLE_EQ(scaled.back(), plain.back() / 8);

@@ -88,6 +88,9 @@ void check_rope(const ModelConfig& c) {
   validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);
   if (!c.rope_scaling) return;
   const auto& s = *c.rope_scaling;
+  validate(s.factor > 0, "model.rope_scaling.factor is missing");
+  validate(s.rope_type == RopeType::linear || s.original_max_position_embeddings > 0,
+           "model.rope_scaling.original_max_position_embeddings is missing");
   if (s.rope_type == RopeType::llama3)
     validate(s.high_freq_factor > s.low_freq_factor,
              "model.rope_scaling: high_freq_factor {} is not above low_freq_factor {}",
