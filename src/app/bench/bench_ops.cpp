@@ -156,13 +156,11 @@ void elementwise(double memory) {
              [&] { ops::adamw(stream, adamw, step); });
 }
 
-/// Measures causal attention, with a sliding window or without (0). FLOPs: 2 matmuls forward, 5
-/// backward, over the scores in the window, T (T + 1) / 2 without, per head.
-void attention(const Shapes& shapes, DType dtype, double peak, std::int64_t window) {
+/// Measures causal attention. FLOPs: 2 matmuls forward, 5 backward, over the scores in the window,
+/// T (T + 1) / 2 without, per head.
+void attention(const ops::AttentionShape& s, DType dtype, double peak) {
   auto& stream = device::compute_stream();
-  auto s = shapes.attention;
-  s.window = window;
-  const auto M = shapes.M;
+  const auto M = s.batch * s.sequence;
   const auto q_cols = s.heads * s.head_dim, kv_cols = s.kv_heads * s.head_dim;
   const RandomMatrix qkv(dtype, M, q_cols + 2 * kv_cols), dqkv(dtype, M, q_cols + 2 * kv_cols);
   const RandomMatrix out(dtype, M, q_cols), dout(dtype, M, q_cols);
@@ -171,7 +169,7 @@ void attention(const Shapes& shapes, DType dtype, double peak, std::int64_t wind
   const auto q = [&](const Tensor& t) { return t.slice_cols(0, q_cols); };
   const auto k = [&](const Tensor& t) { return t.slice_cols(q_cols, kv_cols); };
   const auto v = [&](const Tensor& t) { return t.slice_cols(q_cols + kv_cols, kv_cols); };
-  const auto hidden = window > 0 ? s.sequence - window : 0;
+  const auto hidden = s.window > 0 ? s.sequence - s.window : 0;
   const auto product = static_cast<double>(s.batch * s.heads * s.head_dim) *
                        static_cast<double>(s.sequence * (s.sequence + 1) - hidden * (hidden + 1));
   const ops::AttentionCall call{
@@ -184,8 +182,8 @@ void attention(const Shapes& shapes, DType dtype, double peak, std::int64_t wind
     fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
                100.0 * rate / peak);
   };
-  const auto where_seen = window > 0 ? fmt::format(", window {}", window) : "";
-  print(("attention" + where_seen).c_str(), 2.0 * product / forward);
+  const auto window = s.window > 0 ? fmt::format(", {}", s.window) : "";
+  print(fmt::format("attention, {}{}", s.sequence, window).c_str(), 2.0 * product / forward);
   print("  backward", 5.0 * product / backward);
   fmt::print("  in {:.2f} and {:.2f} ms by {}\n", 1e3 * forward, 1e3 * backward,
              ops::attention_name(stream, call));
@@ -217,7 +215,13 @@ int bench_ops(const std::string& device) {
                on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, s.attention.heads,
                s.attention.head_dim, s.attention.sequence);
     fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
-    for (const std::int64_t window : {0, 256}) attention(s, dtype, most, window);
+    attention(s.attention, dtype, most);
+    auto whole = s.attention;  // all tokens in one row
+    whole.batch = 1;
+    whole.sequence = s.M;
+    attention(whole, dtype, most);
+    whole.window = 256;
+    attention(whole, dtype, most);
   }
   return 0;
 }
