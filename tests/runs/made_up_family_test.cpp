@@ -189,7 +189,9 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
     family_named("lanter");
     ADD_FAILURE() << "an unknown family has been found";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()), "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, gpt2, lantern");
+    EXPECT_EQ(std::string(error.what()),
+              "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, gpt2, "
+              "lantern");
   }
 }
 
