@@ -108,12 +108,15 @@ TEST_F(CudnnGraphsOfH200, AreAcceptedInBothDirections) {
   };
   for (const auto& [shape, gap] :
        {Case{{4, 4096, 32, 8, 128}, 0}, Case{{1, 8192, 32, 8, 64}, 0}, Case{{2, 131, 8, 2, 128}, 8},
-        Case{{2, 37, 8, 2, 64}, 8}, Case{{1, 257, 1, 1, 64}, 8}, Case{{2, 300, 8, 2, 80}, 0}}) {
+        Case{{2, 37, 8, 2, 64}, 8}, Case{{1, 257, 1, 1, 64}, 8}, Case{{2, 300, 8, 2, 80}, 0},
+        // With a window, which would otherwise be left to the built-in kernels unnoticed.
+        Case{{4, 4096, 32, 8, 128, 1024}, 0}, Case{{1, 2048, 8, 2, 64, 256}, 8},
+        Case{{2, 131, 8, 2, 128, 1}, 8}, Case{{2, 300, 8, 2, 80, 70}, 0}}) {
     for (const auto pass : both_passes) {
       const auto words = refusal_of(shape, pass, gap);
       EXPECT_TRUE(words.empty() || could_only_not_load(words))
-          << shape.sequence << " tokens, heads of " << shape.head_dim << ": "
-          << words.substr(0, 1000);
+          << shape.sequence << " tokens, heads of " << shape.head_dim << ", window " << shape.window
+          << ": " << words.substr(0, 1000);
       EXPECT_TRUE(words.empty() || words.starts_with("the graph of attention")) << words;
     }
   }

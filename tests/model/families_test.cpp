@@ -78,6 +78,17 @@ TEST(Families, WriteWhatTheyRead) {
   }
 }
 
+/// An export keeps a folder's three dropouts, unless the run was told to train without.
+TEST(Gpt2, DropoutsOfTheSourceAreKept) {
+  const auto source = config_of("gpt2", R"("resid_pdrop": 0.25, "embd_pdrop": 0, "attn_pdrop": 0)");
+  auto c = parse_config_json(source, "config.json");
+  EXPECT_EQ(c.dropout, 0.25);
+  EXPECT_NE(to_config_json(c, "", source).find(R"("attn_pdrop": 0,)"), std::string::npos);
+  c.dropout = 0;
+  const auto written = to_config_json(c, "", source);
+  EXPECT_EQ(parse_config_json(written, "again").dropout, 0) << written;
+}
+
 TEST(Families, NameWhatTheyDoNotCompute) {
   const std::tuple<const char*, const char*, const char*> table[] = {
       {"mistral", R"("sliding_window": 0)", "sliding_window is 0; allowed: 1 to"},

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "model/causal_lm.hpp"
+#include "model/decoder.hpp"
 #include "model/local_weights.hpp"
 
 // Compares with PyTorch and Hugging Face transformers: tests/model/golden/make_golden.py.
@@ -80,6 +82,25 @@ TEST_P(Golden, LossAndGradients) {
     }
     // Without rotation, the keys' bias shifts all scores of a query alike: its gradient is 0.
     EXPECT_LT(std::sqrt(error), 1e-4 * std::sqrt(size) + 1e-7) << name;
+  }
+}
+
+/// Fed a row in pieces, the decoder has the logits of each piece's last token: the cache honours
+/// windows, rotates or looks up later positions, and holds normalized keys.
+TEST_P(Golden, DecoderLogits) {
+  Loaded l(GetParam());
+  if (!l.starts.empty()) return;  // the decoder continues one text
+  Decoder decoder(l.config, l.table, l.weights, l.sequence, DType::f32);
+  const auto row =
+      std::span<const std::int32_t>(l.tokens).first(static_cast<std::size_t>(l.sequence));
+  const auto expected = l.golden["logits"].values;
+  for (const auto end : {std::size_t{1}, std::size_t{5}, std::size_t{6}, row.size() / 2 + 1,
+                         row.size() - 1, row.size()}) {
+    const auto fed = static_cast<std::size_t>(decoder.position());
+    const auto logits = decoder.feed(row.subspan(fed, end - fed));
+    for (std::size_t v = 0; v < logits.size(); ++v)
+      ASSERT_NEAR(logits[v], expected[(end - 1) * logits.size() + v], 1e-4)
+          << "token " << end << ", logit " << v;
   }
 }
 

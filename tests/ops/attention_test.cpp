@@ -1,6 +1,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device/simulated/simulation.hpp"
 #include "ops/cpu/attention_softmax.hpp"
 #include "random_tensor.hpp"
 
@@ -284,6 +285,28 @@ TEST_P(Attention, TheCacheHonoursTheWindow) {
                           step, past);
     expect_near(out.numbers(), Problem::part(p.out, 0, p.q_cols(), past), 2.0 * near(), "out");
   }
+}
+
+/// The planner's time for attention is that of the keys in the window.
+TEST(SimulatedAttention, CostsTheVisibleKeys) {
+  device::Hardware hardware;
+  hardware.memory_bandwidth = 1e30;
+  hardware.peak_fp32 = 1e9;
+  hardware.attention_forward_share = hardware.attention_backward_share = 1;
+  const auto seconds = [&](std::int64_t window, std::int64_t past) {
+    const Problem p(DType::f32, {1, 64, 2, 1, 8, window});
+    const device::Simulation simulation(hardware);
+    auto& simulated = device::compute_stream();
+    if (past == 0)
+      ops::attention(simulated, p.call());
+    else
+      ops::cached_attention(simulated, p.out, p.q(p.qkv), p.k(p.qkv), p.v(p.qkv), p.s, past);
+    return simulation.now();
+  };
+  EXPECT_DOUBLE_EQ(seconds(64, 0), seconds(0, 0));
+  EXPECT_NEAR(seconds(16, 0) / seconds(0, 0), 2 * 0.25 - 0.25 * 0.25, 1e-9);
+  EXPECT_NEAR(seconds(16, 1000) / seconds(0, 1000), 16.0 / (1000 + 32), 1e-9);
+  EXPECT_NEAR(seconds(1040, 1000) / seconds(0, 1000), (1040 - 40.0 * 40 / 128) / 1032, 1e-9);
 }
 
 TEST_P(Attention, DocumentsOfOneTokenAnswerWithTheirValue) {

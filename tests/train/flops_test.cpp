@@ -20,6 +20,22 @@ TEST(Flops, OfLlama27B) {
   EXPECT_EQ(causal_flops_per_token(c, table, 4096), 6.0 * 6607343616 + 6.0 * 32 * 4096 * 4096);
 }
 
+/// A window of W in a row of T counts W (2 - W / T) keys per query, in the layers that have it.
+TEST(Flops, CountTheWindow) {
+  model::ModelConfig c;
+  c.family = "qwen2";
+  c.hidden_size = 48;
+  c.num_hidden_layers = 3;
+  c.num_attention_heads = 6;
+  c.sliding_window = 25;
+  c.max_window_layers = 1;
+  c = c.resolved();
+  const auto table = model::parameter_table(c);
+  const auto n = static_cast<double>(table.matmul_numel());
+  EXPECT_EQ(flops_per_token(c, table, 100), 6 * n + 12.0 * 48 * (100 + 2 * 25 * 1.75));
+  EXPECT_EQ(flops_per_token(c, table, 25), 6 * n + 12.0 * 48 * (3 * 25));
+}
+
 /// Grouped-query attention costs as much as full attention, and heads * head_dim counts, not the
 /// hidden size.
 TEST(Flops, CountTheQueryHeads) {

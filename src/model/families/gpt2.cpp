@@ -69,6 +69,7 @@ void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
                {"layer_norm_epsilon", c.layer_norm_epsilon},
                {"initializer_range", c.initializer_range},
                {"tie_word_embeddings", c.tie_word_embeddings}});
+  if (read_dropout(ConfigKeys(json, "config.json")) == c.dropout) return;  // the source's own keys
   for (const auto* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) json[key] = c.dropout;
 }
 

@@ -74,7 +74,9 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
   // Batches several heads per task while the text is short: waking a team would take longer than
   // the work.
   const auto count = s.sequence * s.kv_heads;
-  const auto together = rows_per_block((past + s.sequence) * group * s.head_dim, 65536);
+  const auto keys_of_all = past + s.sequence;
+  const auto longest = s.window > 0 ? std::min(s.window, keys_of_all) : keys_of_all;
+  const auto together = rows_per_block(longest * group * s.head_dim, 65536);
   for_each_task((count + together - 1) / together, [&](std::int64_t task) {
     const auto last = std::min(count, (task + 1) * together);
     for (auto one = task * together; one < last; ++one)

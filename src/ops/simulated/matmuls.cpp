@@ -43,8 +43,8 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
          keys;
 }
 
-/// Returns the keys that a query sees on average, of T queries after `past` cached keys. Its own
-/// key counts half.
+/// Returns the keys that a query sees on average, of T queries after `past` cached keys: integrated
+/// over the queries, so T / 2 in a causal row.
 double mean_keys(const AttentionShape& s, std::int64_t past) {
   const auto T = static_cast<double>(s.sequence), W = static_cast<double>(s.window);
   const auto causal = static_cast<double>(past) + T / 2;

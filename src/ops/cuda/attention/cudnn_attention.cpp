@@ -118,9 +118,11 @@ class Library {
              "for the built-in kernels",
              problem.heads, problem.head_dim, problem.sequence, why);
     if (!why.empty()) {
-      spdlog::info("attention of {} heads of {} and {} tokens, {} pass: built-in kernels, since {}",
-                   problem.heads, problem.head_dim, problem.sequence,
-                   key.pass == AttentionPass::forward ? "forward" : "backward", why);
+      spdlog::info(
+          "attention of {} heads of {} and {} tokens{}, {} pass: built-in kernels, since {}",
+          problem.heads, problem.head_dim, problem.sequence,
+          problem.window > 0 ? fmt::format(" in windows of {}", problem.window) : "",
+          key.pass == AttentionPass::forward ? "forward" : "backward", why);
       made.reset();
     }
     return graphs_.emplace(key, std::move(made)).first->second.get();
