@@ -1,13 +1,16 @@
 #include "app/tensor_source.hpp"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "core/box.hpp"
 #include "core/error.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -78,7 +81,40 @@ class OneFile final : public TensorSource {
   std::vector<Entry> entries_;
 };
 
+class Parameters final : public TensorSource {
+ public:
+  explicit Parameters(const fs::path& folder)
+      : config_(model::read_config_json(folder)),
+        table_(model::parameter_table(config_)),
+        stored_(folder, config_, table_) {
+    stored_.check_fits();
+    for (std::size_t i = 0; i < table_.parameters.size(); ++i)
+      entries_.push_back({table_.parameters[i].name,
+                          std::string(name_of(stored_.type(static_cast<model::ParameterId>(i)))),
+                          table_.parameters[i].shape});
+  }
+  const std::vector<Entry>& entries() const override { return entries_; }
+  std::vector<float> load(const Entry& entry) const override {
+    auto values = room_for(entry.shape);
+    const auto found = std::ranges::find(table_.parameters, entry.name, &model::Parameter::name);
+    const auto whole = Box::whole(entry.shape);
+    stored_.read(static_cast<model::ParameterId>(found - table_.parameters.begin()),
+                 {whole, 0, whole.numel()}, values);
+    return values;
+  }
+
+ private:
+  model::ModelConfig config_;
+  model::ParameterTable table_;
+  checkpoint::HfModel stored_;
+  std::vector<Entry> entries_;
+};
+
 }  // namespace
+
+std::unique_ptr<TensorSource> open_parameters(const fs::path& folder) {
+  return std::make_unique<Parameters>(folder);
+}
 
 std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location) {
   const auto& path = location.path;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,5 +31,9 @@ class TensorSource {
 /// Opens `location`; for a run its newest good checkpoint. Throws a user error if it holds no
 /// tensors.
 std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location);
+
+/// Opens a Hugging Face folder as a checkpoint names the model's parameters: a family's folders may
+/// rename, transpose and fuse them.
+std::unique_ptr<TensorSource> open_parameters(const std::filesystem::path& folder);
 
 }  // namespace llamesh::app

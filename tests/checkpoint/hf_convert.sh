@@ -50,6 +50,8 @@ grep -q "hidden_size 20 is not a multiple of num_attention_heads 6: transformers
 round_trips tied_4_2 2
 grep -q "transformers refuses" "$folder/log" && give_up "the export warns of a shape that transformers takes"
 round_trips llama3_rope 1 2
+round_trips gpt2 2   # renamed, transposed and fused
+round_trips qwen3 1
 same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"
 same "$folder/llama3_rope.1.bf16" "$folder/llama3_rope.2.bf16"
 

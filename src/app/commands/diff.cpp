@@ -102,8 +102,12 @@ class Findings {
 }  // namespace
 
 int diff(const std::string& a, const std::string& b, Output output) {
-  const auto first = open_tensors(checkpoint::locate(a));
-  const auto second = open_tensors(checkpoint::locate(b));
+  const auto at_first = checkpoint::locate(a), at_second = checkpoint::locate(b);
+  auto first = open_tensors(at_first), second = open_tensors(at_second);
+  if (at_first.kind == checkpoint::PathKind::hf_folder && second->has_groups())
+    first = open_parameters(at_first.path);
+  if (at_second.kind == checkpoint::PathKind::hf_folder && first->has_groups())
+    second = open_parameters(at_second.path);
   const bool model_only = !first->has_groups() || !second->has_groups();
   const auto of_first = by_name(*first, model_only);
   const auto of_second = by_name(*second, model_only);
