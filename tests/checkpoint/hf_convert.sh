@@ -22,7 +22,7 @@ refused() {
 }
 
 # round_trips MODEL RANKS...: converts transformers' files to a checkpoint and back, unchanged; bf16
-# loses bits once and never again
+# loses bits once and never again; fp32 is read back from several files, bf16 from one
 round_trips() {
   local model=$1 ranks at
   shift
@@ -32,6 +32,8 @@ round_trips() {
     run 1 verify "$at.checkpoint"
     run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp32" --max-shard-size 20KB
     run 1 diff "$at.fp32" "hf:$golden/$model"
+    run $ranks convert --from "hf:$at.fp32" --to "$at.parts.checkpoint"
+    run 1 diff "$at.parts.checkpoint" "hf:$golden/$model"
     run $ranks convert --from "$at.checkpoint" --to "hf:$at.bf16" --dtype bf16
     run $ranks convert --from "hf:$at.bf16" --to "$at.bf16.checkpoint"
     run $ranks convert --from "$at.bf16.checkpoint" --to "hf:$at.bf16.again" --dtype bf16
@@ -41,6 +43,7 @@ round_trips() {
     run $ranks convert --from "$at.checkpoint" --to "hf:$at.fp16" --dtype fp16 --max-shard-size 5000000000
   done
   [[ -e $at.fp32/model.safetensors.index.json ]] || give_up "no index in $at.fp32"
+  [[ -e $at.bf16/model.safetensors ]] || give_up "$at.bf16 is not one file"
   [[ -e $at.bf16/generation_config.json ]] || give_up "no generation_config.json in $at.bf16"
 }
 round_trips gqa_8_2 1
@@ -51,7 +54,10 @@ round_trips tied_4_2 2
 grep -q "transformers refuses" "$folder/log" && give_up "the export warns of a shape that transformers takes"
 round_trips llama3_rope 1 2
 round_trips gpt2 2   # renamed, transposed and fused
+round_trips qwen2 1
 round_trips qwen3 1
+round_trips mistral 1
+round_trips olmo2 1
 same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"
 same "$folder/llama3_rope.1.bf16" "$folder/llama3_rope.2.bf16"
 
@@ -145,4 +151,4 @@ refused "has shape" train "$folder/run.yaml" model.hf="$folder/model" run.folder
 sed -i 's/"hidden_act": "silu"/"hidden_act": "gelu"/' "$folder/model/config.json"
 refused "hidden_act is 'gelu'" train "$folder/run.yaml" model.hf="$folder/model" run.folder="$folder/eighth"
 for left in "$folder"/*.partial-*; do [[ -e $left ]] && give_up "$left is left"; done
-echo "round trips of 3 models, alone and on 2 ranks, equal to the bit; runs start from a folder on 4 meshes"
+echo "round trips of 8 models, alone and on 2 ranks, equal to the bit; runs start from a folder on 4 meshes"

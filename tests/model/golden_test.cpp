@@ -108,7 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          testing::Values("gqa_8_2", "tied_6_3", "llama3_rope", "packed", "tied_4_2",
                                          "biases", "rope_linear", "rope_yarn", "qwen2",
                                          "qwen2_window", "mistral", "qwen3", "olmo2", "gpt2",
-                                         "packed_mistral", "packed_gpt2"),
+                                         "packed_mistral", "packed_gpt2", "qwen3_switches",
+                                         "olmo2_switches", "gpt2_switches"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

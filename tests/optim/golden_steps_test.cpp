@@ -216,6 +216,18 @@ INSTANTIATE_TEST_SUITE_P(FamiliesInSequence, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1, 2}, MeshSizes{2, 2, 2},
                                                           MeshSizes{1, 2, 2, hidden})),
                          name_of_case);
+// What published models leave off, with the sequence divided among tensor ranks.
+INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
+                         testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",
+                                                          "gpt2_switches"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
+                                                          MeshSizes{1, 1, 2}, MeshSizes{2, 2, 2})),
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(SwitchesInColumns, GoldenSteps,
+                         testing::Values(Case{"qwen3_switches", {1, 2, 2, hidden}},
+                                         Case{"olmo2_switches", {1, 2, 2, hidden}},
+                                         Case{"olmo2_switches", {1, 1, 4, whole}}),
+                         name_of_case);
 // Tensor ranks that share kv heads, and norms over a divided projection.
 INSTANTIATE_TEST_SUITE_P(SharedNormedKvHeads, GoldenSteps,
                          testing::Values(Case{"olmo2", {1, 1, 4, whole}},

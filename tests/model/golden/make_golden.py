@@ -96,11 +96,26 @@ MODELS = {
                        "tie_word_embeddings": False, "initializer_range": 0.25, "sliding_window": 9},
     "packed_gpt2": {"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 37,
                     "n_positions": 85, "initializer_range": 0.25},
+    # What the families have and their published models leave off; these sequences divide among tensor ranks.
+    "qwen3_switches": {"model_type": "qwen3", "hidden_size": 20, "intermediate_size": 28, "num_attention_heads": 6,
+                       "num_key_value_heads": 1, "head_dim": 10, "vocab_size": 42, "rope_theta": 10000.0,
+                       "tie_word_embeddings": False, "initializer_range": 0.16, "attention_bias": True,
+                       "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 1,
+                       "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64,
+                                        "attention_factor": 1.375, "beta_fast": 6.0, "beta_slow": 0.75,
+                                        "truncate": False}},
+    "olmo2_switches": {"model_type": "olmo2", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 28,
+                       "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 44, "rope_theta": 10000.0,
+                       "tie_word_embeddings": True, "attention_bias": True,
+                       "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "gpt2_switches": {"model_type": "gpt2", "n_embd": 20, "n_head": 4, "n_layer": 2, "n_inner": 34, "vocab_size": 42,
+                      "n_positions": 99, "initializer_range": 0.25, "layer_norm_epsilon": 1e-2,
+                      "tie_word_embeddings": False},
 }
 # GPT-2 has no dropout here.
 GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
 SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
-SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2")}  # divides among tensor ranks
+SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 
 
