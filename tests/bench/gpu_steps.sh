@@ -40,7 +40,7 @@ row() {
   echo "${rows[-1]}"
 }
 # In the foreground, so that a signal to this script's group reaches the programs.
-limited() { timeout --foreground -k 10 "$@"; }
+limited() { timeout --foreground -k 10 $((${LLAMESH_VISIT_PATIENCE:-1} * $1)) "${@:2}"; }
 # first_that_fits MODEL SEQUENCE PROGRAM SETTING...: runs PROGRAM with the first setting that does
 # not run out of memory
 first_that_fits() {

@@ -10,13 +10,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failures=0
+limited() { timeout -k 5 1800 "$@"; }  # ends what hangs; CI gives this what other tests leave of the cores
 
 seen_by_rank=() # per-rank launcher prefix
 # ran NAME RANKS ARGUMENT...: trains run NAME for 4 steps; returns the program's exit status
 ran() {
   local run=$1 ranks=$2
   shift 2
-  timeout -k 5 300 tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
+  limited tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
     data.sequence_length=16 schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
 # verdict NAME RESULT [LOG]
@@ -109,9 +110,9 @@ close "a checkpoint of 2 CPU ranks on 2 GPU ranks" 6 hybrid_shard cpu 1e-5
 
 # on DEVICE: a model's generated text and evaluation, without timings
 on() {
-  timeout -k 5 300 "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
+  limited "$program" generate "$work/cpu" --prompt "In the beginning" --max-tokens 40 --device "$1" \
     2>"$work/$1.log" || echo "generate: exit $?"
-  timeout -k 5 300 tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
+  limited tests/mpirun.sh 2 "$program" evaluate "$work/cpu" "$work/some.txt" --sequence-length 300 \
     --device "$1" 2>>"$work/$1.log" | awk '/perplexity/ { next } /^loss|^bits/ { printf "%s %.4f\n", $1, $2; next } { print }'
 }
 head -c 6000 inputs/text/tiny.txt >"$work/some.txt"
@@ -124,7 +125,7 @@ fi
 
 # The fake cuBLASLt's second algorithm sums in another order, so losses and norms show which one a product used.
 numbers() { sed -n 's/.*\("loss":[^,}]*,"grad_norm":[^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
-tuning=$(FAKE_GEMM_SLOW_FIRST=1 timeout -k 5 300 tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
+tuning=$(FAKE_GEMM_SLOW_FIRST=1 limited tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
   train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
 if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
   ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then

@@ -56,7 +56,7 @@ visit() {
   unshare -m bash -c '
     mount --rbind /proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 1
     exec chroot "$@"' unshare "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp \
-    FAKE_GPU_IDLE=1 FAKE_GPU_MIB="$1" /usr/bin/bash -c 'cd /visit && exec tests/gpu/visit.sh "$@"' bash \
+    FAKE_GPU_IDLE=1 FAKE_GPU_MIB="$1" LLAMESH_VISIT_PATIENCE=8 /usr/bin/bash -c 'cd /visit && exec tests/gpu/visit.sh "$@"' bash \
     --programs bundle --python /usr/bin/python3 "${@:2}" >"$work/visit.log" 2>&1
 }
 summary=$root/tmp/out/summary.md

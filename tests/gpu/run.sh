@@ -49,7 +49,7 @@ row() {
   tail -n 15 "$4" | sed 's/^/    /'
 }
 # Runs in the foreground, so that a signal to this script's group reaches its children.
-limited() { timeout --foreground -k 5 "$@"; }
+limited() { timeout --foreground -k 5 $((${LLAMESH_VISIT_PATIENCE:-1} * $1)) "${@:2}"; }
 # tested NAME LOG SECONDS COMMAND...: runs a test program, alone or under a sanitizer, as one rank (it initializes MPI)
 tested() {
   local name=$1 log=$work/$2.log seconds=$3 status=0 detail

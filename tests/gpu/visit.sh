@@ -44,6 +44,7 @@ kill_what_is_left() {
 # step SECONDS COMMAND...: writes all output to the part's log, and its table (or its end) to the summary. While $budget
 # is "ask", it adds SECONDS to $seconds_of_part instead.
 grace=10  # seconds from TERM to KILL
+patience=${LLAMESH_VISIT_PATIENCE:-1}  # times every limit: a rehearsal gets what other tests leave of the cores
 step() {
   local seconds=$1 status=0 start=$SECONDS log=$out/$part.log first
   shift
@@ -51,7 +52,7 @@ step() {
   say "" "\`${*//$programs\/bin\//}\`" ""
   echo "\$ $*" >>"$log"
   first=$(($(wc -l <"$log") + 1))
-  LLAMESH_VISIT=$$ timeout -k "$grace" "$seconds" "$@" >>"$log" 2>&1 </dev/null || status=$?
+  LLAMESH_VISIT=$$ timeout -k "$grace" $((patience * seconds)) "$@" >>"$log" 2>&1 </dev/null || status=$?
   kill_what_is_left
   say '```'
   tail -n "+$first" "$log" | awk '/^(test  |model  )/ { n = 0 } { line[n++] = $0 }
