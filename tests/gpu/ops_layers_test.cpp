@@ -99,7 +99,7 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
     Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
     Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows),
         dy(dtype(), rows, cols, place);
-    Twin sums(DType::f32, 1, rows), products(DType::f32, 1, rows), all(DType::f32, 2, rows);
+    Twin sums(DType::f32, 1, rows), products(DType::f32, 1, rows), all(DType::f32, 2, rows, {3, 0});
     Twin dx(dtype(), rows, cols, place), dw(DType::f32, 1, cols);
     for (std::int64_t row = 0; row < 2 * rows; ++row)  // sums of squares
       all.set(row / rows, row % rows, 1.0 + static_cast<double>(row % 7));
@@ -162,6 +162,9 @@ TEST_P(CudaLayers, RmsNormBackward) {
         norm_backward(dx, dw, accumulate, dy, x, inverse, w);
         dx.expect_equal(near(), "dx");
         dw.expect_equal(result == DType::f32 ? 1e-5 : tolerance(result), "dw");
+        if (accumulate == Accumulate::yes) continue;
+        norm_backward(dy, dw, accumulate, dy, x, inverse, w);
+        EXPECT_TRUE(dy.downloaded() == dx.downloaded()) << "in place";
       }
 }
 

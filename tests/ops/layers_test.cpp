@@ -275,6 +275,13 @@ TEST_P(Layers, GeluAndItsBackward) {
   }
 }
 
+TEST_P(Layers, GeluRefusesStridedRows) {
+  const Matrix x(dtype(), 4, 6), strided(dtype(), 4, 6, 2);
+  EXPECT_THROW(ops::gelu(stream, strided, x), std::exception);
+  EXPECT_THROW(ops::gelu_backward(stream, strided, {}, x, x), std::exception);
+  EXPECT_THROW(ops::gelu_backward(stream, x, strided, x, x), std::exception);
+}
+
 TEST_P(Layers, GeluOfHugeNumbersIsFinite) {
   const Matrix y(dtype(), 1, 3), dx(dtype(), 1, 3);
   Matrix x(dtype(), 1, 3), dy(dtype(), 1, 3);

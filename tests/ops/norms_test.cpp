@@ -17,7 +17,7 @@ Tensor vector_of(const Matrix& m) {
 
 /// Tensors of a LayerNorm and its backward pass.
 struct LayerNorm {
-  LayerNorm(DType dtype, std::int64_t rows, std::int64_t cols)
+  LayerNorm(DType dtype, std::int64_t rows, std::int64_t cols, DType gradients = DType::f32)
       : x(dtype, rows, cols, 3),
         w(dtype, 1, cols),
         b(dtype, 1, cols),
@@ -26,8 +26,8 @@ struct LayerNorm {
         inverse_std(DType::f32, 1, rows),
         dy(dtype, rows, cols, 1),
         dx(dtype, rows, cols, 2),
-        dw(DType::f32, 1, cols),
-        db(DType::f32, 1, cols) {}
+        dw(gradients, 1, cols),
+        db(gradients, 1, cols) {}
 
   void forward(const Tensor& delta = {}) const {
     ops::layer_norm(device::compute_stream(), {.x = x,
@@ -80,13 +80,24 @@ TEST_P(Norms, LayerNormAddsTheResidualFirst) {
   }
 }
 
-/// A mean far above the spread: the mean of squares less the square of the mean would cancel.
+// A mean far above the spread: the mean of squares less the square of the mean would cancel, and
+// the rounding of the mean alone is a visible share of the spread.
 TEST(LayerNorm, SurvivesAMeanFarFromZero) {
-  LayerNorm norm(DType::f32, 3, 50);
-  for (std::int64_t r = 0; r < 3; ++r)
-    for (std::int64_t c = 0; c < 50; ++c) norm.x.set(r, c, 1000.0 + 0.25 * norm.x.get(r, c));
+  for (const std::int64_t cols : {50, 4099}) {
+    LayerNorm norm(DType::f32, 3, cols);
+    for (std::int64_t r = 0; r < 3; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) norm.x.set(r, c, 1000.0 + 0.01 * norm.x.get(r, c));
+    norm.forward();
+    expect_near(norm.y.numbers(), norm.expected(), tolerance(DType::f32), "y");
+  }
+}
+
+TEST_P(Norms, LayerNormOfEqualNumbersIsItsBias) {
+  const std::int64_t cols = 4099;
+  LayerNorm norm(dtype(), 1, cols);
+  for (std::int64_t c = 0; c < cols; ++c) norm.x.set(0, c, 999.9);
   norm.forward();
-  expect_near(norm.y.numbers(), norm.expected(), 2e-3, "y");
+  expect_near(norm.y.numbers(), norm.b.numbers(), 1e-6, "y");
 }
 
 TEST_P(Norms, LayerNormBackwardIsFiniteDifferences) {
@@ -109,6 +120,33 @@ TEST_P(Norms, LayerNormBackwardIsFiniteDifferences) {
       expect_near(n.db.numbers(), db, 1e-5, "db");
       EXPECT_TRUE(n.dx.gaps_untouched());
     }
+}
+
+TEST_P(Norms, LayerNormGradientsOfParametersAreOfAnyType) {
+  for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+    const LayerNorm n(dtype(), 37, 50, DType::bf16);
+    const auto old_dw = n.dw.numbers(), old_db = n.db.numbers();
+    const auto x = n.x.numbers(), w = n.w.numbers(), b = n.b.numbers(), c = n.dy.numbers();
+    const auto of_w = [&](const auto& v) { return reference::layer_norm(x, v, b, eps); };
+    const auto of_b = [&](const auto& v) { return reference::layer_norm(x, w, v, eps); };
+    auto dw = reference::numerical_gradient(of_w, w, c);
+    auto db = reference::numerical_gradient(of_b, b, c);
+    if (accumulate == Accumulate::yes) {
+      dw = sum(dw, old_dw);
+      db = sum(db, old_db);
+    }
+    n.forward();
+    n.backward(accumulate, n.dx);
+    expect_near(n.dw.numbers(), dw, tolerance(DType::bf16), "dw");
+    expect_near(n.db.numbers(), db, tolerance(DType::bf16), "db");
+  }
+}
+
+TEST_P(Norms, LayerNormBackwardDoesNotDependOnTheNumberOfThreads) {
+  const LayerNorm n(dtype(), 333, 70);
+  n.forward();
+  expect_same_for_any_threads([&] { n.backward(Accumulate::no, n.dx); },
+                              [&] { return std::tuple(n.dx.bytes(), n.dw.bytes(), n.db.bytes()); });
 }
 
 TEST_P(Norms, LayerNormBackwardInPlace) {
@@ -139,15 +177,17 @@ struct HeadNorm {
                                              .y = y,
                                              .inverse_rms = inverse_rms});
   }
-  void backward(const Tensor& to) const {
+  void backward(const Tensor& to, Accumulate accumulate = Accumulate::no,
+                const Tensor& row_sums = {}) const {
     ops::rms_norm_backward(device::compute_stream(), {.x = x,
                                                       .w = vector_of(w),
                                                       .inverse_rms = inverse_rms,
                                                       .dy = dy,
                                                       .dx = to,
-                                                      .accumulate_dx = Accumulate::no,
+                                                      .accumulate_dx = accumulate,
                                                       .dw = vector_of(dw),
-                                                      .accumulate_dw = Accumulate::no});
+                                                      .accumulate_dw = accumulate,
+                                                      .row_sums = row_sums});
   }
 
   Matrix x, w, y, inverse_rms, dy, dx, dw;
@@ -174,35 +214,49 @@ TEST_P(Norms, EveryHeadIsNormalizedByItself) {
   }
 }
 
-TEST_P(Norms, HeadsThatDoNotFitAreRefused) {
-  const HeadNorm n(dtype(), 4, 3, 6);
-  const Matrix weight(dtype(), 1, 5);
-  EXPECT_THROW(
-      ops::rms_norm(
-          stream,
-          {.x = n.x, .w = vector_of(weight), .eps = 1e-5F, .y = n.y, .inverse_rms = n.inverse_rms}),
-      std::exception);
+TEST_P(Norms, GradientsOfHeadsAreAdded) {
+  const HeadNorm n(dtype(), 5, 7, 6);
+  n.forward();
+  const auto old_dx = n.dx.numbers(), old_dw = n.dw.numbers();
+  n.backward(n.dx, Accumulate::yes);
+  const auto dx = n.dx.numbers(), dw = n.dw.numbers();
+  n.backward(n.dx);
+  expect_near(dx, sum(old_dx, n.dx.numbers()), 2.0 * near(), "dx");
+  expect_near(dw, sum(old_dw, n.dw.numbers()), 1e-5, "dw");
 }
 
-/// Row sums may be columns of a wider matrix.
+TEST_P(Norms, HeadsThatDoNotFitAreRefused) {
+  const HeadNorm n(dtype(), 4, 3, 6);
+  const Matrix weight(dtype(), 1, 5), row_sums(DType::f32, 2, 4);
+  const ops::RmsNormCall call{
+      .x = n.x, .w = vector_of(n.w), .eps = 1e-5F, .y = n.y, .inverse_rms = n.inverse_rms};
+  auto misfit = call, with_delta = call, with_sums = call;
+  misfit.w = vector_of(weight);
+  with_delta.delta = n.dy;
+  with_delta.sum = n.x;
+  with_sums.row_sums = row_sums;
+  for (const auto& wrong : {misfit, with_delta, with_sums})
+    EXPECT_THROW(ops::rms_norm(stream, wrong), std::exception);
+  EXPECT_THROW(n.backward(n.dx, Accumulate::no, row_sums), std::exception);
+}
+
+// Row sums may be columns of a wider matrix.
 TEST_P(Norms, RowSumsMayBeStrided) {
   const HeadNorm n(dtype(), 9, 1, 14);
   const Matrix sums(DType::f32, 2, 9, 4);
   Matrix dense(DType::f32, 2, 9);
   for (std::int64_t t = 0; t < 2; ++t)
-    for (std::int64_t m = 0; m < 9; ++m) {
-      Matrix& from = dense;
-      from.set(t, m, std::abs(sums.get(t, m)) + 1.0);
-    }
-  ops::copy(device::compute_stream(), sums, dense);
+    for (std::int64_t m = 0; m < 9; ++m) dense.set(t, m, std::abs(sums.get(t, m)) + 1.0);
+  ops::copy(stream, sums, dense);
   const auto norm = [&](const Tensor& row_sums) {
-    ops::rms_norm(device::compute_stream(), {.x = n.x,
-                                             .w = vector_of(n.w),
-                                             .eps = 1e-5F,
-                                             .y = n.y,
-                                             .inverse_rms = n.inverse_rms,
-                                             .row_sums = row_sums});
-    return n.y.numbers();
+    ops::rms_norm(stream, {.x = n.x,
+                           .w = vector_of(n.w),
+                           .eps = 1e-5F,
+                           .y = n.y,
+                           .inverse_rms = n.inverse_rms,
+                           .row_sums = row_sums});
+    n.backward(n.dx, Accumulate::no, row_sums);
+    return std::pair(n.y.numbers(), n.dx.numbers());
   };
   EXPECT_EQ(norm(sums), norm(dense));
 }

@@ -40,7 +40,8 @@ void gelu(Stream& stream, Tensor out, Tensor x) {
 
 void gelu_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x) {
   expects(same_matrix_shape(dx, x) && same_matrix_shape(dout, x) &&
-              (!out || same_matrix_shape(out, x)) && dx.dense() && x.dense() && dout.dense(),
+              (!out || (same_matrix_shape(out, x) && out.dense())) && dx.dense() && x.dense() &&
+              dout.dense(),
           "gelu_backward shapes");
   stream.run([=] {
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/kernels.hpp"
@@ -19,23 +20,27 @@ void add_row(T* total, const T* x, const T* delta, std::int64_t cols) {
   });
 }
 
-template <class T>
-float mean_of(const T* x, std::int64_t cols) {
-  Vec total{};
-  for_each_vec(cols, [&](std::int64_t i, auto lanes) { total += load(x + i, lanes); });
-  return cpu::sum(total) / static_cast<float>(cols);
-}
+/// A row's variance, and its mean in two parts: `mean` as summed, and the `rest` that its rounding
+/// left.
+struct Moments {
+  float mean, rest, variance;
+};
 
-/// Returns the variance in a second pass over the row, which is in cache: the difference between
-/// the mean of squares and the square of the mean would cancel.
+/// Takes the deviations from `mean` in a second pass over the row, which is in cache: the mean of
+/// squares less the square of the mean would cancel.
 template <class T>
-float variance_of(const T* x, float mean, std::int64_t cols) {
-  Vec squares{};
+Moments moments_of(const T* x, std::int64_t cols) {
+  const auto length = static_cast<float>(cols);
+  Vec total{}, deviations{}, squares{};
+  for_each_vec(cols, [&](std::int64_t i, auto lanes) { total += load(x + i, lanes); });
+  const float mean = cpu::sum(total) / length;
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     const auto v = masked(load(x + i, lanes) - mean, lanes);
+    deviations += v;
     squares += v * v;
   });
-  return cpu::sum(squares) / static_cast<float>(cols);
+  const float rest = cpu::sum(deviations) / length;
+  return {mean, rest, std::max(0.0F, cpu::sum(squares) / length - rest * rest)};
 }
 
 template <class T>
@@ -49,10 +54,11 @@ void forward(const LayerNormCall& c) {
     for (auto m = first; m < last; ++m) {
       if (added.data) add_row(total[m], from[m], added[m], cols);
       const T* row = added.data ? total[m] : from[m];
-      mean[m] = mean_of(row, cols);
-      inverse[m] = 1.0F / std::sqrt(variance_of(row, mean[m], cols) + c.eps);
+      const auto moments = moments_of(row, cols);
+      mean[m] = moments.mean + moments.rest;
+      inverse[m] = 1.0F / std::sqrt(moments.variance + c.eps);
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-        const auto normed = (load(row + i, lanes) - mean[m]) * inverse[m];
+        const auto normed = (load(row + i, lanes) - moments.mean - moments.rest) * inverse[m];
         store(to[m] + i, normed * load(w + i, lanes) + load(b + i, lanes), lanes);
       });
     }

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int threads = 256;
 constexpr int all_warps = threads / 32;
-constexpr std::int64_t shared_sums = 2 * all_warps * 4;
+constexpr std::int64_t shared_sums = 3 * all_warps * 4;
 
 template <class T>
 struct LayerRows {
@@ -22,7 +22,8 @@ struct LayerRows {
   float eps;
 };
 
-/// One row per block.
+/// One row per block. As on the CPU, the mean is in two parts: as summed, and the rest that its
+/// rounding left.
 template <int width, class T>
 __global__ void __launch_bounds__(threads) forward(LayerRows<T> a) {
   const auto row = blockIdx.x;
@@ -42,23 +43,30 @@ __global__ void __launch_bounds__(threads) forward(LayerRows<T> a) {
     for (int i = 0; i < width; ++i) total += values.v[i];
   }
   const float mean = block_sum(total, shared) / static_cast<float>(a.cols);
-  float squares = 0;
+  float deviations = 0, squares = 0;
   for (int col = threadIdx.x * width; col < a.cols; col += threads * width) {
     const auto values = load<width>(from + col);
 #pragma unroll
-    for (int i = 0; i < width; ++i) squares += (values.v[i] - mean) * (values.v[i] - mean);
+    for (int i = 0; i < width; ++i) {
+      const float deviation = values.v[i] - mean;
+      deviations += deviation;
+      squares += deviation * deviation;
+    }
   }
-  const float variance = block_sum(squares, shared + all_warps) / static_cast<float>(a.cols);
-  const float inverse = 1.0F / sqrtf(variance + a.eps);
+  const float rest = block_sum(deviations, shared + all_warps) / static_cast<float>(a.cols);
+  const float variance =
+      block_sum(squares, shared + 2 * all_warps) / static_cast<float>(a.cols) - rest * rest;
+  const float inverse = 1.0F / sqrtf(fmaxf(0.0F, variance) + a.eps);
   if (threadIdx.x == 0) {
-    a.mean[row] = mean;
+    a.mean[row] = mean + rest;
     a.inverse_std[row] = inverse;
   }
   for (int col = threadIdx.x * width; col < a.cols; col += threads * width) {
     auto values = load<width>(from + col);
     const auto w = load<width>(a.w + col), b = load<width>(a.b + col);
 #pragma unroll
-    for (int i = 0; i < width; ++i) values.v[i] = (values.v[i] - mean) * inverse * w.v[i] + b.v[i];
+    for (int i = 0; i < width; ++i)
+      values.v[i] = (values.v[i] - mean - rest) * inverse * w.v[i] + b.v[i];
     store<width>(a.y[row] + col, values);
   }
 }
