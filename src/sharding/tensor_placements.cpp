@@ -51,14 +51,14 @@ void check_residual(const model::ParameterTable& table, const comm::ParallelDims
   const int ranks = dims.group_size(dims.tensor());
   if (ranks == 1) return;
   const auto hidden = table[table.embed_tokens.weight].shape[1];
-  validate(options.residual != ResidualLayout::hidden || !(table.norm.bias || table.positions),
+  const bool takes_hidden = !table.norm.bias && !table.positions;
+  validate(options.residual != ResidualLayout::hidden || takes_hidden,
            "tensor.residual=hidden is for models with RMSNorm and RoPE; use sequence or whole");
   if (options.residual == ResidualLayout::sequence)
     validate(rows % ranks == 0,
              "the {} tokens of a micro-batch cannot be divided among {} ranks (mesh.axes.tensor); "
-             "change train.micro_batch or data.sequence_length, or set tensor.residual to hidden "
-             "or whole",
-             rows, ranks);
+             "change train.micro_batch or data.sequence_length, or set tensor.residual to {}",
+             rows, ranks, takes_hidden ? "hidden or whole" : "whole");
   else if (options.residual == ResidualLayout::hidden)
     validate(hidden % ranks == 0,
              "model.hidden_size {} cannot be divided among {} ranks (mesh.axes.tensor), as "
