@@ -173,6 +173,18 @@ no_process() { [[ -z $(processes_here) ]]; }
 # saving RUN: a save is under way, or was cut off.
 saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 
+# held_in_save RUN PROCESS: a save has begun and waits for this rank, which has been stopped. Without
+# that a save of a tenth of a second would be over before a fault can meet it. A rank that is stopped
+# after its part of the last collective holds nothing: callers try again.
+held_in_save() {
+  saving "$1" || return
+  kill -STOP "$2"
+  sleep 0.3
+  saving "$1" && return
+  kill -CONT "$2"
+  return 1
+}
+
 # nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not
 # start takes its time.
 nothing_left() { within 60 no_process || bad "processes are left: $(processes_here)"; }

@@ -213,12 +213,12 @@ rank_killed_in_step() {
 
 rank_killed_in_save() {
   local try victim
-  for try in 1 2 3 4 5 6; do
+  for try in 1 2 3; do
     rm -rf save-killed
     submit multi-node save-killed -- checkpoint.every_steps=1
     trains_past save-killed 10
     victim=$(rank 1 save-killed)
-    until saving save-killed; do no_jobs && break; done
+    until held_in_save save-killed "$victim" || [[ ! -d /proc/$victim ]]; do sleep 0.01; done
     kill -KILL "$victim" 2>/dev/null
     within 15 no_jobs || bad "the job has not ended"
     saving save-killed && break
@@ -613,17 +613,18 @@ recorded_is() {
 says_why() { [[ -n $(state_of "$1" reason) ]]; }
 
 # cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: a run on four nodes two of which cannot
-# reach each other any more, from when `WHEN RUN` is true, which it has to find out in time. FIRST
-# and SECOND are the first ranks on these nodes.
+# reach each other any more, from when `WHEN RUN PROCESS` is true, which it has to find out in time.
+# FIRST and SECOND are the first ranks on these nodes, PROCESS is FIRST's and may have been stopped.
 cut_pair() {
   local run=$1 when=$2 first=$4 second=$5
   submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node="$3" -- sharding.strategy=full_shard train.steps=1000000 "${@:6}"
   trains_past "$run" 2
-  local one other begin said ended
-  one=$(node_of "$first" "$run") other=$(node_of "$second" "$run")
-  until "$when" "$run"; do sleep 0.01; done
+  local one other process begin said ended
+  one=$(node_of "$first" "$run") other=$(node_of "$second" "$run") process=$(rank "$first" "$run")
+  until "$when" "$run" "$process"; do sleep 0.01; done
   begin=$SECONDS
   cluster pair "$one" "$other" down
+  kill -CONT "$process"
   within 40 says_why "$run" || bad "no verdict after 40 s: $(cat "$run/state.json")"
   said=$((SECONDS - begin))
   within 45 no_ranks "$run"
@@ -650,13 +651,11 @@ pair_cut() {
 # others.
 pair_cut_at_ends() { cut_pair pair-cut-at-ends true 2 0 6 checkpoint.every_steps=1000000; }
 
-# Saves of a tenth of a second: most of the time is spent in them, but one may be over before the
-# link is cut.
 pair_cut_in_save() {
   local try
   for try in 1 2 3; do
     rm -rf pair-cut-in-save
-    cut_pair pair-cut-in-save saving 1 1 3 checkpoint.every_steps=1 checkpoint.keep=1 model.hidden_size=384 model.intermediate_size=1024 \
+    cut_pair pair-cut-in-save held_in_save 1 1 3 checkpoint.every_steps=1 checkpoint.keep=1 model.hidden_size=384 model.intermediate_size=1024 \
       data.sequence_length=8 train.global_batch=4
     if grep -q '"doing": "saving step [0-9]*, in the [a-z-]* of .* along world' pair-cut-in-save/state.json; then return; fi
   done
