@@ -92,6 +92,30 @@ struct AttentionGradients {
   Tensor cos_sin = {};
 };
 
+/// Arguments to route(). route_backward() takes them unchanged.
+struct RouteCall {
+  Tensor logits;         ///< (M, N) rows
+  Tensor probabilities;  ///< (M, N) fp32, overwritten by route()
+  Tensor experts;        ///< (M, k) int32, likewise: the most probable first
+  Tensor weights;        ///< (M, k) fp32, likewise: the experts' probabilities
+  bool normalize;        ///< whether each token's weights are divided by their sum
+};
+
+/// Further arguments to route_backward().
+struct RouteGradients {
+  Tensor dweights;             ///< (M, k) fp32
+  Tensor dprobabilities = {};  ///< (N) fp32: what a loss adds to each token's probabilities, as the
+                               ///< load-balancing loss does; empty: nothing
+  Tensor dlogits;              ///< (M, N) rows, overwritten; may be `logits`
+};
+
+/// Results of sort_by_expert(), int32.
+struct ExpertOrder {
+  Tensor starts;  ///< (N + 1) expert e has the rows [starts[e], starts[e + 1])
+  Tensor slots;   ///< (M k) each row's slot
+  Tensor places;  ///< (M k) each slot's row
+};
+
 /// Arguments to adamw(): dense tensors with equal numel, all fp32 except `copy`.
 struct AdamwCall {
   Tensor parameter, exp_avg, exp_avg_sq;  ///< updated

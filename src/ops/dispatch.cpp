@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "core/error.hpp"
 #include "core/trace.hpp"
 #include "ops/attention_use.hpp"
 #include "ops/cpu/kernels.hpp"
@@ -25,8 +26,22 @@ struct Traced<Result(Stream&, Arguments...)> {
   }
 };
 
+/// Stands in for a kernel that GPUs do not have.
+template <class Function>
+struct NotOnGpus;
+
+template <class Result, class... Arguments>
+struct NotOnGpus<Result(Stream&, Arguments...)> {
+  template <const char* name>
+  static Result call(Stream& /*stream*/, Arguments... /*arguments*/) {
+    fail(ExitCode::bad_input, "{} has no version for GPUs yet: use --device cpu", name);
+  }
+};
+
 #define LLAMESH_KERNEL(name) constexpr char name_of_##name[] = #name;
+#define LLAMESH_CPU_KERNEL LLAMESH_KERNEL
 #include "ops/kernels.inc"
+#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 
 }  // namespace
@@ -34,6 +49,9 @@ struct Traced<Result(Stream&, Arguments...)> {
 #define LLAMESH_TRACED(name) \
   (Traced<decltype(name)::Function>::template call<cpu::name, name_of_##name>)
 
+#define LLAMESH_CPU_KERNEL(name)                                             \
+  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, \
+                                      NotOnGpus<decltype(name)::Function>::call<name_of_##name>);
 #ifdef LLAMESH_HAS_CUDA
 #define LLAMESH_KERNEL(name) \
   constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, cuda::name);
@@ -42,6 +60,7 @@ struct Traced<Result(Stream&, Arguments...)> {
   constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name);
 #endif
 #include "ops/kernels.inc"
+#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 #undef LLAMESH_TRACED
 

@@ -138,6 +138,47 @@ extern const Kernel<void(Stream&, Tensor out, Tensor x)> gelu;
 /// same pass over memory.
 extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x)> gelu_backward;
 
+// --- Mixture of experts (Shazeer et al. 2017). N experts, of which each token takes k. Slot m k +
+// j is token m's j-th expert. Kernels for experts take rows in expert order: sort_by_expert() says
+// which slot each row is. No token is dropped and no group is padded. CPU only so far. ---
+
+/// Chooses the k most probable experts of each token, with softmax probabilities in fp32. Equal
+/// ones go to the expert with the lower number.
+extern const Kernel<void(Stream&, const RouteCall& call)> route;
+/// Overwrites dlogits.
+extern const Kernel<void(Stream&, const RouteCall& call, const RouteGradients& gradients)>
+    route_backward;
+/// Sorts the slots in experts (M, k) int32 by expert, those of one expert by token.
+extern const Kernel<void(Stream&, const ExpertOrder& order, Tensor experts)> sort_by_expert;
+/// rows (M k, D) = each slot's token of x (M, D), in expert order. Both rows.
+extern const Kernel<void(Stream&, Tensor rows, Tensor x, Tensor slots)> dispatch_tokens;
+/// y (M, D) = or += the sum over a token's slots of weight * row, in slot order. rows (M k, D) in
+/// expert order; weights (M, k) fp32, or empty: all 1, which makes it dispatch_tokens()'s backward
+/// pass.
+extern const Kernel<void(Stream&, Tensor y, Tensor rows, Tensor weights, Tensor places,
+                         Accumulate accumulate)>
+    combine_tokens;
+/// drows (M k, D) = weight * dy, may be `rows`; dweights (M, k) fp32 = row . dy, both per slot.
+extern const Kernel<void(Stream&, Tensor drows, Tensor dweights, Tensor dy, Tensor rows,
+                         Tensor weights, Tensor places)>
+    combine_tokens_backward;
+
+// Linear layers of N experts. x (R, in) rows, w (N, out, in) dense, y (R, out) rows; starts (N + 1)
+// int32: expert e has rows [starts[e], starts[e + 1]) of R. ---
+
+/// y = or += x w[e]^T in the rows of each expert e.
+extern const Kernel<void(Stream&, Tensor y, Tensor x, Tensor w, Tensor starts,
+                         Accumulate accumulate)>
+    grouped_linear;
+/// dx = or += dy w[e].
+extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Tensor starts,
+                         Accumulate accumulate)>
+    grouped_linear_backward_input;
+/// dw[e] = or += dy^T x over the rows of expert e: zero for one without rows. dw is fp32 or bf16.
+extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Tensor starts,
+                         Accumulate accumulate)>
+    grouped_linear_backward_weight;
+
 // --- Cross-entropy fused with its gradient. logits (M, V); targets (M) int32, negative: ignored.
 // ---
 

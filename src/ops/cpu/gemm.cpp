@@ -71,50 +71,65 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
   return {{description(a), description(b), description(c)}, attributes, engine()};
 }
 
-/// A matmul with fixed shapes. Its argument objects are pointed at new data for each execution.
+/// A matmul with fixed shapes, but for a ragged size. Its argument objects are pointed at new data
+/// for each execution.
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
     device::check_address_space(code_bytes);
     const auto primitive = describe_matmul(c, a, b, accumulate);
     matmul_ = dnnl::matmul(primitive);
-    a_ = dnnl::memory(description(a), engine(), nullptr);
-    b_ = dnnl::memory(description(b), engine(), nullptr);
-    c_ = dnnl::memory(description(c), engine(), nullptr);
     const auto scratchpad = primitive.scratchpad_desc();
     scratchpad_bytes_ = static_cast<std::int64_t>(scratchpad.get_size());
     scratchpad_ = dnnl::memory(scratchpad, engine(), nullptr);
+    is_ragged_ = c.rows == ragged_size || a.cols == ragged_size;
+    if (!is_ragged_) describe(c, a, b);
+  }
+
+  void execute(const Matrix& c, const Matrix& a, const Matrix& b) {
+    thread_local dnnl::stream stream(engine());
+    thread_local Scratch scratch;
+    if (is_ragged_) describe(c, a, b);
+    a_.set_data_handle(a.data);
+    b_.set_data_handle(b.data);
+    c_.set_data_handle(c.data);
+    scratchpad_.set_data_handle(scratch.bytes(scratchpad_bytes_));
+    matmul_.execute(stream, arguments_);
+    stream.wait();
+  }
+
+  static constexpr std::int64_t ragged_size = DNNL_RUNTIME_DIM_VAL;
+
+ private:
+  void describe(const Matrix& c, const Matrix& a, const Matrix& b) {
+    a_ = dnnl::memory(description(a), engine(), nullptr);
+    b_ = dnnl::memory(description(b), engine(), nullptr);
+    c_ = dnnl::memory(description(c), engine(), nullptr);
     arguments_ = {{DNNL_ARG_SRC, a_},
                   {DNNL_ARG_WEIGHTS, b_},
                   {DNNL_ARG_DST, c_},
                   {DNNL_ARG_SCRATCHPAD, scratchpad_}};
   }
 
-  void execute(void* c, void* a, void* b) {
-    thread_local dnnl::stream stream(engine());
-    thread_local Scratch scratch;
-    a_.set_data_handle(a);
-    b_.set_data_handle(b);
-    c_.set_data_handle(c);
-    scratchpad_.set_data_handle(scratch.bytes(scratchpad_bytes_));
-    matmul_.execute(stream, arguments_);
-    stream.wait();
-  }
-
- private:
   dnnl::matmul matmul_;
   dnnl::memory a_, b_, c_, scratchpad_;
   std::int64_t scratchpad_bytes_ = 0;
+  bool is_ragged_;
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
 /// Runs the GEMM in the given dtypes. Each thread caches its own primitives, which avoids a lock.
-void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+                Ragged ragged) {
   thread_local std::unordered_map<Key, Matmul, KeyHash> cache;
-  const auto key = key_of(c, a, b, accumulate);
+  Matrix any_c = c, any_a = a, any_b = b;
+  if (ragged == Ragged::m) any_c.rows = any_a.rows = Matmul::ragged_size;
+  if (ragged == Ragged::k) any_a.cols = any_b.rows = Matmul::ragged_size;
+  const auto key = key_of(any_c, any_a, any_b, accumulate);
   auto found = cache.find(key);
-  if (found == cache.end()) found = cache.emplace(key, Matmul(c, a, b, accumulate)).first;
-  found->second.execute(c.data, a.data, b.data);
+  if (found == cache.end())
+    found = cache.emplace(key, Matmul(any_c, any_a, any_b, accumulate)).first;
+  found->second.execute(c, a, b);
 }
 
 /// `to` = or += `from`, row by row along the dim with stride 1. Shapes are equal.
@@ -182,25 +197,25 @@ Matrix Matrix::transposed() const {
 }
 
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-          Bf16Products way) {
+          Bf16Products way, Ragged ragged) {
   expects(c.rows == a.rows && c.cols == b.cols && a.cols == b.rows,
           "GEMM shapes ({}, {}) = ({}, {}) ({}, {})", c.rows, c.cols, a.rows, a.cols, b.rows,
           b.cols);
   expects(a.dtype == b.dtype, "GEMM operands in {} and {}", name_of(a.dtype), name_of(b.dtype));
   if (c.rows == 0 || c.cols == 0) return;
   if (multiplies_directly(c, a, way)) {
-    run_matmul(c, a, b, accumulate);
+    run_matmul(c, a, b, accumulate, ragged);
     return;
   }
   thread_local Scratch scratch_a, scratch_b, scratch_c;
   const auto wide_a = as_fp32(a, scratch_a);
   const auto wide_b = as_fp32(b, scratch_b);
   if (c.dtype == DType::f32) {
-    run_matmul(c, wide_a, wide_b, accumulate);
+    run_matmul(c, wide_a, wide_b, accumulate, ragged);
     return;
   }
   const Matrix wide_c = fp32_like(c, scratch_c.array<float>(copied_numel(c)));
-  run_matmul(wide_c, wide_a, wide_b, Accumulate::no);
+  run_matmul(wide_c, wide_a, wide_b, Accumulate::no, ragged);
   convert(c, wide_c, accumulate);
 }
 

@@ -24,10 +24,13 @@ struct Matrix {
   Matrix transposed() const;
 };
 
+/// The size that differs from call to call: then one oneDNN primitive serves all its values.
+enum class Ragged : std::int8_t { none, m, k };
+
 /// c (m, n) = or += a (m, k) b (k, n) by oneDNN, with fp32 accumulation. a and b share a dtype; c
 /// is row-major, fp32 or bf16. bf16 operands are multiplied natively or converted to fp32 first.
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-          Bf16Products way = bf16_products());
+          Bf16Products way = bf16_products(), Ragged ragged = Ragged::none);
 
 /// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own.
 struct GemmScratch {

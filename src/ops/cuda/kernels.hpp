@@ -22,7 +22,9 @@
 /// against the CPU kernels, and compile for sm_80 and sm_90a. No GPU results or timings yet.
 namespace LLAMESH_OPS_CUDA {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
+#define LLAMESH_CPU_KERNEL(name)
 #include "ops/kernels.inc"
+#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 
 /// Returns "cuDNN 9.19.0", or "built-in kernels" and the reason. Never throws.

@@ -88,6 +88,32 @@ void gelu_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x)
   move(stream, bytes_of(dx, out, dout, x));
 }
 
+void route(Stream& stream, const RouteCall& c) {
+  move(stream, bytes_of(c.logits, c.probabilities, c.experts, c.weights));
+}
+
+void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g) {
+  move(stream, bytes_of(c.probabilities, c.experts, g.dweights, g.dprobabilities, g.dlogits));
+}
+
+void sort_by_expert(Stream& stream, const ExpertOrder& order, Tensor experts) {
+  move(stream, 2 * bytes_of(experts) + bytes_of(order.starts, order.slots, order.places));
+}
+
+void dispatch_tokens(Stream& stream, Tensor rows, Tensor /*x*/, Tensor slots) {
+  move(stream, 2 * bytes_of(rows) + bytes_of(slots));
+}
+
+void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tensor places,
+                    Accumulate accumulate) {
+  move(stream, bytes_of(y, rows, weights, places) + if_added(accumulate, y));
+}
+
+void combine_tokens_backward(Stream& stream, Tensor drows, Tensor dweights, Tensor /*dy*/,
+                             Tensor rows, Tensor weights, Tensor places) {
+  move(stream, 2 * bytes_of(drows) + bytes_of(rows, dweights, weights, places));
+}
+
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
                    WithGradient gradient) {
   // One pass for maximum and sum; with a gradient, another that reads and writes.

@@ -74,6 +74,30 @@ void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accu
   gemm(stream, dw, dy, x, dy.rows(), accumulate);
 }
 
+// The largest group is not known before the tokens are routed: scratch is for all rows in one.
+void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor /*starts*/,
+                    Accumulate accumulate) {
+  const auto one = w.slice_rows(0, w.size(1));
+  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate);
+  gemm(stream, y, x, w, x.cols(), accumulate);
+}
+
+void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w,
+                                   Tensor /*starts*/, Accumulate accumulate) {
+  keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w.slice_rows(0, w.size(1))), accumulate);
+  gemm(stream, dx, dy, w, dy.cols(), accumulate);
+}
+
+void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x,
+                                    Tensor /*starts*/, Accumulate accumulate) {
+  const auto one = dw.slice_rows(0, dw.size(1));
+  keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate);
+  const double flops = 2.0 * static_cast<double>(one.numel()) * static_cast<double>(dy.rows());
+  const double again = accumulate == Accumulate::yes ? bytes_of(dw) : 0;
+  work(stream, flops, hardware().peak(dy.dtype()) * hardware().gemm_share,
+       bytes_of(dw, dy, x) + again);
+}
+
 void attention(Stream& stream, const AttentionCall& c) {
   keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
   const double keys = mean_keys(c.shape, 0);

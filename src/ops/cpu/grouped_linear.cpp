@@ -1,0 +1,68 @@
+#include <cstring>
+
+#include "ops/cpu/gemm.hpp"
+#include "ops/cpu/kernels.hpp"
+#include "ops/cpu/typed.hpp"
+
+namespace llamesh::ops::cpu {
+namespace {
+
+/// Calls body(first, count, weight) for each expert: its rows, and its (out, in) part of w.
+template <class Body>
+void for_each_expert(const Tensor& w, const Tensor& starts, std::int64_t rows, const Body& body) {
+  const auto experts = w.size(0);
+  const auto* start = starts.as<std::int32_t>();
+  expects(start[0] == 0 && start[experts] == rows, "{} experts have rows {} to {} of {}", experts,
+          start[0], start[experts], rows);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    expects(start[e] <= start[e + 1], "expert {} has rows {} to {}", e, start[e], start[e + 1]);
+    body(start[e], start[e + 1] - start[e], w.slice_rows(e * w.size(1), w.size(1)));
+  }
+}
+
+void check(const Tensor& w, const Tensor& starts, const Tensor& wide, const Tensor& narrow) {
+  expects(w.dims() == 3 && w.dense() && starts.numel() == w.size(0) + 1 &&
+              wide.rows() == narrow.rows() && wide.cols() == w.size(1) &&
+              narrow.cols() == w.size(2),
+          "grouped_linear shapes");
+}
+
+}  // namespace
+
+void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor starts,
+                    Accumulate accumulate) {
+  check(w, starts, y, x);
+  stream.run([=] {
+    for_each_expert(w, starts, x.rows(), [&](auto first, auto count, const Tensor& weight) {
+      gemm(Matrix(y.slice_rows(first, count)), Matrix(x.slice_rows(first, count)),
+           Matrix(weight).transposed(), accumulate, bf16_products(), Ragged::m);
+    });
+  });
+}
+
+void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Tensor starts,
+                                   Accumulate accumulate) {
+  check(w, starts, dy, dx);
+  stream.run([=] {
+    for_each_expert(w, starts, dy.rows(), [&](auto first, auto count, const Tensor& weight) {
+      gemm(Matrix(dx.slice_rows(first, count)), Matrix(dy.slice_rows(first, count)), Matrix(weight),
+           accumulate, bf16_products(), Ragged::m);
+    });
+  });
+}
+
+void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Tensor starts,
+                                    Accumulate accumulate) {
+  check(dw, starts, dy, x);
+  stream.run([=] {
+    for_each_expert(dw, starts, dy.rows(), [&](auto first, auto count, const Tensor& gradient) {
+      if (count > 0)
+        gemm(Matrix(gradient), Matrix(dy.slice_rows(first, count)).transposed(),
+             Matrix(x.slice_rows(first, count)), accumulate, bf16_products(), Ragged::k);
+      else if (accumulate == Accumulate::no)
+        std::memset(gradient.data(), 0, static_cast<std::size_t>(gradient.bytes()));
+    });
+  });
+}
+
+}  // namespace llamesh::ops::cpu

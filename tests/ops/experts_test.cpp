@@ -1,0 +1,344 @@
+#include <numeric>
+
+#include "random_tensor.hpp"
+
+namespace llamesh::test {
+namespace {
+
+using reference::Index;
+using reference::Numbers;
+
+class Experts : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, Experts, ::testing::Values(DType::f32, DType::bf16), dtype_name);
+
+struct RoutingSizes {
+  std::int64_t tokens, experts, k;
+};
+const RoutingSizes routing_sizes[] = {{1, 2, 1}, {5, 7, 3}, {3, 4, 4}, {37, 128, 8}, {300, 8, 2}};
+
+// --- Routing ---
+
+/// The buffers of a RouteCall for random logits.
+struct Routing {
+  Routing(DType dtype, const RoutingSizes& s, bool normalize)
+      : logits(dtype, s.tokens, s.experts, 3, 2.0),
+        probabilities(DType::f32, s.tokens, s.experts),
+        weights(DType::f32, s.tokens, s.k),
+        experts(std::vector<std::int32_t>(static_cast<std::size_t>(s.tokens * s.k))),
+        call{.logits = logits,
+             .probabilities = probabilities,
+             .experts = experts.tensor.reshape({s.tokens, s.k}),
+             .weights = weights,
+             .normalize = normalize} {}
+  Matrix logits, probabilities, weights;
+  Integers experts;
+  ops::RouteCall call;
+};
+
+Numbers softmax(const Numbers& logits, Index cols) {
+  Numbers p(logits.size());
+  for (Index row = 0; row < p.size(); row += cols) {
+    double total = 0.0;
+    for (Index e = 0; e < cols; ++e) total += p[row + e] = std::exp(logits[row + e]);
+    for (Index e = 0; e < cols; ++e) p[row + e] /= total;
+  }
+  return p;
+}
+
+/// The weights of `chosen` experts, k for each row of N probabilities.
+Numbers weights_of(const Numbers& p, Index cols, const std::vector<std::int32_t>& chosen, Index k,
+                   bool normalize) {
+  Numbers weights;
+  for (Index slot = 0; slot < chosen.size(); ++slot)
+    weights.push_back(p[slot / k * cols + static_cast<Index>(chosen[slot])]);
+  for (Index first = 0; normalize && first < weights.size(); first += k) {
+    const auto from = weights.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto total = std::accumulate(from, from + static_cast<std::ptrdiff_t>(k), 0.0);
+    for (Index j = 0; j < k; ++j) weights[first + j] /= total;
+  }
+  return weights;
+}
+
+/// The k largest of each row, the first of equal ones.
+std::vector<std::int32_t> largest(const Numbers& numbers, Index cols, Index k) {
+  std::vector<std::int32_t> all, order(cols);
+  for (Index row = 0; row < numbers.size(); row += cols) {
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, [&](auto a, auto b) {
+      return numbers[row + static_cast<Index>(a)] > numbers[row + static_cast<Index>(b)];
+    });
+    all.insert(all.end(), order.begin(), order.begin() + static_cast<std::ptrdiff_t>(k));
+  }
+  return all;
+}
+
+TEST_P(Experts, RouteTakesTheMostProbable) {
+  for (const auto& s : routing_sizes)
+    for (const bool normalize : {false, true}) {
+      const Routing r(dtype(), s, normalize);
+      const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
+      ops::route(stream, r.call);
+      const auto p = softmax(r.logits.numbers(), cols);
+      expect_near(r.probabilities.numbers(), p, 2e-6, "probabilities");
+      EXPECT_EQ(r.experts.numbers, largest(r.logits.numbers(), cols, k));
+      expect_near(r.weights.numbers(), weights_of(p, cols, r.experts.numbers, k, normalize), 2e-6,
+                  "weights");
+    }
+}
+
+TEST_P(Experts, RouteGivesTiesToTheLowerExpert) {
+  Routing r(dtype(), {2, 5, 3}, true);
+  const double logits[2][5] = {{1.0, 2.0, 2.0, 1.0, 1.0}, {0.5, 0.5, 0.5, 0.5, 0.5}};
+  for (std::int64_t m = 0; m < 2; ++m)
+    for (std::int64_t e = 0; e < 5; ++e) r.logits.set(m, e, logits[m][e]);
+  ops::route(stream, r.call);
+  EXPECT_EQ(r.experts.numbers, (std::vector<std::int32_t>{1, 2, 0, 0, 1, 2}));
+}
+
+TEST_P(Experts, RouteOfNansAndHugeLogitsTakesDifferentExperts) {
+  Routing r(dtype(), {2, 3, 2}, true);
+  const double logits[2][3] = {{NAN, NAN, NAN}, {-3e38, 3e38, 0.0}};
+  for (std::int64_t m = 0; m < 2; ++m)
+    for (std::int64_t e = 0; e < 3; ++e) r.logits.set(m, e, logits[m][e]);
+  ops::route(stream, r.call);
+  EXPECT_EQ(r.experts.numbers, (std::vector<std::int32_t>{0, 1, 1, 0}));
+  EXPECT_EQ(r.weights.get(1, 0), 1.0);
+}
+
+// The loss: sum(dweights * weights) + sum over the tokens of dprobabilities * probabilities.
+TEST_P(Experts, RouteBackwardIsFiniteDifferences) {
+  for (const auto& s : {routing_sizes[0], routing_sizes[1], routing_sizes[2]})
+    for (const bool normalize : {false, true})
+      for (const bool balances : {false, true}) {
+        const Routing r(dtype(), s, normalize);
+        const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
+        const Matrix dweights(DType::f32, s.tokens, s.k), added(DType::f32, 1, s.experts);
+        const auto logits = r.logits.numbers();
+        ops::route(stream, r.call);
+        ops::route_backward(stream, r.call,
+                            {.dweights = dweights,
+                             .dprobabilities = balances ? added.view() : Tensor(),
+                             .dlogits = r.logits});
+        auto factors = dweights.numbers();
+        for (std::int64_t m = 0; balances && m < s.tokens; ++m)
+          for (const auto d : added.numbers()) factors.push_back(d);
+        const auto f = [&](const Numbers& v) {
+          const auto p = softmax(v, cols);
+          auto y = weights_of(p, cols, r.experts.numbers, k, normalize);
+          if (balances) y.insert(y.end(), p.begin(), p.end());
+          return y;
+        };
+        expect_near(r.logits.numbers(), reference::numerical_gradient(f, logits, factors), near(),
+                    "dlogits", 1e-2);
+        EXPECT_TRUE(r.logits.gaps_untouched());
+      }
+}
+
+TEST_P(Experts, RouteRefusesMoreExpertsThanThereAre) {
+  const Routing r(dtype(), {4, 2, 3}, true);
+  EXPECT_THROW(ops::route(stream, r.call), std::exception);
+}
+
+// --- Expert order ---
+
+struct SortedSlots {
+  SortedSlots(device::Stream& stream, const Integers& experts, std::int64_t count)
+      : starts(std::vector<std::int32_t>(static_cast<std::size_t>(count + 1))),
+        slots(experts.numbers),
+        places(experts.numbers),
+        order{.starts = starts.tensor, .slots = slots.tensor, .places = places.tensor} {
+    ops::sort_by_expert(stream, order, experts.tensor);
+  }
+  Integers starts, slots, places;
+  ops::ExpertOrder order;
+};
+
+TEST_P(Experts, SortKeepsTheTokensOfAnExpertInOrder) {
+  const SortedSlots some(stream, Integers({2, 0, 2, 3, 0, 2}), 5);
+  EXPECT_EQ(some.starts.numbers, (std::vector<std::int32_t>{0, 2, 2, 5, 6, 6}));
+  EXPECT_EQ(some.slots.numbers, (std::vector<std::int32_t>{1, 4, 0, 2, 5, 3}));
+  EXPECT_EQ(some.places.numbers, (std::vector<std::int32_t>{2, 0, 3, 5, 1, 4}));
+  const SortedSlots all_in_one(stream, Integers({1, 1, 1}), 2);
+  EXPECT_EQ(all_in_one.starts.numbers, (std::vector<std::int32_t>{0, 0, 3}));
+  EXPECT_EQ(all_in_one.slots.numbers, (std::vector<std::int32_t>{0, 1, 2}));
+  EXPECT_THROW(SortedSlots(stream, Integers({0, 2}), 2), std::exception);
+  EXPECT_THROW(SortedSlots(stream, Integers({0, -1}), 2), std::exception);
+}
+
+TEST_P(Experts, TokensGoToTheirExpertsAndBack) {
+  for (const auto& s : routing_sizes) {
+    const std::int64_t cols = 19;
+    const Integers experts(random_tokens(s.tokens * s.k, s.experts));
+    const SortedSlots order(stream, experts, s.experts);
+    const Matrix x(dtype(), s.tokens, cols, 3), rows(dtype(), s.tokens * s.k, cols, 1);
+    ops::dispatch_tokens(stream, rows, x, order.slots.tensor);
+    for (std::int64_t i = 0; i < s.tokens * s.k; ++i)
+      for (std::int64_t c = 0; c < cols; ++c)
+        ASSERT_EQ(rows.get(i, c), x.get(order.slots.numbers[static_cast<std::size_t>(i)] / s.k, c));
+    EXPECT_TRUE(rows.gaps_untouched());
+  }
+}
+
+/// y (M, D) = the sum over each token's slots of weight * row.
+Numbers combined(const Numbers& rows, const Numbers& weights, const Integers& places, Index k) {
+  const auto cols = rows.size() / places.numbers.size();
+  Numbers y(rows.size() / k, 0.0);
+  for (Index slot = 0; slot < places.numbers.size(); ++slot)
+    for (Index c = 0; c < cols; ++c)
+      y[slot / k * cols + c] += (weights.empty() ? 1.0 : weights[slot]) *
+                                rows[static_cast<Index>(places.numbers[slot]) * cols + c];
+  return y;
+}
+
+TEST_P(Experts, CombineIsTheWeightedSumAndItsBackwardTheGradient) {
+  for (const auto& s : routing_sizes)
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+      const std::int64_t cols = 19;
+      const auto k = static_cast<Index>(s.k);
+      const SortedSlots order(stream, Integers(random_tokens(s.tokens * s.k, s.experts)),
+                              s.experts);
+      const Matrix rows(dtype(), s.tokens * s.k, cols, 1), weights(DType::f32, s.tokens, s.k);
+      const Matrix y(dtype(), s.tokens, cols, 2), dweights(DType::f32, s.tokens, s.k);
+      for (const bool weighted : {true, false}) {
+        const auto before =
+            accumulate == Accumulate::yes ? y.numbers() : Numbers(y.numbers().size(), 0.0);
+        ops::combine_tokens(stream, y, rows, weighted ? weights.view() : Tensor(),
+                            order.places.tensor, accumulate);
+        expect_near(
+            y.numbers(),
+            sum(combined(rows.numbers(), weighted ? weights.numbers() : Numbers(), order.places, k),
+                before),
+            near(), "y");
+        EXPECT_TRUE(y.gaps_untouched());
+      }
+      // y is dy from here on. The sum is linear in each argument, so differences are exact.
+      const auto of_rows = [&](const auto& v) {
+        return combined(v, weights.numbers(), order.places, k);
+      };
+      const auto of_weights = [&](const auto& v) {
+        return combined(rows.numbers(), v, order.places, k);
+      };
+      if (rows.numbers().size() > 500) continue;
+      const auto drows = reference::numerical_gradient(of_rows, rows.numbers(), y.numbers());
+      const auto dw = reference::numerical_gradient(of_weights, weights.numbers(), y.numbers());
+      ops::combine_tokens_backward(stream, rows, dweights, y, rows, weights, order.places.tensor);
+      expect_near(rows.numbers(), drows, near(), "drows");
+      expect_near(dweights.numbers(), dw, 1e-5, "dweights");
+      EXPECT_TRUE(rows.gaps_untouched());
+    }
+}
+
+// --- Linear layers of experts ---
+
+const std::vector<std::int32_t> group_starts[] = {
+    {0, 5, 5, 6, 40}, {0, 0, 0, 0, 7}, {0, 33, 33, 33, 33}, {0, 1, 2, 3, 4}, {0, 0, 0, 0, 0}};
+
+/// Calls f(expert, first, count) for each expert and appends the results.
+template <class F>
+Numbers for_each_group(const std::vector<std::int32_t>& starts, const F& f) {
+  Numbers all;
+  for (Index e = 0; e + 1 < starts.size(); ++e) {
+    const Numbers part =
+        f(e, static_cast<Index>(starts[e]), static_cast<Index>(starts[e + 1] - starts[e]));
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+Numbers rows_of(const Numbers& all, Index first, Index count) {
+  const auto from = all.begin() + static_cast<std::ptrdiff_t>(first);
+  return {from, from + static_cast<std::ptrdiff_t>(count)};
+}
+
+TEST_P(Experts, GroupedLinearIsOneProductForEachExpert) {
+  const Index in = 18, out = 33;
+  for (const auto& starts : group_starts)
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+      const Integers group(starts);
+      const std::int64_t rows = starts.back();
+      const Matrix w(dtype(), 4 * 33, 18);
+      const Tensor stacked = w.view().reshape({4, 33, 18});
+      const Matrix x(dtype(), rows, 18, 2), y(dtype(), rows, 33, 5);
+      const bool added = accumulate == Accumulate::yes;
+      const auto zeros = [&](const Matrix& m) {
+        return added ? m.numbers() : Numbers(m.numbers().size(), 0.0);
+      };
+
+      auto before = zeros(y);
+      ops::grouped_linear(stream, y, x, stacked, group.tensor, accumulate);
+      expect_near(y.numbers(),
+                  sum(for_each_group(starts,
+                                     [&](Index e, Index first, Index n) {
+                                       return reference::product(
+                                           rows_of(x.numbers(), first * in, n * in), false,
+                                           rows_of(w.numbers(), e * out * in, out * in), true, n,
+                                           out, in);
+                                     }),
+                      before),
+                  near(), "y");
+      EXPECT_TRUE(y.gaps_untouched());
+
+      for (const auto result : {DType::f32, DType::bf16}) {
+        const Matrix dw(result, 4 * 33, 18);
+        before = zeros(dw);
+        ops::grouped_linear_backward_weight(stream, dw.view().reshape({4, 33, 18}), y, x,
+                                            group.tensor, accumulate);
+        expect_near(dw.numbers(),
+                    sum(for_each_group(starts,
+                                       [&](Index /*e*/, Index first, Index n) {
+                                         return reference::product(
+                                             rows_of(y.numbers(), first * out, n * out), true,
+                                             rows_of(x.numbers(), first * in, n * in), false, out,
+                                             in, n);
+                                       }),
+                        before),
+                    tolerance(result), "dw");
+      }
+
+      before = zeros(x);
+      ops::grouped_linear_backward_input(stream, x, y, stacked, group.tensor, accumulate);
+      expect_near(x.numbers(),
+                  sum(for_each_group(starts,
+                                     [&](Index e, Index first, Index n) {
+                                       return reference::product(
+                                           rows_of(y.numbers(), first * out, n * out), false,
+                                           rows_of(w.numbers(), e * out * in, out * in), false, n,
+                                           in, out);
+                                     }),
+                      before),
+                  near(), "dx");
+      EXPECT_TRUE(x.gaps_untouched());
+    }
+}
+
+TEST_P(Experts, GroupedLinearRefusesGroupsThatDoNotFit) {
+  const Matrix w(dtype(), 2 * 3, 4), x(dtype(), 5, 4), y(dtype(), 5, 3);
+  const Tensor stacked = w.view().reshape({2, 3, 4});
+  for (const auto& starts : {std::vector<std::int32_t>{0, 2, 4}, {1, 2, 5}, {0, 6, 5}}) {
+    const Integers group(starts);
+    EXPECT_THROW(ops::grouped_linear(stream, y, x, stacked, group.tensor, Accumulate::no),
+                 std::exception);
+  }
+  const Integers three({0, 1, 2, 5});
+  EXPECT_THROW(ops::grouped_linear(stream, y, x, stacked, three.tensor, Accumulate::no),
+               std::exception);
+}
+
+TEST_P(Experts, DoNotDependOnTheNumberOfThreads) {
+  const RoutingSizes s{300, 8, 2};
+  const Routing r(dtype(), s, true);
+  const Matrix rows(dtype(), s.tokens * s.k, 64), y(dtype(), s.tokens, 64);
+  const Matrix dweights(DType::f32, s.tokens, s.k), drows(dtype(), s.tokens * s.k, 64);
+  expect_same_for_any_threads(
+      [&] {
+        ops::route(stream, r.call);
+        const SortedSlots order(stream, r.experts, s.experts);
+        ops::combine_tokens(stream, y, rows, r.weights, order.places.tensor, Accumulate::no);
+        ops::combine_tokens_backward(stream, drows, dweights, y, rows, r.weights,
+                                     order.places.tensor);
+      },
+      [&] { return std::tuple(y.bytes(), drows.bytes(), dweights.bytes(), r.weights.bytes()); });
+}
+
+}  // namespace
+}  // namespace llamesh::test
