@@ -41,6 +41,10 @@ void shape_keys(Io& io, model::ModelConfig& m) {
       io.key("truncate", r.truncate);
     }
   });
+  io.key("num_experts", m.num_experts, at_least(0));
+  io.key("num_experts_per_tok", m.num_experts_per_tok, at_least(0));
+  io.key("moe_intermediate_size", m.moe_intermediate_size, at_least(0));
+  io.key("norm_topk_prob", m.norm_topk_prob);
   io.key("sliding_window", m.sliding_window, at_least(0));
   io.key("max_window_layers", m.max_window_layers, at_least(0));
   io.key("tie_word_embeddings", m.tie_word_embeddings);

@@ -41,12 +41,14 @@ struct Family {
   StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
 };
 
-extern const Family llama_family;    ///< Llama 2, 3, 3.1 and 3.2
-extern const Family mistral_family;  ///< Mistral 7B and its descendants
-extern const Family qwen2_family;    ///< Qwen 2 and 2.5
-extern const Family qwen3_family;    ///< Qwen 3, dense
-extern const Family olmo2_family;    ///< OLMo 2
-extern const Family gpt2_family;     ///< GPT-2, minGPT and GPT-3's shapes
+extern const Family llama_family;      ///< Llama 2, 3, 3.1 and 3.2
+extern const Family mistral_family;    ///< Mistral 7B and its descendants
+extern const Family qwen2_family;      ///< Qwen 2 and 2.5
+extern const Family qwen3_family;      ///< Qwen 3, dense
+extern const Family olmo2_family;      ///< OLMo 2
+extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B
+extern const Family qwen3_moe_family;  ///< Qwen 3, sparse
+extern const Family gpt2_family;       ///< GPT-2, minGPT and GPT-3's shapes
 
 /// Returns the families that this build knows.
 std::span<const Family* const> families();

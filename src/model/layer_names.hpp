@@ -12,6 +12,8 @@ struct LayerNames {
   std::string_view mlp = "mlp";
   std::string_view gate_proj = "gate_proj";  ///< without it, the activation is gelu_new
   std::string_view up_proj = "up_proj", down_proj = "down_proj";
+  /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
+  std::string_view router = {}, experts = {};
   std::string_view norm_before_attention = "input_layernorm";
   std::string_view norm_after_attention = {};
   std::string_view norm_before_mlp = "post_attention_layernorm";

@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "model/block.hpp"
-#include "model/layer_names.hpp"
+#include "model/feed_forward.hpp"
 #include "model/layers.hpp"
 
 /// M tokens, (M', D') this rank's part of the residual stream, F intermediate per rank.
@@ -12,7 +11,7 @@ namespace llamesh::model {
 
 /// A layer's feed-forward network: down(silu(gate(x)) * up(x)), or without a gate
 /// down(gelu_new(up(x))).
-class Mlp {
+class Mlp final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
   Mlp(const ParameterTable& table, ModuleId layer, const LayerNames& names);
@@ -27,18 +26,15 @@ class Mlp {
   };
   const Tensors& tensors() const { return tensors_; }
 
-  /// Starts from another layer's tensors, of which this one replaces those that it keeps.
-  void share(const Mlp& other) { tensors_ = other.tensors_; }
+  void share(const FeedForward& other) override {
+    tensors_ = dynamic_cast<const Mlp&>(other).tensors_;
+  }
   void plan_kept(ArenaAllocator& plan, const PassShape& pass,
-                 ActivationCheckpointing checkpointing);
-  void plan_shared(ArenaAllocator& plan, const PassShape& pass);
-
-  /// y (M', D') = the network's output for x (M', D').
-  void forward(const BlockContext& ctx, Tensor x, Tensor y);
-  /// Recomputes `up` from x. The backward pass provides `activated`.
-  void recompute(const BlockContext& ctx, Tensor x);
-  /// ctx.delta = x's gradient from y's gradient dy (M', D').
-  void backward(const BlockContext& ctx, Tensor x, Tensor dy);
+                 ActivationCheckpointing checkpointing) override;
+  void plan_shared(ArenaAllocator& plan, const PassShape& pass) override;
+  void forward(const BlockContext& ctx, Tensor x, Tensor y) override;
+  void recompute(const BlockContext& ctx, Tensor x) override;
+  void backward(const BlockContext& ctx, Tensor x, Tensor dy) override;
 
  private:
   struct Modules {

@@ -44,6 +44,9 @@ ModelConfig ModelConfig::resolved() const {
     validate(value >= 0 && value <= max, "model.{} is {}; allowed: 0 to {}", key, value, max);
   };
   optional_in_range("max_position_embeddings", max_position_embeddings, longest);
+  optional_in_range("num_experts", num_experts, longest);
+  optional_in_range("num_experts_per_tok", num_experts_per_tok, num_experts);
+  optional_in_range("moe_intermediate_size", moe_intermediate_size, widest);
   optional_in_range("sliding_window", sliding_window, longest);
   optional_in_range("max_window_layers", max_window_layers, max_layers);
   validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);

@@ -43,6 +43,10 @@ struct ModelConfig {
   double layer_norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
+  std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
+  std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
+  std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
+  bool norm_topk_prob = true;              ///< whether a token's weights of its experts add up to 1
   std::int64_t sliding_window = 0;     ///< keys that a query sees at most, itself included; 0: all
   std::int64_t max_window_layers = 0;  ///< first layer with a sliding window
   bool tie_word_embeddings = false;
@@ -54,6 +58,10 @@ struct ModelConfig {
   /// Returns the config with the zeros above resolved. Throws a user error that names the key if
   /// the numbers do not fit together.
   ModelConfig resolved() const;
+  /// Returns the width of an expert.
+  std::int64_t expert_size() const {
+    return moe_intermediate_size > 0 ? moe_intermediate_size : intermediate_size;
+  }
   /// Returns a layer's sliding window; 0: none.
   std::int64_t window(std::size_t layer) const {
     return std::cmp_less(layer, max_window_layers) ? 0 : sliding_window;

@@ -25,7 +25,9 @@ std::int64_t ParameterTable::numel() const {
 std::int64_t ParameterTable::matmul_numel() const {
   std::int64_t looked_up = positions ? (*this)[positions->weight].numel() : 0;
   if (!tied()) looked_up += (*this)[embed_tokens.weight].numel();
-  return numel() - looked_up;
+  std::int64_t idle = 0;  // experts that a token does not take
+  for (const auto& p : parameters) idle += p.numel() / p.taken.of * (p.taken.of - p.taken.count);
+  return numel() - looked_up - idle;
 }
 
 std::optional<ModuleId> ParameterTable::find_child(ModuleId parent, std::string_view name) const {

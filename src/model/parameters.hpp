@@ -53,6 +53,11 @@ struct Parameter {
   Initial initial;
   Role role = Role::replicated;
   Blocks blocks = {};
+  /// Experts are stacked along dim 0. A token takes `count` of them, so that only this share of the
+  /// parameter multiplies it.
+  struct Taken {
+    std::int64_t count = 1, of = 1;
+  } taken = {};
 
   std::int64_t numel() const { return llamesh::numel(shape); }
   /// Weight decay applies to matrices, and stacks of them, only.
@@ -98,7 +103,7 @@ struct ParameterTable {
   std::int64_t numel() const;
   /// Number of elements that take part in matrix products, the N of the 6 N FLOPs rule: all but the
   /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
-  /// by it.
+  /// by it. Of experts, those count that a token takes.
   std::int64_t matmul_numel() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
   /// Returns the child of a module, by its last name.

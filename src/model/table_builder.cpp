@@ -65,6 +65,14 @@ ParameterId TableBuilder::parameter(ModuleId m, std::string_view name, Shape sha
   return id;
 }
 
+ParameterId TableBuilder::experts(ModuleId module, std::string_view name, Shape shape,
+                                  std::int64_t per_token) {
+  const auto count = shape.front();
+  const auto id = parameter(module, name, std::move(shape), Initial::normal, Role::replicated);
+  table_.parameters.back().taken = {per_token, count};
+  return id;
+}
+
 ParameterTable TableBuilder::table(const WeightModule& embed_tokens, const WeightModule& norm,
                                    const WeightModule& lm_head) {
   table_.embed_tokens = embed_tokens;

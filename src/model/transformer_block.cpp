@@ -73,13 +73,13 @@ TransformerBlock::TransformerBlock(const ModelConfig& config, const ParameterTab
       attention_branch_(table, layer_, names.norm_before_attention, names.norm_after_attention),
       attention_(config, table, layer_, names, index),
       mlp_branch_(table, layer_, names.norm_before_mlp, names.norm_after_mlp),
-      mlp_(table, layer_, names) {}
+      feed_forward_(make_feed_forward(config, table, layer_, names)) {}
 
 void TransformerBlock::share(const TransformerBlock& other) {
   attention_branch_.share(other.attention_branch_);
   attention_.share(other.attention_);
   mlp_branch_.share(other.mlp_branch_);
-  mlp_.share(other.mlp_);
+  feed_forward_->share(*other.feed_forward_);
 }
 
 void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
@@ -90,25 +90,25 @@ void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
     attention_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/true);
     attention_.plan_kept(plan, pass, checkpointing);
     mlp_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/false);
-    mlp_.plan_kept(plan, pass, checkpointing);
+    feed_forward_->plan_kept(plan, pass, checkpointing);
   }
   if (last) return;
   attention_.plan_shared(plan, pass);
-  mlp_.plan_shared(plan, pass);
+  feed_forward_->plan_shared(plan, pass);
 }
 
 Residual TransformerBlock::forward(const BlockContext& ctx, const Residual& in) {
   const UnshardGuard guard(ctx.weights, layer_, ctx.pass);
   attention_.forward(ctx, attention_branch_.enter(ctx, in), attention_branch_.output(ctx));
   const auto middle = attention_branch_.leave(ctx);
-  mlp_.forward(ctx, mlp_branch_.enter(ctx, middle), mlp_branch_.output(ctx));
+  feed_forward_->forward(ctx, mlp_branch_.enter(ctx, middle), mlp_branch_.output(ctx));
   return mlp_branch_.leave(ctx);
 }
 
 void TransformerBlock::backward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, layer_, Pass::backward);
   recompute(ctx);
-  mlp_.backward(ctx, mlp_branch_.tensors().input, mlp_branch_.leave_backward(ctx));
+  feed_forward_->backward(ctx, mlp_branch_.tensors().input, mlp_branch_.leave_backward(ctx));
   mlp_branch_.enter_backward(ctx);
   attention_.backward(ctx, attention_branch_.tensors().input,
                       attention_branch_.leave_backward(ctx));
@@ -131,8 +131,8 @@ void TransformerBlock::recompute(const BlockContext& backward) {
   }
   const Tensor mlp_input = mlp_branch_.enter(ctx, middle);
   if (checkpointing_ != full) return;
-  if (!mlp_branch_.has_norm_after()) return mlp_.recompute(ctx, mlp_input);
-  mlp_.forward(ctx, mlp_input, mlp_branch_.output(ctx));
+  if (!mlp_branch_.has_norm_after()) return feed_forward_->recompute(ctx, mlp_input);
+  feed_forward_->forward(ctx, mlp_input, mlp_branch_.output(ctx));
   mlp_branch_.leave(ctx);
 }
 

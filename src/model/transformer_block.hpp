@@ -2,8 +2,8 @@
 
 #include "model/attention.hpp"
 #include "model/block.hpp"
+#include "model/feed_forward.hpp"
 #include "model/layer_names.hpp"
-#include "model/mlp.hpp"
 
 /// (M', D') is this rank's part of the residual stream.
 namespace llamesh::model {
@@ -45,8 +45,8 @@ class ResidualBranch {
   Tensors tensors_;
 };
 
-/// A decoder layer: attention and MLP, each with norms before or after it. What a family's table
-/// has (biases, norms on queries and keys) is computed.
+/// A decoder layer: attention and MLP or experts, each with norms before or after it. What a
+/// family's table has (biases, norms on queries and keys) is computed.
 class TransformerBlock final : public Block {
  public:
   /// `table` has the shapes that this rank holds.
@@ -61,7 +61,7 @@ class TransformerBlock final : public Block {
   void backward(const BlockContext& ctx) override;
 
   const Attention& attention() const { return attention_; }
-  const Mlp& mlp() const { return mlp_; }
+  const FeedForward& feed_forward() const { return *feed_forward_; }
   const ResidualBranch& attention_branch() const { return attention_branch_; }
   const ResidualBranch& mlp_branch() const { return mlp_branch_; }
   ActivationCheckpointing checkpointing() const { return checkpointing_; }
@@ -74,7 +74,7 @@ class TransformerBlock final : public Block {
   ResidualBranch attention_branch_;
   Attention attention_;
   ResidualBranch mlp_branch_;
-  Mlp mlp_;
+  std::unique_ptr<FeedForward> feed_forward_;
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
 };
 

@@ -116,6 +116,16 @@ struct ExpertOrder {
   Tensor places;  ///< (M k) each slot's row
 };
 
+/// Arguments to weigh_rows_backward(). Row i has slot slots[i].
+struct WeighRowsBackwardCall {
+  Tensor weights;      ///< (M, k) fp32
+  Tensor slots;        ///< (M k) int32
+  Tensor dweights;     ///< (M, k) fp32, overwritten
+  Tensor activated;    ///< (M k, F) rows, scaled
+  Tensor d_activated;  ///< (M k, F) rows
+  Tensor d_up;         ///< (M k, U) rows, scaled
+};
+
 /// Arguments to adamw(): dense tensors with equal numel, all fp32 except `copy`.
 struct AdamwCall {
   Tensor parameter, exp_avg, exp_avg_sq;  ///< updated

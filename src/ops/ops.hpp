@@ -138,9 +138,9 @@ extern const Kernel<void(Stream&, Tensor out, Tensor x)> gelu;
 /// same pass over memory.
 extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x)> gelu_backward;
 
-// --- Mixture of experts (Shazeer et al. 2017). N experts, of which each token takes k. Slot m k +
-// j is token m's j-th expert. Kernels for experts take rows in expert order: sort_by_expert() says
-// which slot each row is. No token is dropped and no group is padded. CPU only so far. ---
+// --- Mixture of experts (Shazeer et al. 2017), on CPUs only so far. Each token takes k of N
+// experts; slot m k + j is token m's j-th. Experts take rows in expert order: sort_by_expert() says
+// which slot each row is. No token is dropped and no group is padded. ---
 
 /// Chooses the k most probable experts of each token, with softmax probabilities in fp32. Equal
 /// ones go to the expert with the lower number.
@@ -158,10 +158,11 @@ extern const Kernel<void(Stream&, Tensor rows, Tensor x, Tensor slots)> dispatch
 extern const Kernel<void(Stream&, Tensor y, Tensor rows, Tensor weights, Tensor places,
                          Accumulate accumulate)>
     combine_tokens;
-/// drows (M k, D) = weight * dy, may be `rows`; dweights (M, k) fp32 = row . dy, both per slot.
-extern const Kernel<void(Stream&, Tensor drows, Tensor dweights, Tensor dy, Tensor rows,
-                         Tensor weights, Tensor places)>
-    combine_tokens_backward;
+/// combine_tokens()'s backward pass for its weights, taken before the experts' last linear layer so
+/// that its outputs need not be kept: row . dy = activated . d_activated, where the layer turns
+/// dy into d_activated. dweights = that, per slot; then activated, for the layer's weight gradient,
+/// and d_up, the gradient that follows from d_activated, are scaled by the slot's weight.
+extern const Kernel<void(Stream&, const WeighRowsBackwardCall& call)> weigh_rows_backward;
 
 // Linear layers of N experts. x (R, in) rows, w (N, out, in) dense, y (R, out) rows; starts (N + 1)
 // int32: expert e has rows [starts[e], starts[e + 1]) of R. ---

@@ -7,6 +7,10 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
                                    const comm::ParallelDims& dims) {
   const int ranks = dims.group_size(dims.tensor());
   for (const auto& parameter : table.parameters) {
+    validate(
+        ranks == 1 || parameter.taken.of == 1,
+        "mesh.axes.tensor is {}, and experts do not divide among tensor ranks yet; set it to 1",
+        ranks);
     const auto& blocks = parameter.blocks;
     if (!blocks.may_be_shared || ranks <= blocks.count || ranks % blocks.count != 0) continue;
     return dims.split("tensor", ranks / static_cast<int>(blocks.count));

@@ -118,10 +118,10 @@ def main(llamesh):
         models[odd.name] = 2
     else:
         check_refused(odd)
-    families = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "gpt2_hub")
+    families = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "gpt2_hub", "mixtral", "qwen3_moe")
     known = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 51)  # Qwen 3
     if known:
-        models |= {"qwen2": 1, "mistral": 2, "qwen3": 1, "olmo2": 2, "gpt2": 1}
+        models |= {"qwen2": 1, "mistral": 2, "qwen3": 1, "olmo2": 2, "gpt2": 1, "mixtral": 2, "qwen3_moe": 1}
     with tempfile.TemporaryDirectory() as work:
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
         trained = max(check_training(llamesh, name, work) for name in families) if known else None

@@ -52,6 +52,13 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(windowed.window(2), 24);
   EXPECT_EQ(config("qwen3").head_dim, 128);  // transformers' default
   EXPECT_EQ(config("qwen3", R"("head_dim": 10)").head_dim, 10);
+  const auto mixtral = config("mixtral");
+  EXPECT_EQ(mixtral.sliding_window, 0);
+  EXPECT_EQ(mixtral.rope_theta, 1e6);
+  EXPECT_EQ(mixtral.num_experts, 8);
+  EXPECT_TRUE(mixtral.norm_topk_prob);
+  EXPECT_FALSE(config("qwen3_moe").norm_topk_prob);
+  EXPECT_EQ(config("qwen3_moe").expert_size(), 768);
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -68,6 +75,9 @@ TEST(Families, WriteWhatTheyRead) {
       {"qwen2", R"("use_sliding_window": true, "sliding_window": 24, "max_window_layers": 1)"},
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
+      {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
+      {"qwen3_moe", R"("num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+                       "norm_topk_prob": true)"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
   for (const auto& [family, more] : models) {
     const auto c = config(family, more);
@@ -99,6 +109,18 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen2", R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])",
        "layer_types is [\"full_attention\",\"sliding_attention\""},
       {"qwen3", R"("attention_dropout": 0.5)", "attention_dropout is 0.5"},
+      {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
+       "model.num_experts_per_tok is 5; allowed: 0 to 4"},
+      {"mixtral", R"("output_router_logits": true)",
+       "output_router_logits is true; llamesh computes false only"},
+      {"mixtral", R"("router_jitter_noise": 0.1)",
+       "router_jitter_noise is 0.1; llamesh computes 0.0 only"},
+      {"qwen3_moe", R"("decoder_sparse_step": 2)",
+       "decoder_sparse_step is 2; llamesh computes 1 only"},
+      {"qwen3_moe", R"("mlp_only_layers": [0])",
+       "mlp_only_layers is [0]; llamesh computes [] only"},
+      {"qwen3_moe", R"("use_sliding_window": true)",
+       "use_sliding_window is true; llamesh computes false only"},
       {"olmo2", R"("rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": 64)",
        "factor is missing"},
       {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
@@ -153,6 +175,16 @@ TEST(Families, RefuseOthersKeys) {
       [](auto& c) { c.rope_scaling = RopeScaling{.rope_type = RopeType::yarn, .factor = 4}; },
       "model.rope_scaling.original_max_position_embeddings is missing");
   expect(
+      "llama", [](auto& c) { c.num_experts = 4; },
+      "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family llama has "
+      "no experts");
+  expect(
+      "mixtral", [](auto& c) { c.num_experts_per_tok = 0; },
+      "model.num_experts is 8 and num_experts_per_tok 0; the family mixtral needs both");
+  expect(
+      "mixtral", [](auto& c) { c.norm_topk_prob = false; },
+      "model.norm_topk_prob is false, but in the family mixtral a token's weights add up to 1");
+  expect(
       "gpt2", [](auto& c) { c.rope_scaling = RopeScaling{}; },
       "model.rope_scaling is set, but the family gpt2 has none");
   expect(
@@ -168,7 +200,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
     EXPECT_STREQ(error.what(),
                  "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
                  "llamesh trains LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                 "Qwen3ForCausalLM, Olmo2ForCausalLM, GPT2LMHeadModel");
+                 "Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, "
+                 "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }
 }
 
@@ -210,6 +243,31 @@ TEST(Gpt2, Counts) {
   const auto table = parameter_table(c.resolved());
   EXPECT_EQ(table.numel(), 124'439'808);
   EXPECT_EQ(table.matmul_numel(), 124'439'808 - 1024 * 768);
+}
+
+/// Experts are stacked in memory; a folder has a tensor for each matrix of each.
+TEST(Mixtral, StateDictIsTransformers) {
+  const auto c = config("mixtral", R"("num_local_experts": 2)");
+  const auto table = parameter_table(c);
+  std::vector<std::string> names;
+  std::int64_t numel = 0;
+  for (const auto& tensor : state_dict(c, table)) {
+    numel += llamesh::numel(tensor.shape);
+    if (tensor.name.starts_with("model.layers.0.block_sparse_moe."))
+      names.push_back(fmt::format("{} {}", tensor.name.substr(32), fmt::join(tensor.shape, "x")));
+  }
+  EXPECT_EQ(numel, table.numel());
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "gate.weight 2x48", "experts.0.w1.weight 80x48", "experts.1.w1.weight 80x48",
+                       "experts.0.w3.weight 80x48", "experts.1.w3.weight 80x48",
+                       "experts.0.w2.weight 48x80", "experts.1.w2.weight 48x80"}));
+}
+
+TEST(Mixtral, ATokenTakesSomeOfTheExperts) {
+  const auto all = parameter_table(config("mixtral", R"("num_experts_per_tok": 8)"));
+  const auto two = parameter_table(config("mixtral"));
+  EXPECT_EQ(two.numel(), all.numel());
+  EXPECT_EQ(all.matmul_numel() - two.matmul_numel(), 3 * 6 * 3 * 48 * 80);
 }
 
 TEST(Rope, LinearDividesAllFrequencies) {

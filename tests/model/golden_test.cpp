@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                                          "biases", "rope_linear", "rope_yarn", "qwen2",
                                          "qwen2_window", "mistral", "qwen3", "olmo2", "gpt2",
                                          "packed_mistral", "packed_gpt2", "qwen3_switches",
-                                         "olmo2_switches", "gpt2_switches"),
+                                         "olmo2_switches", "gpt2_switches", "mixtral", "qwen3_moe"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -190,42 +190,54 @@ Numbers combined(const Numbers& rows, const Numbers& weights, const Integers& pl
   return y;
 }
 
-TEST_P(Experts, CombineIsTheWeightedSumAndItsBackwardTheGradient) {
+TEST_P(Experts, CombineIsTheWeightedSum) {
   for (const auto& s : routing_sizes)
-    for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
-      const std::int64_t cols = 19;
-      const auto k = static_cast<Index>(s.k);
-      const SortedSlots order(stream, Integers(random_tokens(s.tokens * s.k, s.experts)),
-                              s.experts);
-      const Matrix rows(dtype(), s.tokens * s.k, cols, 1), weights(DType::f32, s.tokens, s.k);
-      const Matrix y(dtype(), s.tokens, cols, 2), dweights(DType::f32, s.tokens, s.k);
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const bool weighted : {true, false}) {
-        const auto before =
-            accumulate == Accumulate::yes ? y.numbers() : Numbers(y.numbers().size(), 0.0);
+        const std::int64_t cols = 19;
+        const SortedSlots order(stream, Integers(random_tokens(s.tokens * s.k, s.experts)),
+                                s.experts);
+        const Matrix rows(dtype(), s.tokens * s.k, cols, 1), weights(DType::f32, s.tokens, s.k);
+        const Matrix y(dtype(), s.tokens, cols, 2);
+        auto expected = combined(rows.numbers(), weighted ? weights.numbers() : Numbers(),
+                                 order.places, static_cast<Index>(s.k));
+        if (accumulate == Accumulate::yes) expected = sum(expected, y.numbers());
         ops::combine_tokens(stream, y, rows, weighted ? weights.view() : Tensor(),
                             order.places.tensor, accumulate);
-        expect_near(
-            y.numbers(),
-            sum(combined(rows.numbers(), weighted ? weights.numbers() : Numbers(), order.places, k),
-                before),
-            near(), "y");
+        expect_near(y.numbers(), expected, near(), "y");
         EXPECT_TRUE(y.gaps_untouched());
       }
-      // y is dy from here on. The sum is linear in each argument, so differences are exact.
-      const auto of_rows = [&](const auto& v) {
-        return combined(v, weights.numbers(), order.places, k);
-      };
-      const auto of_weights = [&](const auto& v) {
-        return combined(rows.numbers(), v, order.places, k);
-      };
-      if (rows.numbers().size() > 500) continue;
-      const auto drows = reference::numerical_gradient(of_rows, rows.numbers(), y.numbers());
-      const auto dw = reference::numerical_gradient(of_weights, weights.numbers(), y.numbers());
-      ops::combine_tokens_backward(stream, rows, dweights, y, rows, weights, order.places.tensor);
-      expect_near(rows.numbers(), drows, near(), "drows");
-      expect_near(dweights.numbers(), dw, 1e-5, "dweights");
-      EXPECT_TRUE(rows.gaps_untouched());
+}
+
+TEST_P(Experts, WeighRowsBackwardScalesAndTakesDots) {
+  for (const auto& s : routing_sizes) {
+    const auto count = s.tokens * s.k;
+    const SortedSlots order(stream, Integers(random_tokens(count, s.experts)), s.experts);
+    const Matrix weights(DType::f32, s.tokens, s.k), dweights(DType::f32, s.tokens, s.k);
+    const Matrix activated(dtype(), count, 11, 2), d_activated(dtype(), count, 11);
+    const Matrix d_up(dtype(), count, 22, 1);
+    const auto a = activated.numbers(), d = d_activated.numbers(), up = d_up.numbers();
+    ops::weigh_rows_backward(stream, {.weights = weights,
+                                      .slots = order.slots.tensor,
+                                      .dweights = dweights,
+                                      .activated = activated,
+                                      .d_activated = d_activated,
+                                      .d_up = d_up});
+    Numbers dots(static_cast<Index>(count)), scaled_a, scaled_up;
+    for (Index row = 0; row < dots.size(); ++row) {
+      const auto slot = static_cast<Index>(order.slots.numbers[row]);
+      const auto weight = weights.numbers()[slot];
+      for (Index i = 0; i < 11; ++i) {
+        dots[slot] += a[row * 11 + i] * d[row * 11 + i];
+        scaled_a.push_back(weight * a[row * 11 + i]);
+      }
+      for (Index i = 0; i < 22; ++i) scaled_up.push_back(weight * up[row * 22 + i]);
     }
+    expect_near(dweights.numbers(), dots, 1e-5, "dweights");
+    expect_near(activated.numbers(), scaled_a, near(), "activated");
+    expect_near(d_up.numbers(), scaled_up, near(), "d_up");
+    EXPECT_TRUE(activated.gaps_untouched() && d_up.gaps_untouched());
+  }
 }
 
 // --- Linear layers of experts ---
@@ -328,16 +340,13 @@ TEST_P(Experts, DoNotDependOnTheNumberOfThreads) {
   const RoutingSizes s{300, 8, 2};
   const Routing r(dtype(), s, true);
   const Matrix rows(dtype(), s.tokens * s.k, 64), y(dtype(), s.tokens, 64);
-  const Matrix dweights(DType::f32, s.tokens, s.k), drows(dtype(), s.tokens * s.k, 64);
   expect_same_for_any_threads(
       [&] {
         ops::route(stream, r.call);
         const SortedSlots order(stream, r.experts, s.experts);
         ops::combine_tokens(stream, y, rows, r.weights, order.places.tensor, Accumulate::no);
-        ops::combine_tokens_backward(stream, drows, dweights, y, rows, r.weights,
-                                     order.places.tensor);
       },
-      [&] { return std::tuple(y.bytes(), drows.bytes(), dweights.bytes(), r.weights.bytes()); });
+      [&] { return std::tuple(y.bytes(), r.weights.bytes()); });
 }
 
 }  // namespace

@@ -216,6 +216,11 @@ INSTANTIATE_TEST_SUITE_P(FamiliesInSequence, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1, 2}, MeshSizes{2, 2, 2},
                                                           MeshSizes{1, 2, 2, hidden})),
                          name_of_case);
+INSTANTIATE_TEST_SUITE_P(Experts, GoldenSteps,
+                         testing::Combine(testing::Values("mixtral", "qwen3_moe"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
+                                                          MeshSizes{1, 4}, MeshSizes{4, 1})),
+                         name_of_case);
 // What published models leave off, with the sequence divided among tensor ranks.
 INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
                          testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",

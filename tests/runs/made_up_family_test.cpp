@@ -190,8 +190,8 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
     ADD_FAILURE() << "an unknown family has been found";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
-              "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, gpt2, "
-              "lantern");
+              "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, "
+              "mixtral, qwen3_moe, gpt2, lantern");
   }
 }
 

@@ -77,6 +77,7 @@ void check_gpt2_config(const ModelConfig& c) {
   const auto refuse = [&](bool wrong, const char* key) {
     validate(!wrong, "model.{} is set, but the family gpt2 has none", key);
   };
+  refuse(c.num_experts > 0, "num_experts");
   refuse(c.sliding_window > 0, "sliding_window");
   refuse(c.max_window_layers > 0, "max_window_layers");
   refuse(c.rope_scaling.has_value(), "rope_scaling");

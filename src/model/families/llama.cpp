@@ -7,16 +7,20 @@ namespace {
 
 constexpr LlamaVariant llama{.has_attention_bias = true, .has_mlp_bias = true};
 
-constexpr LlamaVariant mistral{.windowed_layers = WindowedLayers::all, .num_key_value_heads = 8};
+constexpr LlamaVariant mistral{
+    .windowed_layers = WindowedLayers::all, .num_key_value_heads = 8, .sliding_window = 4096};
 
-constexpr LlamaVariant qwen2{
-    .qkv_bias = true, .windowed_layers = WindowedLayers::from_index, .num_key_value_heads = 32};
+constexpr LlamaVariant qwen2{.qkv_bias = true,
+                             .windowed_layers = WindowedLayers::from_index,
+                             .num_key_value_heads = 32,
+                             .sliding_window = 4096};
 
 constexpr LlamaVariant qwen3{.has_attention_bias = true,
                              .qk_norm = QkNorm::per_head,
                              .windowed_layers = WindowedLayers::from_index,
                              .num_key_value_heads = 32,
-                             .head_dim = 128};
+                             .head_dim = 128,
+                             .sliding_window = 4096};
 
 constexpr LlamaVariant olmo2{.has_attention_bias = true,
                              .qk_norm = QkNorm::projection,
@@ -26,6 +30,29 @@ constexpr LlamaVariant olmo2{.has_attention_bias = true,
                                        .norm_after_mlp = "post_feedforward_layernorm"},
                              .rms_norm_eps = 1e-5};
 
+constexpr LlamaVariant mixtral{
+    .windowed_layers = WindowedLayers::all,
+    .experts = ExpertKeys{.count = "num_local_experts", .default_count = 8, .default_per_token = 2},
+    .names = {.mlp = "block_sparse_moe",
+              .gate_proj = "w1",
+              .up_proj = "w3",
+              .down_proj = "w2",
+              .router = "gate",
+              .experts = "experts"},
+    .rms_norm_eps = 1e-5,
+    .num_key_value_heads = 8,
+    .rope_theta = 1e6};
+
+constexpr LlamaVariant qwen3_moe{.has_attention_bias = true,
+                                 .qk_norm = QkNorm::per_head,
+                                 .experts = ExpertKeys{.count = "num_experts",
+                                                       .default_count = 128,
+                                                       .default_per_token = 8,
+                                                       .default_size = 768,
+                                                       .has_norm_topk_prob = true},
+                                 .names = {.router = "gate", .experts = "experts"},
+                                 .num_key_value_heads = 4};
+
 }  // namespace
 
 const Family llama_family = llama_like<llama>("llama", "LlamaForCausalLM");
@@ -33,5 +60,7 @@ const Family mistral_family = llama_like<mistral>("mistral", "MistralForCausalLM
 const Family qwen2_family = llama_like<qwen2>("qwen2", "Qwen2ForCausalLM");
 const Family qwen3_family = llama_like<qwen3>("qwen3", "Qwen3ForCausalLM");
 const Family olmo2_family = llama_like<olmo2>("olmo2", "Olmo2ForCausalLM");
+const Family mixtral_family = llama_like<mixtral>("mixtral", "MixtralForCausalLM");
+const Family qwen3_moe_family = llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM");
 
 }  // namespace llamesh::model

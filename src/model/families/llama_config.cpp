@@ -27,11 +27,11 @@ void check_layer_types(const ConfigKeys& keys, const ModelConfig& c) {
 }
 
 void read_window(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  constexpr std::int64_t default_window = 4096, default_max_window_layers = 28;
+  constexpr std::int64_t default_max_window_layers = 28;
   if (variant.windowed_layers == WindowedLayers::all && !keys.is_null("sliding_window"))
-    c.sliding_window = keys.size_or("sliding_window", default_window);
+    c.sliding_window = keys.size_or("sliding_window", variant.sliding_window);
   if (variant.windowed_layers == WindowedLayers::from_index && keys.flag("use_sliding_window")) {
-    c.sliding_window = keys.size_or("sliding_window", default_window);
+    c.sliding_window = keys.size_or("sliding_window", variant.sliding_window);
     c.max_window_layers = keys.has("max_window_layers") ? keys.size("max_window_layers", 0)
                                                         : default_max_window_layers;
   }
@@ -45,6 +45,59 @@ void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::o
   if (variant.windowed_layers == WindowedLayers::all) return;
   json["use_sliding_window"] = c.sliding_window > 0;
   json["max_window_layers"] = c.sliding_window > 0 ? c.max_window_layers : c.num_hidden_layers;
+}
+
+/// Refuses layers without experts, a router that is more than its softmax, and its auxiliary loss.
+void refuse_other_experts(const ConfigKeys& keys) {
+  const auto refuse = [&](const char* key, const ConfigKeys::Json& computed) {
+    const auto* value = keys.find(key);
+    validate(value == nullptr || *value == computed, "{}: {} is {}; llamesh computes {} only",
+             keys.name(), key, keys.shown(key), computed.dump());
+  };
+  refuse("decoder_sparse_step", 1);
+  refuse("mlp_only_layers", ConfigKeys::Json::array());
+  refuse("use_sliding_window", false);
+  refuse("router_jitter_noise", 0.0);
+  refuse("output_router_logits", false);
+}
+
+void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig& c) {
+  refuse_other_experts(keys);
+  c.num_experts = keys.size_or(experts.count, experts.default_count);
+  c.num_experts_per_tok = keys.size_or("num_experts_per_tok", experts.default_per_token);
+  if (experts.default_size > 0)
+    c.moe_intermediate_size = keys.size_or("moe_intermediate_size", experts.default_size);
+  c.norm_topk_prob = !experts.has_norm_topk_prob || keys.flag("norm_topk_prob");
+}
+
+void write_experts(const ExpertKeys& experts, const ModelConfig& c, nlohmann::ordered_json& json) {
+  json[experts.count] = c.num_experts;
+  json["num_experts_per_tok"] = c.num_experts_per_tok;
+  json["output_router_logits"] = false;
+  if (experts.default_size > 0) {
+    json["moe_intermediate_size"] = c.expert_size();
+    json["decoder_sparse_step"] = 1;
+    json["mlp_only_layers"] = nlohmann::ordered_json::array();
+  }
+  if (experts.has_norm_topk_prob) json["norm_topk_prob"] = c.norm_topk_prob;
+}
+
+void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
+  if (!variant.experts) {
+    validate(c.num_experts == 0 && c.moe_intermediate_size == 0 && c.norm_topk_prob,
+             "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family {} "
+             "has no experts",
+             c.family);
+    return;
+  }
+  validate(c.num_experts > 0 && c.num_experts_per_tok > 0,
+           "model.num_experts is {} and num_experts_per_tok {}; the family {} needs both",
+           c.num_experts, c.num_experts_per_tok, c.family);
+  validate(c.moe_intermediate_size == 0 || variant.experts->default_size > 0,
+           "model.moe_intermediate_size is set, but the family {} has intermediate_size", c.family);
+  validate(c.norm_topk_prob || variant.experts->has_norm_topk_prob,
+           "model.norm_topk_prob is false, but in the family {} a token's weights add up to 1",
+           c.family);
 }
 
 }  // namespace
@@ -65,7 +118,9 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   c.tie_word_embeddings = keys.flag("tie_word_embeddings");
   if (variant.has_attention_bias) c.attention_bias = keys.flag("attention_bias");
   if (variant.has_mlp_bias) c.mlp_bias = keys.flag("mlp_bias");
+  if (variant.experts) read_experts(*variant.experts, keys, c);
   read_window(variant, keys, c);
+  c.rope_theta = variant.rope_theta;  // unless the keys say otherwise
   read_rope(keys, c);
 }
 
@@ -84,12 +139,14 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
                {"initializer_range", c.initializer_range}});
   if (variant.has_attention_bias) json["attention_bias"] = c.attention_bias;
   if (variant.has_mlp_bias) json["mlp_bias"] = c.mlp_bias;
+  if (variant.experts) write_experts(*variant.experts, c, json);
   write_window(variant, c, json);
   write_rope(c, json);
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
   check_rope(c);
+  check_experts(variant, c);
   const auto refuse = [&](bool wrong, const char* key) {
     validate(!wrong, "model.{} is set, but the family {} has none", key, c.family);
   };

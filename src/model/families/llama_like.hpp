@@ -18,6 +18,15 @@ enum class WindowedLayers {
   from_index,  ///< if use_sliding_window is true: those from max_window_layers on
 };
 
+/// Keys of the experts in config.json.
+struct ExpertKeys {
+  const char* count;           ///< the key of their number
+  std::int64_t default_count;  ///< transformers' defaults
+  std::int64_t default_per_token;
+  std::int64_t default_size = 0;    ///< moe_intermediate_size; 0: the family has no such key
+  bool has_norm_topk_prob = false;  ///< otherwise a token's weights always add up to 1
+};
+
 /// Switches of a family whose layer is Llama's.
 struct LlamaVariant {
   bool has_attention_bias = false;  ///< the key attention_bias: on q, k, v and o
@@ -25,11 +34,14 @@ struct LlamaVariant {
   bool qkv_bias = false;            ///< always on q, k and v
   QkNorm qk_norm = QkNorm::none;
   WindowedLayers windowed_layers = WindowedLayers::none;
+  std::optional<ExpertKeys> experts = {};
   LayerNames names = {};
   // transformers' defaults for absent keys
   double rms_norm_eps = 1e-6;
   std::int64_t num_key_value_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t sliding_window = 0;
+  double rope_theta = 10000.0;
 };
 
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
@@ -37,6 +49,8 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
                         nlohmann::ordered_json& json);
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
+/// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
+StateDict experts_state_dict(const ParameterTable& table);
 
 /// Returns a family with Llama's layer.
 template <const LlamaVariant& variant>
@@ -54,7 +68,8 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .make_block =
           [](const ModelConfig& c, const ParameterTable& table, std::size_t index) {
             return make_transformer_block(c, table, index, variant.names);
-          }};
+          },
+      .state_dict = variant.experts ? experts_state_dict : plain_state_dict};
 }
 
 }  // namespace llamesh::model

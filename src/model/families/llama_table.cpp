@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "model/families/llama_like.hpp"
 #include "model/table_builder.hpp"
 
@@ -45,11 +47,24 @@ void add_mlp(TableBuilder& add, ModuleId layer, const ModelConfig& c) {
     for (const auto& linear : {gate_proj, up_proj, down_proj}) add.bias(linear);
 }
 
+void add_experts(TableBuilder& add, ModuleId layer, const LayerNames& names, const ModelConfig& c) {
+  const auto N = c.num_experts, k = c.num_experts_per_tok, D = c.hidden_size, F = c.expert_size();
+  const auto mlp = add.child(layer, names.mlp);
+  add.linear(mlp, names.router, {N, D}, Role::replicated, {});
+  const auto experts = add.child(mlp, names.experts);
+  add.experts(experts, names.gate_proj, {N, F, D}, k);
+  add.experts(experts, names.up_proj, {N, F, D}, k);
+  add.experts(experts, names.down_proj, {N, D, F}, k);
+}
+
 void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
                      const ModelConfig& c) {
   add_attention(add, layer, variant, c);
-  add_mlp(add, layer, c);
   const auto& names = variant.names;
+  if (variant.experts)
+    add_experts(add, layer, names, c);
+  else
+    add_mlp(add, layer, c);
   for (const auto name : {names.norm_before_attention, names.norm_after_attention,
                           names.norm_before_mlp, names.norm_after_mlp})
     if (!name.empty()) add.norm(layer, name, c.hidden_size);
@@ -72,6 +87,25 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
                                              : add.linear(add.root(), "lm_head", vocabulary_shape,
                                                           Role::vocab, vocabulary);
   return add.table(embed_tokens, norm, lm_head);
+}
+
+StateDict experts_state_dict(const ParameterTable& table) {
+  StateDict dict;
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto id = static_cast<ParameterId>(i);
+    const auto& p = table[id];
+    if (p.shape.size() < 3) {
+      dict.push_back({p.name, p.shape, {{Box::whole(p.shape), id, Box::whole(p.shape)}}});
+      continue;
+    }
+    const auto& module = table[p.module].name;
+    const Shape matrix{p.shape[1], p.shape[2]};
+    for (std::int64_t e = 0; e < p.shape[0]; ++e)
+      dict.push_back({fmt::format("{}.{}{}.weight", module, e, p.name.substr(module.size())),
+                      matrix,
+                      {{Box::whole(matrix), id, Box{{e, 0, 0}, {1, matrix[0], matrix[1]}}}}});
+  }
+  return dict;
 }
 
 }  // namespace llamesh::model

@@ -201,28 +201,30 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
   });
 }
 
-void combine_tokens_backward(Stream& stream, Tensor drows, Tensor dweights, Tensor dy, Tensor rows,
-                             Tensor weights, Tensor places) {
-  expects(same_matrix_shape(drows, rows) && rows.rows() == places.numel() &&
-              rows.cols() == dy.cols() && dy.rows() > 0 && places.numel() % dy.rows() == 0 &&
-              weights.numel() == places.numel() && dweights.numel() == places.numel(),
-          "combine_tokens_backward shapes");
+void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
+  const auto count = c.slots.numel();
+  expects(c.weights.numel() == count && c.dweights.numel() == count &&
+              c.activated.rows() == count && same_matrix_shape(c.d_activated, c.activated) &&
+              c.d_up.rows() == count,
+          "weigh_rows_backward shapes");
   stream.run([=] {
-    with_type(dy.dtype(), [&]<class T>(std::type_identity<T>) {
-      const Rows<T> to(drows);
-      const Rows<const T> row(rows), from(dy);
-      const auto* place = places.as<std::int32_t>();
-      const auto k = places.numel() / dy.rows(), cols = dy.cols();
-      for_each_block(places.numel(), rows_per_block(cols), [&](auto first, auto last) {
-        for (auto slot = first; slot < last; ++slot) {
-          const float weight = weights.as<float>()[slot];
+    with_type(c.activated.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Rows<T> activated(c.activated), d_up(c.d_up);
+      const Rows<const T> d_activated(c.d_activated);
+      const auto* slots = c.slots.as<std::int32_t>();
+      for_each_block(count, rows_per_block(c.d_up.cols()), [&](auto first, auto last) {
+        for (auto row = first; row < last; ++row) {
+          const float weight = c.weights.as<float>()[slots[row]];
           Vec dots{};
-          for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-            const auto d = load(from[slot / k] + i, lanes);
-            dots += d * load(row[place[slot]] + i, lanes);
-            store(to[place[slot]] + i, weight * d, lanes);
+          for_each_vec(c.activated.cols(), [&](std::int64_t i, auto lanes) {
+            const auto a = load(activated[row] + i, lanes);
+            dots += a * load(d_activated[row] + i, lanes);
+            store(activated[row] + i, weight * a, lanes);
           });
-          dweights.as<float>()[slot] = sum(dots);
+          c.dweights.as<float>()[slots[row]] = sum(dots);
+          for_each_vec(c.d_up.cols(), [&](std::int64_t i, auto lanes) {
+            store(d_up[row] + i, weight * load(d_up[row] + i, lanes), lanes);
+          });
         }
       });
     });

@@ -109,9 +109,9 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
   move(stream, bytes_of(y, rows, weights, places) + if_added(accumulate, y));
 }
 
-void combine_tokens_backward(Stream& stream, Tensor drows, Tensor dweights, Tensor /*dy*/,
-                             Tensor rows, Tensor weights, Tensor places) {
-  move(stream, 2 * bytes_of(drows) + bytes_of(rows, dweights, weights, places));
+void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
+  move(stream,
+       2 * bytes_of(c.activated, c.d_up) + bytes_of(c.d_activated, c.weights, c.slots, c.dweights));
 }
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,

@@ -3,7 +3,7 @@
 
     VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
-hf/gqa_8_2, qwen2, mistral are one file, hf/llama3_rope, qwen3, olmo2 and gpt2 several with an index; hf/tied_6_3 and
+hf/gqa_8_2, qwen2, mistral, mixtral are one file, hf/llama3_rope, qwen3, olmo2, gpt2, qwen3_moe several with an index; hf/tied_6_3 and
 hf/tied_4_2 have a tied head. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
 of causal masks. All fp32, so that the numbers are those of NAME.bin to the bit.
 """
@@ -19,8 +19,8 @@ import transformers
 
 HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
-OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2")  # by 4.57.1
-SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB"}
+OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
+SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
 
 def golden(name):
