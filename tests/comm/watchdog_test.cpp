@@ -320,9 +320,13 @@ TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
 
 class LateRank : public HangDiagnosisTest {
  protected:
-  /// Returns the report within 4 s, from a waiting rank or the late one. The limit without progress
-  /// is two seconds for waiting ranks and `limit` for the late one.
-  static std::optional<Diagnosis> reported(std::chrono::seconds limit, bool progress,
+  /// The patience for a report that has to come, also on a busy machine, and for one that must not.
+  static constexpr std::chrono::seconds comes{40}, stays_away{4};
+
+  /// Returns the report, from a waiting rank or the late one, if there is one within `patience`.
+  /// The limit without progress is two seconds for waiting ranks and `limit` for the late one.
+  static std::optional<Diagnosis> reported(std::chrono::seconds patience,
+                                           std::chrono::seconds limit, bool progress,
                                            int late_rank = other()) {
     const bool late = world().rank() == late_rank;
     std::promise<Diagnosis> alarm;
@@ -337,7 +341,7 @@ class LateRank : public HangDiagnosisTest {
       watchdog.begin(Activity::saving, 20, limit);
     else
       watchdog.begin(Activity::training, 21, 2s);
-    const auto end = std::chrono::steady_clock::now() + 4s;
+    const auto end = std::chrono::steady_clock::now() + patience;
     while (std::chrono::steady_clock::now() < end &&
            reported.wait_for(20ms) != std::future_status::ready)
       if (late && progress) watchdog.progress();
@@ -349,7 +353,7 @@ class LateRank : public HangDiagnosisTest {
 };
 
 TEST_F(LateRank, IsNamedByThoseThatWait) {
-  const auto verdict = reported(2s, /*progress=*/false);
+  const auto verdict = reported(comes, 2s, /*progress=*/false);
   ASSERT_TRUE(verdict);
   if (world().rank() != 0 && verdict->line.empty()) return;
   EXPECT_EQ(verdict->ranks, std::vector{other()});
@@ -411,11 +415,11 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {
-  EXPECT_FALSE(reported(600s, /*progress=*/false));
+  EXPECT_FALSE(reported(stays_away, 600s, /*progress=*/false));
 }
 
 TEST_F(LateRank, IsNotNamedWhileItMakesProgress) {
-  EXPECT_FALSE(reported(1s, /*progress=*/true));
+  EXPECT_FALSE(reported(stays_away, 1s, /*progress=*/true));
 }
 
 /// A fixture with two ranks on each of two hosts; the last one is late, and only rank 2 asks it.
@@ -432,7 +436,7 @@ class LateRankOfTwoHosts : public LateRank {
 };
 
 TEST_F(LateRankOfTwoHosts, IsNamedByTheFirstOnItsHost) {
-  const auto verdict = reported(2s, /*progress=*/false, 3);
+  const auto verdict = reported(comes, 2s, /*progress=*/false, 3);
   ASSERT_TRUE(verdict);
   if (world().rank() != 2) {
     EXPECT_EQ(verdict->line, "");
@@ -444,7 +448,7 @@ TEST_F(LateRankOfTwoHosts, IsNamedByTheFirstOnItsHost) {
 }
 
 TEST_F(LateRankOfTwoHosts, KeepsTheOtherHostWaitingToo) {
-  EXPECT_FALSE(reported(600s, /*progress=*/false, 3));
+  EXPECT_FALSE(reported(stays_away, 600s, /*progress=*/false, 3));
 }
 
 }  // namespace
