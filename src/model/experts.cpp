@@ -66,7 +66,7 @@ void Experts::route(const BlockContext& ctx, Tensor x) {
 }
 
 /// Computes `up` from the tokens. The caller has entered the experts.
-void Experts::raise(const BlockContext& ctx, Tensor x) {
+void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   const Tensors& t = tensors_;
   ops::dispatch_tokens(ctx.stream, t.rows, x, t.order.slots);
   std::int64_t column = 0;
@@ -82,7 +82,7 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
   route(ctx, x);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
-  raise(ctx, x);
+  gate_and_up(ctx, x);
   ops::swiglu(ctx.stream, t.activated, t.up);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
                       t.order.starts, Accumulate::no);
@@ -93,7 +93,7 @@ void Experts::recompute(const BlockContext& ctx, Tensor x) {
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
   route(ctx, x);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
-  raise(ctx, x);
+  gate_and_up(ctx, x);
 }
 
 /// Turns `up` into its gradient and computes those of the routing weights and of `down`.
@@ -117,7 +117,7 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
 }
 
 /// ctx.delta = x's gradient by way of the experts.
-void Experts::raise_backward(const BlockContext& ctx, Tensor x) {
+void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x) {
   const Tensors& t = tensors_;
   const Tensor d_gate = t.up.slice_cols(0, intermediate_);
   const Tensor d_up = t.up.slice_cols(intermediate_, intermediate_);
@@ -153,7 +153,7 @@ void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   {
     const UnshardGuard experts(ctx.weights, experts_, Pass::backward);
     down_backward(ctx, dy);
-    raise_backward(ctx, x);
+    gate_and_up_backward(ctx, x);
   }
   route_backward(ctx, x);
 }

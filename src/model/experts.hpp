@@ -43,9 +43,9 @@ class Experts final : public FeedForward {
 
  private:
   void route(const BlockContext& ctx, Tensor x);
-  void raise(const BlockContext& ctx, Tensor x);
+  void gate_and_up(const BlockContext& ctx, Tensor x);
   void down_backward(const BlockContext& ctx, Tensor dy);
-  void raise_backward(const BlockContext& ctx, Tensor x);
+  void gate_and_up_backward(const BlockContext& ctx, Tensor x);
   void route_backward(const BlockContext& ctx, Tensor x);
 
   ModuleId moe_, experts_;
