@@ -185,7 +185,7 @@ TEST(HfWeights, EveryTypeAndNumberOfFiles) {
 TEST(HfWeights, WhatTheModelDoesNotHave) {
   const test::Folder here;
   const auto path = here.path() / "m";
-  const auto result = [&](Folder folder, int files = 1, ReadBy by = ReadBy::each_rank) {
+  const auto result = [&](const Folder& folder, int files = 1, ReadBy by = ReadBy::each_rank) {
     folder.write(path, files);
     return load(test::Job(1, sharding::Wrap::layer, folder.config), path, by);
   };
@@ -224,7 +224,7 @@ TEST(HfWeights, BadFolders) {
     good.write(path, 2);
     if (test::world().rank() == 0) spoil();
     test::world().barrier();
-    const auto error = load(job, path);
+    auto error = load(job, path);
     EXPECT_EQ(error.find('\n'), std::string::npos) << error;
     return error;
   };
