@@ -17,27 +17,21 @@ Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleI
                  const LayerNames& names)
     : moe_(table.child(layer, names.mlp)),
       experts_(table.child(moe_, names.experts)),
-      router_(table.weight_module(moe_, names.router)),
+      router_(config, table, moe_, names.router),
       gate_proj_(table[experts_].parameters[0]),
       up_proj_(table[experts_].parameters[1]),
       down_proj_(table[experts_].parameters[2]),
-      count_(config.num_experts),
-      per_token_(config.num_experts_per_tok),
       intermediate_(table[gate_proj_].shape[1]),
-      hidden_(config.hidden_size) {
-  tensors_.routing.normalize = config.norm_topk_prob;
-}
+      hidden_(config.hidden_size) {}
 
 void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
                         ActivationCheckpointing checkpointing) {
   keeps_activated_ = checkpointing == ActivationCheckpointing::none;
   if (checkpointing == ActivationCheckpointing::full) return;
   Tensors& t = tensors_;
-  const auto M = pass.tokens(), rows = M * per_token_;
-  t.routing.probabilities = plan.take(DType::f32, {M, count_});
-  t.routing.experts = plan.take(DType::i32, {M, per_token_});
-  t.routing.weights = plan.take(DType::f32, {M, per_token_});
-  t.order.starts = plan.take(DType::i32, {count_ + 1});
+  const auto rows = pass.tokens() * router_.experts_per_token();
+  router_.plan_kept(plan, pass.tokens());
+  t.order.starts = plan.take(DType::i32, {router_.experts() + 1});
   t.order.slots = plan.take(DType::i32, {rows});
   t.order.places = plan.take(DType::i32, {rows});
   t.up = plan.take(pass.dtype, {rows, 2 * intermediate_});
@@ -46,23 +40,15 @@ void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
 
 void Experts::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
   Tensors& t = tensors_;
-  const auto M = pass.tokens(), rows = M * per_token_;
-  t.logits = plan.take(DType::f32, {M, count_});
+  const auto rows = pass.tokens() * router_.experts_per_token();
+  router_.plan_shared(plan, pass);
   t.rows = plan.take(pass.dtype, {rows, hidden_});
-  if (!pass.has_backward()) return;
-  t.d_activated = plan.take(pass.dtype, {rows, intermediate_});
-  t.dweights = plan.take(DType::f32, {M, per_token_});
-  t.dlogits = plan.take(pass.dtype, {M, count_});
+  if (pass.has_backward()) t.d_activated = plan.take(pass.dtype, {rows, intermediate_});
 }
 
 void Experts::route(const BlockContext& ctx, Tensor x) {
-  const UnshardGuard guard(ctx.weights, router_.module, ctx.pass);
-  ops::linear(ctx.stream, tensors_.logits, x, ctx.weights.parameter(router_.weight),
-              Accumulate::no);
-  ops::RouteCall call = tensors_.routing;
-  call.logits = tensors_.logits;
-  ops::route(ctx.stream, call);
-  ops::sort_by_expert(ctx.stream, tensors_.order, call.experts);
+  router_.route(ctx, x);
+  ops::sort_by_expert(ctx.stream, tensors_.order, router_.tensors().routing.experts);
 }
 
 /// Computes `up` from the tokens. The caller has entered the experts.
@@ -86,7 +72,8 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   ops::swiglu(ctx.stream, t.activated, t.up);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
                       t.order.starts, Accumulate::no);
-  ops::combine_tokens(ctx.stream, y, t.rows, t.routing.weights, t.order.places, Accumulate::no);
+  ops::combine_tokens(ctx.stream, y, t.rows, router_.tensors().routing.weights, t.order.places,
+                      Accumulate::no);
 }
 
 void Experts::recompute(const BlockContext& ctx, Tensor x) {
@@ -105,9 +92,9 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
                                      Accumulate::no);
   const Tensor again = keeps_activated_ ? Tensor() : t.activated;
   ops::swiglu_backward(ctx.stream, t.up, again, t.d_activated, t.up);
-  ops::weigh_rows_backward(ctx.stream, {.weights = t.routing.weights,
+  ops::weigh_rows_backward(ctx.stream, {.weights = router_.tensors().routing.weights,
                                         .slots = t.order.slots,
-                                        .dweights = t.dweights,
+                                        .dweights = router_.tensors().dweights,
                                         .activated = t.activated,
                                         .d_activated = t.d_activated,
                                         .d_up = t.up});
@@ -135,19 +122,6 @@ void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x) {
   ops::combine_tokens(ctx.stream, ctx.delta, t.rows, {}, t.order.places, Accumulate::no);
 }
 
-/// Adds to ctx.delta x's gradient by way of the router.
-void Experts::route_backward(const BlockContext& ctx, Tensor x) {
-  const Tensors& t = tensors_;
-  const UnshardGuard guard(ctx.weights, router_.module, Pass::backward);
-  ops::RouteCall call = t.routing;
-  call.logits = t.logits;
-  ops::route_backward(ctx.stream, call, {.dweights = t.dweights, .dlogits = t.dlogits});
-  ops::linear_backward_input(ctx.stream, ctx.delta, t.dlogits,
-                             ctx.weights.parameter(router_.weight), Accumulate::yes);
-  const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);
-  ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
-}
-
 void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   const UnshardGuard guard(ctx.weights, moe_, Pass::backward);
   {
@@ -155,7 +129,7 @@ void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
     down_backward(ctx, dy);
     gate_and_up_backward(ctx, x);
   }
-  route_backward(ctx, x);
+  router_.backward(ctx, x, ctx.delta);
 }
 
 }  // namespace llamesh::model

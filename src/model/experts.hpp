@@ -1,14 +1,13 @@
 #pragma once
 
 #include "model/feed_forward.hpp"
-#include "ops/calls.hpp"
+#include "model/router.hpp"
 
 /// M tokens, N experts of which a token takes k, F intermediate of an expert.
 namespace llamesh::model {
 
 /// A layer's mixture of experts (Shazeer et al. 2017): y = the sum over the experts e that the
-/// router chooses for x of weight_e down_e(silu(gate_e(x)) * up_e(x)). No token is dropped. The
-/// router's logits are fp32.
+/// router chooses for x of weight_e down_e(silu(gate_e(x)) * up_e(x)). No token is dropped.
 class Experts final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
@@ -17,21 +16,19 @@ class Experts final : public FeedForward {
 
   struct Tensors {
     // Kept from the forward to the backward pass.
-    ops::RouteCall routing;  ///< without its logits
     ops::ExpertOrder order;
     Tensor up;         ///< (M k, 2 F) gate and up, in expert order as all rows; the backward pass
                        ///< overwrites it with its gradient
     Tensor activated;  ///< (M k, F)
     // Shared by all layers in turn.
-    Tensor logits;       ///< (M, N) fp32
     Tensor rows;         ///< (M k, D) the experts' inputs, outputs or their gradients
     Tensor d_activated;  ///< (M k, F)
-    Tensor dweights;     ///< (M, k) fp32
-    Tensor dlogits;      ///< (M, N)
   };
   const Tensors& tensors() const { return tensors_; }
+  const Router& router() const { return router_; }
 
   void share(const FeedForward& other) override {
+    router_.share(dynamic_cast<const Experts&>(other).router_);
     tensors_ = dynamic_cast<const Experts&>(other).tensors_;
   }
   void plan_kept(ArenaAllocator& plan, const PassShape& pass,
@@ -46,12 +43,10 @@ class Experts final : public FeedForward {
   void gate_and_up(const BlockContext& ctx, Tensor x);
   void down_backward(const BlockContext& ctx, Tensor dy);
   void gate_and_up_backward(const BlockContext& ctx, Tensor x);
-  void route_backward(const BlockContext& ctx, Tensor x);
 
   ModuleId moe_, experts_;
-  WeightModule router_;
+  Router router_;
   ParameterId gate_proj_, up_proj_, down_proj_;  ///< (N, F, D), (N, F, D), (N, D, F)
-  std::int64_t count_, per_token_;               ///< N, k
   std::int64_t intermediate_, hidden_;           ///< F, D
   bool keeps_activated_ = false;
   Tensors tensors_;
