@@ -37,7 +37,14 @@ enum class Role : std::uint8_t {
   norm,        ///< (D), scales the residual stream
   per_head,    ///< (E), scales each head: every tensor rank has the gradient by its own heads
   replicated,  ///< whole on every tensor rank, which all compute its whole gradient
+  router,      ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
+  expert_column,  ///< (N, out, in), one matrix per expert: like `column`, by dim 1
+  expert_row,     ///< (N, out, in): like `row`, by dim 2
 };
+/// Returns true if dim 0 of such a parameter counts experts, which an expert axis divides.
+constexpr bool is_stacked(Role role) {
+  return role == Role::expert_column || role == Role::expert_row;
+}
 
 /// Equal blocks of a parameter's divided dim that stay whole: heads, or single features.
 struct Blocks {

@@ -66,9 +66,9 @@ ParameterId TableBuilder::parameter(ModuleId m, std::string_view name, Shape sha
 }
 
 ParameterId TableBuilder::experts(ModuleId module, std::string_view name, Shape shape,
-                                  std::int64_t per_token) {
+                                  std::int64_t per_token, Role role, Blocks blocks) {
   const auto count = shape.front();
-  const auto id = parameter(module, name, std::move(shape), Initial::normal, Role::replicated);
+  const auto id = parameter(module, name, std::move(shape), Initial::normal, role, blocks);
   table_.parameters.back().taken = {per_token, count};
   return id;
 }

@@ -50,11 +50,13 @@ void add_mlp(TableBuilder& add, ModuleId layer, const ModelConfig& c) {
 void add_experts(TableBuilder& add, ModuleId layer, const LayerNames& names, const ModelConfig& c) {
   const auto N = c.num_experts, k = c.num_experts_per_tok, D = c.hidden_size, F = c.expert_size();
   const auto mlp = add.child(layer, names.mlp);
-  add.linear(mlp, names.router, {N, D}, Role::replicated, {});
+  const Blocks features{c.moe_intermediate_size > 0 ? "moe_intermediate_size" : "intermediate_size",
+                        F};
+  add.linear(mlp, names.router, {N, D}, Role::router, {});
   const auto experts = add.child(mlp, names.experts);
-  add.experts(experts, names.gate_proj, {N, F, D}, k);
-  add.experts(experts, names.up_proj, {N, F, D}, k);
-  add.experts(experts, names.down_proj, {N, D, F}, k);
+  add.experts(experts, names.gate_proj, {N, F, D}, k, Role::expert_column, features);
+  add.experts(experts, names.up_proj, {N, F, D}, k, Role::expert_column, features);
+  add.experts(experts, names.down_proj, {N, D, F}, k, Role::expert_row, features);
 }
 
 void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
