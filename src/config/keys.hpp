@@ -69,8 +69,10 @@ void parallel_keys(Io& io, Inputs& in) {
     io.section("axes", [&] {
       io.automatic("replicate", in.mesh.replicate);
       io.automatic("shard", in.mesh.shard);
+      io.key("expert", in.mesh.expert, at_least(1));
       io.key("tensor", in.mesh.tensor, at_least(1));
     });
+    io.key("allow_expert_across_nodes", in.mesh.allow_expert_across_nodes);
     io.key("allow_tensor_across_nodes", in.mesh.allow_tensor_across_nodes);
     io.automatic("ranks_per_node", in.mesh.ranks_per_node);
   });

@@ -29,6 +29,8 @@ const char* name_of(MemoryUse use) {
       return "activations";
     case MemoryUse::tensor_parallel:
       return "tensor parallel";
+    case MemoryUse::expert_parallel:
+      return "expert parallel";
     case MemoryUse::scratch:
       return "scratch";
   }

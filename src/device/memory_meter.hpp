@@ -17,9 +17,10 @@ enum class MemoryUse : std::uint8_t {
   unsharded_gradients,  ///< not yet reduced
   activations,
   tensor_parallel,  ///< gathered rows and partial sums in the residual stream
+  expert_parallel,  ///< rows that ranks exchange for their experts
   scratch,          ///< for kernels and collectives
 };
-inline constexpr std::size_t memory_uses = 9;
+inline constexpr std::size_t memory_uses = 10;
 /// Returns a display name such as "gathered weights".
 const char* name_of(MemoryUse use);
 /// Bytes by MemoryUse.

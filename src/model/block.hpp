@@ -8,30 +8,12 @@
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
+#include "model/arena.hpp"
+#include "model/expert_parallel.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
 #include "model/tensor_parallel.hpp"
 #include "model/weights.hpp"
-
-namespace llamesh::model {
-
-/// Arena that hands out consecutive aligned views. Without memory behind it, it only measures.
-class ArenaAllocator {
- public:
-  explicit ArenaAllocator(std::byte* base) : base_(base) {}
-  Tensor take(DType dtype, std::initializer_list<std::int64_t> shape) {
-    const Tensor at(base_ ? base_ + bytes_ : nullptr, dtype, shape);
-    bytes_ += (at.bytes() + 63) / 64 * 64;
-    return at;
-  }
-  std::int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* base_;
-  std::int64_t bytes_ = 0;
-};
-
-}  // namespace llamesh::model
 
 /// B batch, T sequence, M = B T tokens, D hidden, (M', D') this rank's part of the residual stream
 /// (M, D) (all of it without tensor parallelism), E head dim, K kv heads.
@@ -64,6 +46,7 @@ struct BlockContext {
   device::Stream& stream;
   Weights& weights;
   TensorParallel& tensor;
+  ExpertParallel& experts;
   const ModelConfig& config;
   Pass pass;               ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;      ///< B
@@ -93,6 +76,7 @@ struct PassShape {
   int tensor_ranks;                     ///< ranks that split the layers' matrices
   DType dtype;
   Purpose purpose;
+  int expert_ranks = 1;  ///< ranks that hold different experts
   std::int64_t tokens() const { return batch * sequence; }
   bool has_loss() const { return purpose != Purpose::generate; }
   bool has_backward() const { return purpose == Purpose::train; }

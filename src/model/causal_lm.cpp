@@ -15,15 +15,16 @@ namespace llamesh::model {
 
 CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
                    std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-                   TensorParallel& tensor, Purpose purpose)
+                   TensorParallel& tensor, Purpose purpose, ExpertParallel& experts)
     : tensor_(tensor),
+      experts_(experts),
       config_(config),
       table_(table),
       batch_(batch),
       sequence_(sequence),
       activations_(config_, table,
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
-                    tensor.size(), dtype, purpose},
+                    tensor.size(), dtype, purpose, experts.size()},
                    memory),
       rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, sequence)) {
   check_positions(config, sequence);
@@ -33,6 +34,7 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
   return {.stream = stream_,
           .weights = weights,
           .tensor = tensor_,
+          .experts = experts_,
           .config = config_,
           .pass = pass,
           .batch = batch_,

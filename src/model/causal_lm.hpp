@@ -29,10 +29,11 @@ class CausalLM {
   /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens. Parameters and
   /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
   /// With Purpose::evaluate there are fewer, and train() must not be called. `table` has the shapes
-  /// that this rank holds (sharding::local_table()). It and `tensor` are borrowed.
+  /// that this rank holds (sharding::local_table()). It, `tensor` and `experts` are borrowed.
   CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
            std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-           TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train);
+           TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train,
+           ExpertParallel& experts = one_rank_of_experts());
   CausalLM(const CausalLM&) = delete;
   CausalLM& operator=(const CausalLM&) = delete;
 
@@ -69,6 +70,7 @@ class CausalLM {
                       float scale, PerChunk per_chunk);
 
   TensorParallel& tensor_;
+  ExpertParallel& experts_;
   ModelConfig config_;
   const ParameterTable& table_;
   std::int64_t batch_;

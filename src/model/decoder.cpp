@@ -93,6 +93,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   const BlockContext ctx{.stream = stream_,
                          .weights = weights_,
                          .tensor = tensor_,
+                         .experts = one_rank_of_experts(),
                          .config = config_,
                          .pass = Pass::evaluate,
                          .batch = 1,

@@ -5,6 +5,13 @@
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
+namespace {
+
+std::shared_ptr<GrowingMemory> new_memory() {
+  return std::make_shared<GrowingMemory>(device::MemoryUse::activations);
+}
+
+}  // namespace
 
 std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
                                                const ParameterTable& table, ModuleId layer,
@@ -24,41 +31,97 @@ Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleI
       intermediate_(table[gate_proj_].shape[1]),
       hidden_(config.hidden_size) {}
 
+void Experts::share(const FeedForward& layer) {
+  const auto& other = dynamic_cast<const Experts&>(layer);
+  router_.share(other.router_);
+  tensors_ = other.tensors_;
+  rows_ = other.rows_;
+  memory_ = other.memory_;
+  dtype_ = other.dtype_;
+  exchanges_ = other.exchanges_;
+  has_backward_ = other.has_backward_;
+}
+
 void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
                         ActivationCheckpointing checkpointing) {
   keeps_activated_ = checkpointing == ActivationCheckpointing::none;
+  exchanges_ = pass.expert_ranks > 1;
+  dtype_ = pass.dtype;
   if (checkpointing == ActivationCheckpointing::full) return;
-  Tensors& t = tensors_;
   const auto rows = pass.tokens() * router_.experts_per_token();
   router_.plan_kept(plan, pass.tokens());
-  t.order.starts = plan.take(DType::i32, {router_.experts() + 1});
-  t.order.slots = plan.take(DType::i32, {rows});
-  t.order.places = plan.take(DType::i32, {rows});
-  t.up = plan.take(pass.dtype, {rows, 2 * intermediate_});
-  if (keeps_activated_) t.activated = plan.take(pass.dtype, {rows, intermediate_});
+  rows_ = std::make_shared<ExpertRows>();
+  rows_->order.starts = plan.take(DType::i32, {router_.experts() + 1});
+  rows_->order.slots = plan.take(DType::i32, {rows});
+  rows_->order.places = plan.take(DType::i32, {rows});
+  if (exchanges_) {
+    memory_.kept = new_memory();
+    if (keeps_activated_) memory_.activated = new_memory();
+  } else {
+    take_kept(plan, rows);
+    if (keeps_activated_) take_activated(plan, rows);
+  }
 }
 
 void Experts::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
-  Tensors& t = tensors_;
-  const auto rows = pass.tokens() * router_.experts_per_token();
+  has_backward_ = pass.has_backward();
   router_.plan_shared(plan, pass);
-  t.rows = plan.take(pass.dtype, {rows, hidden_});
-  if (pass.has_backward()) t.d_activated = plan.take(pass.dtype, {rows, intermediate_});
+  if (exchanges_)
+    memory_.shared = new_memory();
+  else
+    take_shared(plan, pass.tokens() * router_.experts_per_token());
+}
+
+void Experts::take_kept(ArenaAllocator& plan, std::int64_t rows) {
+  if (exchanges_) tensors_.inputs = plan.take(dtype_, {rows, hidden_});
+  tensors_.up = plan.take(dtype_, {rows, 2 * intermediate_});
+}
+
+void Experts::take_activated(ArenaAllocator& plan, std::int64_t rows) {
+  tensors_.activated = plan.take(dtype_, {rows, intermediate_});
+}
+
+void Experts::take_shared(ArenaAllocator& plan, std::int64_t rows) {
+  tensors_.rows = plan.take(dtype_, {rows, hidden_});
+  if (!has_backward_) return;
+  tensors_.d_activated = plan.take(dtype_, {rows, intermediate_});
+  tensors_.weights = plan.take(DType::f32, {rows, 1});
+  tensors_.dweights = plan.take(DType::f32, {rows, 1});
+}
+
+/// Places the tensors that the backward pass reads, if ranks exchange rows.
+void Experts::place_kept() {
+  if (!exchanges_) return;
+  memory_.kept->place([&](ArenaAllocator& plan) { take_kept(plan, rows_->count); });
+  if (keeps_activated_)
+    memory_.activated->place([&](ArenaAllocator& plan) { take_activated(plan, rows_->count); });
+}
+
+/// Places the tensors that other layers may have moved since, if ranks exchange rows.
+void Experts::place_shared() {
+  if (!exchanges_) return;
+  memory_.shared->place([&](ArenaAllocator& plan) { take_shared(plan, rows_->count); });
+  if (!keeps_activated_)
+    memory_.activated->place([&](ArenaAllocator& plan) { take_activated(plan, rows_->count); });
 }
 
 void Experts::route(const BlockContext& ctx, Tensor x) {
   router_.route(ctx, x);
-  ops::sort_by_expert(ctx.stream, tensors_.order, router_.tensors().routing.experts);
+  ops::sort_by_expert(ctx.stream, rows_->order, router_.tensors().routing.experts);
+  ctx.experts.exchange_counts(*rows_);
+  place_kept();
+  place_shared();
 }
 
 /// Computes `up` from the tokens. The caller has entered the experts.
 void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   const Tensors& t = tensors_;
-  ops::dispatch_tokens(ctx.stream, t.rows, x, t.order.slots);
+  const Tensor inputs = exchanges_ ? t.inputs : t.rows;
+  ctx.experts.dispatch(*rows_, inputs, x);
   std::int64_t column = 0;
   for (const auto id : {gate_proj_, up_proj_}) {
-    ops::grouped_linear(ctx.stream, t.up.slice_cols(column, intermediate_), t.rows,
-                        ctx.weights.parameter(id), t.order.starts, Accumulate::no);
+    ops::grouped_linear(ctx.stream, t.up.slice_cols(column, intermediate_), inputs,
+                        ctx.weights.parameter(id), rows_->starts, Accumulate::no);
     column += intermediate_;
   }
 }
@@ -66,70 +129,85 @@ void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
 void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
-  route(ctx, x);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
-  gate_and_up(ctx, x);
+  gate_and_up(ctx, tokens);
   ops::swiglu(ctx.stream, t.activated, t.up);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
-                      t.order.starts, Accumulate::no);
-  ops::combine_tokens(ctx.stream, y, t.rows, router_.tensors().routing.weights, t.order.places,
-                      Accumulate::no);
+                      rows_->starts, Accumulate::no);
+  ops::combine_tokens(ctx.stream, ctx.tensor.partial(y), ctx.experts.collect(*rows_, t.rows),
+                      router_.tensors().routing.weights, rows_->order.places, Accumulate::no);
+  ctx.stream.wait(ctx.tensor.reduce(y));
 }
 
 void Experts::recompute(const BlockContext& ctx, Tensor x) {
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
-  route(ctx, x);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
-  gate_and_up(ctx, x);
+  gate_and_up(ctx, tokens);
 }
 
 /// Turns `up` into its gradient and computes those of the routing weights and of `down`.
 void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
   const Tensors& t = tensors_;
-  ops::dispatch_tokens(ctx.stream, t.rows, dy, t.order.slots);
+  const auto by_slot = [](const Tensor& weights) { return weights.reshape({weights.numel(), 1}); };
+  ctx.experts.dispatch(*rows_, t.rows, dy);
+  ctx.experts.dispatch(*rows_, t.weights, by_slot(router_.tensors().routing.weights));
   ops::grouped_linear_backward_input(ctx.stream, t.d_activated, t.rows,
-                                     ctx.weights.parameter(down_proj_), t.order.starts,
+                                     ctx.weights.parameter(down_proj_), rows_->starts,
                                      Accumulate::no);
   const Tensor again = keeps_activated_ ? Tensor() : t.activated;
   ops::swiglu_backward(ctx.stream, t.up, again, t.d_activated, t.up);
-  ops::weigh_rows_backward(ctx.stream, {.weights = router_.tensors().routing.weights,
-                                        .slots = t.order.slots,
-                                        .dweights = router_.tensors().dweights,
+  ops::weigh_rows_backward(ctx.stream, {.weights = t.weights,
+                                        .dweights = t.dweights,
                                         .activated = t.activated,
                                         .d_activated = t.d_activated,
                                         .d_up = t.up});
   const auto [d_down, accumulate] = ctx.weights.gradient(down_proj_);
-  ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, t.order.starts,
+  ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, rows_->starts,
                                       accumulate);
+  ops::combine_tokens(ctx.stream, by_slot(router_.tensors().dweights),
+                      ctx.experts.collect(*rows_, t.dweights), {}, rows_->order.places,
+                      Accumulate::no);
 }
 
-/// ctx.delta = x's gradient by way of the experts.
-void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x) {
+/// dx (M, D) = x's gradient by way of the experts.
+void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   const Tensors& t = tensors_;
   const Tensor d_gate = t.up.slice_cols(0, intermediate_);
   const Tensor d_up = t.up.slice_cols(intermediate_, intermediate_);
+  const Tensor inputs = exchanges_ ? t.inputs : t.rows;
+  if (!exchanges_) ctx.experts.dispatch(*rows_, inputs, x);
   const auto backward_weight = [&](ParameterId id, const Tensor& d) {
     const auto [dw, accumulate] = ctx.weights.gradient(id);
-    ops::grouped_linear_backward_weight(ctx.stream, dw, d, t.rows, t.order.starts, accumulate);
+    ops::grouped_linear_backward_weight(ctx.stream, dw, d, inputs, rows_->starts, accumulate);
   };
-  ops::dispatch_tokens(ctx.stream, t.rows, x, t.order.slots);
   backward_weight(gate_proj_, d_gate);
   backward_weight(up_proj_, d_up);
   ops::grouped_linear_backward_input(ctx.stream, t.rows, d_gate, ctx.weights.parameter(gate_proj_),
-                                     t.order.starts, Accumulate::no);
+                                     rows_->starts, Accumulate::no);
   ops::grouped_linear_backward_input(ctx.stream, t.rows, d_up, ctx.weights.parameter(up_proj_),
-                                     t.order.starts, Accumulate::yes);
-  ops::combine_tokens(ctx.stream, ctx.delta, t.rows, {}, t.order.places, Accumulate::no);
+                                     rows_->starts, Accumulate::yes);
+  ops::combine_tokens(ctx.stream, dx, ctx.experts.collect(*rows_, t.rows), {}, rows_->order.places,
+                      Accumulate::no);
 }
 
 void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   const UnshardGuard guard(ctx.weights, moe_, Pass::backward);
+  place_shared();
+  const Tensor d_outputs = gathered(ctx.stream, ctx.tensor, dy);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  Tensor d_tokens;
   {
     const UnshardGuard experts(ctx.weights, experts_, Pass::backward);
-    down_backward(ctx, dy);
-    gate_and_up_backward(ctx, x);
+    down_backward(ctx, d_outputs);
+    d_tokens = ctx.tensor.partial(ctx.delta);
+    gate_and_up_backward(ctx, tokens, d_tokens);
   }
-  router_.backward(ctx, x, ctx.delta);
+  router_.backward(ctx, tokens, d_tokens);
+  ctx.stream.wait(ctx.tensor.reduce(ctx.delta));
 }
 
 }  // namespace llamesh::model

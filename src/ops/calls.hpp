@@ -116,14 +116,13 @@ struct ExpertOrder {
   Tensor places;  ///< (M k) each slot's row
 };
 
-/// Arguments to weigh_rows_backward(). Row i has slot slots[i].
+/// Arguments to weigh_rows_backward(). R rows in expert order.
 struct WeighRowsBackwardCall {
-  Tensor weights;      ///< (M, k) fp32
-  Tensor slots;        ///< (M k) int32
-  Tensor dweights;     ///< (M, k) fp32, overwritten
-  Tensor activated;    ///< (M k, F) rows, scaled
-  Tensor d_activated;  ///< (M k, F) rows
-  Tensor d_up;         ///< (M k, U) rows, scaled
+  Tensor weights;      ///< (R, 1) fp32
+  Tensor dweights;     ///< (R, 1) fp32, overwritten
+  Tensor activated;    ///< (R, F) rows, scaled
+  Tensor d_activated;  ///< (R, F) rows
+  Tensor d_up;         ///< (R, U) rows, scaled
 };
 
 /// Arguments to adamw(): dense tensors with equal numel, all fp32 except `copy`.

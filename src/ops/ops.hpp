@@ -150,7 +150,8 @@ extern const Kernel<void(Stream&, const RouteCall& call, const RouteGradients& g
     route_backward;
 /// Sorts the slots in experts (M, k) int32 by expert, those of one expert by token.
 extern const Kernel<void(Stream&, const ExpertOrder& order, Tensor experts)> sort_by_expert;
-/// rows (M k, D) = each slot's token of x (M, D), in expert order. Both rows.
+/// rows (M k, D) = each slot's token of x (M, D), in expert order. Both rows. If x has a row for
+/// each slot, k = 1.
 extern const Kernel<void(Stream&, Tensor rows, Tensor x, Tensor slots)> dispatch_tokens;
 /// y (M, D) = or += the sum over a token's slots of weight * row, in slot order. rows (M k, D) in
 /// expert order; weights (M, k) fp32, or empty: all 1, which makes it dispatch_tokens()'s backward
@@ -160,8 +161,8 @@ extern const Kernel<void(Stream&, Tensor y, Tensor rows, Tensor weights, Tensor 
     combine_tokens;
 /// combine_tokens()'s backward pass for its weights, taken before the experts' last linear layer so
 /// that its outputs need not be kept: row . dy = activated . d_activated, where the layer turns
-/// dy into d_activated. dweights = that, per slot; then activated, for the layer's weight gradient,
-/// and d_up, the gradient that follows from d_activated, are scaled by the slot's weight.
+/// dy into d_activated. dweights = that, per row; then activated, for the layer's weight gradient,
+/// and d_up, the gradient that follows from d_activated, are scaled by the row's weight.
 extern const Kernel<void(Stream&, const WeighRowsBackwardCall& call)> weigh_rows_backward;
 
 // Linear layers of N experts. x (R, in) rows, w (N, out, in) dense, y (R, out) rows; starts (N + 1)

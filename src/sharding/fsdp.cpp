@@ -122,7 +122,8 @@ comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
   const auto inner = mesh_.dims().inner("shard");
   expects(inner.any(), "the shard axis of {} is not split", comm::to_string(mesh_.dims()));
   const bool stays_gathered = static_cast<bool>(state.weights(units.units.front()).gathered);
-  return (units.sharded & inner).none() || stays_gathered ? nullptr : &mesh_.along(inner);
+  if ((units.sharded & inner).none() || stays_gathered) return nullptr;
+  return &mesh_.along(inner | (units.sharded & mesh_.dims().named({"expert"})));
 }
 
 Fsdp::~Fsdp() {

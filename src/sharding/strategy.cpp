@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,8 @@ bool is_hybrid(Strategy s) {
   return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
 }
 
-/// Returns the strategy's shard size if the input leaves it open. `groups` is the number of rank
-/// groups that share data, over which it shards.
+/// Returns the strategy's shard size if the input leaves it open. `groups` is the number of
+/// positions along replicate and shard.
 int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
                        const comm::Topology& topology, int groups) {
   if (strategy == Strategy::no_shard) return 1;
@@ -30,17 +31,16 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
            "{} needs the same number of ranks on every node, but {} ranks are on {} nodes "
            "unevenly ({} on the first); change --ntasks-per-node or set mesh.axes.shard",
            name_of(strategy), world, topology.nodes, topology.ranks_on(0));
-  return std::max(1, per_node / options.tensor);
+  return std::max(1, per_node / (options.tensor * options.expert));
 }
 
 /// Checks that the sizes fit the world and the strategy.
-void check_sizes(Strategy strategy, std::int64_t replicate, std::int64_t shard, std::int64_t tensor,
-                 std::int64_t world) {
-  const auto needed = replicate * shard * tensor;
-  validate(needed == world,
-           "mesh replicate={} x shard={}{} needs {} ranks, but there are {}; change mesh.axes or "
-           "the number of ranks",
-           replicate, shard, tensor == 1 ? "" : fmt::format(" x tensor={}", tensor), needed, world);
+void check_sizes(Strategy strategy, const comm::ParallelDims& dims, int world) {
+  const auto size = [&](std::string_view axis) { return dims.group_size(dims.named({axis})); };
+  const int replicate = size("replicate"), shard = size("shard");
+  validate(dims.ranks() == world,
+           "mesh {} needs {} ranks, but there are {}; change mesh.axes or the number of ranks",
+           comm::to_string(dims), dims.ranks(), world);
   if (strategy == Strategy::no_shard)
     validate(shard == 1,
              "no_shard keeps everything on every rank, but mesh.axes.shard is {}; use "
@@ -57,33 +57,63 @@ void check_sizes(Strategy strategy, std::int64_t replicate, std::int64_t shard, 
 void check_nodes(Strategy strategy, const comm::MeshOptions& options,
                  const comm::ParallelDims& dims, const comm::Topology& topology) {
   const auto within = [&](comm::AxisSet axes) { return comm::within_node(dims, axes, topology); };
-  const auto world = topology.node_of.size();
-  validate(options.allow_tensor_across_nodes || within(dims.tensor()),
-           "a tensor axis of {} ranks would cross nodes ({} ranks on {} nodes, {} on the first); "
-           "use a size that divides the ranks of a node, or set mesh.allow_tensor_across_nodes",
-           options.tensor, world, topology.nodes, topology.ranks_on(0));
-  validate(!is_hybrid(strategy) || within(dims.named({"shard"})),
-           "{}: a shard axis of {} ranks would cross nodes ({} ranks on {} nodes, {} on the "
-           "first); use a size that divides the ranks of a node, or full_shard",
-           name_of(strategy), dims.group_size(dims.named({"shard"})), world, topology.nodes,
-           topology.ranks_on(0));
+  const auto nodes = fmt::format("{} ranks on {} nodes, {} on the first", topology.node_of.size(),
+                                 topology.nodes, topology.ranks_on(0));
+  const auto check_axis = [&](std::string_view axis, bool may_cross) {
+    const auto along = dims.named({axis});
+    validate(may_cross || within(along),
+             "{} {} axis of {} ranks would cross nodes ({}); use a size that divides the ranks of "
+             "a node, or set mesh.allow_{}_across_nodes",
+             axis == "expert" ? "an" : "a", axis, dims.group_size(along), nodes, axis);
+  };
+  check_axis("tensor", options.allow_tensor_across_nodes);
+  check_axis("expert", options.allow_expert_across_nodes);
+  const auto shards = dims.named({"shard", "expert"});
+  validate(!is_hybrid(strategy) || options.allow_expert_across_nodes || within(shards),
+           "{}: a shard axis of {} ranks would cross nodes ({}); use a size that divides the ranks "
+           "of a node, or full_shard",
+           name_of(strategy), dims.group_size(shards), nodes);
+}
+
+/// Checks that each rank along the expert axis has the same number of experts.
+void check_experts(const model::ParameterTable& table, int ranks) {
+  if (ranks == 1) return;
+  const auto stacked = std::ranges::find_if(
+      table.parameters, [](const auto& parameter) { return model::is_stacked(parameter.role); });
+  validate(stacked != table.parameters.end(),
+           "mesh.axes.expert is {}, but the model has no experts; leave it out", ranks);
+  const auto experts = stacked->shape.front();
+  if (experts % ranks == 0) return;
+  std::vector<std::int64_t> fitting;
+  for (std::int64_t n = 1; n <= experts; ++n)
+    if (experts % n == 0) fitting.push_back(n);
+  fail(ExitCode::bad_input,
+       "mesh.axes.expert is {}, which does not divide the {} experts; use one of {}", ranks,
+       experts, fmt::join(fitting, ", "));
 }
 
 /// Returns the mesh before any axis is split.
 comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& options,
                                 const comm::Topology& topology) {
   const int world = static_cast<int>(topology.node_of.size());
-  validate(world % options.tensor == 0,
-           "mesh.axes.tensor is {}, which does not divide the {} ranks; change one of them",
-           options.tensor, world);
-  const int groups = world / options.tensor;
+  int groups = world;
+  for (const auto& [axis, size] :
+       {std::pair("tensor", options.tensor), std::pair("expert", options.expert)}) {
+    validate(groups % size == 0,
+             "mesh.axes.{} is {}, which does not divide the {} ranks{}; change "
+             "one of them",
+             axis, size, groups,
+             groups == world ? "" : fmt::format(" (of {}) that the other axes leave", world));
+    groups /= size;
+  }
   const int shard =
       options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology, groups);
   const int replicate = options.replicate != 0 ? options.replicate : std::max(1, groups / shard);
-  check_sizes(strategy, replicate, shard, options.tensor, world);
   std::vector<comm::MeshAxis> axes{{"replicate", replicate}, {"shard", shard}};
+  if (options.expert > 1) axes.push_back({"expert", options.expert});
   if (options.tensor > 1) axes.push_back({"tensor", options.tensor});
   comm::ParallelDims dims(std::move(axes));
+  check_sizes(strategy, dims, world);
   check_nodes(strategy, options, dims, topology);
   return dims;
 }
@@ -117,6 +147,7 @@ Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard) {
 comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard,
                              const comm::MeshOptions& options, const comm::Topology& topology,
                              const model::ParameterTable& table) {
+  check_experts(table, options.expert);
   auto mesh = unsplit_mesh(strategy, options, topology);
   const auto rule = reshard_of(strategy, reshard, mesh.group_size(mesh.named({"shard"})));
   if (rule == Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(reshard));

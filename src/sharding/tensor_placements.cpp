@@ -7,10 +7,6 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
                                    const comm::ParallelDims& dims) {
   const int ranks = dims.group_size(dims.tensor());
   for (const auto& parameter : table.parameters) {
-    validate(
-        ranks == 1 || parameter.taken.of == 1,
-        "mesh.axes.tensor is {}, and experts do not divide among tensor ranks yet; set it to 1",
-        ranks);
     const auto& blocks = parameter.blocks;
     if (!blocks.may_be_shared || ranks <= blocks.count || ranks % blocks.count != 0) continue;
     return dims.split("tensor", ranks / static_cast<int>(blocks.count));
@@ -20,7 +16,8 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
 
 void divide(Placement& placement, const model::Parameter& parameter,
             const comm::ParallelDims& dims) {
-  if (parameter.role == model::Role::per_head) placement.partial = dims.tensor();
+  using enum model::Role;
+  if (parameter.role == per_head || parameter.role == router) placement.partial = dims.tensor();
   const auto dim = model::divided_dim(parameter);
   if (!dim) return;
   placement.split[*dim] = dims.tensor();
@@ -39,13 +36,19 @@ void place_along_residual(Placement& placement, const model::Parameter& paramete
 }
 
 Placements tensor_parallel_placements(const model::ParameterTable& table,
-                                      const comm::ParallelDims& dims,
-                                      const TensorOptions& options) {
+                                      const comm::ParallelDims& dims, const TensorOptions& options,
+                                      Strategy strategy) {
   auto placements = whole_and_sharded(table, dims);
-  if (dims.group_size(dims.tensor()) == 1) return placements;
   for (std::size_t i = 0; i < placements.size(); ++i) {
-    divide(placements[i], table.parameters[i], dims);
-    place_along_residual(placements[i], table.parameters[i], dims, options.residual);
+    auto& placement = placements[i];
+    const auto& parameter = table.parameters[i];
+    if (model::is_stacked(parameter.role)) placement.split[0] = dims.named({"expert"});
+    if (dims.group_size(dims.tensor()) > 1) {
+      divide(placement, parameter, dims);
+      place_along_residual(placement, parameter, dims, options.residual);
+    }
+    if (strategy != Strategy::no_shard)
+      placement.sharded |= dims.named({"expert"}) & ~placement.split_axes();
   }
   return placements;
 }

@@ -6,8 +6,8 @@
 #include "sharding/placement.hpp"
 #include "sharding/sharding_options.hpp"
 
-/// What a parameter's role means on a mesh with the axis `tensor`: Megatron-LM's division of every
-/// layer. All functions are pure.
+/// What a parameter's role means on a mesh with the axes `tensor` and `expert`: Megatron-LM's
+/// division of every layer. All functions are pure.
 namespace llamesh::sharding {
 
 /// Splits the tensor axis if it has more ranks than the parameters that ranks may share have blocks
@@ -26,10 +26,12 @@ void divide(Placement& placement, const model::Parameter& parameter,
 void place_along_residual(Placement& placement, const model::Parameter& parameter,
                           const comm::ParallelDims& dims, ResidualLayout residual);
 
-/// Divides every parameter by its role, and shards it along the axis `shard`. Without a tensor
-/// axis every parameter is whole.
+/// Divides every parameter by its role and stacked experts along `expert`, and shards them along
+/// `shard`. What `expert` does not divide is sharded along it, too, unless the strategy shards
+/// nothing.
 Placements tensor_parallel_placements(const model::ParameterTable& table,
-                                      const comm::ParallelDims& dims, const TensorOptions& options);
+                                      const comm::ParallelDims& dims, const TensorOptions& options,
+                                      Strategy strategy = Strategy::full_shard);
 
 /// Throws a user error with the numbers if the residual stream of micro-batches of `rows` tokens
 /// does not divide among the ranks of the tensor axis, or a norm does not.

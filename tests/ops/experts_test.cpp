@@ -212,23 +212,20 @@ TEST_P(Experts, CombineIsTheWeightedSum) {
 TEST_P(Experts, WeighRowsBackwardScalesAndTakesDots) {
   for (const auto& s : routing_sizes) {
     const auto count = s.tokens * s.k;
-    const SortedSlots order(stream, Integers(random_tokens(count, s.experts)), s.experts);
-    const Matrix weights(DType::f32, s.tokens, s.k), dweights(DType::f32, s.tokens, s.k);
+    const Matrix weights(DType::f32, count, 1), dweights(DType::f32, count, 1);
     const Matrix activated(dtype(), count, 11, 2), d_activated(dtype(), count, 11);
     const Matrix d_up(dtype(), count, 22, 1);
     const auto a = activated.numbers(), d = d_activated.numbers(), up = d_up.numbers();
     ops::weigh_rows_backward(stream, {.weights = weights,
-                                      .slots = order.slots.tensor,
                                       .dweights = dweights,
                                       .activated = activated,
                                       .d_activated = d_activated,
                                       .d_up = d_up});
     Numbers dots(static_cast<Index>(count)), scaled_a, scaled_up;
     for (Index row = 0; row < dots.size(); ++row) {
-      const auto slot = static_cast<Index>(order.slots.numbers[row]);
-      const auto weight = weights.numbers()[slot];
+      const auto weight = weights.numbers()[row];
       for (Index i = 0; i < 11; ++i) {
-        dots[slot] += a[row * 11 + i] * d[row * 11 + i];
+        dots[row] += a[row * 11 + i] * d[row * 11 + i];
         scaled_a.push_back(weight * a[row * 11 + i]);
       }
       for (Index i = 0; i < 22; ++i) scaled_up.push_back(weight * up[row * 22 + i]);

@@ -202,26 +202,25 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
 }
 
 void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
-  const auto count = c.slots.numel();
+  const auto count = c.activated.rows();
   expects(c.weights.numel() == count && c.dweights.numel() == count &&
-              c.activated.rows() == count && same_matrix_shape(c.d_activated, c.activated) &&
+              same_matrix_shape(c.d_activated, c.activated) &&
               c.d_up.rows() == count,
           "weigh_rows_backward shapes");
   stream.run([=] {
     with_type(c.activated.dtype(), [&]<class T>(std::type_identity<T>) {
       const Rows<T> activated(c.activated), d_up(c.d_up);
       const Rows<const T> d_activated(c.d_activated);
-      const auto* slots = c.slots.as<std::int32_t>();
       for_each_block(count, rows_per_block(c.d_up.cols()), [&](auto first, auto last) {
         for (auto row = first; row < last; ++row) {
-          const float weight = c.weights.as<float>()[slots[row]];
+          const float weight = c.weights.as<float>()[row];
           Vec dots{};
           for_each_vec(c.activated.cols(), [&](std::int64_t i, auto lanes) {
             const auto a = load(activated[row] + i, lanes);
             dots += a * load(d_activated[row] + i, lanes);
             store(activated[row] + i, weight * a, lanes);
           });
-          c.dweights.as<float>()[slots[row]] = sum(dots);
+          c.dweights.as<float>()[row] = sum(dots);
           for_each_vec(c.d_up.cols(), [&](std::int64_t i, auto lanes) {
             store(d_up[row] + i, weight * load(d_up[row] + i, lanes), lanes);
           });

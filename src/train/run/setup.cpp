@@ -112,7 +112,8 @@ void check_schedule(const Inputs& in) {
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
-  if (!in.sharding.spec) return sharding::tensor_parallel_placements(table, mesh, in.tensor);
+  if (!in.sharding.spec)
+    return sharding::tensor_parallel_placements(table, mesh, in.tensor, in.sharding.strategy);
   auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
   in.tensor.residual = compiled.residual;
   return std::move(compiled.placements);

@@ -10,10 +10,12 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
           mesh, setup.inputs.tensor,
           setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
+      experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
       optimizer(setup.inputs.optimizer, state),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.inputs.data.sequence_length, setup.inputs.memory,
-            setup.inputs.precision.parameters, *tensor) {}
+            setup.inputs.precision.parameters, *tensor,
+            model::Purpose::train, *experts) {}
 
 void Engine::forward_backward(std::span<const model::Batch> micro_batches, float scale,
                               const std::function<void()>& on_micro_batch) {
