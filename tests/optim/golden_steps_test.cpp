@@ -7,6 +7,7 @@
 #include "model/golden.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
+#include "sharding/mesh_expert_parallel.hpp"
 
 // Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers
 // (tests/model/golden/make_golden.py), on one rank and on a hybrid mesh.
@@ -66,10 +67,12 @@ class GoldenRun {
         options_(options_of(golden.adamw())),
         sharded_(config_, mesh, options_.name),
         optimizer_(options_, sharded_.state()),
-        rows_(rows_of(golden, sharded_.data_rank(), mesh.replicate * mesh.shard)),
+        rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, length(),
                                                config_.hidden_size, DType::f32)),
-        model_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_) {
+        experts_(sharding::make_expert_parallel(sharded_.mesh(), config_)),
+        model_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_,
+               model::Purpose::train, *experts_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
@@ -134,6 +137,7 @@ class GoldenRun {
   Optimizer optimizer_;
   std::vector<Row> rows_;
   std::unique_ptr<model::TensorParallel> tensor_;
+  std::unique_ptr<model::ExpertParallel> experts_;
   model::CausalLM model_;
   std::int64_t valid_ = 0;
 };
@@ -161,8 +165,9 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
 std::string name_of_case(const testing::TestParamInfo<Case>& c) {
   const MeshSizes mesh = std::get<1>(c.param);
   const char* residuals[] = {"", "_whole", "_hidden"};
-  return fmt::format("{}_replicate{}_shard{}_tensor{}{}", std::get<0>(c.param), mesh.replicate,
-                     mesh.shard, mesh.tensor, residuals[static_cast<int>(mesh.residual)]);
+  return fmt::format("{}_replicate{}_shard{}{}_tensor{}{}", std::get<0>(c.param), mesh.replicate,
+                     mesh.shard, mesh.expert > 1 ? fmt::format("_expert{}", mesh.expert) : "",
+                     mesh.tensor, residuals[static_cast<int>(mesh.residual)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
@@ -221,6 +226,18 @@ INSTANTIATE_TEST_SUITE_P(Experts, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          name_of_case);
+// Experts divided among ranks, alone and beside the other axes.
+INSTANTIATE_TEST_SUITE_P(
+    ExpertAxis, GoldenSteps,
+    testing::Combine(testing::Values("mixtral_8", "qwen3_moe_8"),
+                     testing::Values(MeshSizes{1, 1}, MeshSizes{1, 1, 2},
+                                     MeshSizes{.replicate = 1, .shard = 1, .expert = 4},
+                                     MeshSizes{.replicate = 1, .shard = 2, .expert = 2},
+                                     MeshSizes{.replicate = 2, .shard = 1, .expert = 2},
+                                     MeshSizes{1, 2, 2, whole, 2}, MeshSizes{2, 1, 2, sequence, 2},
+                                     MeshSizes{.replicate = 2, .shard = 2, .expert = 2},
+                                     MeshSizes{.replicate = 1, .shard = 1, .expert = 8})),
+    name_of_case);
 // What published models leave off, with the sequence divided among tensor ranks.
 INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
                          testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",

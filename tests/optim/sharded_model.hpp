@@ -11,13 +11,15 @@
 
 namespace llamesh::test {
 
-/// Mesh sizes [replicate, shard, tensor], and the residual layout over the tensor axis.
+/// Mesh sizes [replicate, shard, expert, tensor], and the residual layout over the tensor axis.
 struct MeshSizes {
   int replicate;
   int shard;
   int tensor = 1;
   sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
-  int ranks() const { return replicate * shard * tensor; }
+  int expert = 1;
+  int data_ranks() const { return replicate * shard * expert; }
+  int ranks() const { return data_ranks() * tensor; }
 };
 
 /// A model's parameters, sharded over all ranks of the test program.
@@ -26,9 +28,9 @@ class ShardedModel {
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
                optim::OptimizerName optimizer = optim::OptimizerName::adamw)
       : table_(model::parameter_table(config)),
-        layout_(
-            table_, sharding::make_units(table_, {}), dims_of(config, mesh),
-            sharding::tensor_parallel_placements(table_, dims_of(config, mesh), {mesh.residual})),
+        layout_(table_,
+                sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),
+                dims_of(config, mesh), placements(config, mesh)),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
         state_(layout_, mesh_, {}, optim::moments_of(optimizer)),
         fsdp_(state_, mesh_, {}, {}) {}
@@ -63,10 +65,16 @@ class ShardedModel {
   }
 
  private:
+  static sharding::Placements placements(const model::ModelConfig& config, MeshSizes mesh) {
+    return sharding::tensor_parallel_placements(model::parameter_table(config),
+                                                dims_of(config, mesh), {mesh.residual});
+  }
   static comm::ParallelDims dims_of(const model::ModelConfig& config, MeshSizes mesh) {
-    const comm::ParallelDims dims(
-        {{"replicate", mesh.replicate}, {"shard", mesh.shard}, {"tensor", mesh.tensor}});
-    return sharding::tensor_axis_for(model::parameter_table(config), dims);
+    std::vector<comm::MeshAxis> axes{{"replicate", mesh.replicate}, {"shard", mesh.shard}};
+    if (mesh.expert > 1) axes.push_back({"expert", mesh.expert});
+    axes.push_back({"tensor", mesh.tensor});
+    return sharding::tensor_axis_for(model::parameter_table(config),
+                                     comm::ParallelDims(std::move(axes)));
   }
 
   model::ParameterTable table_;

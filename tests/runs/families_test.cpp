@@ -63,10 +63,7 @@ class Families : public testing::TestWithParam<const char*> {
     return in;
   }
   const std::filesystem::path& folder() const { return folder_.path(); }
-  /// Experts do not divide among tensor ranks.
-  static int largest_tensor(const train::Inputs& in) {
-    return world().size() % 2 == 0 && in.model.num_experts == 0 ? 2 : 1;
-  }
+  static int largest_tensor() { return world().size() % 2 == 0 ? 2 : 1; }
 
  private:
   const SharedFolder folder_;
@@ -84,7 +81,7 @@ TEST_P(Families, TrainAlikeOnEveryMesh) {
   auto in = inputs();
   const auto alone = run_alone(in);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
-  for (int tensor = 1; tensor <= largest_tensor(in); ++tensor) {
+  for (int tensor = 1; tensor <= largest_tensor(); ++tensor) {
     in.mesh.tensor = tensor;
     for (const auto residual :
          {sharding::ResidualLayout::sequence, sharding::ResidualLayout::whole})
@@ -106,7 +103,7 @@ TEST_P(Families, TrainAlikeWithEveryMemoryOption) {
   in.data.format = data::Format::jsonl;
   in.data.document_mask = true;
   const auto alone = run_alone(in);
-  in.mesh.tensor = largest_tensor(in);
+  in.mesh.tensor = largest_tensor();
   for (const auto checkpointing :
        {ActivationCheckpointing::selective, ActivationCheckpointing::full}) {
     SCOPED_TRACE(static_cast<int>(checkpointing));

@@ -82,6 +82,51 @@ TEST(Strategy, ATensorAxisIsInnermost) {
             "replicate=1 x shard=1 x tensor=4");
 }
 
+/// Returns the mesh for a model with `experts` experts, or the error.
+std::string expert_shape(Strategy strategy, const comm::MeshOptions& options,
+                         const std::vector<int>& per_node, std::int64_t experts = 8) {
+  model::ModelConfig config;
+  config.family = experts > 0 ? "mixtral" : "llama";
+  config.num_experts = experts;
+  config.num_experts_per_tok = experts > 0 ? 2 : 0;
+  const auto table = model::parameter_table(config.resolved());
+  try {
+    return comm::to_string(
+        make_mesh(strategy, ReshardAfterForward::by_strategy, options, machines(per_node), table));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::bad_input);
+    return e.what();
+  }
+}
+
+TEST(Strategy, AnExpertAxisIsTakenOutOfTheShards) {
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 4}, {8}), "replicate=1 x shard=2 x expert=4");
+  EXPECT_EQ(expert_shape(hybrid_shard, {.expert = 2}, {4, 4}), "replicate=2 x shard=2 x expert=2");
+  EXPECT_EQ(expert_shape(no_shard, {.expert = 4}, {8}), "replicate=2 x shard=1 x expert=4");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 2, .tensor = 2}, {8}),
+            "replicate=1 x shard=2 x expert=2 x tensor=2");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 8, .allow_expert_across_nodes = true}, {4, 4}),
+            "replicate=1 x shard=1 x expert=8");
+}
+
+TEST(Strategy, AnExpertAxisThatDoesNotFitIsRefused) {
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 4}, {8}, 0),
+            "mesh.axes.expert is 4, but the model has no experts; leave it out");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 3}, {6}),
+            "mesh.axes.expert is 3, which does not divide the 8 experts; use one of 1, 2, 4, 8");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 4}, {6}),
+            "mesh.axes.expert is 4, which does not divide the 6 ranks; change one of them");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 4, .tensor = 2}, {4}),
+            "mesh.axes.expert is 4, which does not divide the 2 ranks (of 4) that the other axes "
+            "leave; change one of them");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 8}, {4, 4}),
+            "an expert axis of 8 ranks would cross nodes (8 ranks on 2 nodes, 4 on the first); use "
+            "a size that divides the ranks of a node, or set mesh.allow_expert_across_nodes");
+  EXPECT_NE(expert_shape(hybrid_shard, {.shard = 4, .expert = 2}, {4, 4})
+                .find("a shard axis of 8 ranks would cross nodes"),
+            std::string::npos);
+}
+
 TEST(Strategy, GroupsOfRanksSplitTheirAxes) {
   const auto mesh = mesh_of(full_shard, {.tensor = 4}, {16}, ReshardAfterForward{2});
   EXPECT_EQ(comm::to_string(mesh), "replicate=1 x shard=4 x tensor=4");
@@ -92,7 +137,7 @@ TEST(Strategy, GroupsOfRanksSplitTheirAxes) {
 TEST(Strategy, MisfitsNameTheNumbers) {
   EXPECT_NE(refusal(hybrid_shard, {4}, 3, 2).find("needs 6 ranks, but there are 4"),
             std::string::npos);
-  EXPECT_NE(refusal(hybrid_shard, {4}, 1'073'741'825, 4).find("needs 4294967300 ranks"),
+  EXPECT_NE(refusal(hybrid_shard, {4}, 1'073'741'825, 4).find("has more ranks than MPI can"),
             std::string::npos);
   EXPECT_NE(refusal(hybrid_shard, {2, 1}, 0, 0).find("3 ranks are on 2 nodes"), std::string::npos);
   EXPECT_NE(refusal(hybrid_shard, {2, 2}, 1, 4).find("shard axis of 4 ranks would cross nodes"),

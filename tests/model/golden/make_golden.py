@@ -120,11 +120,21 @@ MODELS = {
                   "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 10, "vocab_size": 42,
                   "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16, "num_experts": 7,
                   "num_experts_per_tok": 3, "norm_topk_prob": False},
+    # Experts that divide among 2, 4 and 8 ranks, and tensor ranks within them.
+    "mixtral_8": {"model_type": "mixtral", "hidden_size": 20, "intermediate_size": 22, "num_attention_heads": 6,
+                  "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 44, "rope_theta": 1e6,
+                  "tie_word_embeddings": False, "initializer_range": 0.16, "num_local_experts": 8,
+                  "num_experts_per_tok": 2},
+    "qwen3_moe_8": {"model_type": "qwen3_moe", "hidden_size": 20, "intermediate_size": 30,
+                    "moe_intermediate_size": 14, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10,
+                    "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
+                    "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True},
 }
 # GPT-2 has no dropout here.
 GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
 SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
 SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
+SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 
