@@ -5,7 +5,6 @@
 #include <new>
 
 #include "comm/transports/host_reduce.hpp"
-#include "comm/transports/node_barrier.hpp"
 
 namespace llamesh::comm {
 namespace {
