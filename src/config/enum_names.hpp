@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/hf/hf_options.hpp"
+#include "checkpoint/checkpoint_options.hpp"
 #include "data/data_options.hpp"
 #include "model/memory_options.hpp"
 #include "optim/optimizer_options.hpp"

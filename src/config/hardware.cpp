@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "config/hardware_files.hpp"
 #include "config/key_reader.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/hardware.hpp"
@@ -13,5 +14,12 @@ device::Hardware load_hardware(const std::string& name);
 
 /// Returns the built-in names.
 std::vector<std::string> built_in_hardware();
+
+/// inputs/hardware/NAME.yaml embedded at build time; CMake generates hardware_files.cpp.
+struct HardwareFile {
+  std::string_view name;
+  const char* text;
+};
+extern const HardwareFile hardware_files[5];
 
 }  // namespace llamesh::config

@@ -4,7 +4,7 @@
 
 #include "core/trace.hpp"
 #include "device/cuda.hpp"
-#include "device/dense_bytes.hpp"
+#include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {

@@ -11,7 +11,6 @@
 
 #include "core/error.hpp"
 #include "device/cuda.hpp"
-#include "device/dense_bytes.hpp"
 #include "device/simulated/simulation.hpp"
 
 namespace llamesh::device {
@@ -96,6 +95,11 @@ void start_profiler() {
 
 void stop_profiler() {
   if (kind() == Kind::cuda) cuda::stop_profiler();
+}
+
+std::size_t dense_bytes(const Tensor& tensor) {
+  expects(tensor.dense(), "a copy of a tensor with rows apart");
+  return static_cast<std::size_t>(tensor.bytes());
 }
 
 void upload(Stream& stream, const Tensor& to, const void* from) {

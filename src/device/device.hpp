@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -61,6 +62,9 @@ void start_profiler();
 void stop_profiler();
 
 // Copies between host memory and dense device tensors, in `stream` order.
+
+/// Returns the bytes in a tensor, which must be dense: it is copied as one range.
+std::size_t dense_bytes(const Tensor& tensor);
 
 /// Copies to the tensor. `from` may be reused on return.
 void upload(Stream& stream, const Tensor& to, const void* from);

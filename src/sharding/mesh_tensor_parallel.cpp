@@ -19,8 +19,9 @@ MeshTensorParallel::MeshTensorParallel(comm::DeviceMesh::Axis& axis, const Tenso
     : axis_(axis), residual_(options.residual), dtype_(dtype) {
   const device::ScopedMemoryTag use(device::MemoryUse::tensor_parallel);
   const auto bytes = rows * hidden * size_of(dtype);
-  for (auto& buffer : gathered_)
-    buffer = axis.collectives->allocate_gathered(round_up((bytes + axis.size - 1) / axis.size));
+  if (residual_ != ResidualLayout::whole)
+    for (auto& buffer : gathered_)
+      buffer = axis.collectives->allocate_gathered(round_up((bytes + axis.size - 1) / axis.size));
   partials_ = axis.collectives->allocate_symmetric(bytes);
   if (!divides_columns()) return;
   for (auto& buffer : gathered_matrices_) buffer = device::Buffer(bytes);
@@ -79,17 +80,9 @@ device::Event MeshTensorParallel::reduce(Tensor mine) {
   if (divides_columns())
     copy_columns(matrix_in(partial_matrix_, mine), partials, Direction::to_parts);
   collectives.set_subject("activations");
-  if (residual_ != ResidualLayout::whole)
-    return collectives.reduce_scatter(mine, partials, Accumulate::no, compute_.record());
-  // An all-reduce in its two halves, which works for every dtype.
-  next_ = (next_ + 1) % gathered_.size();
-  const Tensor all = parts_in(gathered_[next_], mine);
-  const auto part = all.numel() / size();
-  const Tensor own = all.slice(rank() * part, part);
-  const auto summed = collectives.reduce_scatter(own, partials, Accumulate::no, compute_.record());
-  compute_.wait(collectives.all_gather(all, own, summed));
-  ops::copy(compute_, mine, all);
-  return {};
+  return residual_ == ResidualLayout::whole
+             ? collectives.all_reduce(mine, partials, compute_.record())
+             : collectives.reduce_scatter(mine, partials, Accumulate::no, compute_.record());
 }
 
 device::Event MeshTensorParallel::all_gather(Tensor all, Tensor mine) {

@@ -46,7 +46,8 @@ class MeshTensorParallel final : public model::TensorParallel {
   device::Stream& compute_ = device::compute_stream();
   ResidualLayout residual_;
   DType dtype_;
-  std::array<device::Buffer, 2> gathered_;  ///< parts, used in turn
+  std::array<device::Buffer, 2>
+      gathered_;  ///< parts, used in turn; none with ResidualLayout::whole
   std::size_t next_ = 0;
   device::Buffer partials_;  ///< parts to reduce
   // With ResidualLayout::hidden only: what the model sees of the two above.

@@ -71,11 +71,6 @@ void check_residual(const model::ParameterTable& table, const comm::ParallelDims
              "model.hidden_size {} cannot be divided among {} ranks (mesh.axes.tensor), as "
              "tensor.residual=hidden does; use sequence or whole",
              hidden, ranks);
-  else
-    validate(rows * hidden % ranks == 0,
-             "the {} tokens x hidden_size {} of a micro-batch cannot be divided among {} ranks "
-             "(mesh.axes.tensor); change train.micro_batch",
-             rows, hidden, ranks);
 }
 
 TensorShard tensor_shard(const model::ParameterTable& table, const comm::ParallelDims& dims,

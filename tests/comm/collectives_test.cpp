@@ -35,12 +35,15 @@ float sum_of(int size, std::int64_t i, int call) {
   return sum;
 }
 
+void set(const Tensor& t, std::int64_t i, float value) {
+  if (t.dtype() == DType::bf16)
+    t.as<bf16>()[i] = bf16(value);
+  else
+    t.as<float>()[i] = value;
+}
+
 void fill(const Tensor& t, int rank, int call, std::int64_t first = 0) {
-  for (std::int64_t i = 0; i < t.numel(); ++i)
-    if (t.dtype() == DType::bf16)
-      t.as<bf16>()[i] = bf16(number(rank, first + i, call));
-    else
-      t.as<float>()[i] = number(rank, first + i, call);
+  for (std::int64_t i = 0; i < t.numel(); ++i) set(t, i, number(rank, first + i, call));
 }
 
 float at(const Tensor& t, std::int64_t i) {
@@ -175,6 +178,48 @@ TYPED_TEST(CollectivesTest, AllReduceGivesEveryRankTheSameBits) {
         ASSERT_TRUE(bits == test::world().broadcast(bits)) << "ranks differ";
       }
     }
+}
+
+TYPED_TEST(CollectivesTest, AllReduceOfBf16IsRoundedOnce) {
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const auto n : this->lengths) {
+      auto buffer = this->symmetric(n * 2, memory);
+      device::Buffer other(n * 2);
+      const auto data = buffer.tensor(DType::bf16, {n});
+      for (const Tensor& sum : {data, other.tensor(DType::bf16, {n})}) {
+        fill(data, this->rank, 0);
+        this->axis.all_reduce(sum, data, {}).wait();
+        for (std::int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(at(sum, i), static_cast<float>(bf16(sum_of(this->size, i, 0)))) << n;
+      }
+    }
+}
+
+TYPED_TEST(CollectivesTest, AllReduceOutOfPlaceHasTheBitsOfReduceScatter) {
+  for (const std::int64_t n : {16, 16 * 1001})
+    for (const Memory memory : {Memory::window, Memory::plain})
+      for (const DType type : {DType::f32, DType::bf16}) {
+        const auto total = n * this->size;
+        auto buffer = this->symmetric(total * size_of(type), memory);
+        device::Buffer own(n * size_of(type));
+        device::Buffer sums(total * size_of(type));
+        const auto data = buffer.tensor(type, {total});
+        const auto mine = own.tensor(type, {n});
+        const auto sum = sums.tensor(type, {total});
+        const auto fill_at_random = [&] {
+          std::mt19937_64 random(seed + static_cast<std::uint64_t>(this->rank));
+          std::normal_distribution<float> normal;
+          for (std::int64_t i = 0; i < total; ++i) set(data, i, normal(random));
+        };
+        fill_at_random();
+        this->axis.reduce_scatter(mine, data, Accumulate::no, {}).wait();
+        fill_at_random();
+        this->axis.all_reduce(sum, data, {}).wait();
+        ASSERT_EQ(std::memcmp(mine.data(), sum.slice(this->rank * n, n).data(),
+                              static_cast<std::size_t>(mine.bytes())),
+                  0)
+            << n << ' ' << name_of(type);
+      }
 }
 
 TYPED_TEST(CollectivesTest, BroadcastFromEveryRoot) {

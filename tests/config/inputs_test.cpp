@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "config/changes.hpp"
 #include "error_of.hpp"
 #include "temporary_folder.hpp"
 

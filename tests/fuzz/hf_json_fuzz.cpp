@@ -6,7 +6,7 @@
 #include <string>
 
 #include "answer.hpp"
-#include "checkpoint/hf/hf_index.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "model/config_json.hpp"
 
 namespace {

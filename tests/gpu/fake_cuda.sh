@@ -78,6 +78,8 @@ for case in whole/2 hidden/2 sequence/4; do
     sharding.offload=$([[ $case == sequence/4 ]] && echo all || echo none) mesh.allow_tensor_across_nodes=true memory.activation_checkpointing=full
   close "tensor ${case#*/}, ${case%/*}, 4 ranks" 4 "tensor-${case%/*}" even 1e-5
 done
+ran tensor-whole-bf16 4 --device cuda "${even[@]}" mesh.axes.tensor=2 tensor.residual=whole precision.parameters=bf16
+close "tensor 2, whole, bf16, 4 ranks" 4 tensor-whole-bf16 even 2e-2
 
 # Adjacent ranks on different sockets, each of which sees its own two GPUs; without windows.
 # shellcheck disable=SC2016

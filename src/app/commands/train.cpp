@@ -9,7 +9,6 @@
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/session.hpp"
 #include "comm/mesh/topology.hpp"
-#include "config/changes.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

@@ -1,9 +1,8 @@
-#include "checkpoint/hf/dtype_convert.hpp"
-
 #include <bit>
 #include <cmath>
 #include <cstring>
 
+#include "checkpoint/hf/safetensors.hpp"
 #include "core/dtype.hpp"
 
 namespace llamesh::checkpoint {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf/dtype_convert.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "comm/mesh/communicator.hpp"
 

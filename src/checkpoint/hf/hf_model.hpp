@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "checkpoint/hf/hf_options.hpp"
+#include "checkpoint/checkpoint_options.hpp"
 #include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/state.hpp"
 #include "checkpoint/stored_model.hpp"

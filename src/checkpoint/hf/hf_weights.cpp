@@ -1,6 +1,6 @@
 #include "checkpoint/hf/hf_weights.hpp"
 
-#include "checkpoint/hf/hf_index.hpp"
+#include "checkpoint/hf/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/json.hpp"

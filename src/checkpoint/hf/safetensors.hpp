@@ -3,12 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/hf/dtype_convert.hpp"
 #include "core/file.hpp"
 #include "data/mapped_file.hpp"
 
@@ -16,6 +16,25 @@
 /// JSON header, the data. Files are untrusted: any fault is a one-line user error (exit 78) that
 /// names the file.
 namespace llamesh::checkpoint {
+
+/// Dtypes whose values can be read and written.
+enum class StoredType : std::uint8_t { f32, bf16, f16 };
+
+constexpr std::int64_t size_of(StoredType type) {
+  return type == StoredType::f32 ? 4 : 2;
+}
+
+/// Returns the name used in safetensors headers: F32, BF16, F16.
+std::string_view name_of(StoredType type);
+/// Returns the type with this name, if it is one of the three.
+std::optional<StoredType> stored_type(std::string_view name);
+
+/// Sets values[i] to the i-th element at `from`, which may be unaligned. Exact.
+void to_floats(StoredType type, const std::uint8_t* from, std::span<float> values);
+
+/// Converts back: rounds to nearest even and stores at `to`, which may be unaligned. Returns the
+/// number of finite values that overflowed to infinity.
+std::int64_t from_floats(StoredType type, std::span<const float> values, std::uint8_t* to);
 
 /// A tensor's entry in the header.
 struct StoredTensor {
@@ -40,6 +59,12 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
 /// Returns the header, with its length in front, for a file with these tensors in this order,
 /// padded to a multiple of 8 bytes. Sets each tensor's `begin` and `bytes`.
 std::string safetensors_header(std::vector<StoredTensor>& tensors);
+
+/// Parses the weight_map in model.safetensors.index.json: tensor -> plain name of a .safetensors
+/// file in the same folder. A name with a path, e.g. with a slash, is a user error, and so is
+/// anything that is not an index. `name` is the file's name in messages. Pure.
+std::map<std::string, std::string> parse_weight_map(const std::string& text,
+                                                    const std::string& name);
 
 /// Sanitizes a name from a file for a message: printable and limited in length.
 std::string shown(std::string_view name);

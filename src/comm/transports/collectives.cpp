@@ -88,10 +88,17 @@ device::Event Collectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate 
                 });
 }
 
-device::Event Collectives::all_reduce(Tensor data, device::Event after) {
-  expects(data.dense() && data.dtype() == DType::f32, "all_reduce needs a dense fp32 tensor");
+device::Event Collectives::all_reduce(Tensor sum, Tensor data, device::Event after) {
+  expects(sum.dense() && data.dense(), "all_reduce needs dense tensors");
+  expects(sum.numel() == data.numel() && sum.dtype() == data.dtype() && sum.dtype() != DType::i32,
+          "all_reduce sums as many elements of fp32 or bf16 as it has, not {} of {} into {} of {}",
+          data.numel(), name_of(data.dtype()), sum.numel(), name_of(sum.dtype()));
   return submit(call_of("all-reduce", data), 2 * data.bytes() * (size_ - 1) / size_, after,
-                [=, this](const CollectiveCall& call) { move_all_reduce(call, data); });
+                [=, this](const CollectiveCall& call) { move_all_reduce(call, sum, data); });
+}
+
+device::Event Collectives::all_reduce(Tensor data, device::Event after) {
+  return all_reduce(data, data, std::move(after));
 }
 
 device::Event Collectives::broadcast(Tensor data, int root, device::Event after) {

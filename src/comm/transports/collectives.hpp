@@ -65,7 +65,10 @@ class Collectives {
   device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
                                device::Event after);
 
-  /// Sets data (fp32) to the sum over all ranks' data, bit-identical on all of them.
+  /// Sets sum to the sum over all ranks' data, bit-identical on all of them. Both are fp32 or both
+  /// bf16, summed in fp32 in a fixed order. `sum` may be `data`. Consumes `data`.
+  device::Event all_reduce(Tensor sum, Tensor data, device::Event after);
+  /// The same in place.
   device::Event all_reduce(Tensor data, device::Event after);
 
   /// Sets data to root's data.
@@ -133,7 +136,8 @@ class Collectives {
                                const Tensor& mine) = 0;
   virtual void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
                                    const Tensor& parts, Accumulate accumulate) = 0;
-  virtual void move_all_reduce(const CollectiveCall& call, const Tensor& data) = 0;
+  virtual void move_all_reduce(const CollectiveCall& call, const Tensor& sum,
+                               const Tensor& data) = 0;
   virtual void move_broadcast(const CollectiveCall& call, const Tensor& data) = 0;
   /// Sends sent[q] to each rank q, and receives its part for this rank as received[q]. If
   /// call.by_peer is set, q may send another number of bytes: check_received() then reports it.

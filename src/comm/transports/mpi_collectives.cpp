@@ -31,9 +31,10 @@ void MpiCollectives::move_reduce_scatter(const CollectiveCall& call, const Tenso
   exchange_.reduce_scatter(mine, parts, accumulate);
 }
 
-void MpiCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
+void MpiCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& sum,
+                                     const Tensor& data) {
   compare(call);
-  exchange_.all_reduce(data);
+  exchange_.all_reduce(sum, data);
 }
 
 void MpiCollectives::move_broadcast(const CollectiveCall& call, const Tensor& data) {

@@ -23,7 +23,7 @@ class MpiCollectives final : public Collectives {
                        const Tensor& mine) override;
   void move_reduce_scatter(const CollectiveCall& call, const Tensor& mine, const Tensor& parts,
                            Accumulate accumulate) override;
-  void move_all_reduce(const CollectiveCall& call, const Tensor& data) override;
+  void move_all_reduce(const CollectiveCall& call, const Tensor& sum, const Tensor& data) override;
   void move_broadcast(const CollectiveCall& call, const Tensor& data) override;
   void move_parts(const CollectiveCall& call, const PeerParts& received,
                   const PeerParts& sent) override;

@@ -5,7 +5,6 @@
 #include <new>
 
 #include "comm/transports/host_reduce.hpp"
-#include "comm/transports/node_barrier.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -171,23 +170,21 @@ void NodeCollectives::move_reduce_scatter(const CollectiveCall& call, const Tens
   barrier();  // the peers may overwrite their parts now
 }
 
-void NodeCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
+void NodeCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& sum,
+                                      const Tensor& data) {
   const auto locations = exchange_locations(call, locate(data));
   const auto peers = addresses(locations, Kind::symmetric);
-  if (peers.empty()) return messages_.all_reduce(data);
-  const auto floats = [](std::int64_t count) {
-    return count * static_cast<std::int64_t>(sizeof(float));
-  };
+  if (peers.empty()) return messages_.all_reduce(sum, data);
+  const auto type = data.dtype();
   const auto own = slice_of(data.numel(), rank(), size());
-  sum_parts(data.slice(own.first, own.count), moved(peers, floats(own.first)), DType::f32,
+  sum_parts(data.slice(own.first, own.count), moved(peers, own.first * size_of(type)), type,
             Accumulate::no);
   barrier();
-  for (int step = 1; step < size(); ++step) {
+  for (int step = 0; step < size(); ++step) {
     const int peer = (rank() + step) % size();
-    const auto slice = slice_of(data.numel(), peer, size());
-    std::memcpy(data.as<float>() + slice.first,
-                peers[static_cast<std::size_t>(peer)] + floats(slice.first),
-                static_cast<std::size_t>(floats(slice.count)));
+    const auto [first, count] = slice_of(data.numel(), peer, size());
+    std::byte* const summed = peers[static_cast<std::size_t>(peer)] + first * size_of(type);
+    copy_cast(sum.slice(first, count), Tensor(summed, type, {count}));
   }
   barrier();
 }

@@ -141,33 +141,38 @@ void PairwiseExchange::all_gather(const Tensor& whole, const Tensor& mine) {
   exchange([&](int) { return own; }, [&](int peer) { return whole.slice(peer * n, n); });
 }
 
-void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
-                                      Accumulate accumulate) {
+void PairwiseExchange::reduce(const Tensor& mine, const Range& part, Accumulate accumulate) {
   const std::int64_t n = mine.numel();
-  const auto part = [&](int peer) { return parts.slice(peer * n, n); };
+  const Tensor own = part(group_.rank());
   const auto in_fp32 =
       mine.dtype() == DType::f32 ? device::Buffer() : device::Buffer(n * size_of(DType::f32));
   const Tensor sum = mine.dtype() == DType::f32 ? mine : in_fp32.tensor(DType::f32, {n});
-  add_to(sum, part(group_.rank()), accumulate);
+  add_to(sum, own, accumulate);
   exchange(
-      part, [&](int) { return part(group_.rank()); },
+      part, [&](int) { return own; },
       [&](const Tensor& piece, int, std::int64_t first) {
         add_to(sum.slice(first, piece.numel()), piece, Accumulate::yes);
       });
   copy_cast(mine, sum);
 }
 
-void PairwiseExchange::all_reduce(const Tensor& data) {
+void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
+                                      Accumulate accumulate) {
+  const std::int64_t n = mine.numel();
+  reduce(
+      mine, [&](int peer) { return parts.slice(peer * n, n); }, accumulate);
+}
+
+void PairwiseExchange::all_reduce(const Tensor& sum, const Tensor& data) {
   const int size = group_.size();
-  if (size == 1) return;
-  if (data.bytes() * size <= small_bytes) return all_reduce_small(data);
-  const auto slice = [&](int rank) { return slice_of(data, rank, size); };
+  if (size == 1) return copy_cast(sum, data);
+  // Out of place, the bits are those of reduce_scatter(), whatever the size.
+  const bool in_place = sum.data() == data.data() && data.dtype() == DType::f32;
+  if (in_place && data.bytes() * size <= small_bytes) return all_reduce_small(data);
+  const auto slice = [&](int rank) { return slice_of(sum, rank, size); };
   const Tensor own = slice(group_.rank());
-  exchange(
-      slice, [&](int) { return own; },
-      [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(own.slice(first, piece.numel()), piece, Accumulate::yes);
-      });
+  reduce(
+      own, [&](int rank) { return slice_of(data, rank, size); }, Accumulate::no);
   exchange([&](int) { return own; }, slice);
 }
 

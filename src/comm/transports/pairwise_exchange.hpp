@@ -39,7 +39,7 @@ class PairwiseExchange {
 
   void all_gather(const Tensor& whole, const Tensor& mine);
   void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
-  void all_reduce(const Tensor& data);
+  void all_reduce(const Tensor& sum, const Tensor& data);
   void broadcast(const Tensor& data, int root);
   /// As Collectives::move_parts(). Receives all that is sent even if a size is wrong, so that no
   /// sender waits, and then fails.
@@ -53,6 +53,8 @@ class PairwiseExchange {
   using Range = std::function<Tensor(int peer)>;
   using Arrived = std::function<void(const Tensor& piece, int peer, std::int64_t first)>;
 
+  /// Sets or adds to `mine` the sum over ranks of their part(this rank).
+  void reduce(const Tensor& mine, const Range& part, Accumulate accumulate);
   void all_reduce_small(const Tensor& data);
   /// Sends outgoing(peer) to and receives incoming(peer) from every other rank; a rank's outgoing
   /// range and its peer's incoming one have the same size, which may be zero. With `arrived`,

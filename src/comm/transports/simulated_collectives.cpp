@@ -107,10 +107,11 @@ void SimulatedCollectives::move_reduce_scatter(const CollectiveCall& call, const
   take(call, own, ring(bytes_of_others(parts), size() - 1));
 }
 
-void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& data) {
+void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& sum,
+                                           const Tensor& data) {
   need_scratch();
   const auto sent = 2 * data.bytes() * (size() - 1) / size();
-  take(call, 0, ring(static_cast<double>(sent), 2 * (size() - 1)));
+  take(call, own_part_seconds(sum, data), ring(static_cast<double>(sent), 2 * (size() - 1)));
 }
 
 void SimulatedCollectives::move_broadcast(const CollectiveCall& call, const Tensor& data) {

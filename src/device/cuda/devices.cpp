@@ -1,8 +1,12 @@
+#include <cuda_profiler_api.h>
+#include <nvtx3/nvToolsExt.h>
+
 #include <array>
 #include <cstdlib>
 #include <string_view>
 
 #include "core/error.hpp"
+#include "core/trace.hpp"
 #include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/runtime.hpp"
@@ -15,6 +19,10 @@ bool of_the_machine(cudaError_t error) {
   return error == cudaErrorECCUncorrectable || error == cudaErrorNvlinkUncorrectable ||
          error == cudaErrorDevicesUnavailable || error == cudaErrorSystemNotReady;
 }
+
+// In the default domain, like torch.cuda.nvtx.
+constexpr Trace::Ranges nvtx{[](const char* title) { nvtxRangePushA(title); },
+                             [] { nvtxRangePop(); }};
 
 }  // namespace
 
@@ -130,6 +138,17 @@ std::string description() {
   return fmt::format("{} ({:.0f} GiB, compute capability {}.{}, {} multiprocessors)", p.name,
                      static_cast<double>(p.totalGlobalMem) / (1 << 30), p.major, p.minor,
                      p.multiProcessorCount);
+}
+
+void start_profiler() {
+  Trace::show_ranges_in(nvtx);
+  check(cudaProfilerStart(), "cudaProfilerStart");
+}
+
+/// Synchronizes first, so that running kernels are included.
+void stop_profiler() {
+  check(cudaDeviceSynchronize(), "work that is profiled");
+  check(cudaProfilerStop(), "cudaProfilerStop");
 }
 
 }  // namespace llamesh::device::cuda

@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <thread>
 
 namespace llamesh::ops::cpu {
+
+/// The main thread, which runs static initialization.
+inline const std::thread::id main_thread = std::this_thread::get_id();
 
 /// Returns true if the calling thread may open an OpenMP team: only the main thread computes. A
 /// stream worker runs its (small) kernels alone, because a second team would compete with the first
 /// for cores.
-bool may_open_team();
+inline bool may_open_team() {
+  return std::this_thread::get_id() == main_thread;
+}
 
 /// Calls body(first, last) for consecutive blocks of at most `block` items out of `count`, spread
 /// evenly over threads. Blocks do not depend on the number of threads. The body must not throw.

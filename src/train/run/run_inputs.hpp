@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint_options.hpp"
-#include "checkpoint/hf/hf_options.hpp"
 #include "comm/mesh/mesh_options.hpp"
 #include "data/data_options.hpp"
 #include "model/memory_options.hpp"

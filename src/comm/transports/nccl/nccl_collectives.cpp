@@ -39,9 +39,17 @@ void set_nccl_defaults() {
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
 }
 
-/// Returns the config for every communicator. They share no resources (splitShare): sharing
-/// serializes their collectives (NCCL's enqueue.cc orders each launch after the last on a stream
-/// that belongs to the resources), so two axes could not be busy at the same time.
+/// Returns the config for every communicator. They never block, although NCCL then starts a thread
+/// for each call (its group.cc):
+/// - A blocking call has no time limit. The first on a communicator connects its ranks, and a later
+///   one may wait for room in the queue to a kernel whose peer is gone (enqueue.cc).
+/// - It cannot be aborted safely either. ncclCommAbort() waits for a call in progress before it
+/// frees
+///   the communicator, but only if that does not block (ncclGroupJobAbort).
+///
+/// They share no resources (splitShare): sharing serializes their collectives (NCCL's enqueue.cc
+/// orders each launch after the last on a stream that belongs to the resources), so two axes could
+/// not be busy at the same time.
 ncclConfig_t non_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -102,11 +110,14 @@ void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const 
     convert(stream(), mine, sum);
 }
 
-void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& data) {
+void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& sum,
+                                      const Tensor& data) {
+  // In place, as above.
   call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
     return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
                          cuda);
   });
+  convert(stream(), sum, data);
 }
 
 void NcclCollectives::move_broadcast(const CollectiveCall& asked, const Tensor& data) {

@@ -55,7 +55,9 @@ const CudnnLibrary& cudnn_library() {
 }  // namespace llamesh::ops::cuda
 
 // Functions that llamesh and cudnn_frontend call. Hidden, so that cuDNN's own libraries never bind
-// to them.
+// to them. cudnn_frontend could load cuDNN itself (NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING), but its
+// cudnn_frontend_shim.h then opens libcudart by name too, and throws if both CUDA 12's and 13's can
+// be opened, or neither. llamesh has the CUDA runtime linked in and needs no such file.
 #define SEND_ON(Result, name, parameters, arguments)                                  \
   __attribute__((visibility("hidden"))) Result name parameters {                      \
     static const auto function =                                                      \

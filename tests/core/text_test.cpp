@@ -5,6 +5,23 @@
 namespace llamesh {
 namespace {
 
+TEST(ByteSize, TakesNumbersAndUnits) {
+  EXPECT_EQ(parse_byte_size("0"), 0);
+  EXPECT_EQ(parse_byte_size("4096"), 4096);
+  EXPECT_EQ(parse_byte_size("1e9"), 1'000'000'000);
+  EXPECT_EQ(parse_byte_size("80GB"), 80'000'000'000);
+  EXPECT_EQ(parse_byte_size("80 GB"), 80'000'000'000);
+  EXPECT_EQ(parse_byte_size("1.5KB"), 1500);
+  EXPECT_EQ(parse_byte_size("1.5TiB"), 3 * (std::int64_t{1} << 39));
+  EXPECT_EQ(parse_byte_size("512MiB"), 512 << 20);
+}
+
+TEST(ByteSize, RefusesOtherText) {
+  for (const char* text : {"", "GB", "80Gb", "80G", "-1GB", "1.5B", "nan", "inf", "1e300",
+                           "9223372036854775808", "80GB ", "8 0GB"})
+    EXPECT_FALSE(parse_byte_size(text)) << text;
+}
+
 TEST(Printable, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(printable("a\x1b[2J\a\r\n\x7f"), "a\\x1b[2J\\x07\\x0d\\x0a\\x7f");
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
@@ -24,6 +41,14 @@ TEST(Excerpt, IsCutBehindAWholeCharacter) {
   EXPECT_EQ(excerpt(longest + "\u20ac and more"), longest + "...");
   EXPECT_EQ(excerpt(std::string(1'000'000, '\x80')).size(), 120U);
   EXPECT_EQ(excerpt("\x1b" + whole), "\\x1b" + std::string(119, 'x') + "...");
+}
+
+TEST(ShellWord, IsQuotedIfAShellWouldSplitOrExpandIt) {
+  EXPECT_EQ(shell_word("runs/tiny"), "runs/tiny");
+  EXPECT_EQ(shell_word("my runs/a"), "'my runs/a'");
+  EXPECT_EQ(shell_word("$HOME/a"), "'$HOME/a'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word(""), "''");
 }
 
 }  // namespace

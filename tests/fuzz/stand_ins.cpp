@@ -1,0 +1,27 @@
+// Replaces sources that would bring in MPI, HDF5 and all kernels.
+#include "checkpoint/location.hpp"
+#include "model/transformer_block.hpp"
+
+namespace llamesh::checkpoint {
+
+// Does not look into checkpoints: here every folder is a Hugging Face folder.
+Location locate(const std::string& name) {
+  return {PathKind::hf_folder, without_hf_prefix(name)};
+}
+
+std::string without_hf_prefix(const std::string& name) {
+  return name.starts_with("hf:") ? name.substr(3) : name;
+}
+
+}  // namespace llamesh::checkpoint
+
+namespace llamesh::model {
+
+// Nothing here runs a model.
+std::unique_ptr<Block> make_transformer_block(const ModelConfig& /*config*/,
+                                              const ParameterTable& /*table*/,
+                                              std::size_t /*index*/, const LayerNames& /*names*/) {
+  return nullptr;
+}
+
+}  // namespace llamesh::model
