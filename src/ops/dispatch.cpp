@@ -26,22 +26,8 @@ struct Traced<Result(Stream&, Arguments...)> {
   }
 };
 
-/// Stands in for a kernel that GPUs do not have.
-template <class Function>
-struct NotOnGpus;
-
-template <class Result, class... Arguments>
-struct NotOnGpus<Result(Stream&, Arguments...)> {
-  template <const char* name>
-  static Result call(Stream& /*stream*/, Arguments... /*arguments*/) {
-    fail(ExitCode::bad_input, "{} has no version for GPUs yet: use --device cpu", name);
-  }
-};
-
 #define LLAMESH_KERNEL(name) constexpr char name_of_##name[] = #name;
-#define LLAMESH_CPU_KERNEL LLAMESH_KERNEL
 #include "ops/kernels.inc"
-#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 
 }  // namespace
@@ -49,9 +35,6 @@ struct NotOnGpus<Result(Stream&, Arguments...)> {
 #define LLAMESH_TRACED(name) \
   (Traced<decltype(name)::Function>::template call<cpu::name, name_of_##name>)
 
-#define LLAMESH_CPU_KERNEL(name)                                             \
-  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, \
-                                      NotOnGpus<decltype(name)::Function>::call<name_of_##name>);
 #ifdef LLAMESH_HAS_CUDA
 #define LLAMESH_KERNEL(name) \
   constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, cuda::name);
@@ -60,7 +43,6 @@ struct NotOnGpus<Result(Stream&, Arguments...)> {
   constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name);
 #endif
 #include "ops/kernels.inc"
-#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 #undef LLAMESH_TRACED
 

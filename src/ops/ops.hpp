@@ -138,9 +138,9 @@ extern const Kernel<void(Stream&, Tensor out, Tensor x)> gelu;
 /// same pass over memory.
 extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x)> gelu_backward;
 
-// --- Mixture of experts (Shazeer et al. 2017), on CPUs only so far. Each token takes k of N
-// experts; slot m k + j is token m's j-th. Experts take rows in expert order: sort_by_expert() says
-// which slot each row is. No token is dropped and no group is padded. ---
+// --- Mixture of experts (Shazeer et al. 2017). Each token takes k of N experts; slot m k + j is
+// token m's j-th. Experts take rows in expert order: sort_by_expert() says which slot each row is.
+// No token is dropped and no group is padded. ---
 
 /// Chooses the k most probable experts of each token, with softmax probabilities in fp32. Equal
 /// ones go to the expert with the lower number.

@@ -116,11 +116,14 @@ struct Words4 {
 struct Words2 {
   std::uint32_t w[2];
 };
+struct Words1 {
+  std::uint32_t w[1];
+};
 
 template <class Words>
 void require_aligned(const void* at) {
   if (reinterpret_cast<std::uintptr_t>(at) % sizeof(Words) != 0)
-    throw std::runtime_error("an unaligned access of 8 or 16 bytes");
+    throw std::runtime_error("an unaligned access of 4, 8 or 16 bytes");
 }
 template <class Words>
 Words load_words(const void* from) {

@@ -75,7 +75,7 @@ inline std::int64_t shared_bytes_a_block() {
 }
 
 inline bool has_wgmma() {
-  return emulator::max_shared_bytes >= 227 * 1024;  // a Hopper
+  return emulator::max_shared_bytes >= std::int64_t{227} * 1024;  // a Hopper
 }
 
 }  // namespace emulated

@@ -95,6 +95,18 @@ bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_laye
   LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
 close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
 
+# Experts; in bf16 with rows of 16 bytes, as the tensor cores take them.
+experts=(model.family=mixtral model.num_experts=5 model.num_experts_per_tok=2 model.intermediate_size=176)
+ran cpu-experts 1 --device cpu "${experts[@]}"
+for case in full_shard/2 hybrid_shard/4; do
+  ran "experts-${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" "${experts[@]}"
+  close "experts, ${case%/*}, ${case#*/} ranks" 4 "experts-${case%/*}" cpu-experts 1e-5
+done
+# shellcheck disable=SC2086
+{ ran cpu-bf16-experts 1 --device cpu $bf16 "${experts[@]}"
+  LLAMESH_POISON=1 ran bf16-experts 2 --device cuda $bf16 "${experts[@]}"; }
+close "experts, bf16, recomputation, documents" 4 bf16-experts cpu-bf16-experts 2e-2
+
 for case in no_shard/2 full_shard/4; do
   for keep in true false; do
     ran "keep-$keep-${case#*/}" "${case#*/}" --device cuda precision.parameters=bf16 "sharding.strategy=${case%/*}" \

@@ -114,6 +114,12 @@ run_training() {
     wide_runs cuda $precision gpu-$precision
     close "training in $precision, GPU beside CPU" gpu-$precision cpu-$precision $bound
   done
+  local experts="model.family=mixtral model.num_experts=8 model.num_experts_per_tok=2"
+  for device in cpu cuda; do
+    # shellcheck disable=SC2086
+    train $device-experts 1 $device precision.parameters=bf16 $wide $experts
+  done
+  close "training of experts in bf16, GPU beside CPU" cuda-experts cpu-experts 2e-2
   wide_runs cuda bf16 gpu-again
   close "training twice on the GPU" gpu-again gpu-bf16 0
 

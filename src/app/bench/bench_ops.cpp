@@ -136,6 +136,49 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
              [&] { ops::embedding_backward(stream, dtable, x, tokens, 0, Accumulate::no); });
 }
 
+/// Tokens that take 2 of 8 experts each, M in all, and their order.
+class Routing {
+ public:
+  explicit Routing(std::int64_t M)
+      : experts_(M, num_experts),
+        buffer_((num_experts + 1 + 2 * M) * 4),
+        order_{.starts = take(0, num_experts + 1),
+               .slots = take(num_experts + 1, M),
+               .places = take(num_experts + 1 + M, M)} {
+    ops::sort_by_expert(device::compute_stream(), order_, experts_);
+  }
+  static constexpr std::int64_t num_experts = 8;
+  Tensor experts() const { return experts_; }
+  const ops::ExpertOrder& order() const { return order_; }
+
+ private:
+  Tensor take(std::int64_t first, std::int64_t count) const {
+    return buffer_.tensor(DType::i32, {buffer_.bytes() / 4}).slice(first, count);
+  }
+  RandomTokens experts_;
+  device::Buffer buffer_;
+  ops::ExpertOrder order_;
+};
+
+void routing(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto M = s.M / 2, D = s.D, N = Routing::num_experts;
+  const Routing chosen(s.M);
+  const RandomMatrix logits(DType::f32, M, N), probabilities(DType::f32, M, N);
+  const RandomMatrix weights(DType::f32, M, 2), x(dtype, M, D), rows(dtype, 2 * M, D);
+  const ops::RouteCall call{logits, probabilities, chosen.experts().reshape({M, 2}), weights, true};
+  print_rate("dispatch_tokens", dtype, 3 * M * D * size_of(dtype), memory,
+             [&] { ops::dispatch_tokens(stream, rows, x, chosen.order().slots); });
+  print_rate("combine_tokens", dtype, 3 * M * D * size_of(dtype), memory, [&] {
+    ops::combine_tokens(stream, x, rows, weights, chosen.order().places, Accumulate::no);
+  });
+  if (dtype != DType::f32) return;
+  print_rate("route, sort_by_expert", dtype, M * (2 * N + 10) * 4, memory, [&] {
+    ops::route(stream, call);
+    ops::sort_by_expert(stream, chosen.order(), call.experts);
+  });
+}
+
 void elementwise(double memory) {
   auto& stream = device::compute_stream();
   const std::int64_t n = stream.on_gpu() ? 1 << 28 : 1 << 24;
@@ -154,6 +197,30 @@ void elementwise(double memory) {
   adamw.copy = half;
   print_rate("adamw with bf16 copy", DType::f32, 30 * n, memory,
              [&] { ops::adamw(stream, adamw, step); });
+}
+
+/// Measures the products of 8 experts with M rows in all.
+void grouped_products(const Shapes& s, DType dtype, double peak) {
+  auto& stream = device::compute_stream();
+  const auto N = Routing::num_experts;
+  const Routing chosen(s.M);
+  const Tensor starts = chosen.order().starts;
+  const RandomMatrix x(dtype, s.M, s.D), y(dtype, s.M, s.F), w(dtype, N * s.F, s.D, 0.02F);
+  const RandomMatrix dw(DType::f32, N * s.F, s.D);
+  const auto stacked = [&](const Tensor& matrix) { return matrix.reshape({N, s.F, s.D}); };
+  const auto print = [&](const char* name, const auto& work) {
+    const auto rate = 2.0 * static_cast<double>(s.M * s.D * s.F) / shortest(work, 0.3);
+    fmt::print("{:<22}{:>6}{:>12.1f}{:>11.0f} %\n", name, name_of(dtype), rate / 1e9,
+               100.0 * rate / peak);
+  };
+  print("grouped_linear",
+        [&] { ops::grouped_linear(stream, y, x, stacked(w), starts, Accumulate::no); });
+  print("  backward, input", [&] {
+    ops::grouped_linear_backward_input(stream, x, y, stacked(w), starts, Accumulate::no);
+  });
+  print("  backward, weight", [&] {
+    ops::grouped_linear_backward_weight(stream, stacked(dw), y, x, starts, Accumulate::no);
+  });
 }
 
 /// Measures causal attention. FLOPs: 2 matmuls forward, 5 backward, over the scores in the window,
@@ -204,6 +271,7 @@ int bench_ops(const std::string& device) {
     norm_and_activation(s, dtype, memory);
     other_norms_and_activations(s, dtype, memory);
     vocabulary(s, dtype, memory);
+    routing(s, dtype, memory);
   }
   fmt::print("Above 100 % the data stay in the last-level cache.\n");
   const auto peak = [&](DType dtype) {
@@ -211,10 +279,12 @@ int bench_ops(const std::string& device) {
   };
   for (const auto dtype : {DType::f32, DType::bf16}) {
     const double most = peak(dtype);
-    fmt::print("\n{} {:.0f} GFLOP/s; causal attention, {} heads of {}, {} tokens\n",
-               on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, s.attention.heads,
-               s.attention.head_dim, s.attention.sequence);
+    fmt::print(
+        "\n{} {:.0f} GFLOP/s; {} experts, {} rows; causal attention, {} heads of {}, {} tokens\n",
+        on_gpu ? "GEMM" : "fp32 FMA peak", most / 1e9, Routing::num_experts, s.M, s.attention.heads,
+        s.attention.head_dim, s.attention.sequence);
     fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
+    grouped_products(s, dtype, most);
     attention(s.attention, dtype, most);
     auto whole = s.attention;  // all tokens in one row
     whole.batch = 1;

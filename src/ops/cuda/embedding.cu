@@ -1,5 +1,5 @@
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/sort.cuh"
+#include "ops/cuda/sort.hpp"
 #include "ops/cuda/vectorized.cuh"
 
 // Memory-bound: forward reads and writes D elements per token. Backward reads them and writes one
@@ -205,7 +205,7 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
   const auto* const given = tokens.as<std::int32_t>();
   launch(&number_tokens, {divide_up(count, threads)}, threads, 0, stream, positions, given,
          static_cast<int>(count));
-  sort_pairs(stream, order + count, given, order, positions, count);
+  sort_pairs(stream, order + count, given, order, positions, count, 31);
   with_type(dtable.dtype(), [&]<class W>(std::type_identity<W>) {
     with_type(dout.dtype(), [&]<class T>(std::type_identity<T>) {
       launch_sums<W, T>(stream, dtable, dout, order, first_row, accumulate);

@@ -40,7 +40,10 @@ struct alignas(16) Words4 {
 struct alignas(8) Words2 {
   std::uint32_t w[2];
 };
-/// Loads 8 or 16 bytes at once, like store_words(). The address must be aligned to that size.
+struct alignas(4) Words1 {
+  std::uint32_t w[1];
+};
+/// Loads 4, 8 or 16 bytes at once, like store_words(). The address must be aligned to that size.
 template <class Words>
 __device__ __forceinline__ Words load_words(const void* from) {
   return *static_cast<const Words*>(from);

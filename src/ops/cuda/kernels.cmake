@@ -14,8 +14,11 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/cross_entropy.cu
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
+    src/ops/cuda/experts.cu
     src/ops/cuda/gelu.cu
+    src/ops/cuda/grouped_linear.cu
     src/ops/cuda/layer_norm.cu
+    src/ops/cuda/mma_grouped_linear.cu
     src/ops/cuda/optimizers.cu
     src/ops/cuda/rms_norm.cu
     src/ops/cuda/rope.cu

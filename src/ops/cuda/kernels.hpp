@@ -13,8 +13,8 @@
 #endif
 
 /// Declarations of the ops.hpp kernels for a GPU. Only sum_of_squares() waits for the stream. A
-/// negative token, or a target beyond the vocabulary, traps; the next wait for the stream reports
-/// the error.
+/// negative token, a target beyond the vocabulary, an expert that does not exist, or wrong starts
+/// of experts trap; the next wait for the stream reports the error.
 ///
 /// Results are identical in every run: no sum depends on a variable order.
 ///
@@ -22,9 +22,7 @@
 /// against the CPU kernels, and compile for sm_80 and sm_90a. No GPU results or timings yet.
 namespace LLAMESH_OPS_CUDA {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
-#define LLAMESH_CPU_KERNEL(name)
 #include "ops/kernels.inc"
-#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 
 /// Returns "cuDNN 9.19.0", or "built-in kernels" and the reason. Never throws.

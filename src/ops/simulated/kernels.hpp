@@ -6,8 +6,6 @@
 /// memory bandwidth) on the current device::Simulation's hardware, plus the launch time.
 namespace llamesh::ops::simulated {
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
-#define LLAMESH_CPU_KERNEL LLAMESH_KERNEL
 #include "ops/kernels.inc"
-#undef LLAMESH_CPU_KERNEL
 #undef LLAMESH_KERNEL
 }  // namespace llamesh::ops::simulated

@@ -140,9 +140,6 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   validate(in.model.dropout == 0,
            "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
            in.model.dropout);
-  validate(in.model.num_experts == 0 || device::kind() != device::Kind::cuda,
-           "experts (model.num_experts {}) have no GPU kernels yet; use --device cpu",
-           in.model.num_experts);
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
