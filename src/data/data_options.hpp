@@ -34,6 +34,31 @@ enum class TokenDtype : std::uint8_t {
   uint32,
 };
 
+/// Form in which a conversation becomes text (chat_template.hpp). A name ends in the model's
+/// version if its developer changed the form.
+enum class ChatTemplate : std::uint8_t {
+  automatic,  ///< `auto`: found by the text of the template in the tokenizer's folder
+  plain,      ///< llamesh's own, which needs no special token but EOS
+  llama2,
+  llama3,
+  llama3_1,  ///< llama3 with a system message that begins with two dates
+  chatml,    ///< without a system message of its own
+  qwen2,     ///< chatml; adds a system message if there is none
+  qwen2_5,   ///< the same with another message
+  smollm2,   ///< the same with another message
+  mistral_v0,
+  mistral_v1,
+  mistral_v3,
+  zephyr,
+};
+
+/// Assistant turns of a conversation that are in the loss.
+enum class LossOn : std::uint8_t {
+  assistant,       ///< all of them
+  last_assistant,  ///< the last one
+  all,             ///< everything, also the prompts
+};
+
 /// Files that are read as one stream.
 struct SourceOptions {
   std::vector<std::string> files;
@@ -49,8 +74,10 @@ struct DataOptions {
       sources;  ///< instead of `train`: sequences never cross from one source into another
   std::vector<std::string> validation;  ///< empty: no validation
   Format format = Format::text;
-  std::string tokenizer = "byte";      ///< for text and JSONL: a name for tokenizer::open_tokenizer
-  std::int64_t sequence_length = 512;  ///< tokens
+  std::string tokenizer = "byte";  ///< for text and JSONL: a name for tokenizer::open_tokenizer
+  ChatTemplate chat_template = ChatTemplate::automatic;  ///< for conversations in JSONL
+  LossOn loss_on = LossOn::assistant;                    ///< for instructions and conversations
+  std::int64_t sequence_length = 512;                    ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;
   bool document_mask = false;   ///< a token only sees its own document
