@@ -93,6 +93,11 @@ inline EnumNames<data::Order> names(data::Order) {
   return {{{"shuffled", data::Order::shuffled}, {"sequential", data::Order::sequential}}};
 }
 
+inline EnumNames<data::Packing> names(data::Packing) {
+  using enum data::Packing;
+  return {{{"none", none}, {"concatenate", concatenate}, {"best_fit", best_fit}}};
+}
+
 inline EnumNames<data::TokenDtype> names(data::TokenDtype) {
   using enum data::TokenDtype;
   return {{{"auto", from_header}, {"uint16", uint16}, {"uint32", uint32}}};

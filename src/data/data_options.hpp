@@ -27,6 +27,13 @@ enum class Order : std::uint8_t {
   sequential,  ///< in file order, starting over after the last
 };
 
+/// Rule by which documents become training sequences.
+enum class Packing : std::uint8_t {
+  none,         ///< each document begins a sequence; the rest of its last one is padding
+  concatenate,  ///< the stream is cut every sequence_length tokens, wherever documents end
+  best_fit,     ///< whole documents fill sequences as far as they fit (PackedSequences)
+};
+
 /// Integer type in headerless token files (little-endian).
 enum class TokenDtype : std::uint8_t {
   from_header,  ///< `auto`: the file must have llm.c's header, which defines it
@@ -80,9 +87,10 @@ struct DataOptions {
   std::int64_t sequence_length = 512;                    ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;
-  bool document_mask = false;   ///< a token only sees its own document
-  std::int64_t eos_token = -1;  ///< for token files: ends a document; -1: not given
-  std::uint64_t seed = 0;       ///< for random tokens; set from run.seed, not a key
+  Packing packing = Packing::concatenate;  ///< of training data
+  bool document_mask = false;              ///< a token only sees its own document
+  std::int64_t eos_token = -1;             ///< for token files: ends a document; -1: not given
+  std::uint64_t seed = 0;                  ///< for random tokens; set from run.seed, not a key
 
   /// Returns `sources`, or `train` as the only one; random tokens are one source for any names.
   /// Empty if neither names a file.
@@ -90,6 +98,10 @@ struct DataOptions {
     if (format == Format::random) return {{}};
     if (!sources.empty() || train.empty()) return sources;
     return {{train}};
+  }
+  /// Returns true if training sequences are made from documents. Random tokens have none.
+  bool packs_documents() const {
+    return format != Format::random && packing != Packing::concatenate;
   }
   bool has_validation() const { return format == Format::random || !validation.empty(); }
 };
