@@ -108,14 +108,14 @@ void write_llama2(ChatWriter& out, std::span<const ChatMessage> messages) {
   const auto system = take_system(messages);
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (is_assistant(messages[i])) {
-      out.answer(" " + std::string(strip(messages[i].content)) + " ");
+      out.answer(fmt::format(" {} ", strip(messages[i].content)));
       out.end_answer();
       continue;
     }
     std::string content = messages[i].content;
-    if (i == 0 && system) content = "<<SYS>>\n" + std::string(*system) + "\n<</SYS>>\n\n" + content;
+    if (i == 0 && system) content = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n{}", *system, content);
     out.bos();
-    out.text("[INST] " + std::string(strip(content)) + " [/INST]");
+    out.text(fmt::format("[INST] {} [/INST]", strip(content)));
   }
 }
 

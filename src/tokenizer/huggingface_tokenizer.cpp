@@ -51,9 +51,11 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFil
       added_(added_sets(file_.added, Select::all)),
       added_in_content_(added_sets(file_.added, Select::not_special)) {
   find_symbols();
-  if (file_.ignore_merges)
-    for (const auto& [token, id] : file_.vocabulary)
-      if (!special_token(token)) whole_words_.emplace(bytes_of(id), id);
+  if (file_.ignore_merges) {
+    for (const auto& [token, id] : file_.vocabulary) whole_words_.emplace(bytes_of(id), id);
+    for (const AddedToken& token : file_.added)
+      if (token.special) whole_words_.erase(token.content);
+  }
   spaces_part_words_ = spaces_part_words();
   may_cut_ = words_can_be_cut();
 }
