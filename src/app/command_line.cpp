@@ -11,6 +11,7 @@
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
 #include "app/report/report.hpp"
+#include "config/enum_names.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 
@@ -31,6 +32,14 @@ void add_json(CLI::App* command, Output& output) {
 void add_force(CLI::App* command, Existing& existing) {
   command->add_flag_callback(
       "--force", [&existing] { existing = Existing::replace; }, "Replace an existing file");
+}
+
+/// Returns the words for an enum's values in input files.
+template <class E>
+std::vector<std::string> words_of() {
+  std::vector<std::string> words;
+  for (const auto& [word, value] : config::names(E{}).words) words.emplace_back(word);
+  return words;
 }
 
 /// Adds two examples, without the leading "llamesh".
@@ -298,17 +307,30 @@ void CommandLine::add_tokenize() {
           "Text files in UTF-8, or .jsonl or .json with a field text; also folders, patterns "
           "in quotes, and @LIST (a file with a path a line)")
       ->required();
-  command->add_option("--output", to.output, "The token file (.bin); - is standard output")
-      ->required();
+  auto* output =
+      command->add_option("--output", to.output, "The token file (.bin); - is standard output");
   add_force(command, to.existing);
   command->add_option("--threads", to.threads, "Default: one for each core")
       ->check(CLI::Range(1, 4096));
   command->add_option("--document-separator", to.separator,
                       "Text between documents (default: each file is one document)");
+  auto* show =
+      command
+          ->add_option("--show", to.show,
+                       "Instead of --output: print so many records of each JSON file as the model "
+                       "sees them, with what is in the loss in colour")
+          ->check(CLI::Range(1, 1'000'000));
+  show->excludes(output);
+  command->add_option("--chat-template", to.chat_template, "For --show, as data.chat_template")
+      ->check(CLI::IsMember(words_of<data::ChatTemplate>()))
+      ->needs(show);
+  command->add_option("--loss-on", to.loss_on, "For --show, as data.loss_on")
+      ->check(CLI::IsMember(words_of<data::LossOn>()))
+      ->needs(show);
   add_examples(
       command,
-      {"llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin",
-       "llamesh tokenize --tokenizer byte --input notes.txt --output ids.bin --threads 4"});
+      {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",
+       "llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin"});
   runs(command, [this] { return tokenize(tokenize_); });
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "config/enum_names.hpp"
 #include "config/tree.hpp"
 
 namespace llamesh::app {
@@ -28,6 +29,11 @@ Origin origin_of(const std::string& config) {
   const auto format = value_of(root, "data", "format");
   const bool text = format == "text" || format == "jsonl";
   origin.data.format = text ? data::Format::text : data::Format::tokens;
+  origin.data.chat_template =
+      config::value_of_name<data::ChatTemplate>(value_of(root, "data", "chat_template"))
+          .value_or(origin.data.chat_template);
+  origin.data.loss_on = config::value_of_name<data::LossOn>(value_of(root, "data", "loss_on"))
+                            .value_or(origin.data.loss_on);
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
   if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
     origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);

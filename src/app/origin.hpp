@@ -10,7 +10,7 @@ namespace llamesh::app {
 /// Information about model and data from a checkpoint's inputs.
 struct Origin {
   std::string hf;          ///< Hugging Face folder that the model came from; empty: none
-  data::DataOptions data;  ///< format, tokenizer, document_mask, eos_token and sequence_length
+  data::DataOptions data;  ///< how text and files become sequences
 };
 
 /// Reads the inputs stored in a checkpoint (YAML): from a run by any version, or the few keys that

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "checkpoint/checkpoint_options.hpp"
+#include "data/chat_template.hpp"
 #include "data/data_options.hpp"
 #include "model/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
@@ -75,8 +77,25 @@ inline EnumNames<data::Format> names(data::Format) {
            {"random", random}}};
 }
 
+inline EnumNames<data::ChatTemplate> names(data::ChatTemplate) {
+  EnumNames<data::ChatTemplate> result{{{"auto", data::ChatTemplate::automatic}}};
+  const auto templates = data::chat_template_names();
+  result.words.insert(result.words.end(), templates.begin(), templates.end());
+  return result;
+}
+
+inline EnumNames<data::LossOn> names(data::LossOn) {
+  using enum data::LossOn;
+  return {{{"assistant", assistant}, {"last_assistant", last_assistant}, {"all", all}}};
+}
+
 inline EnumNames<data::Order> names(data::Order) {
   return {{{"shuffled", data::Order::shuffled}, {"sequential", data::Order::sequential}}};
+}
+
+inline EnumNames<data::Packing> names(data::Packing) {
+  using enum data::Packing;
+  return {{{"none", none}, {"concatenate", concatenate}, {"best_fit", best_fit}}};
 }
 
 inline EnumNames<data::TokenDtype> names(data::TokenDtype) {
@@ -99,6 +118,14 @@ inline EnumNames<optim::ScheduleName> names(optim::ScheduleName) {
 
 inline EnumNames<train::OnNonfinite> names(train::OnNonfinite) {
   return {{{"stop", train::OnNonfinite::stop}, {"skip", train::OnNonfinite::skip}}};
+}
+
+/// Returns the value that a word in the inputs stands for.
+template <class E>
+std::optional<E> value_of_name(std::string_view word) {
+  for (const auto& [name, value] : names(E{}).words)
+    if (name == word) return value;
+  return std::nullopt;
 }
 
 }  // namespace llamesh::config

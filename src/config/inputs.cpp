@@ -35,6 +35,10 @@ void complete_data(const Inputs& in, const KeySource& source) {
            "{}: data.document_mask is true, but nothing tells where documents end in token ids; "
            "set data.eos_token",
            source.of({"data.document_mask", "data.format", "data.eos_token"}));
+  validate(!in.data.packs_documents() || !ids || in.data.eos_token >= 0,
+           "{}: data.packing needs to know where documents end, but nothing tells it in token ids; "
+           "set data.eos_token, or data.packing to concatenate",
+           source.of({"data.packing", "data.format", "data.eos_token"}));
   validate(!random || in.train.epochs == 0,
            "{}: train.epochs is {}, but random tokens have no end; give train.steps",
            source.of({"data.format", "train.epochs"}), in.train.epochs);

@@ -111,9 +111,12 @@ void training_keys(Io& io, Inputs& in) {
     io.key("validation", in.data.validation);
     io.key("format", in.data.format);
     io.key("tokenizer", in.data.tokenizer);
+    io.key("chat_template", in.data.chat_template);
+    io.key("loss_on", in.data.loss_on);
     io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
     io.key("order", in.data.order);
     io.key("token_dtype", in.data.token_dtype);
+    io.key("packing", in.data.packing);
     io.key("document_mask", in.data.document_mask);
     io.key("eos_token", in.data.eos_token, from_to(-1, 2147483647));
   });

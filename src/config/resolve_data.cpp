@@ -7,6 +7,7 @@
 #include "config/key_source.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "data/chat_template.hpp"
 #include "data/data_files.hpp"
 #include "data/file_format.hpp"
 #include "data/megatron.hpp"
@@ -125,6 +126,20 @@ void resolve_tokenizer(Inputs& in) {
     in.notes.push_back(fmt::format("model.hf {} has no tokenizer: data.tokenizer is byte", folder));
 }
 
+/// Notes the chat template that `auto` found in the tokenizer's folder.
+void note_chat_template(Inputs& in) {
+  using enum data::ChatTemplate;
+  if (in.data.format != data::Format::jsonl || in.data.chat_template != automatic) return;
+  const auto found = data::conversation_options(in.data).chat_template;
+  if (found == automatic)
+    in.notes.push_back(fmt::format(
+        "data.chat_template: the one in {} is unknown, so conversations will be refused",
+        in.data.tokenizer));
+  else if (found != plain)
+    in.notes.push_back(fmt::format("data.chat_template: {}, found in {}", data::name_of(found),
+                                   in.data.tokenizer));
+}
+
 }  // namespace
 
 void resolve_data(Inputs& in, const std::string& name, const std::vector<std::string>& overrides) {
@@ -138,6 +153,7 @@ void resolve_data(Inputs& in, const std::string& name, const std::vector<std::st
     resolve_format(data, where);
   }
   naming_key(where.with("data.tokenizer"), [&] { resolve_tokenizer(in); });
+  naming_key(where.with("data.chat_template"), [&] { note_chat_template(in); });
   parse_inputs(to_yaml(in), name);  // some checks need the format
 }
 

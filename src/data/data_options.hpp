@@ -27,11 +27,43 @@ enum class Order : std::uint8_t {
   sequential,  ///< in file order, starting over after the last
 };
 
+/// Rule by which documents become training sequences.
+enum class Packing : std::uint8_t {
+  none,         ///< each document begins a sequence; the rest of its last one is padding
+  concatenate,  ///< the stream is cut every sequence_length tokens, wherever documents end
+  best_fit,     ///< whole documents fill sequences as far as they fit (PackedSequences)
+};
+
 /// Integer type in headerless token files (little-endian).
 enum class TokenDtype : std::uint8_t {
   from_header,  ///< `auto`: the file must have llm.c's header, which defines it
   uint16,
   uint32,
+};
+
+/// Form in which a conversation becomes text (chat_template.hpp). A name ends in the model's
+/// version if its developer changed the form.
+enum class ChatTemplate : std::uint8_t {
+  automatic,  ///< `auto`: found by the text of the template in the tokenizer's folder
+  plain,      ///< llamesh's own, which needs no special token but EOS
+  llama2,
+  llama3,
+  llama3_1,  ///< llama3 with a system message that begins with two dates
+  chatml,    ///< without a system message of its own
+  qwen2,     ///< chatml; adds a system message if there is none
+  qwen2_5,   ///< the same with another message
+  smollm2,   ///< the same with another message
+  mistral_v0,
+  mistral_v1,
+  mistral_v3,
+  zephyr,
+};
+
+/// Assistant turns of a conversation that are in the loss.
+enum class LossOn : std::uint8_t {
+  assistant,       ///< all of them
+  last_assistant,  ///< the last one
+  all,             ///< everything, also the prompts
 };
 
 /// Files that are read as one stream.
@@ -49,13 +81,16 @@ struct DataOptions {
       sources;  ///< instead of `train`: sequences never cross from one source into another
   std::vector<std::string> validation;  ///< empty: no validation
   Format format = Format::text;
-  std::string tokenizer = "byte";      ///< for text and JSONL: a name for tokenizer::open_tokenizer
-  std::int64_t sequence_length = 512;  ///< tokens
+  std::string tokenizer = "byte";  ///< for text and JSONL: a name for tokenizer::open_tokenizer
+  ChatTemplate chat_template = ChatTemplate::automatic;  ///< for conversations in JSONL
+  LossOn loss_on = LossOn::assistant;                    ///< for instructions and conversations
+  std::int64_t sequence_length = 512;                    ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;
-  bool document_mask = false;   ///< a token only sees its own document
-  std::int64_t eos_token = -1;  ///< for token files: ends a document; -1: not given
-  std::uint64_t seed = 0;       ///< for random tokens; set from run.seed, not a key
+  Packing packing = Packing::concatenate;  ///< of training data
+  bool document_mask = false;              ///< a token only sees its own document
+  std::int64_t eos_token = -1;             ///< for token files: ends a document; -1: not given
+  std::uint64_t seed = 0;                  ///< for random tokens; set from run.seed, not a key
 
   /// Returns `sources`, or `train` as the only one; random tokens are one source for any names.
   /// Empty if neither names a file.
@@ -63,6 +98,10 @@ struct DataOptions {
     if (format == Format::random) return {{}};
     if (!sources.empty() || train.empty()) return sources;
     return {{train}};
+  }
+  /// Returns true if training sequences are made from documents. Random tokens have none.
+  bool packs_documents() const {
+    return format != Format::random && packing != Packing::concatenate;
   }
   bool has_validation() const { return format == Format::random || !validation.empty(); }
 };

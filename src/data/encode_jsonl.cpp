@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "core/error.hpp"
+#include "data/chat_template.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -32,40 +34,86 @@ std::vector<Job> take_records(JsonRecords& records, std::size_t bytes) {
   return jobs;
 }
 
+bool is_token(const TextSegment& segment) {
+  return segment.kind != SegmentKind::text && segment.kind != SegmentKind::content;
+}
+
+/// Returns the id of a segment that is one special token.
+std::int32_t token_of(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
+                      const TextSegment& segment, const LineNumber& where) {
+  std::optional<std::int32_t> id;
+  std::string name = "BOS";
+  if (segment.kind == SegmentKind::bos) {
+    id = tokenizer.bos();
+  } else if (segment.kind == SegmentKind::eos) {
+    name = "EOS";
+    id = tokenizer.eos();
+  } else {
+    name = fmt::format("'{}'", segment.text);
+    id = tokenizer.special_token(segment.text);
+  }
+  validate(id.has_value(),
+           "{}: the chat template {} needs the special token {}, which the tokenizer lacks; set "
+           "data.chat_template to another one",
+           where, name_of(special.conversations.chat_template), name);
+  return *id;
+}
+
+void encode_text(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
+                 const TextSegment& segment, tokenizer::Chunk place, std::vector<std::int32_t>& ids,
+                 const LineNumber& where) {
+  validate(!special.byte_zero || segment.text.find('\0') == std::string::npos,
+           "{}: contains byte 0, with which the byte tokenizer ends documents; remove it", where);
+  tokenizer.encode(segment.text, place, ids,
+                   segment.kind == SegmentKind::text ? tokenizer::SpecialTokens::recognized
+                                                     : tokenizer::SpecialTokens::text);
+}
+
+/// Adds a masked range, or extends the last one.
+void mask(std::vector<std::int64_t>& ranges, std::int64_t begin, std::int64_t end) {
+  if (!ranges.empty() && ranges.back() == begin)
+    ranges.back() = end;
+  else
+    ranges.insert(ranges.end(), {begin, end});
+}
+
 }  // namespace
 
-DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& name) {
-  DocumentTokens special{tokenizer.prefix_ids(), tokenizer.suffix_ids(), 0, name == "byte"};
+DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const DataOptions& options) {
+  DocumentTokens special{tokenizer.prefix_ids(), tokenizer.suffix_ids(), 0,
+                         options.tokenizer == "byte", conversation_options(options)};
   if (special.byte_zero) special.suffix_ids = {0};
   validate(
       !special.suffix_ids.empty(),
       "the tokenizer '{}' has no end-of-text token, which JSONL documents need; set eos_token in "
       "the tokenizer_config.json of its folder",
-      name);
+      options.tokenizer);
   special.eos = tokenizer.eos().value_or(special.suffix_ids.back());
   return special;
 }
 
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where) {
-  EncodedDocument encoded{special.prefix_ids, {}};
+  EncodedDocument encoded;
   auto& ids = encoded.ids;
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < document.segments.size(); ++i) {
-    const TextSegment& segment = document.segments[i];
-    validate(!special.byte_zero || segment.text.find('\0') == std::string::npos,
-             "{}: contains byte 0, with which the byte tokenizer ends documents; remove it", where);
-    tokenizer.encode(segment.text,
-                     i == 0 ? tokenizer::Chunk::first : tokenizer::Chunk::continuation, ids);
-    if (i + 1 == document.segments.size())
+  if (!document.has_special_tokens) ids = special.prefix_ids;
+  std::int64_t begin = 0;
+  auto place = tokenizer::Chunk::first;
+  for (const TextSegment& segment : document.segments) {
+    const bool is_last = &segment == &document.segments.back();
+    if (is_token(segment)) {
+      ids.push_back(token_of(tokenizer, special, segment, where));
+      place = tokenizer::Chunk::after_token;
+    } else {
+      encode_text(tokenizer, special, segment, place, ids, where);
+      place = tokenizer::Chunk::continuation;
+    }
+    if (is_last && !document.has_special_tokens)
       ids.insert(ids.end(), special.suffix_ids.begin(), special.suffix_ids.end());
     else if (segment.eos_follows)
       ids.push_back(special.eos);
-    if (!segment.in_loss) {
-      encoded.masked_ranges.push_back(static_cast<std::int64_t>(begin));
-      encoded.masked_ranges.push_back(static_cast<std::int64_t>(ids.size()));
-    }
-    begin = ids.size();
+    if (!segment.in_loss) mask(encoded.masked_ranges, begin, std::ssize(ids));
+    begin = std::ssize(ids);
   }
   return encoded;
 }
@@ -85,7 +133,7 @@ void encode_jsonl(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& s
         Job& job = jobs[i];
         if (job.error) continue;
         try {
-          const Document document = parse_jsonl(job.record, job.where);
+          const Document document = parse_jsonl(job.record, job.where, special.conversations);
           job.document = encode(tokenizer, special, document, job.where);
         } catch (...) {
           job.error = std::current_exception();

@@ -11,17 +11,19 @@
 
 namespace llamesh::data {
 
-/// Special tokens around documents from JSON records, and within chats.
+/// Form of the documents from JSON records: conversations, and the special tokens around and within
+/// documents.
 struct DocumentTokens {
   std::vector<std::int32_t> prefix_ids;
   std::vector<std::int32_t> suffix_ids;  ///< never empty
   std::int32_t eos;                      ///< after the assistant's turns in a chat
   bool byte_zero;  ///< byte 0 (byte tokenizer) is the suffix, so no document may contain it
+  ConversationOptions conversations = {};
 };
 
-/// Returns these tokens for `tokenizer`, as opened by tokenizer::open_tokenizer(name). Throws a
-/// user error if it has no token to end a document.
-DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const std::string& name);
+/// Returns these tokens for `tokenizer`, as opened by tokenizer::open_tokenizer(options.tokenizer).
+/// Throws a user error if it has no token to end a document.
+DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const DataOptions& options);
 
 /// A document as tokens.
 struct EncodedDocument {
@@ -31,7 +33,8 @@ struct EncodedDocument {
 };
 
 /// Encodes a document. Each segment is encoded separately from the one before it, so that an answer
-/// begins with a new token, as in generation. `where` is for messages.
+/// begins with a new token, as in generation. Content never becomes a special token. `where` is for
+/// messages. Throws a user error if the tokenizer lacks a special token that the document needs.
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where);
 

@@ -28,8 +28,12 @@ std::vector<FileFingerprint> source_from(const json& from) {
 }
 
 DataOrder data_order_from(const json& from) {
-  return {to_integer(from.at("sequence_length"), 1), to_integer(from.at("global_batch"), 1),
-          from.at("order"), from.at("weights").get<std::vector<double>>()};
+  DataOrder order{to_integer(from.at("sequence_length"), 1), to_integer(from.at("global_batch"), 1),
+                  from.at("order"), from.at("weights").get<std::vector<double>>()};
+  if (!from.contains("packing")) return order;
+  order.packing = from.at("packing").get<std::string>();
+  order.documents = from_hex(from.at("documents").get<std::string>());
+  return order;
 }
 
 std::int64_t tokens_of(const std::vector<FileFingerprint>& files) {
@@ -59,7 +63,8 @@ std::string difference(const DataOrder& then, const DataOrder& now) {
   std::vector<std::string> texts = {
       other("data.sequence_length", now.sequence_length, then.sequence_length),
       other("train.global_batch", now.global_batch, then.global_batch),
-      other("data.order", now.order, then.order)};
+      other("data.order", now.order, then.order), other("data.packing", now.packing, then.packing),
+      other("the hash of where documents begin", to_hex(now.documents), to_hex(then.documents))};
   for (std::size_t i = 0; i < std::min(now.weights.size(), then.weights.size()); ++i)
     texts.push_back(
         other(fmt::format("the weight of source {}", i + 1), now.weights[i], then.weights[i]));
@@ -103,6 +108,10 @@ std::string to_text(const Fingerprint& fingerprint) {
                            {"global_batch", a->global_batch},
                            {"order", a->order},
                            {"weights", a->weights}};
+  if (const auto& a = fingerprint.data_order; a && a->packing != "concatenate") {
+    text["arrangement"]["packing"] = a->packing;
+    text["arrangement"]["documents"] = to_hex(a->documents);
+  }
   // A path need not be UTF-8.
   return text.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -24,6 +24,8 @@ struct DataOrder {
   std::int64_t global_batch = 0;  ///< sequences per step
   std::string order;              ///< "shuffled" or "sequential"
   std::vector<double> weights;    ///< per source
+  std::string packing = "concatenate";
+  std::uint64_t documents = 0;  ///< hash over the packed documents; 0 if they are concatenated
 };
 
 /// Fingerprint that lets a resumed run detect changed training data: a checkpoint only holds the

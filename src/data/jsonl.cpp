@@ -1,12 +1,12 @@
 #include "data/jsonl.hpp"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "core/error.hpp"
+#include "data/chat_template.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -14,9 +14,10 @@ namespace {
 constexpr std::size_t longest_record = std::size_t{256} << 20;
 constexpr std::string_view white_space = " \t\r\n";
 
-struct ChatMessage {
+struct MessageFields {
   std::optional<std::string> role;
   std::optional<std::string> content;
+  bool has_tool_calls = false;
 };
 
 struct Fields {
@@ -24,7 +25,8 @@ struct Fields {
   std::optional<std::string> instruction;
   std::optional<std::string> input;
   std::optional<std::string> output;
-  std::optional<std::vector<ChatMessage>> messages;
+  std::optional<std::vector<MessageFields>> messages;
+  bool has_tools = false;
 };
 
 /// A parser handler that takes the known fields and ignores all else, so that no line needs more
@@ -67,8 +69,8 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     --depth_;
     if (depth_ == 2 && in_messages_) {
-      const ChatMessage& message = fields_.messages->back();
-      if (!message.role || !message.content) refuse_message();
+      const MessageFields& message = fields_.messages->back();
+      if (message.has_tool_calls || !message.role || !message.content) refuse_message(message);
       key_ = "messages";
     }
     return true;
@@ -118,10 +120,17 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   /// Handles a value that is not a string, or an unexpected string.
   bool other() {
     if (depth_ == 0) refuse_root();
+    note_tools();
     if (target() != nullptr) refuse("a string");
     if ((depth_ == 1 && key_ == "messages") || (depth_ == 2 && in_messages_))
       refuse("a list of objects");
     return true;
+  }
+  /// Notes tools and tool calls. An empty list of them is as good as none.
+  void note_tools() {
+    if (depth_ == 2 && key_ == "tools") fields_.has_tools = true;
+    if (depth_ == 4 && in_messages_ && key_ == "tool_calls")
+      fields_.messages->back().has_tool_calls = true;
   }
   [[noreturn]] void refuse(std::string_view expected) const {
     fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
@@ -129,9 +138,10 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   [[noreturn]] void refuse_root() const {
     fail(ExitCode::bad_input, "{}: expected one JSON object, {{...}}", where_);
   }
-  [[noreturn]] void refuse_message() const {
-    fail(ExitCode::bad_input, "{}: message {} needs 'role' and 'content'", where_,
-         fields_.messages->size());
+  [[noreturn]] void refuse_message(const MessageFields& message) const {
+    fail(ExitCode::bad_input, "{}: message {} {}", where_, fields_.messages->size(),
+         message.has_tool_calls ? "has 'tool_calls'; tools are not supported, remove the record"
+                                : "needs 'role' and 'content'");
   }
 
   LineNumber where_;
@@ -141,28 +151,53 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;           ///< last key in the root object, or in a message
 };
 
-Document chat(std::vector<ChatMessage> messages, const LineNumber& where) {
-  constexpr std::array<std::string_view, 3> roles = {"system", "user", "assistant"};
-  Document document;
-  std::string prompt;
+/// Checks that the messages are an optional system message, then user and assistant in turn.
+void check_roles(const std::vector<MessageFields>& messages, const LineNumber& where) {
+  const bool has_system = !messages.empty() && *messages.front().role == "system";
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = *messages[i].role;
-    std::string& content = *messages[i].content;
-    validate(std::ranges::find(roles, role) != roles.end(),
+    validate(role != "tool" && role != "function" && role != "ipython",
+             "{}: message {} has the role '{}'; tools are not supported, remove the record", where,
+             i + 1, role);
+    validate(role == "system" || role == "user" || role == "assistant",
              "{}: message {} has the role '{}'; expected system, user or assistant", where, i + 1,
              role.substr(0, 40));
-    prompt += "<|" + role + "|>\n";
-    if (role != "assistant") {
-      prompt += content + '\n';
-      continue;
-    }
-    validate(!content.empty(), "{}: message {} (assistant) is empty; remove it", where, i + 1);
-    document.segments.push_back({std::exchange(prompt, {}), false, false});
-    document.segments.push_back({std::move(content), true, true});
+    if (i == 0 && has_system) continue;
+    const bool users_turn = (i - (has_system ? 1 : 0)) % 2 == 0;
+    validate(role == (users_turn ? "user" : "assistant"),
+             "{}: message {} has the role '{}', but it is the {}'s turn; after an optional system "
+             "message, user and assistant alternate",
+             where, i + 1, role, users_turn ? "user" : "assistant");
   }
-  validate(!document.segments.empty(),
-           "{}: the chat has no assistant message, so there is nothing to learn", where);
-  return document;
+}
+
+Document conversation(std::vector<MessageFields> fields, const LineNumber& where,
+                      const ConversationOptions& options) {
+  validate(options.unknown_template.empty(), "{}: {}", where, options.unknown_template);
+  check_roles(fields, where);
+  while (!fields.empty() && *fields.back().role != "assistant") fields.pop_back();
+  validate(!fields.empty(), "{}: the chat has no assistant message, so there is nothing to learn",
+           where);
+  std::vector<ChatMessage> messages;
+  for (auto& message : fields) {
+    const bool empty_answer = *message.role == "assistant" && message.content->empty();
+    messages.push_back({std::move(*message.role), std::move(*message.content)});
+    validate(!empty_answer, "{}: message {} (assistant) is empty; remove it", where,
+             messages.size());
+  }
+  return render(options.chat_template, messages, where);
+}
+
+/// Widens or narrows the loss, which covers all answers.
+void set_loss(Document& document, LossOn loss_on) {
+  auto& segments = document.segments;
+  if (loss_on == LossOn::all)
+    for (TextSegment& segment : segments) segment.in_loss = true;
+  if (loss_on != LossOn::last_assistant) return;
+  const auto in_loss = [](const TextSegment& segment) { return segment.in_loss; };
+  const auto end = std::find_if(segments.rbegin(), segments.rend(), in_loss);
+  const auto before = std::find_if_not(end, segments.rend(), in_loss);
+  for (auto at = before; at != segments.rend(); ++at) at->in_loss = false;
 }
 
 Document answer(const Fields& fields, const LineNumber& where) {
@@ -203,20 +238,32 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
        text.size() == longest_record ? ", the limit for a record" : ", the rest of the file");
 }
 
-}  // namespace
-
-Document parse_jsonl(std::string_view record, const LineNumber& where) {
+Document read_record(std::string_view record, const LineNumber& where,
+                     const ConversationOptions& options) {
   Handler handler(where);
   // The parser would take a NUL for the end of the text.
   if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   Fields fields = handler.take();
-  if (fields.messages) return chat(std::move(*fields.messages), where);
+  if (fields.messages) {
+    validate(!fields.has_tools, "{}: has 'tools', which are not supported; remove the record",
+             where);
+    return conversation(std::move(*fields.messages), where, options);
+  }
   if (fields.instruction && fields.output) return answer(fields, where);
   validate(fields.text.has_value(),
            "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
   validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
   return {{{std::move(*fields.text), true, true}}};
+}
+
+}  // namespace
+
+Document parse_jsonl(std::string_view record, const LineNumber& where,
+                     const ConversationOptions& options) {
+  Document document = read_record(record, where, options);
+  set_loss(document, options.loss_on);
+  return document;
 }
 
 bool has_json_name(std::string_view path) {

@@ -7,18 +7,46 @@
 #include <string_view>
 #include <vector>
 
+#include "data/data_options.hpp"
+
 namespace llamesh::data {
+
+/// Content of a segment.
+enum class SegmentKind : std::uint8_t {
+  text,     ///< text in which special tokens are recognized, as in a text file
+  content,  ///< text that never becomes special tokens: what users and models wrote
+  token,    ///< the special token that is written like this
+  bos,      ///< the tokenizer's BOS; no text
+  eos,      ///< the tokenizer's EOS; no text
+};
 
 /// A part of a document that is either in the loss as a whole, or masked from it.
 struct TextSegment {
   std::string text;
   bool in_loss = true;
   bool eos_follows = false;  ///< in the loss if the text is
+  SegmentKind kind = SegmentKind::text;
 };
 
 /// A record converted to the text that a model reads.
 struct Document {
   std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
+  /// A template has put all special tokens where they belong: no prefix and no suffix is added.
+  bool has_special_tokens = false;
+};
+
+/// A turn in a conversation.
+struct ChatMessage {
+  std::string role;  ///< system, user or assistant
+  std::string content;
+};
+
+/// Rules for turning records into documents.
+struct ConversationOptions {
+  ChatTemplate chat_template = ChatTemplate::plain;
+  /// Error for the first conversation if chat_template is automatic and none was recognized.
+  std::string unknown_template = {};
+  LossOn loss_on = LossOn::assistant;
 };
 
 /// A record's position, for messages: "'f.jsonl', line 7" or "'f.json', record 3 (line 7)".
@@ -31,17 +59,20 @@ struct LineNumber {
 /// Parses one record, a JSON object. The first matching form below applies; a null field counts as
 /// absent, and other fields are ignored:
 ///
-/// - `messages`, a list of {role: system|user|assistant, content}: a chat. A turn is
-///   "<|ROLE|>\n" CONTENT "\n"; the assistant's is "<|assistant|>\n" CONTENT EOS. Only the
-///   assistant's CONTENT and EOS are in the loss; anything after its last turn is dropped.
+/// - `messages`, a list of {role, content}: a conversation, written by its chat template
+/// (render()).
+///   The first role may be system; then user and assistant take turns. All that the assistant has
+///   to generate is in the loss. Anything after its last turn is dropped.
 /// - `instruction`, `output` and optionally `input`: Alpaca's prompts (PROMPT_DICT in train.py,
 ///   tatsu-lab/stanford_alpaca). The prompt is masked from the loss; the output and its EOS are
 ///   not. The output may be empty, as in some Alpaca records: then only EOS is learned.
 /// - `text`: all of it is in the loss.
 ///
-/// Throws a user error that begins with `where` if the record is no JSON object, has none of these
-/// fields, or has nothing to learn from. Memory: a few times the record.
-Document parse_jsonl(std::string_view record, const LineNumber& where);
+/// `options.loss_on` then widens or narrows the loss. Throws a user error that begins with `where`
+/// if the record is no JSON object, has none of these fields, has nothing to learn from, uses
+/// tools, or has roles in another order. Memory: a few times the record.
+Document parse_jsonl(std::string_view record, const LineNumber& where,
+                     const ConversationOptions& options = {});
 
 /// Returns true for file names that are read as records: .jsonl and .json.
 bool has_json_name(std::string_view path);

@@ -78,10 +78,8 @@ void Loader::fill(TokenBatch& batch, std::int64_t number) const {
   const std::int64_t position =
       step * partition_.global_batch +
       (micro * partition_.ranks + partition_.rank) * partition_.micro_batch;
-  for (std::int64_t row = 0; row < partition_.micro_batch; ++row) {
-    const SourceSequence at = sampler_.sequence_at(position + row);
-    batch.set_row(row, data_.stream(at.source), at.sequence);
-  }
+  for (std::int64_t row = 0; row < partition_.micro_batch; ++row)
+    data_.read(sampler_.sequence_at(position + row), batch, row);
 }
 
 }  // namespace llamesh::data

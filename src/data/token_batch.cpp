@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 
+#include "core/error.hpp"
+
 namespace llamesh::data {
 namespace {
 
@@ -50,6 +52,35 @@ void TokenBatch::set_row(std::int64_t row, const TokenStream& stream, std::int64
   if (!stream.masks_documents()) return;
   document_starts.resize(tokens.size());
   mark_documents(stream, begin, shifted, std::span(document_starts).subspan(offset, length));
+}
+
+void TokenBatch::set_row(std::int64_t row, const TokenStream& stream,
+                         std::span<const PackedPiece> pieces) {
+  const auto length = static_cast<std::size_t>(sequence_length);
+  const std::size_t offset = static_cast<std::size_t>(row) * length;
+  const auto inputs = std::span(tokens).subspan(offset, length);
+  const auto predicted = std::span(targets).subspan(offset, length);
+  std::span<std::int32_t> starts;
+  if (stream.masks_documents()) {
+    document_starts.resize(tokens.size());
+    starts = std::span(document_starts).subspan(offset, length);
+  }
+  std::ranges::fill(predicted, ignored_target);
+  std::size_t at = 0;
+  for (const PackedPiece& piece : pieces) {
+    const auto count = static_cast<std::size_t>(piece.tokens);
+    expects(at + count <= length + 1, "{} tokens in a sequence of {}", at + count, length);
+    // The last token of a full sequence is only a target.
+    const std::size_t present = std::min(count, length - at);
+    stream.read(piece.begin, inputs.subspan(at, present));
+    stream.read(piece.begin + 1, predicted.subspan(at, count - 1));
+    stream.mask_targets(piece.begin + 1, predicted.subspan(at, count - 1));
+    if (!starts.empty())
+      std::ranges::fill(starts.subspan(at, present), static_cast<std::int32_t>(at));
+    at += present;
+  }
+  std::ranges::fill(inputs.subspan(at), 0);
+  if (!starts.empty()) std::ranges::fill(starts.subspan(at), static_cast<std::int32_t>(at));
 }
 
 }  // namespace llamesh::data

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "data/packing.hpp"
 #include "data/token_stream.hpp"
 
 namespace llamesh::data {
@@ -23,6 +25,10 @@ struct TokenBatch {
   /// Fills a row with a sequence from the stream; past the stream's end, with token 0 and ignored
   /// targets.
   void set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence);
+  /// Fills a row with pieces of documents from the stream, at most T + 1 tokens. Only tokens in the
+  /// piece that they belong to are targets. The rest is token 0, in a document of its own, and
+  /// ignored targets.
+  void set_row(std::int64_t row, const TokenStream& stream, std::span<const PackedPiece> pieces);
 };
 
 }  // namespace llamesh::data

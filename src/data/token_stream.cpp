@@ -62,9 +62,9 @@ void TokenStream::take_tokenized(std::span<const std::string> files) {
 }
 
 void TokenStream::check_documents_are_known() const {
-  if (!options_.document_mask || (options_.format != Format::tokens && !is_random())) return;
-  validate(options_.eos_token >= 0,
-           "data.document_mask needs the id that ends a document; set data.eos_token");
+  if (!knows_documents() || (options_.format != Format::tokens && !is_random())) return;
+  validate(options_.eos_token >= 0, "data.{} needs the id that ends a document; set data.eos_token",
+           options_.document_mask ? "document_mask" : "packing");
   validate(options_.eos_token < vocab_size_,
            "data.eos_token is {}, but ids must be below model.vocab_size {}", options_.eos_token,
            vocab_size_);
@@ -130,7 +130,7 @@ void TokenStream::mask_targets(std::int64_t begin, std::span<std::int32_t> targe
 }
 
 std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) const {
-  expects(from >= 1 && limit <= size_ && masks_documents(), "documents in [{}, {}) of {}", from,
+  expects(from >= 1 && limit <= size_ && knows_documents(), "documents in [{}, {}) of {}", from,
           limit, size_);
   if (from >= limit) return limit;
   if (is_random()) return next_random_document(from, limit);

@@ -41,7 +41,7 @@ class TokenStream {
   /// Opens `files` according to `options`. If is_tokenized(options), `tokenized` holds their
   /// tokens, or they are tokenized here. Throws a user error with the file's name if it is missing,
   /// unreadable, empty, truncated or malformed, if the tokenizer's ids exceed `vocab_size`, if
-  /// check_text_size does, or if document_mask is set and nothing marks document starts.
+  /// check_text_size does, or if knows_documents() and nothing marks document starts.
   TokenStream(const DataOptions& options, std::span<const std::string> files,
               std::int64_t vocab_size, std::optional<TokenizedText> tokenized = {});
 
@@ -55,8 +55,10 @@ class TokenStream {
   void mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
   /// Returns DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
+  /// Returns true if the options need to know where documents begin: to mask or to pack them.
+  bool knows_documents() const { return options_.document_mask || options_.packs_documents(); }
   /// Returns the first token in [from, limit) that begins a document, or `limit`, which is at most
-  /// size(); `from` is at least 1. Requires masks_documents().
+  /// size(); `from` is at least 1. Requires knows_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
   std::size_t files() const { return files_.size(); }  ///< 0 for random tokens
   /// Returns each file's fingerprint, over its ids, the loss mask, and Megatron's index. Tokenized

@@ -91,7 +91,7 @@ TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::st
   check_text_size(options, files);
   Tokens tokens{.ids = TokenBuffer(vocab_size)};
   DocumentTokens special;
-  if (options.format == Format::jsonl) special = document_tokens(tokenizer, options.tokenizer);
+  if (options.format == Format::jsonl) special = document_tokens(tokenizer, options);
   for (const std::string& path : files) {
     const MappedFile mapped(path);
     if (options.format == Format::jsonl)

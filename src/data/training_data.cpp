@@ -37,7 +37,9 @@ TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size)
 
 TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size,
                            std::span<const TokenizedText> tokenized)
-    : order_(options.order), sequence_length_(options.sequence_length) {
+    : order_(options.order),
+      packing_(options.packs_documents() ? options.packing : Packing::concatenate),
+      sequence_length_(options.sequence_length) {
   const auto sources = sources_of(options);
   expects(tokenized.size() == (is_tokenized(options) ? sources.size() : 0), "{} of {} tokenized",
           tokenized.size(), sources.size());
@@ -51,13 +53,39 @@ TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size,
     const auto& stream =
         tokenized.empty() ? streams_.emplace_back(options, source.files, vocab_size)
                           : streams_.emplace_back(options, source.files, vocab_size, tokenized[i]);
+    add_share(stream, source.weight);
+  }
+  sampler(0);  // checks the weights
+}
+
+void TrainingData::add_share(const TokenStream& stream, double weight) {
+  if (packing_ == Packing::concatenate) {
     const std::int64_t sequences = whole_sequences(stream.size(), sequence_length_);
     validate(sequences >= 1,
              "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
              stream.describe(), stream.size(), sequence_length_ + 1);
-    shares_.push_back({sequences, source.weight});
+    shares_.push_back({sequences, weight});
+    return;
   }
-  sampler(0);  // checks the weights
+  const auto& packed = packed_.emplace_back(stream, packing_, sequence_length_);
+  validate(packed.size() >= 1,
+           "{} has {} documents with at most 1 token each; a prediction needs 2", stream.describe(),
+           packed.documents());
+  shares_.push_back({packed.size(), weight});
+}
+
+void TrainingData::read(SourceSequence at, TokenBatch& batch, std::int64_t row) const {
+  if (packed_.empty())
+    batch.set_row(row, streams_[at.source], at.sequence);
+  else
+    batch.set_row(row, streams_[at.source], packed_[at.source].pieces(at.sequence));
+}
+
+std::string TrainingData::describe_packing(std::size_t source) const {
+  if (packed_.empty()) return "";
+  const PackedSequences& packed = packed_[source];
+  return fmt::format(" from {} documents ({} longer than a sequence), {:.2f} % padding",
+                     packed.documents(), packed.split_documents(), 100 * packed.padding());
 }
 
 std::vector<std::string> TrainingData::describe() const {
@@ -71,6 +99,7 @@ std::vector<std::string> TrainingData::describe() const {
     }
     lines.push_back(fmt::format("data: {}: {} tokens, {} sequences of {}", streams_[i].describe(),
                                 streams_[i].size(), sequences, sequence_length_));
+    lines.back() += describe_packing(i);
     if (streams_.size() > 1 || weight != 1)
       lines.back() += fmt::format(", weight {}: {} of the {} of an epoch ({:.2f} %)", weight,
                                   counted.quota(i), counted.epoch_length(),
@@ -86,6 +115,15 @@ Fingerprint TrainingData::fingerprint(std::int64_t global_batch) const {
                   .order = order_ == Order::shuffled ? "shuffled" : "sequential",
                   .weights = {}};
   for (const Share& share : shares_) order.weights.push_back(share.weight);
+  if (!packed_.empty()) {
+    order.packing = packing_ == Packing::best_fit ? "best_fit" : "none";
+    RunningHash documents;
+    for (const auto& packed : packed_) {
+      const std::uint64_t hash = packed.hash();
+      documents.add(&hash, sizeof(hash));
+    }
+    order.documents = documents.value();
+  }
   Fingerprint fingerprint{tokenizer_, vocabulary_hash_, {}, std::move(order)};
   std::size_t files = 0;
   for (const auto& stream : streams_) files += stream.files();

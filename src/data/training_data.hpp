@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "data/fingerprint.hpp"
+#include "data/packing.hpp"
 #include "data/sampler.hpp"
+#include "data/token_batch.hpp"
 #include "data/token_stream.hpp"
 
 namespace llamesh::data {
@@ -28,8 +30,11 @@ class TrainingData {
   const TokenStream& stream(std::size_t source) const { return streams_[source]; }
   /// Returns the sampler, which maps a position in the run to source and sequence.
   Sampler sampler(std::uint64_t seed) const { return {shares_, order_, seed}; }
+  /// Fills a batch's row with a sequence.
+  void read(SourceSequence at, TokenBatch& batch, std::int64_t row) const;
   std::int64_t sequence_length() const { return sequence_length_; }
-  /// Describes each source on one line: files, tokens, sequences, and share of an epoch.
+  /// Describes each source on one line: files, tokens, sequences, share of an epoch, and what
+  /// packing made of the documents.
   std::vector<std::string> describe() const;
   /// Returns the fingerprint for a run with this batch size. Reads samples from each file.
   Fingerprint fingerprint(std::int64_t global_batch) const;
@@ -37,9 +42,14 @@ class TrainingData {
  private:
   std::string tokenizer_;  ///< name, for text and JSONL
   std::uint64_t vocabulary_hash_ = 0;
+  void add_share(const TokenStream& stream, double weight);
+  std::string describe_packing(std::size_t source) const;
+
   std::vector<TokenStream> streams_;
+  std::vector<PackedSequences> packed_;  ///< per source; empty if concatenated
   std::vector<Share> shares_;
   Order order_;
+  Packing packing_;
   std::int64_t sequence_length_;
 };
 

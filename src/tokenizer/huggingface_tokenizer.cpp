@@ -25,11 +25,19 @@ std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
   return end > first && ascii_follows ? end : at;
 }
 
-std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized) {
+enum class Select : std::uint8_t { all, not_special };
+
+std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized,
+                               Select which) {
   std::vector<AddedToken> chosen;
   for (const auto& token : tokens)
-    if (token.normalized == normalized) chosen.push_back(token);
+    if (token.normalized == normalized && (which == Select::all || !token.special))
+      chosen.push_back(token);
   return chosen;
+}
+
+std::array<AddedTokens, 2> added_sets(const std::vector<AddedToken>& tokens, Select which) {
+  return {AddedTokens(select(tokens, false, which)), AddedTokens(select(tokens, true, which))};
 }
 
 }  // namespace
@@ -40,11 +48,14 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFil
       name_(name),
       file_(std::move(file)),
       merges_(file_.merges),
-      raw_added_(select(file_.added, false)),
-      normalized_added_(select(file_.added, true)) {
+      added_(added_sets(file_.added, Select::all)),
+      added_in_content_(added_sets(file_.added, Select::not_special)) {
   find_symbols();
-  if (file_.ignore_merges)
+  if (file_.ignore_merges) {
     for (const auto& [token, id] : file_.vocabulary) whole_words_.emplace(bytes_of(id), id);
+    for (const AddedToken& token : file_.added)
+      if (token.special) whole_words_.erase(token.content);
+  }
   spaces_part_words_ = spaces_part_words();
   may_cut_ = words_can_be_cut();
 }
@@ -112,26 +123,44 @@ std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_work
   return work;
 }
 
+std::optional<std::int32_t> HuggingFaceTokenizer::special_token(std::string_view text) const {
+  for (const AddedToken& token : file_.added)
+    if (token.special && token.content == text) return token.id;
+  return std::nullopt;
+}
+
 void HuggingFaceTokenizer::encode_chunk(std::string_view text, Chunk chunk,
                                         std::vector<std::int32_t>& ids) const {
+  encode_sections(text, chunk, added_, ids);
+}
+
+void HuggingFaceTokenizer::encode_content_chunk(std::string_view text, Chunk chunk,
+                                                std::vector<std::int32_t>& ids) const {
+  encode_sections(text, chunk, added_in_content_, ids);
+}
+
+void HuggingFaceTokenizer::encode_sections(std::string_view text, Chunk chunk,
+                                           const AddedSets& added,
+                                           std::vector<std::int32_t>& ids) const {
   const auto work = workspaces_.acquire([this] { return make_workspace(); });
   Output out{*work, ids};
-  encode_section(text, chunk == Chunk::first ? Begin::document : Begin::continued, &raw_added_,
-                 out);
+  const Begin begin = chunk == Chunk::first         ? Begin::document
+                      : chunk == Chunk::after_token ? Begin::section
+                                                    : Begin::continued;
+  encode_section(text, begin, added, out);
 }
 
 void HuggingFaceTokenizer::encode_section(std::string_view text, Begin begin,
-                                          const AddedTokens* added, Output& out) const {
-  if (added == nullptr) return encode_plain(text, begin, out);
-  const AddedTokens* next = added == &raw_added_ ? &normalized_added_ : nullptr;
+                                          std::span<const AddedTokens> added, Output& out) const {
+  if (added.empty()) return encode_plain(text, begin, out);
   std::size_t at = 0;
-  while (const auto match = added->find(text, at)) {
-    encode_section(text.substr(at, match->begin - at), begin, next, out);
+  while (const auto match = added.front().find(text, at)) {
+    encode_section(text.substr(at, match->begin - at), begin, added.subspan(1), out);
     out.ids.push_back(match->id);
     at = match->end;
     begin = Begin::section;
   }
-  encode_section(text.substr(at), begin, next, out);
+  encode_section(text.substr(at), begin, added.subspan(1), out);
 }
 
 void HuggingFaceTokenizer::encode_plain(std::string_view text, Begin begin, Output& out) const {

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +26,9 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   void encode_chunk(std::string_view text, Chunk chunk,
                     std::vector<std::int32_t>& ids) const override;
+  void encode_content_chunk(std::string_view text, Chunk chunk,
+                            std::vector<std::int32_t>& ids) const override;
+  std::optional<std::int32_t> special_token(std::string_view text) const override;
   std::size_t next_cut(std::string_view text, std::size_t from) const override;
 
  private:
@@ -39,13 +44,17 @@ class HuggingFaceTokenizer final : public Tokenizer {
     std::vector<std::int32_t>& ids;
   };
   enum class Begin : std::uint8_t { document, section, continued };
+  /// Added tokens to look for, one set after the other: raw ones, then normalized ones.
+  using AddedSets = std::array<AddedTokens, 2>;
 
   std::unique_ptr<Workspace> make_workspace() const;
   void find_symbols();
   std::int32_t byte_id(char byte) const;
   bool spaces_part_words() const;
   bool words_can_be_cut() const;
-  void encode_section(std::string_view text, Begin begin, const AddedTokens* added,
+  void encode_sections(std::string_view text, Chunk chunk, const AddedSets& added,
+                       std::vector<std::int32_t>& ids) const;
+  void encode_section(std::string_view text, Begin begin, std::span<const AddedTokens> added,
                       Output& out) const;
   void encode_plain(std::string_view text, Begin begin, Output& out) const;
   void encode_valid(std::string_view text, Begin begin, Output& out) const;
@@ -60,8 +69,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string name_;  ///< for messages
   TokenizerFile file_;
   BytePairEncoding merges_;
-  AddedTokens raw_added_;
-  AddedTokens normalized_added_;
+  AddedSets added_;
+  AddedSets added_in_content_;                ///< without special tokens
   std::array<std::int32_t, 256> byte_ids_{};  ///< token per byte, or no_id
   std::unordered_map<std::uint32_t, std::int32_t>
       character_ids_;  ///< for ByteEncoding::byte_fallback

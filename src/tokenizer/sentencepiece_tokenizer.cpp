@@ -94,6 +94,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void encode_chunk(std::string_view text, Chunk chunk,
                     std::vector<std::int32_t>& ids) const override {
+    // The library knows no special tokens: what follows one is a text of its own.
+    if (chunk == Chunk::after_token) chunk = Chunk::first;
     const auto words = words_.acquire([] { return std::make_unique<WordCache>(); });
     // BPE goes word by word, so that most words are cache hits. Unigram goes in runs: the library
     // adds up a text's scores in fp32, and in runs this short rounding changes no token (over
@@ -105,6 +107,12 @@ class SentencePieceTokenizer final : public Tokenizer {
       text.remove_prefix(cut);
       chunk = Chunk::continuation;
     }
+  }
+
+  std::optional<std::int32_t> special_token(std::string_view text) const override {
+    const int id = processor_->PieceToId(text);
+    if (processor_->IsUnknown(id) || !processor_->IsControl(id)) return std::nullopt;
+    return id;
   }
 
   std::size_t next_cut(std::string_view text, std::size_t from) const override {
@@ -127,9 +135,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   /// memory per byte, and BPE takes quadratic time.
   void encode_run(std::string_view run, Chunk chunk, WordCache& words,
                   std::vector<std::int32_t>& ids) const {
-    const std::size_t end = part_end(run);
-    encode_part(run.substr(0, end), chunk, words, ids);
-    for (run.remove_prefix(end); !run.empty(); run.remove_prefix(part_end(run))) {
+    // Only a separator makes up for the space that the library adds.
+    const bool guarded =
+        chunk == Chunk::continuation && cut_of(run.front()) == Cut::none && !guard_.empty();
+    if (!guarded) {
+      const std::size_t end = part_end(run);
+      encode_part(run.substr(0, end), chunk, words, ids);
+      run.remove_prefix(end);
+    }
+    for (; !run.empty(); run.remove_prefix(part_end(run))) {
       const auto found = ids_of(*processor_, guard_ + std::string(run.substr(0, part_end(run))));
       const auto kept = std::span(found).subspan(std::min(ids_of_guard_, found.size()));
       ids.insert(ids.end(), kept.begin(), kept.end());
@@ -161,7 +175,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (chunk == Chunk::continuation) {
       if (cut_of(text.front()) == Cut::drops)
         text.remove_prefix(1);
-      else
+      else if (cut_of(text.front()) == Cut::keeps)
         skip = ids_before_newline_;
     }
     // A text that begins with a newline is encoded differently if it is split there.

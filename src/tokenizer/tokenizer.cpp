@@ -35,12 +35,16 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-void Tokenizer::encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids) const {
+void Tokenizer::encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids,
+                       SpecialTokens special) const {
   // Chunks of a few hundred KiB stay in cache and bound what the libraries allocate.
   constexpr std::size_t chunk_bytes = 256 << 10;
   while (!text.empty()) {
     const std::size_t cut = next_cut(text, std::min(chunk_bytes, text.size()));
-    encode_chunk(text.substr(0, cut), chunk, ids);
+    if (special == SpecialTokens::recognized)
+      encode_chunk(text.substr(0, cut), chunk, ids);
+    else
+      encode_content_chunk(text.substr(0, cut), chunk, ids);
     text.remove_prefix(cut);
     chunk = Chunk::continuation;
   }

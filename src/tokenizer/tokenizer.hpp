@@ -22,8 +22,14 @@ struct Vocabulary {
   std::size_t dropped_spaces = 0;
 };
 
-/// Position of a text chunk: it begins its document or continues it.
-enum class Chunk : std::uint8_t { first, continuation };
+/// Position of a text chunk: it begins its document, follows a special token, or continues a text.
+enum class Chunk : std::uint8_t { first, after_token, continuation };
+
+/// Treatment of text that is written like a special token.
+enum class SpecialTokens : std::uint8_t {
+  recognized,  ///< it becomes that token
+  text,        ///< it stays text
+};
 
 /// Conversion between text and token ids. Text is UTF-8; the open_... functions document how each
 /// tokenizer treats other bytes. Immutable and thread-safe.
@@ -37,6 +43,13 @@ class Tokenizer {
   /// Appends the ids for one chunk from next_cut, without prefix and suffix tokens.
   virtual void encode_chunk(std::string_view text, Chunk chunk,
                             std::vector<std::int32_t>& ids) const = 0;
+  /// The same, but no text becomes a special token.
+  virtual void encode_content_chunk(std::string_view text, Chunk chunk,
+                                    std::vector<std::int32_t>& ids) const {
+    encode_chunk(text, chunk, ids);  // a tokenizer that recognizes none
+  }
+  /// Returns the special token that is written like this.
+  virtual std::optional<std::int32_t> special_token(std::string_view /*text*/) const { return {}; }
   /// Returns the first position p >= `from` at which `text` may be split, or text.size(). At a
   /// split the text's ids equal those of the chunk before p followed by those of the continuation
   /// from p on. Depends only on the bytes next to p.
@@ -44,8 +57,9 @@ class Tokenizer {
 
   /// Returns the ids for a whole text, without prefix and suffix tokens.
   std::vector<std::int32_t> encode(std::string_view text) const;
-  /// Appends the ids for a text that begins or continues a document.
-  void encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids) const;
+  /// Appends the ids for a text at this place in a document.
+  void encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids,
+              SpecialTokens special = SpecialTokens::recognized) const;
   /// Returns the ids' bytes: invalid UTF-8 if those are. Added and special tokens appear as
   /// written. Ids outside the vocabulary are a user error.
   std::string decode(std::span<const std::int32_t> ids) const;

@@ -79,8 +79,12 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
     const JsonObject token(fmt::format("{}[{}]", root.at("added_tokens"), i), tokens[i]);
     token.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     token.refuse_if_set({"single_word"});
-    AddedToken added{token.id("id"), token.text("content"), token.flag("lstrip", false),
-                     token.flag("rstrip", false), token.flag("normalized", false)};
+    AddedToken added{token.id("id"),
+                     token.text("content"),
+                     token.flag("lstrip", false),
+                     token.flag("rstrip", false),
+                     token.flag("normalized", false),
+                     token.flag("special", false)};
     const bool text_is_changed = file.byte_encoding == ByteEncoding::byte_fallback || file.to_nfc;
     validate(!(added.normalized && text_is_changed),
              "{}: '{}' with 'normalized: true' together with a normalizer is not supported; where "

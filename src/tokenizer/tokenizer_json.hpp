@@ -19,6 +19,7 @@ struct AddedToken {
   bool lstrip;      ///< absorbs white space before it
   bool rstrip;      ///< absorbs white space after it
   bool normalized;  ///< matched after all tokens without this flag
+  bool special;     ///< a control token, which ordinary text should not contain
 };
 
 /// Spelling of bytes in the vocabulary.

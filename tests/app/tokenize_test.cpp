@@ -141,6 +141,37 @@ TEST(Tokenize, RefusesWhatIsNeitherTextNorRecords) {
                "--input: '");
 }
 
+TEST(Tokenize, ShowsRecordsWithWhatIsInTheLoss) {
+  const TemporaryFolder folder;
+  const std::string chat = R"({"messages": [{"role": "user", "content": "Hi </s>"},
+      {"role": "assistant", "content": "Yes\u001b[2J"}]})";
+  const auto one_line = [](std::string text) {
+    std::erase(text, '\n');
+    return text + '\n';
+  };
+  const auto file = folder.write("a.jsonl", one_line(chat) + R"({"text": "b"})" + "\n{");
+  TokenizeArguments arguments{llama2, {file}, "", 1, ""};
+  arguments.show = 2;
+  arguments.chat_template = "zephyr";
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(tokenize(arguments), 0);
+  const std::string shown = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(shown.find("'" + file + "', line 1: "), 0U) << shown;
+  EXPECT_NE(shown.find("\n<|user|>\nHi </s></s> \n<|assistant|>\n{+Yes\\x1b[2J</s>+} \n"),
+            std::string::npos)
+      << shown;
+  EXPECT_NE(shown.find("line 2: 3 tokens, 3 in the loss\n{+<s> b</s>+}\n"), std::string::npos)
+      << shown;
+  arguments.show = 3;
+  testing::internal::CaptureStdout();
+  EXPECT_ERROR(tokenize(arguments), "line 3: not valid JSON");
+  testing::internal::GetCapturedStdout();
+  arguments.inputs = {folder.write("b.txt", "text")};
+  EXPECT_ERROR(tokenize(arguments), "--show is for .jsonl and .json, but '");
+  arguments.show = 0;
+  EXPECT_ERROR(tokenize(arguments), "name the token file with --output, or print records");
+}
+
 TEST(Tokenize, LeavesTheOldFileWhenItFails) {
   const TemporaryFolder folder;
   const auto empty = folder.write("only separators", "----");

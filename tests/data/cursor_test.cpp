@@ -30,9 +30,10 @@ class Cursor : public testing::Test {
       std::string text;
       for (int i = 0; i < lines; ++i) {
         const std::string content = std::to_string(i) + std::string(1 + random() % 30, letter);
-        text += i % 3 == 0
-                    ? R"({"messages": [{"role": "assistant", "content": ")" + content + "\"}]}\n"
-                    : R"({"text": ")" + content + "\"}\n";
+        text += i % 3 == 0 ? R"({"messages": [{"role": "user", "content": ""}, )"
+                             R"({"role": "assistant", "content": ")" +
+                                 content + "\"}]}\n"
+                           : R"({"text": ")" + content + "\"}\n";
       }
       options_.sources.push_back({{folder_.write(std::string(1, letter), text)}, weight});
     }

@@ -168,8 +168,10 @@ TEST_P(Documents, AtRandomPlaces) {
         lines += R"({"text": ")" + text + "\"}\n";
         expected.add(text + '\0');
       } else {
-        lines += R"({"messages": [{"role": "assistant", "content": ")" + text + "\"}]}\n";
-        expected.add("<|assistant|>\n", true, false);
+        lines += R"({"messages": [{"role": "user", "content": ""}, )"
+                 R"({"role": "assistant", "content": ")" +
+                 text + "\"}]}\n";
+        expected.add("<|user|>\n\n<|assistant|>\n", true, false);
         expected.add(text + '\0', false);
       }
     }

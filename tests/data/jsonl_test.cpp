@@ -16,10 +16,17 @@ const std::string file_name = "f.jsonl";
 const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
 const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
 
+DataOptions with_tokenizer(const std::string& tokenizer) {
+  DataOptions options;
+  options.tokenizer = tokenizer;
+  return options;
+}
+
 /// Formats the segments: brackets mark the loss, $ is EOS.
-std::string parsed(const std::string& line) {
+std::string parsed(const std::string& line, LossOn loss_on = LossOn::assistant) {
   std::string text;
-  for (const TextSegment& segment : parse_jsonl(line, {file_name, 7}).segments)
+  for (const TextSegment& segment :
+       parse_jsonl(line, {file_name, 7}, {.loss_on = loss_on}).segments)
     text += (segment.in_loss ? "[" : "") + segment.text + (segment.eos_follows ? "$" : "") +
             (segment.in_loss ? "]" : "");
   return text;
@@ -57,8 +64,25 @@ TEST(Jsonl, OfChatsTheAssistantsTurnsCount) {
       {"role": "user", "content": "left out"}], "text": "not this"})"),
             "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\n[Yes?$]"
             "<|user|>\nBye\n<|assistant|>\n[Bye.$]");
-  EXPECT_EQ(parsed(R"({"messages": [{"role": "assistant", "content": "Hello"}]})"),
-            "<|assistant|>\n[Hello$]");
+  // Empty lists of tools are none.
+  EXPECT_EQ(parsed(R"({"tools": [], "messages": [{"role": "user", "content": ""},
+      {"role": "assistant", "content": "Hello", "tool_calls": []}]})"),
+            "<|user|>\n\n<|assistant|>\n[Hello$]");
+}
+
+TEST(Jsonl, TheLossMayCoverTheLastAnswerOrEverything) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
+      {"role": "assistant", "content": "d"}]})";
+  EXPECT_EQ(parsed(chat, LossOn::last_assistant),
+            "<|user|>\na\n<|assistant|>\nb$<|user|>\nc\n<|assistant|>\n[d$]");
+  EXPECT_EQ(parsed(chat, LossOn::all),
+            "[<|user|>\na\n<|assistant|>\n][b$][<|user|>\nc\n<|assistant|>\n][d$]");
+  const std::string instruction = R"({"instruction": "a", "output": "b"})";
+  EXPECT_EQ(parsed(instruction, LossOn::last_assistant), parsed(instruction));
+  EXPECT_TRUE(parsed(instruction, LossOn::all).starts_with("[Below is"));
+  for (const auto loss_on : {LossOn::last_assistant, LossOn::all})
+    EXPECT_EQ(parsed(R"({"text": "a"})", loss_on), "[a$]");
 }
 
 TEST(Jsonl, RefusalsNameFileAndLine) {
@@ -95,7 +119,28 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
           "'content' must be a string");
   refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");
-  refused(R"({"messages": [{"role": "assistant", "content": ""}]})", "(assistant) is empty");
+  refused(
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]})",
+      "message 2 (assistant) is empty");
+  refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "tools are not supported");
+  refused(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]})",
+          "message 1 has 'tool_calls'; tools are not supported");
+  refused(R"({"tools": [{"name": "f"}], "messages": [{"role": "user", "content": "a"}]})",
+          "has 'tools', which are not supported");
+  const auto roles = [](std::initializer_list<const char*> names) {
+    std::string list;
+    for (const char* name : names)
+      list += fmt::format(R"({}{{"role": "{}", "content": "a"}})", list.empty() ? "" : ", ", name);
+    return R"({"messages": [)" + list + "]}";
+  };
+  refused(roles({"assistant"}), "message 1 has the role 'assistant', but it is the user's turn");
+  refused(roles({"user", "user", "assistant"}),
+          "message 2 has the role 'user', but it is the assistant's turn");
+  refused(roles({"system", "assistant"}),
+          "message 2 has the role 'assistant', but it is the user's");
+  refused(roles({"user", "system", "assistant"}), "message 2 has the role 'system', but");
+  refused(roles({"system", "system", "user", "assistant"}), "message 2 has the role 'system', but");
+  refused(roles({"user", "Assistant"}), "message 2 has the role 'Assistant'; expected system");
   const std::string deep(std::size_t{10'000'000}, '[');  // NOLINT(bugprone-string-constructor)
   refused(deep, "expected one JSON object");
   refused(R"({"a": )" + deep, "not valid JSON");  // if kept, it would take a GiB
@@ -181,7 +226,8 @@ TEST(Jsonl, DamagedLinesAreRefusedOrRead) {
 EncodedDocument encoded(const std::string& tokenizer, const std::string& line) {
   const auto opened = tokenizer::open_tokenizer(tokenizer);
   const LineNumber where{file_name, 1};
-  return encode(*opened, document_tokens(*opened, tokenizer), parse_jsonl(line, where), where);
+  return encode(*opened, document_tokens(*opened, with_tokenizer(tokenizer)),
+                parse_jsonl(line, where), where);
 }
 
 TEST(Encoding, ThePromptEndsAtATokenBorder) {
@@ -208,7 +254,7 @@ TEST(Encoding, AnEmptyAnswerIsItsEnd) {
     const auto tokenizer = tokenizer::open_tokenizer(name);
     EXPECT_EQ(document.masked_ranges,
               (Edges{0, static_cast<std::int64_t>(document.ids.size()) - 1}));
-    EXPECT_EQ(document.ids.back(), document_tokens(*tokenizer, name).eos);
+    EXPECT_EQ(document.ids.back(), document_tokens(*tokenizer, with_tokenizer(name)).eos);
   }
 }
 
@@ -237,7 +283,8 @@ TEST(Encoding, DocumentsNeedAnEnd) {
     std::size_t next_cut(std::string_view text, std::size_t) const override { return text.size(); }
   } endless;
   none = &endless;
-  EXPECT_ERROR(document_tokens(*none, "x.json"), "'x.json' has no end-of-text token");
+  EXPECT_ERROR(document_tokens(*none, with_tokenizer("x.json")),
+               "'x.json' has no end-of-text token");
 }
 
 TEST(Encoding, ThreadsChangeNothing) {
@@ -247,7 +294,7 @@ TEST(Encoding, ThreadsChangeNothing) {
     text += R"({"instruction": "do )" + std::to_string(random()) + R"(", "output": ")" +
             std::string(1 + random() % 5000, 'o') + "\"}\n";
   const auto tokenizer = tokenizer::open_tokenizer("byte");
-  const auto special = document_tokens(*tokenizer, "byte");
+  const auto special = document_tokens(*tokenizer, with_tokenizer("byte"));
   const auto all = [&](int threads) {
     std::pair<Ids, Edges> result;
     encode_jsonl(*tokenizer, special, text, file_name, threads,

@@ -81,6 +81,18 @@ TEST(Tokenizer, CutTextHasTheIdsOfTheWholeText) {
   }
 }
 
+TEST(Tokenizer, ATextThatContinuesAnotherIsWhole) {
+  for (const char* file :
+       {"llama2.json", "gpt2.json", "bpe.model", "mistral3.model", "unigram.model"}) {
+    const auto tokenizer = open_tokenizer(golden(file));
+    for (const std::string text : {"earth", "a", "the earth and", " the earth", "God's"}) {
+      auto ids = tokenizer->encode("heaven");
+      tokenizer->encode(text, Chunk::continuation, ids);
+      EXPECT_EQ(tokenizer->decode(ids), "heaven" + text) << file;
+    }
+  }
+}
+
 TEST(Tokenizer, ThreadsChangeNothing) {
   for (const auto& file :
        {"gpt2.json", "llama2.json", "bpe.model", "unigram.model", "unusual.json"}) {

@@ -95,12 +95,19 @@ struct TokenizeArguments {
   int threads = 0;                  ///< 0: as many as the process may run at once
   std::string separator;            ///< text between documents; empty: a file is a document
   Existing existing = Existing::refuse;
+  int show = 0;                        ///< records of each JSON file to print; 0: write `output`
+  std::string chat_template = "auto";  ///< for `show`, as data.chat_template
+  std::string loss_on = "assistant";   ///< for `show`, as data.loss_on
 };
+
+/// Prints the first `arguments.show` records of each JSON file as the model sees them. Tokens
+/// in the loss are in colour, or between {+ and +} if standard output is no terminal.
+void show_records(const TokenizeArguments& arguments, const std::vector<std::string>& files);
 
 /// Runs `llamesh tokenize`: writes all inputs' documents in order, each with the tokenizer's prefix
 /// and suffix tokens (for JSONL see data::parse_jsonl and data::DocumentTokens, `text` lines only),
 /// as one token file with llm.c's header: uint16 if the vocabulary fits, else uint32. The file gets
-/// its name once it is complete. Returns the exit code.
+/// its name once it is complete. With `show`, show_records() instead. Returns the exit code.
 int tokenize(const TokenizeArguments& arguments);
 
 /// Describes a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a

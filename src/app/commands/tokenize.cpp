@@ -96,7 +96,9 @@ class Work {
 
   void add_jsonl(const data::MappedFile& file) {
     encode_waiting();
-    const auto special = data::document_tokens(tokenizer_, arguments_.tokenizer);
+    data::DataOptions options;
+    options.tokenizer = arguments_.tokenizer;
+    const auto special = data::document_tokens(tokenizer_, options);
     note_end(special.suffix_ids);
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
@@ -180,8 +182,19 @@ class Work {
 }  // namespace
 
 int tokenize(const TokenizeArguments& arguments) {
+  validate(arguments.show > 0 || !arguments.output.empty(),
+           "name the token file with --output, or print records with --show");
   const auto tokenizer = tokenizer::open_tokenizer(arguments.tokenizer);
   const auto inputs = find_inputs(arguments);
+  if (arguments.show > 0) {
+    std::vector<std::string> files;
+    for (const auto& input : inputs) {
+      validate(input.is_jsonl, "--show is for .jsonl and .json, but '{}' is text", input.path);
+      files.push_back(input.path);
+    }
+    show_records(arguments, files);
+    return 0;
+  }
   Work work(arguments, *tokenizer, total_bytes(inputs));
   for (const auto& input : inputs) {
     data::MappedFile file(input.path);

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "data/jsonl.hpp"
+
+namespace llamesh::data {
+
+/// Returns the templates with their names in input files, `plain` first; not `auto`.
+std::span<const std::pair<std::string_view, ChatTemplate>> chat_template_names();
+std::string_view name_of(ChatTemplate chat_template);
+
+/// Writes a conversation as a model of this family expects it: byte for byte what transformers'
+/// apply_chat_template makes from the family's Jinja template. The roles are an optional system,
+/// then user and assistant in turn; the last message is the assistant's. The loss covers what the
+/// assistant has to generate: everything from the end of the prompt to the token that ends the
+/// turn. Throws a user error that begins with `where` for a system message that the template would
+/// drop.
+Document render(ChatTemplate chat_template, std::span<const ChatMessage> messages,
+                const LineNumber& where);
+
+/// Returns the template whose Jinja text has this hash (hash_of). Nothing is normalized: a template
+/// that was edited is another one.
+std::optional<ChatTemplate> find_chat_template(std::uint64_t hash);
+
+/// Returns the options for conversations. `automatic` becomes the template in the folder of
+/// `options.tokenizer`, or `plain` if that has none. If it is not one of those above, the first
+/// conversation is an error.
+ConversationOptions conversation_options(const DataOptions& options);
+
+}  // namespace llamesh::data
