@@ -71,6 +71,8 @@ StepRecord some_step() {
   record.mfu = 0.5;
   record.peak = 1 << 20;
   record.exposed = {{"shard", 0.5}, {"replicate", 0.25}};
+  record.joules = 400;
+  record.tokens_per_joule = 5;
   return record;
 }
 
@@ -80,7 +82,8 @@ RunGauges some_run() {
           .steps = 10,
           .checkpoint_step = 5,
           .checkpoint_time = 1.7e9,
-          .validation_loss = 3};
+          .validation_loss = 3,
+          .joules = 7.2e6};
 }
 
 std::string content_of(const std::filesystem::path& path) {
@@ -101,13 +104,17 @@ TEST(OpenMetrics, IsInPrometheusTextFormat) {
   EXPECT_EQ(samples.at("llamesh_checkpoint_step{run=\"tiny\"}"), "5");
   EXPECT_EQ(samples.at("llamesh_checkpoint_timestamp_seconds{run=\"tiny\"}"), "1700000000");
   EXPECT_EQ(samples.at("llamesh_running{run=\"tiny\"}"), "1");
+  EXPECT_EQ(samples.at("llamesh_energy_joules_total{run=\"tiny\"}"), "7200000");
+  EXPECT_EQ(samples.at("llamesh_step_joules{run=\"tiny\"}"), "400");
+  EXPECT_EQ(samples.at("llamesh_tokens_per_joule{run=\"tiny\"}"), "5");
 }
 
 TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
   const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
   const auto samples = parse_exposition(text);
   EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "0");
-  for (const char* name : {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation"})
+  for (const char* name :
+       {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation", "energy"})
     EXPECT_EQ(text.find("llamesh_" + std::string(name)), text.npos) << name;
   auto gpu = some_step();  // no times of axes
   gpu.exposed.clear();

@@ -29,6 +29,8 @@ void JobReport::log_job(const Trainer& trainer) {
   const TrainOptions& train = setup_.inputs.train;
   spdlog::info("{}", trainer.describe());
   spdlog::info("{}", trainer.meter().describe_memory());
+  if (const auto counters = trainer.meter().describe_energy(); !counters.empty())
+    spdlog::info("energy: by {}", counters);
   if (!setup_.bf16_weights.empty()) spdlog::info("{}", setup_.bf16_weights);
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
@@ -116,6 +118,8 @@ void JobReport::on_step(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
   show_in_tensorboard([&](EventFile& events) { events.write(record); });
   if (!metrics_) return;
+  if (record.joules) state_.joules = state_.joules.value_or(0) + *record.joules;
+  gauges_.joules = state_.joules;
   gauges_.step = record.step;
   if (openmetrics_) latest_ = record;
   if (record.step % setup_.inputs.log.every_steps == 0) show_in_openmetrics(&latest_);

@@ -77,6 +77,10 @@ void add_run(Exposition& out, const RunGauges& run) {
               "Unix time at which this start saved its newest checkpoint.", *run.checkpoint_time);
   if (run.validation_loss)
     out.gauge("llamesh_validation_loss", "Validation loss, nats per token.", *run.validation_loss);
+  if (run.joules) {
+    out.begin("llamesh_energy_joules_total", "counter", "Energy that all starts have used.");
+    out.add(*run.joules);
+  }
   out.gauge("llamesh_update_timestamp_seconds", "Unix time at which this file was written.",
             std::round(unix_time() * 1e3) / 1e3);
 }
@@ -92,6 +96,10 @@ void add_step(Exposition& out, const StepRecord& r) {
   out.gauge("llamesh_mfu_ratio", "Model FLOPs utilization, 0 to 1.", r.mfu);
   out.gauge("llamesh_memory_peak_bytes", "Peak memory of the rank that uses most.",
             static_cast<double>(r.peak));
+  if (r.joules) out.gauge("llamesh_step_joules", "Energy since the previous step.", *r.joules);
+  if (r.tokens_per_joule > 0)
+    out.gauge("llamesh_tokens_per_joule", "Tokens of the latest step per joule.",
+              r.tokens_per_joule);
   if (r.exposed.empty() || r.seconds <= 0) return;
   out.begin("llamesh_exposed_ratio", "gauge",
             "Share of the step in which ranks waited for communication along an axis, 0 to 1.");
