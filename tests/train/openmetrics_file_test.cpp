@@ -153,7 +153,7 @@ TEST(OpenMetricsFile, IsReplacedWholeAndReadableByAll) {
 TEST(OpenMetricsFile, FailsWhereItCannotBeWritten) {
   const test::TemporaryFolder folder;
   try {
-    OpenMetricsFile(folder.path() / "absent" / "llamesh.prom", some_run());
+    const OpenMetricsFile file(folder.path() / "absent" / "llamesh.prom", some_run());
     ADD_FAILURE() << "written into a folder that does not exist";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::io_failure) << error.what();
