@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that llamesh is built from. Lists the missing ones first.
-#   scripts/setup.sh [--no-install] [--tests] [--ci]
+#   scripts/setup.sh [--no-install] [--tests] [--ci] [--mpich]
 #     --no-install   only list what is missing
 #     --tests        also what only the tests need: Slurm and the module systems
 #     --ci           also the tools that CI uses
+#     --mpich        also MPICH and its parallel HDF5, for the preset mpich
 # docs/dependencies.md says why each package is needed.
 set -euo pipefail
 
@@ -24,7 +25,8 @@ for option in "$@"; do
     --no-install) install=no ;;
     --tests) tests=yes; packages+=("${test_packages[@]}") ;;
     --ci) ci=yes; packages+=(clang-format clang-16 clang-tidy-16 libclang-rt-16-dev ccache patchelf) ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --mpich) packages+=(mpich libmpich-dev libhdf5-mpich-dev) ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;
   esac
 done

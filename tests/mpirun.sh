@@ -1,9 +1,12 @@
 #!/bin/sh
 # mpirun.sh N PROGRAM [ARGS]: N ranks on this machine, also as root, also more ranks than cores.
+# LLAMESH_MPIRUN in the environment names another MPI's launcher, such as mpiexec.mpich for the
+# preset mpich.
 ranks=$1; shift
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export LLAMESH_DEBUG_CONTRACT=1  # as debug.contract=true, in every test
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 command -v ssh >/dev/null 2>&1 || export OMPI_MCA_plm=isolated   # mpirun looks for an ssh otherwise
 [ "$ranks" = 1 ] && [ -z "$LLAMESH_TEST_MPIRUN" ] && exec "$@"
+[ -n "$LLAMESH_MPIRUN" ] && exec "$LLAMESH_MPIRUN" -n "$ranks" "$@"
 exec mpirun --oversubscribe --bind-to none -n "$ranks" "$@"

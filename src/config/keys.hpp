@@ -176,6 +176,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("tensorboard", in.log.tensorboard);
     io.key("report", in.log.report);
     io.key("ranks", in.log.ranks);
+    io.key("openmetrics", in.log.openmetrics);
   });
   io.section("debug", [&] {
     io.key("contract", in.debug.contract);

@@ -14,4 +14,7 @@ struct Process {
 /// This process; messages and logs take rank and host from it.
 Process& this_process();
 
+/// Runs a shell command and returns its standard output; empty if it cannot be run.
+std::string output_of(const std::string& command);
+
 }  // namespace llamesh

@@ -278,6 +278,16 @@ TEST_F(Report, DrawsWhatTheAxesTakeAndHowTheRunStarted) {
   EXPECT_EQ(count(html, "nothing recorded"), 4u);  // memory, throughput, norm, rate
 }
 
+TEST_F(Report, ShowsEnergyWhereItIsKnown) {
+  EXPECT_EQ(report(step(1, "5")).find("kWh"), std::string::npos);
+  std::string lines;
+  for (int i = 1; i <= 4; ++i)
+    lines += timed(i, 1000 + i, R"(,"joules":1800000,"tokens_per_joule":2.5)");
+  const std::string html = report(lines);
+  for (const char* part : {"2 kWh", "median 2.5 tokens/J", "tokens per joule"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+}
+
 TEST_F(Report, TheValuesUnderThePointerAreThoseOfTheSteps) {
   const std::string html = report(step(1, "5.125") + step(2, "4.25") + step(4, "3.0625"));
   EXPECT_NE(html.find(R"(data-label="training, each step" data-run="0" data-x="1 2 4" )"

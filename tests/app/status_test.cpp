@@ -56,7 +56,7 @@ class Status : public testing::Test {
 };
 
 TEST_F(Status, OfARunningRunHasAllKeys) {
-  write_state({.step = 8, .starts = 3, .steps = 100});
+  write_state({.step = 8, .starts = 3, .steps = 100, .joules = 9e6});
   hold_lease();
   write_checkpoint(5, 500);
   write_checkpoint(8, 90);
@@ -69,7 +69,10 @@ TEST_F(Status, OfARunningRunHasAllKeys) {
   now["checkpoint"].erase("age_seconds");
   EXPECT_EQ(now.dump(),
             R"({"phase":"running","step":10,"steps":100,"loss":3.0,"tokens_per_second":1008.0,)"
-            R"("eta_seconds":180.0,"checkpoint":{"step":8},"restarts":2,"failure":null})");
+            R"("eta_seconds":180.0,"checkpoint":{"step":8},"restarts":2,)"
+            R"("kilowatt_hours":2.5,"failure":null})");
+  const auto lines_shown = to_lines(read_status(folder_), "a");
+  EXPECT_EQ(lines_shown.back(), "  energy      2.5 kWh");
 }
 
 TEST_F(Status, PhasesFollowStateAndLease) {
@@ -99,7 +102,7 @@ TEST_F(Status, WithoutAnythingIsUnknown) {
   EXPECT_EQ(json().dump(),
             R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
             R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
-            R"("failure":null})");
+            R"("kilowatt_hours":null,"failure":null})");
   EXPECT_EQ(to_lines(read_status(folder_), "a"),
             std::vector<std::string>{"a: no run has started here"});
 }

@@ -59,7 +59,8 @@ TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
     check(MPI_Send(&value, 1, MPI_INT, world().size(), 0, native(world())), "a send to nobody");
     FAIL() << "a send to a rank that does not exist succeeded";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("MPI_ERR_RANK"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(error_text(MPI_ERR_RANK)), std::string::npos)
+        << error.what();
     EXPECT_NE(std::string(error.what()).find("a send to nobody"), std::string::npos);
   }
 }

@@ -14,7 +14,7 @@ nothing_of_the_build_is_used() {  # PROGRAM
 all_is_there() {
   local prefix="$work/a prefix" folder file
   "$cmake" --install "$build" --prefix "$prefix" >"$work/install.log"
-  for folder in inputs docs slurm; do
+  for folder in inputs docs slurm launchers; do
     if [[ -d $source/$folder ]]; then
       diff -r "$source/$folder" "$prefix/share/llamesh/$folder" || fail "$folder is not as in the sources"
     fi

@@ -162,7 +162,9 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
               .peak = 1 << 21,
               .traffic = {{"replicate", 5}, {"shard", 6}},
               .traffic_between_nodes = {{"replicate", 4}},
-              .exposed = {{"shard", 0.125}}});
+              .exposed = {{"shard", 0.125}},
+              .joules = 350,
+              .tokens_per_joule = 2.25});
   file.write_validation(3, 2.75);
   std::map<std::string, float> found;
   for (const auto& [tag, values] : shown(folder_)) found[tag] = values.at(3);
@@ -179,6 +181,8 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
                                                  {"traffic/shard", 6},
                                                  {"traffic_between_nodes/replicate", 4},
                                                  {"exposed/shard", 0.125F},
+                                                 {"energy/joules", 350},
+                                                 {"energy/tokens_per_joule", 2.25F},
                                                  {"validation/loss", 2.75F}}));
 }
 

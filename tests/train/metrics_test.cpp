@@ -65,7 +65,9 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
                     .traffic = {{"replicate", 5}, {"shard", 6}},
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .seconds_compute = 0.5,
-                    .exposed = {{"replicate", 0.125}, {"shard", 0.0625}}};
+                    .exposed = {{"replicate", 0.125}, {"shard", 0.0625}},
+                    .joules = 350.5,
+                    .tokens_per_joule = 2.25};
   MetricsFile(path_, 0).write(record);
   ASSERT_EQ(lines().size(), 1U);
   const auto j = nlohmann::json::parse(lines()[0]);
@@ -89,7 +91,9 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   EXPECT_EQ(j.at("exposed"), (nlohmann::json{{"replicate", 0.125}, {"shard", 0.0625}}));
   const double now = static_cast<double>(std::time(nullptr));
   EXPECT_NEAR(j.at("time").get<double>(), now, 60);
-  EXPECT_EQ(j.size(), 14U);
+  EXPECT_EQ(j.at("joules"), 350.5);
+  EXPECT_EQ(j.at("tokens_per_joule"), 2.25);
+  EXPECT_EQ(j.size(), 16U);
 }
 
 TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
@@ -97,6 +101,8 @@ TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
   const auto j = nlohmann::json::parse(lines().at(0));
   EXPECT_FALSE(j.contains("exposed"));
   EXPECT_FALSE(j.contains("seconds_compute"));
+  EXPECT_FALSE(j.contains("joules"));
+  EXPECT_FALSE(j.contains("tokens_per_joule"));
 }
 
 TEST_F(Metrics, ReadBackAsTheSameBits) {

@@ -140,6 +140,21 @@ TEST(RunLoop, WritesALogOfEachRankAndEventFilesWhereTheyAreAskedFor) {
   setup_logging();                                          // without these files
 }
 
+TEST(RunLoop, ShowsItsLatestLoggedStepToNodeExporter) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = 5;
+  in.log.every_steps = 2;
+  const auto file = (folder.path() / "llamesh.prom").string();
+  in.log.openmetrics = file;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  const auto text = read_file(file, 1 << 20);
+  for (const char* line :
+       {"\nllamesh_step{run=\"", "\nllamesh_running{run=\"", "\nllamesh_loss{run=\""})
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  EXPECT_NE(text.find("\"} 5\n"), std::string::npos) << "the last step: " << text;
+}
+
 TEST(RunLoop, SavesWhereRankZerosClockSaysAndKeepsTheNewest) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());

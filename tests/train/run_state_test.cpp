@@ -26,6 +26,7 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .starts = 5,
                        .steps = 400,
                        .seconds_needed = 91.5,
+                       .joules = 1234567.25,
                        .exit_code = ExitCode::stopped_early,
                        .reason = "SIGTERM, \"twice\"",
                        .doing = "training step 121",
@@ -41,6 +42,9 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->starts, state.starts);
   EXPECT_EQ(read->steps, state.steps);
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
+  EXPECT_EQ(read->joules, state.joules);
+  EXPECT_EQ(start_after(state, 120, false).joules, state.joules) << "of all starts";
+  EXPECT_EQ(parse_run_state(to_text(RunState()))->joules, std::nullopt);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
   EXPECT_EQ(read->doing, state.doing);

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 #include <utility>
 
@@ -88,6 +90,55 @@ TEST(Trainer, AStepsRecordIsTheSameOnEveryRank) {
     for (const double value : {record.loss, record.grad_norm, record.seconds})
       expect_same_everywhere(value);
   }
+}
+
+/// Sysfs with one package of RAPL on this machine, shared by all ranks, for a scope.
+class FakeRapl {
+ public:
+  FakeRapl() {
+    const std::filesystem::path sysfs(comm::on_rank_0(world(), [&] {
+      std::filesystem::create_directories(folder_.path() / "class/powercap/intel-rapl:0");
+      return folder_.path().string();
+    }));
+    zone_ = sysfs / "class/powercap/intel-rapl:0";
+    set_microjoules("1000");
+    std::ofstream(zone_ / "name") << "package-0\n";
+    setenv("LLAMESH_SYSFS", sysfs.c_str(), 1);
+    world().barrier();
+  }
+  ~FakeRapl() { unsetenv("LLAMESH_SYSFS"); }
+  /// By rank 0, which answers for the machine.
+  void set_microjoules(const std::string& text) const {
+    if (world().rank() == 0) std::ofstream(zone_ / "energy_uj") << text << '\n';
+  }
+
+ private:
+  test::TemporaryFolder folder_;
+  std::filesystem::path zone_;
+};
+
+TEST(Trainer, AStepsEnergyIsThatOfTheNodesSinceTheOneBefore) {
+  const test::TemporaryFolder folder;
+  const FakeRapl rapl;
+  SmallTrainer trainer(inputs_in(folder));
+  EXPECT_EQ(trainer->meter().describe_energy(), world().rank() == 0 ? "RAPL (1 package)" : "");
+  rapl.set_microjoules("5001000");
+  const auto first = trainer->train_step();
+  ASSERT_TRUE(first.joules);
+  EXPECT_DOUBLE_EQ(*first.joules, 5);  // once, on any number of ranks
+  const auto& in = inputs_in(folder);
+  EXPECT_DOUBLE_EQ(first.tokens_per_joule,
+                   static_cast<double>(in.train.global_batch * in.data.sequence_length) / 5);
+  expect_same_everywhere(*first.joules);
+  const auto second = trainer->train_step([&] { rapl.set_microjoules("7001000"); });
+  EXPECT_DOUBLE_EQ(second.joules.value_or(-1), 2);
+  const auto third = trainer->train_step();
+  EXPECT_EQ(third.joules, 0.0);
+  EXPECT_EQ(third.tokens_per_joule, 0);
+  rapl.set_microjoules("?");
+  EXPECT_EQ(trainer->train_step().joules, std::nullopt);
+  rapl.set_microjoules("9001000");
+  EXPECT_DOUBLE_EQ(trainer->train_step().joules.value_or(-1), 2) << "since it was last known";
 }
 
 TEST(Trainer, MfuIsKnownOnceThePeakIs) {

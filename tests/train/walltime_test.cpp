@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <ctime>
+#include <string>
 
 namespace llamesh::train {
 namespace {
@@ -49,6 +52,14 @@ TEST(Walltime, IsUnknownWithoutAnAnswer) {
   EXPECT_EQ(Walltime(Walltime::Ask{}).left(1s), std::nullopt);
   Walltime silent([] { return std::string(); });
   EXPECT_EQ(silent.left(5s), std::nullopt);
+}
+
+TEST(Walltime, TakesAJobScriptsEndTime) {
+  setenv("LLAMESH_JOB_END_TIME", std::to_string(std::time(nullptr) + 600).c_str(), 1);
+  const auto left = Walltime().left();
+  unsetenv("LLAMESH_JOB_END_TIME");
+  ASSERT_TRUE(left);
+  EXPECT_NEAR(left->count(), 600, 5);
 }
 
 }  // namespace

@@ -277,8 +277,16 @@ std::vector<Chart> charts_of(const RunMetrics& run) {
                          .scale = YScale::from_zero,
                          .series = raw_and_smooth(run, "tokens/s", "--blue",
                                                   [](auto& m) { return m.tokens_per_second; })};
-  return {loss_chart(run),   throughput,         mfu_chart(run),  time_chart(run),
-          memory_chart(run), traffic_chart(run), norm_chart(run), rate_chart(run)};
+  std::vector<Chart> charts{loss_chart(run), throughput,        mfu_chart(run),
+                            time_chart(run), memory_chart(run), traffic_chart(run),
+                            norm_chart(run), rate_chart(run)};
+  const auto of_joule = [](auto& m) { return m.tokens_per_joule; };
+  if (largest(run, of_joule) > 0)
+    charts.push_back({.title = "Energy",
+                      .unit = "tokens per joule",
+                      .scale = YScale::from_zero,
+                      .series = raw_and_smooth(run, "tokens/J", "--blue", of_joule)});
+  return charts;
 }
 
 std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs) {

@@ -37,6 +37,8 @@ StepMetrics step_metrics(const json& line) {
           .mfu = number(line, "mfu"),
           .valley = number(line.value("memory", json::object()), "valley"),
           .peak = number(line.value("memory", json::object()), "peak"),
+          .joules = number(line, "joules"),
+          .tokens_per_joule = number(line, "tokens_per_joule"),
           .seconds_compute = number(line, "seconds_compute"),
           .time = number(line, "time"),
           .elapsed = 0,

@@ -253,6 +253,13 @@ std::string tiles(const RunMetrics& run) {
   out += tile("time in steps", duration_text(seconds_in_steps(run)),
               counted(std::ssize(run.resumes), "resume") + ", " +
                   counted(static_cast<std::int64_t>(run.checkpoints), "checkpoint"));
+  double joules = 0;
+  for (const auto& [step, metrics] : run.steps)
+    if (std::isfinite(metrics.joules)) joules += metrics.joules;
+  if (joules > 0)
+    out += tile("energy", fmt::format("{:.3g} kWh", joules / 3.6e6),
+                fmt::format("median {:.3g} tokens/J",
+                            median(run, [](auto& m) { return m.tokens_per_joule; })));
   return out + "</div>\n";
 }
 

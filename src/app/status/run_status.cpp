@@ -158,6 +158,7 @@ RunStatus read_status(const fs::path& run_folder) {
     status.step = state->step;
     if (state->steps > 0) status.steps = state->steps;
     status.restarts = state->starts - 1;
+    if (state->joules) status.kilowatt_hours = *state->joules / 3.6e6;
     status.reason = state->reason;
     status.failure = failure_of(*state);
     if (status.phase == "failed" && state->phase == train::RunPhase::running)
@@ -194,6 +195,7 @@ Json to_json(const RunStatus& status) {
           {"eta_seconds", or_null(status.eta_seconds)},
           {"checkpoint", checkpoint},
           {"restarts", or_null(status.restarts)},
+          {"kilowatt_hours", or_null(status.kilowatt_hours)},
           {"failure", status.failure}};
 }
 
@@ -215,6 +217,7 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
     add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
                                   clock_text(status.checkpoint->age_seconds)));
   if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
+  if (status.kilowatt_hours) add("energy", fmt::format("{:.3g} kWh", *status.kilowatt_hours));
   const bool failure_has_reason =
       !status.failure.is_null() && status.failure["detail"] == status.reason;
   if (status.ended() && !status.reason.empty() && !failure_has_reason) add("reason", status.reason);

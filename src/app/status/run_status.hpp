@@ -28,8 +28,9 @@ struct RunStatus {
   std::optional<double> eta_seconds;        ///< while running
   std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<std::int64_t> restarts;
-  Json failure = nullptr;  ///< last failure, see failure.hpp
-  std::string reason;      ///< why it stopped or failed, one line
+  std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
+  Json failure = nullptr;                ///< last failure, see failure.hpp
+  std::string reason;                    ///< why it stopped or failed, one line
 
   bool ended() const;
 };

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace llamesh::comm {
 
@@ -10,23 +11,36 @@ using Environment = std::function<const char*(const char*)>;
 
 /// Rank count from the launcher's environment variables.
 struct Launch {
-  int ranks = 0;         ///< 0: no launcher known
+  int ranks = 0;         ///< 0: no launcher known, or it gives no number
   std::string variable;  ///< the variable that says so
   int rank = 0;          ///< this process's rank
   bool wired = true;     ///< the launcher offered a PMI through which MPI can connect the ranks
+  /// The launcher gives each process its rank but no number of ranks: `ranks` is the rank plus one.
+  bool at_least = false;
 
+  /// Returns true on the rank that reports a problem of the launch. If the number of ranks is
+  /// unknown, rank 0 cannot see one: it might be the only rank.
+  bool reports() const { return rank == (at_least ? 1 : 0); }
   /// Returns true for Open MPI's mpirun. It prints pages of text about ranks with a nonzero exit
   /// code, but nothing if they asked it to end the job.
   bool by_open_mpi() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
 };
 
-/// Detects the launcher. mpirun's own variables win over Slurm's: an mpirun inside an allocation
-/// may start fewer or more ranks than the allocation has tasks, and its daemons are themselves
-/// tasks in a step. Must be called before MPI_Init, which may set some of these variables. Pure.
+/// Detects the launcher: Open MPI's mpirun, PRRTE's prterun, IBM's jsrun, Hydra's mpiexec (MPICH,
+/// Intel MPI), HPE's PALS, Flux, Slurm's srun with any MPI plugin, torchrun. A launcher inside an
+/// allocation wins over it: an mpirun may start fewer or more ranks than the allocation has tasks,
+/// and its daemons are themselves tasks in a step. Must be called before MPI_Init, which may set
+/// some of these variables. Pure.
 Launch detect_launch(const Environment& environment);
 
 /// Returns "" if a world of `world_size` ranks matches the launch; else the problem and the remedy.
-/// Pure.
-std::string launch_problem(const Launch& launch, int world_size);
+/// `plugin` is what srun_plugin() returned. Pure.
+std::string launch_problem(const Launch& launch, int world_size, std::string_view plugin = "pmix");
+
+/// Returns the plugin for `srun --mpi=` through which an MPI connects the ranks: pmix for Open MPI,
+/// cray_shasta for Cray MPICH, pmi2 for MPICH and its other descendants. `library` is MPI's version
+/// text. `listed` is the output of `srun --mpi=list`; if it lists plugins, but none for this MPI,
+/// returns "". Pure.
+std::string srun_plugin(std::string_view library, std::string_view listed);
 
 }  // namespace llamesh::comm

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <string>
@@ -16,7 +17,9 @@ std::string error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) length = 0;
-  return {text.data(), static_cast<std::size_t>(length)};
+  std::string line(text.data(), static_cast<std::size_t>(length));
+  std::ranges::replace(line, '\n', ' ');  // MPICH adds its call stack
+  return line;
 }
 
 void check(int code, std::string_view doing, const std::source_location& where) {

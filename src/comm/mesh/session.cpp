@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
@@ -33,7 +34,11 @@ void set_mpi_defaults() {
   setenv("OMPI_MCA_sharedfp_sm_priority", "-1", /*overwrite=*/0);
 }
 
+/// MPI_Finalize was called. MPICH cannot abort a job from then on.
+std::atomic<bool> finalizing = false;
+
 bool mpi_runs() {
+  if (finalizing) return false;
   int initialized = 0;
   int finalized = 0;
   MPI_Initialized(&initialized);
@@ -53,10 +58,9 @@ bool abort_by_pmix(ExitCode code) {
 
 /// One process prints the problem, the others end quietly with the same exit code.
 void refuse(const Launch& launch, int world_size) {
-  const auto problem = launch_problem(launch, world_size);
-  if (problem.empty()) return;
-  if (launch.rank != 0) throw PeerFailure(ExitCode::bad_input);
-  fail(ExitCode::bad_input, "{}", problem);
+  if (launch_problem(launch, world_size).empty()) return;
+  if (!launch.reports()) throw PeerFailure(ExitCode::bad_input);
+  fail(ExitCode::bad_input, "{}", launch_problem(launch, world_size, srun_plugin()));
 }
 
 }  // namespace
@@ -99,6 +103,7 @@ MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > 0) return;
   const TimeLimit limit("MPI_Finalize", timeout_, this_process().rank);
   world_.reset();
+  finalizing = true;
   MPI_Finalize();
 }
 
@@ -121,6 +126,10 @@ void abort_job(ExitCode code) {
   std::_Exit(static_cast<int>(code));
 }
 
+std::string srun_plugin() {
+  return srun_plugin(mpi_version(), output_of("timeout 5 srun --mpi=list 2>&1"));
+}
+
 std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
@@ -130,6 +139,7 @@ std::string mpi_version() {
   MPI_Get_version(&major, &minor);
   std::string library(text.data(), static_cast<std::size_t>(length));
   library = library.substr(0, library.find_first_of(",\n"));
+  std::ranges::replace(library, '\t', ' ');  // MPICH
   return fmt::format("{} (MPI {}.{})", library, major, minor);
 }
 

@@ -41,6 +41,10 @@ class PeerFailure : public Error {
 /// Ends this process within 5 s, even if it is blocked.
 void end_process_soon(ExitCode code);
 
+/// Returns the plugin that the program's MPI needs as `srun --mpi=`, from what `srun --mpi=list`
+/// lists here (comm/mesh/launch.hpp). Runs srun, so call it on one rank.
+std::string srun_plugin();
+
 /// Returns the MPI library's name and version, for --version.
 std::string mpi_version();
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/clock.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "device/device.hpp"
@@ -28,6 +29,8 @@ void JobReport::log_job(const Trainer& trainer) {
   const TrainOptions& train = setup_.inputs.train;
   spdlog::info("{}", trainer.describe());
   spdlog::info("{}", trainer.meter().describe_memory());
+  if (const auto counters = trainer.meter().describe_energy(); !counters.empty())
+    spdlog::info("energy: by {}", counters);
   if (!setup_.bf16_weights.empty()) spdlog::info("{}", setup_.bf16_weights);
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
@@ -67,6 +70,12 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
+    gauges_ = {.run = setup_.inputs.run.name,
+               .step = step,
+               .steps = state_.steps,
+               .checkpoint_step = saved_step};
+    if (const auto& file = setup_.inputs.log.openmetrics; !file.empty())
+      openmetrics_ = std::make_unique<OpenMetricsFile>(file, gauges_);
     warn_of_short_walltime();
   });
 }
@@ -109,6 +118,11 @@ void JobReport::on_step(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
   show_in_tensorboard([&](EventFile& events) { events.write(record); });
   if (!metrics_) return;
+  if (record.joules) state_.joules = state_.joules.value_or(0) + *record.joules;
+  gauges_.joules = state_.joules;
+  gauges_.step = record.step;
+  if (openmetrics_) latest_ = record;
+  if (record.step % setup_.inputs.log.every_steps == 0) show_in_openmetrics(&latest_);
   const auto warn = [&](const char* event, const std::string& line) {
     spdlog::warn("{}", line);
     metrics_->write_event(event, record.step, line);
@@ -130,6 +144,17 @@ void JobReport::show_in_tensorboard(const std::function<void(EventFile&)>& write
   }
 }
 
+/// start() has found that the file can be written.
+void JobReport::show_in_openmetrics(const StepRecord* record) {
+  if (!openmetrics_) return;
+  try {
+    openmetrics_->write(gauges_, record);
+  } catch (const Error& error) {
+    openmetrics_.reset();
+    spdlog::warn("no more metrics for node_exporter: {}; the run goes on", error.what());
+  }
+}
+
 void JobReport::on_healed(std::int64_t step, const std::string& line) {
   if (!metrics_) return;
   spdlog::warn("{}", line);
@@ -139,6 +164,7 @@ void JobReport::on_healed(std::int64_t step, const std::string& line) {
 void JobReport::on_validation(std::int64_t step, double loss) {
   if (metrics_) metrics_->write_validation(step, loss);
   show_in_tensorboard([&](EventFile& events) { events.write_validation(step, loss); });
+  gauges_.validation_loss = loss;
 }
 
 void JobReport::on_saved(std::int64_t step, const std::string& name) {
@@ -146,6 +172,9 @@ void JobReport::on_saved(std::int64_t step, const std::string& name) {
   if (world_.rank() != 0) return;
   state_.step = step;
   write_run_state(folder_, state_);
+  gauges_.checkpoint_step = step;
+  gauges_.checkpoint_time = unix_time();
+  show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
 }
 
 void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
@@ -157,6 +186,8 @@ void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
     state_.exit_code = code;
     state_.reason = reason;
     write_run_state(folder_, state_);
+    gauges_.running = false;
+    show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
   });
 }
 

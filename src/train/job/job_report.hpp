@@ -12,6 +12,7 @@
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/startup.hpp"
+#include "train/openmetrics/openmetrics_file.hpp"
 #include "train/step/metrics.hpp"
 #include "train/step/trainer.hpp"
 #include "train/tensorboard/event_file.hpp"
@@ -26,8 +27,8 @@ struct StartEvent {
 
 /// Writer for a run's records, for users and for the job script: state.json, metrics.jsonl,
 /// config.yaml and event files, and log lines about the job. Rank 0 writes; the other ranks only
-/// write their own logs. An I/O failure throws (exit 74), except for an event file, which is then
-/// given up.
+/// write their own logs. An I/O failure throws (exit 74), except for an event file and the file for
+/// node_exporter, which are then given up.
 class JobReport {
  public:
   /// Borrows all arguments.
@@ -62,16 +63,20 @@ class JobReport {
   void warn_of_sudden_end(const std::optional<RunState>& before) const;
   void warn_of_short_walltime();
   void show_in_tensorboard(const std::function<void(EventFile&)>& write);
+  void show_in_openmetrics(const StepRecord* record);
 
   const comm::Communicator& world_;
   const Setup& setup_;
   std::filesystem::path folder_;
   Deadline& deadline_;
   std::filesystem::path metrics_path_;
-  std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
-  std::unique_ptr<EventFile> events_;     ///< rank 0, with log.tensorboard
-  RunState state_;                        ///< rank 0: state.json's content
-  double step_seconds_ = 0;               ///< latest step
+  std::unique_ptr<MetricsFile> metrics_;          ///< rank 0
+  std::unique_ptr<EventFile> events_;             ///< rank 0, with log.tensorboard
+  std::unique_ptr<OpenMetricsFile> openmetrics_;  ///< rank 0, with log.openmetrics
+  RunGauges gauges_;                              ///< rank 0
+  StepRecord latest_;                             ///< rank 0, with log.openmetrics
+  RunState state_;                                ///< rank 0: state.json's content
+  double step_seconds_ = 0;                       ///< latest step
   Spikes spikes_;
 };
 

@@ -37,23 +37,23 @@ std::filesystem::path state_file(const std::filesystem::path& run_folder) {
 }
 
 std::string to_text(const RunState& state) {
-  const nlohmann::ordered_json json = {
-      {"state", phase_names[static_cast<std::size_t>(state.phase)]},
-      {"step", state.step},
-      {"exit_code", static_cast<int>(state.exit_code)},
-      {"reason", state.reason},
-      {"doing", state.doing},
-      {"culprit_ranks", state.culprit_ranks},
-      {"culprit_hosts", state.culprit_hosts},
-      {"first_step", state.first_step},
-      {"starts_here", state.starts_here},
-      {"starts", state.starts},
-      {"steps", state.steps},
-      {"seconds_needed", state.seconds_needed},
-      {"job", environment("SLURM_JOB_ID")},
-      {"restarts", environment("SLURM_RESTART_COUNT")},
-      {"host", this_process().host},
-      {"time", now()}};
+  nlohmann::ordered_json json = {{"state", phase_names[static_cast<std::size_t>(state.phase)]},
+                                 {"step", state.step},
+                                 {"exit_code", static_cast<int>(state.exit_code)},
+                                 {"reason", state.reason},
+                                 {"doing", state.doing},
+                                 {"culprit_ranks", state.culprit_ranks},
+                                 {"culprit_hosts", state.culprit_hosts},
+                                 {"first_step", state.first_step},
+                                 {"starts_here", state.starts_here},
+                                 {"starts", state.starts},
+                                 {"steps", state.steps},
+                                 {"seconds_needed", state.seconds_needed},
+                                 {"job", environment("SLURM_JOB_ID")},
+                                 {"restarts", environment("SLURM_RESTART_COUNT")},
+                                 {"host", this_process().host},
+                                 {"time", now()}};
+  if (state.joules) json["joules"] = *state.joules;
   // A reason may name a file, and a file name need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -73,6 +73,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
         to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, max_steps);
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
+    if (json.contains("joules")) state.joules = json["joules"].get<double>();
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
@@ -104,6 +105,7 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
   if (before) {
     state.seconds_needed = before->seconds_needed;
     state.starts = before->starts + 1;
+    state.joules = before->joules;
   }
   const auto gained = before ? step - before->first_step : 0;
   if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))

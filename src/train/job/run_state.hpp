@@ -27,6 +27,8 @@ struct RunState {
   std::int64_t steps = 0;   ///< the run's total; 0: unknown
   /// Walltime in seconds that the run needs to do more than one step and still save; 0: unknown.
   double seconds_needed = 0;
+  /// Joules that all starts have used, as far as they were measured; empty: none was.
+  std::optional<double> joules = {};
   ExitCode exit_code = ExitCode::done;  ///< if it has ended
   std::string reason = {};              ///< why it stopped or failed, one line
   // If ranks hung or were lost:

@@ -1,10 +1,10 @@
 #include "train/job/walltime.hpp"
 
-#include <array>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -14,17 +14,6 @@ std::optional<std::int64_t> number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size() || value < 0) return {};
   return value;
-}
-
-/// Returns a command's output. popen() creates the process without copying this one's memory.
-std::string output_of(const std::string& command) {
-  std::string text;
-  if (FILE* pipe = popen(command.c_str(), "r")) {
-    std::array<char, 256> part{};
-    while (fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
-    pclose(pipe);
-  }
-  return text;
 }
 
 /// Returns a query for this job; empty outside a job.
@@ -64,8 +53,10 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
 }
 
 Walltime::Walltime() : Walltime(squeue()) {
-  // Newer Slurm versions set it at the start; then no query is needed.
-  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  // Job scripts of other resource managers set the first; newer Slurm versions set the second at
+  // the start, so that no query is needed.
+  const char* text = std::getenv("LLAMESH_JOB_END_TIME");
+  if (text == nullptr) text = std::getenv("SLURM_JOB_END_TIME");
   const auto end = text == nullptr ? std::nullopt : number(text);
   if (!end) return;
   const std::lock_guard lock(mutex_);

@@ -17,14 +17,15 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 
 /// The job's remaining walltime. A thread queries Slurm at the start and every five minutes, since
 /// a limit can change while the job runs and the controller may be slow or unreachable. Between
-/// answers the clock counts down. Outside a Slurm job there is no limit.
+/// answers the clock counts down. Outside a Slurm job the limit is LLAMESH_JOB_END_TIME (seconds
+/// since 1970), which the job scripts of other resource managers set; without it there is none.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;
   /// Callback that returns the time left in squeue's format. Empty if there is no answer.
   using Ask = std::function<std::string()>;
 
-  /// Queries the job in SLURM_JOB_ID, if there is one.
+  /// Queries the job in SLURM_JOB_ID, if there is one, and takes an end time from the environment.
   Walltime();
   explicit Walltime(Ask ask, std::chrono::milliseconds interval = std::chrono::minutes(5));
 

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cmath>
 
+#include "comm/mesh/session.hpp"
 #include "core/hash.hpp"
+#include "core/process.hpp"
 #include "data/mapped_file.hpp"
 #include "ops/gemm_rate.hpp"
 #include "train/preflight/checks.hpp"
@@ -34,6 +36,22 @@ Finding check_build(const Subject& at, const std::string& build) {
   }
   if (!finding.bad.empty()) finding.text = "differs between the nodes";
   return finding;
+}
+
+Finding check_launch(const Subject& at) {
+  return {
+      "launch",
+      comm::on_rank_0(
+          at.world,
+          [] {
+            auto text = comm::mpi_version();
+            if (output_of("command -v srun").empty()) return text;
+            const auto plugin = comm::srun_plugin();
+            return plugin.empty()
+                       ? text + "; srun --mpi=list has no plugin for it: start ranks by its mpirun"
+                       : fmt::format("{}; under Slurm, start ranks by srun --mpi={}", text, plugin);
+          }),
+      {}};
 }
 
 Finding check_compute(const Subject& at) {

@@ -28,6 +28,8 @@ void collect(Finding& finding, const Subject& at, const std::string& trouble);
 
 /// Checks that all ranks run the same program. `build` is this rank's version text.
 Finding check_build(const Subject& at, const std::string& build);
+/// Names the MPI library and the `srun --mpi=` plugin that it needs.
+Finding check_launch(const Subject& at);
 /// Checks that the collectives on each axis give correct results.
 Finding check_collectives(const Subject& at);
 /// Measures each rank's compute rate.

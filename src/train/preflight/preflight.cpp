@@ -52,6 +52,7 @@ ExitCode preflight(const comm::Communicator& world, const Setup& setup, const st
 
   std::vector<Finding> findings;
   findings.push_back(check_build(at, build));
+  findings.push_back(check_launch(at));
   findings.push_back({"mesh",
                       fmt::format("{}, {}, ranks: {}, hosts: {}", comm::to_string(setup.mesh),
                                   sharding::name_of(setup.inputs.sharding.strategy), world.size(),

@@ -51,6 +51,7 @@ struct LogOptions {
   std::int64_t every_steps = 1;  ///< between log lines; metrics.jsonl has every step
   bool tensorboard = false;      ///< event files in <run>/tensorboard
   bool report = true;            ///< report.html at the end of the run
+  std::string openmetrics;       ///< file for node_exporter's textfile collector, *.prom
   bool ranks = false;            ///< a log per rank, log.rank-00012.txt
 };
 

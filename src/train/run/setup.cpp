@@ -181,6 +181,11 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
              "some out; use one of them",
              in.train.gemm_sm_count_target);
     if (!in.train.gemm_table.empty()) ops::use_gemm_table(in.train.gemm_table);
+    validate(
+        in.log.openmetrics.empty() || in.log.openmetrics.ends_with(".prom"),
+        "log.openmetrics is '{}', and node_exporter reads only files whose names end in .prom; "
+        "rename it",
+        in.log.openmetrics);
     validate(!validates(in) || in.data.has_validation(),
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);

@@ -126,6 +126,8 @@ void MetricsFile::write(const StepRecord& r) {
     line["seconds_compute"] = r.seconds_compute;
     line["exposed"] = r.exposed;
   }
+  if (r.joules) line["joules"] = *r.joules;
+  if (r.tokens_per_joule > 0) line["tokens_per_joule"] = r.tokens_per_joule;
   append(line.dump());
 }
 

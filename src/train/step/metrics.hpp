@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,8 +47,12 @@ struct StepRecord {
   double seconds_compute = 0;                  ///< part of `seconds` without waiting for any axis
   std::map<std::string, double> exposed = {};  ///< per axis: seconds waiting for it
   std::map<std::string, double> in_collectives = {};  ///< per axis: seconds in them, hidden or not
-  std::vector<std::string> stragglers = {};           ///< a line for each rank newly found slow
-  std::string skipped = {};                           ///< reason for making no update; "": updated
+  /// Energy of all nodes since the previous step's passes ended, in joules, with what lay between
+  /// (evaluation, save). Empty if a counter is missing (device/energy.hpp).
+  std::optional<double> joules = {};
+  double tokens_per_joule = 0;               ///< 0: unknown
+  std::vector<std::string> stragglers = {};  ///< a line for each rank newly found slow
+  std::string skipped = {};                  ///< reason for making no update; "": updated
 };
 
 /// Formats the record as log fields, "loss 2.3457", most important first.

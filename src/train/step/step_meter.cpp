@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,23 @@
 
 namespace llamesh::train {
 
+namespace {
+
+/// Returns true on the lowest rank of a host, which reads the host's counters of energy.
+bool answers_for_host(const comm::Communicator& world, const Setup& setup) {
+  const auto& hosts = setup.topology.host_of;
+  const auto self = static_cast<std::size_t>(world.rank());
+  return std::ranges::find(hosts, hosts[self]) - hosts.begin() == world.rank();
+}
+
+/// Returns the folder of sysfs; tests name another one.
+std::string sysfs() {
+  const char* other = std::getenv("LLAMESH_SYSFS");
+  return other == nullptr ? "/sys" : other;
+}
+
+}  // namespace
+
 StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
                      const comm::DeviceMesh& mesh, const Engine& engine, int threads)
     : world_(world),
@@ -20,6 +39,7 @@ StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
       mesh_(mesh),
       engine_(engine),
       threads_(threads),
+      energy_(answers_for_host(world, setup), sysfs()),
       stragglers_(setup.topology.host_of) {}
 
 void StepMeter::plan_memory() {
@@ -63,13 +83,15 @@ void StepMeter::begin_step() {
   copies_exposed_before_ = engine_.seconds_exposed_by_copies();
 }
 
-StepMeter::Sample StepMeter::sample() const {
+StepMeter::Sample StepMeter::sample() {
+  step_joules_ += energy_.joules().value_or(std::numeric_limits<double>::quiet_NaN());
   const auto& meter = device::MemoryMeter::instance();
   Sample mine{.seconds = former_update_ + seconds_since(begin_),
               .in_use = meter.in_use(),
               .peak = meter.peak(),
               .on_host = device::MemoryMeter::host().in_use(),
               .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
+              .joules = step_joules_,
               .axes = seconds_by_axis()};
   mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
@@ -88,9 +110,12 @@ StepMeter::SecondsByAxis StepMeter::seconds_by_axis() const {
   return seconds;
 }
 
-/// Records the maximum time and memory over the ranks.
+/// Records the maximum time and memory over the ranks, and the sum of their energy.
 void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
+  step_joules_ = 0;
+  double joules = 0;
   for (const auto& sample : by_rank) {
+    joules += sample.joules;
     record.valley = std::max(record.valley, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
     record.on_host = std::max(record.on_host, sample.on_host);
@@ -99,6 +124,8 @@ void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
+  if (std::isfinite(joules)) record.joules = joules;
+  if (joules > 0) record.tokens_per_joule = step_tokens / joules;
   record.predicted_valley = planned_.valley;
   record.predicted_peak = planned_.peak;
   record.predicted_on_host = planned_.on_host;

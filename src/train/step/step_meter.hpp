@@ -9,6 +9,7 @@
 #include <string>
 
 #include "comm/mesh/device_mesh.hpp"
+#include "device/energy.hpp"
 #include "train/health/stragglers.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
@@ -30,6 +31,9 @@ class StepMeter {
   void plan_memory();
   /// Describes a step's memory on the rank with the highest peak, as planned before the first step.
   std::string describe_memory() const;
+
+  /// Names the counters of energy that this rank reads; empty: none.
+  std::string describe_energy() const { return energy_.describe(); }
 
   /// Measures the peak GEMM rate over all ranks together, the denominator of MFU. Called before the
   /// first step; without it MFU is 0. Takes a fifth of a second. Collective.
@@ -55,6 +59,7 @@ class StepMeter {
     std::int64_t peak = 0;
     std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
     double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
+    double joules = 0;          ///< as StepRecord::joules, of this rank's counters; NaN: unknown
     SecondsByAxis axes = {};
   };
 
@@ -63,7 +68,7 @@ class StepMeter {
   /// Notes the seconds for which this rank waited for others to read their data.
   void note_wait_for_data(double seconds) { waited_ = seconds; }
   /// Returns this rank's measurements after the step's passes.
-  Sample sample() const;
+  Sample sample();
   /// Begins what follows the last exchange of samples; it counts in the next step.
   void begin_update() { update_begin_ = Clock::now(); }
   /// Adds the measurements, given each rank's sample, and ends the step.
@@ -88,7 +93,9 @@ class StepMeter {
   const Engine& engine_;
   int threads_;
   std::optional<GemmPeak> gemm_peak_;
-  PlannedMemory planned_;  ///< maximum over the ranks
+  device::EnergyMeter energy_;
+  double step_joules_ = 0;  ///< as in Sample: a step may be sampled twice
+  PlannedMemory planned_;   ///< maximum over the ranks
   Stragglers stragglers_;
   // For the current step.
   Clock::time_point begin_, update_begin_;

@@ -126,6 +126,8 @@ void EventFile::write(const StepRecord& r) {
   for (const auto& [axis, bytes] : r.traffic_between_nodes)
     scalars["traffic_between_nodes/" + axis] = static_cast<double>(bytes);
   for (const auto& [axis, seconds] : r.exposed) scalars["exposed/" + axis] = seconds;
+  if (r.joules) scalars["energy/joules"] = *r.joules;
+  if (r.tokens_per_joule > 0) scalars["energy/tokens_per_joule"] = r.tokens_per_joule;
   write(r.step, scalars);
 }
 

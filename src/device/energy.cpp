@@ -1,0 +1,111 @@
+#include "device/energy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <regex>
+#include <system_error>
+
+#include "device/device.hpp"
+#include "device/nvml.hpp"
+
+namespace llamesh::device {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns the first line of a file in sysfs; empty if it cannot be read.
+std::string line_of(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+/// Returns the number at the start of a line: "123456" or "123456 J 1467390612345678 us".
+std::optional<double> number_of(const std::string& line) {
+  std::uint64_t value = 0;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), value);
+  const bool ended = end == line.data() + line.size() || *end == ' ';
+  if (error != std::errc{} || !ended) return {};
+  return static_cast<double>(value);
+}
+
+fs::path cray_counter(const fs::path& sysfs) {
+  return sysfs / "cray/pm_counters/energy";
+}
+
+/// Returns the package domains, which count microjoules.
+std::vector<EnergyCounter> rapl_counters(const fs::path& sysfs) {
+  static const std::regex top_level("intel-rapl:[0-9]+");
+  std::vector<EnergyCounter> counters;
+  std::error_code error;
+  for (const auto& zone : fs::directory_iterator(sysfs / "class/powercap", error)) {
+    if (!std::regex_match(zone.path().filename().string(), top_level)) continue;
+    if (!line_of(zone.path() / "name").starts_with("package-")) continue;
+    const auto range = number_of(line_of(zone.path() / "max_energy_range_uj"));
+    counters.push_back(
+        {.path = zone.path() / "energy_uj", .joules_per_unit = 1e-6, .range = range.value_or(0)});
+  }
+  return counters;
+}
+
+/// Reads a counter; returns the joules since the last reading.
+std::optional<double> advance(EnergyCounter& counter) {
+  const auto now = number_of(line_of(counter.path));
+  if (!now) return {};
+  double units = *now - counter.before;
+  counter.before = *now;
+  if (units < 0) units += counter.range;
+  if (units < 0) return {};  // reset
+  return units * counter.joules_per_unit;
+}
+
+}  // namespace
+
+EnergyMeter::EnergyMeter(bool answers_for_node, const fs::path& sysfs)
+    : reads_node_(answers_for_node),
+      reads_gpu_(kind() == Kind::cuda),
+      whole_node_(number_of(line_of(cray_counter(sysfs))).has_value()) {
+  if (whole_node_) reads_gpu_ = false;
+  if (reads_node_ && whole_node_) counters_.push_back({.path = cray_counter(sysfs)});
+  if (reads_node_ && !whole_node_) counters_ = rapl_counters(sysfs);
+  // All packages or none: some of them would be taken for the node.
+  if (!std::ranges::all_of(counters_, [](auto& one) { return advance(one).has_value(); }))
+    counters_.clear();
+  if (reads_gpu_) gpu_millijoules_ = gpu_energy(identity());
+}
+
+std::optional<double> EnergyMeter::joules() {
+  double sum = 0;
+  if (reads_gpu_) {
+    const auto now = gpu_millijoules_ ? gpu_energy(identity()) : std::nullopt;
+    if (!now || *now < *gpu_millijoules_) return {};
+    sum += 1e-3 * static_cast<double>(*now - *gpu_millijoules_);
+    gpu_millijoules_ = now;
+  } else if (reads_node_ && counters_.empty()) {
+    return {};
+  }
+  bool known = true;
+  for (auto& counter : counters_) {  // all of them, so that the next reading begins here
+    const auto part = advance(counter);
+    known = known && part.has_value();
+    sum += part.value_or(0);
+  }
+  if (!known) return {};
+  return sum;
+}
+
+std::string EnergyMeter::describe() const {
+  std::string text;
+  if (!counters_.empty())
+    text = whole_node_ ? "Cray pm_counters (whole node)"
+                       : fmt::format("RAPL ({} package{})", counters_.size(),
+                                     counters_.size() == 1 ? "" : "s");
+  if (gpu_millijoules_) text += std::string(text.empty() ? "" : " and ") + "NVML (each GPU)";
+  return text;
+}
+
+}  // namespace llamesh::device

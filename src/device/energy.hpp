@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace llamesh::device {
+
+/// Counter of joules in a file that only grows, except that it may wrap.
+struct EnergyCounter {
+  std::filesystem::path path;
+  double joules_per_unit = 1;
+  double range = 0;   ///< units after which it starts again at 0; 0: it does not
+  double before = 0;  ///< units at the last reading
+};
+
+/// Energy that this process's share of the machine has used: on the process that answers for its
+/// node, the node's counters, and on each process with a GPU, the GPU's.
+///
+/// - HPE Cray EX: /sys/cray/pm_counters/energy, the whole node with its GPUs (HPE's "User Access to
+///   Compute Node Power Data"). If it is there, nothing else is read.
+/// - RAPL by powercap: the package domains (intel-rapl:N with the name package-*), which AMD's
+///   processors have too. Not their parts (core, uncore, dram) nor psys, which would count twice
+///   (Linux, Documentation/power/powercap).
+/// - NVML's total energy counter of this process's GPU.
+///
+/// Counters that are missing or unreadable are left out and never estimated. Since Linux 5.10 only
+/// root may read RAPL, unless the site permits more.
+class EnergyMeter {
+ public:
+  /// Takes the first reading. `answers_for_node`: this process reads the node's counters. `sysfs`
+  /// is replaced in tests.
+  explicit EnergyMeter(bool answers_for_node, const std::filesystem::path& sysfs = "/sys");
+
+  /// Returns the joules since the last reading, or the first one. Returns nothing if a counter that
+  /// this process should read does not exist, can no longer be read, or was reset. 0 if other
+  /// processes read all counters.
+  std::optional<double> joules();
+
+  /// Names what this process reads: "RAPL, 2 packages", "Cray pm_counters"; empty: nothing.
+  std::string describe() const;
+
+ private:
+  bool reads_node_;  ///< node counters are this process's to read
+  bool reads_gpu_;   ///< it has a GPU that no node counter includes
+  bool whole_node_;  ///< Cray's counter
+  std::vector<EnergyCounter> counters_;
+  std::optional<std::uint64_t> gpu_millijoules_;  ///< at the last reading
+};
+
+}  // namespace llamesh::device

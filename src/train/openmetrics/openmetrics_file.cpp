@@ -1,0 +1,138 @@
+#include "train/openmetrics/openmetrics_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "core/build_info.hpp"
+#include "core/clock.hpp"
+#include "core/file.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Returns a label's value with the escapes of the format.
+std::string escaped_label(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return fmt::format("{}", value);
+}
+
+/// Text under construction. Metrics of one name follow each other, below their HELP and TYPE.
+class Exposition {
+ public:
+  explicit Exposition(const std::string& run) : run_(escaped_label(run)) {}
+
+  /// Begins a metric; type is "gauge" or "counter".
+  void begin(std::string_view name, std::string_view type, std::string_view help) {
+    name_ = name;
+    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  }
+  /// Adds a value, with one more label if `label` is not empty.
+  void add(double value, std::string_view label = {}, std::string_view label_value = {}) {
+    text_ += fmt::format("{}{{run=\"{}\"", name_, run_);
+    if (!label.empty()) text_ += fmt::format(",{}=\"{}\"", label, escaped_label(label_value));
+    text_ += fmt::format("}} {}\n", number_text(value));
+  }
+  void gauge(std::string_view name, std::string_view help, double value) {
+    begin(name, "gauge", help);
+    add(value);
+  }
+  std::string text() && { return std::move(text_); }
+
+ private:
+  std::string run_;
+  std::string name_;
+  std::string text_;
+};
+
+void add_run(Exposition& out, const RunGauges& run) {
+  out.begin("llamesh_build_info", "gauge", "The program's version, as a label.");
+  out.add(1, "version", version());
+  out.gauge("llamesh_running", "1 while the run trains, 0 once it has ended.", run.running ? 1 : 0);
+  out.gauge("llamesh_step", "Steps done.", static_cast<double>(run.step));
+  out.gauge("llamesh_steps", "Steps that the run will have.", static_cast<double>(run.steps));
+  out.gauge("llamesh_checkpoint_step", "Step of the newest checkpoint.",
+            static_cast<double>(run.checkpoint_step));
+  if (run.checkpoint_time)
+    out.gauge("llamesh_checkpoint_timestamp_seconds",
+              "Unix time at which this start saved its newest checkpoint.", *run.checkpoint_time);
+  if (run.validation_loss)
+    out.gauge("llamesh_validation_loss", "Validation loss, nats per token.", *run.validation_loss);
+  if (run.joules) {
+    out.begin("llamesh_energy_joules_total", "counter", "Energy that all starts have used.");
+    out.add(*run.joules);
+  }
+  out.gauge("llamesh_update_timestamp_seconds", "Unix time at which this file was written.",
+            std::round(unix_time() * 1e3) / 1e3);
+}
+
+void add_step(Exposition& out, const StepRecord& r) {
+  out.gauge("llamesh_loss", "Loss of the latest step, nats per token.", r.loss);
+  out.gauge("llamesh_grad_norm", "Gradient norm before clipping.", r.grad_norm);
+  out.gauge("llamesh_learning_rate", "Learning rate.", r.lr);
+  out.begin("llamesh_tokens_total", "counter", "Tokens trained on since the start of the run.");
+  out.add(static_cast<double>(r.tokens));
+  out.gauge("llamesh_tokens_per_second", "Training speed over all ranks.", r.tokens_per_second);
+  out.gauge("llamesh_step_seconds", "Duration of the latest step.", r.seconds);
+  out.gauge("llamesh_mfu_ratio", "Model FLOPs utilization, 0 to 1.", r.mfu);
+  out.gauge("llamesh_memory_peak_bytes", "Peak memory of the rank that uses most.",
+            static_cast<double>(r.peak));
+  if (r.joules) out.gauge("llamesh_step_joules", "Energy since the previous step.", *r.joules);
+  if (r.tokens_per_joule > 0)
+    out.gauge("llamesh_tokens_per_joule", "Tokens of the latest step per joule.",
+              r.tokens_per_joule);
+  if (r.exposed.empty() || r.seconds <= 0) return;
+  out.begin("llamesh_exposed_ratio", "gauge",
+            "Share of the step in which ranks waited for communication along an axis, 0 to 1.");
+  for (const auto& [axis, seconds] : r.exposed) out.add(seconds / r.seconds, "axis", axis);
+}
+
+}  // namespace
+
+std::string to_openmetrics(const RunGauges& run, const StepRecord* record) {
+  Exposition out(run.run);
+  add_run(out, run);
+  if (record != nullptr) add_step(out, *record);
+  return std::move(out).text();
+}
+
+OpenMetricsFile::OpenMetricsFile(std::filesystem::path path, const RunGauges& run)
+    : path_(std::move(path)) {
+  write(run, nullptr);
+}
+
+void OpenMetricsFile::write(const RunGauges& run, const StepRecord* record) {
+  auto temporary = path_;
+  temporary += fmt::format(".{}.tmp", ::getpid());  // the collector reads *.prom only
+  ::unlink(temporary.c_str());                      // left over from a killed process
+  try {
+    auto file = Descriptor::to_write(temporary, O_WRONLY | O_CREAT | O_EXCL);
+    ::fchmod(file.get(), 0644);
+    file.append(to_openmetrics(run, record));
+    rename_path(temporary, path_);  // no fsync: after a power loss nobody needs the file
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "train/step/metrics.hpp"
+
+namespace llamesh::train {
+
+/// State of a run that is shown beside its latest step.
+struct RunGauges {
+  std::string run;                   ///< run.name, the label of every metric
+  bool running = true;               ///< false: the run has ended, for whatever reason it knows
+  std::int64_t step = 0;             ///< steps done
+  std::int64_t steps = 0;            ///< the run's total
+  std::int64_t checkpoint_step = 0;  ///< newest checkpoint's step; 0: none
+  std::optional<double> checkpoint_time = {};  ///< when this start saved it, Unix time
+  std::optional<double> validation_loss = {};  ///< of this start's last evaluation
+  std::optional<double> joules = {};           ///< RunState::joules
+};
+
+/// Formats a run in Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.
+/// (It does not read OpenMetrics: no `# EOF`, `_total` is part of a counter's name, no timestamps.)
+/// `record`: the latest step, null before the first. Unknown values have no line. Pure.
+std::string to_openmetrics(const RunGauges& run, const StepRecord* record);
+
+/// A file for node_exporter's textfile collector, which holds the latest state of a run. Each write
+/// replaces it by renaming a new file, readable by all, since the collector has another user.
+class OpenMetricsFile {
+ public:
+  /// Throws (exit 74) if the file cannot be written.
+  OpenMetricsFile(std::filesystem::path path, const RunGauges& run);
+  /// Throws (exit 74) if the file cannot be written.
+  void write(const RunGauges& run, const StepRecord* record);
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace llamesh::train

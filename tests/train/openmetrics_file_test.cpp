@@ -1,0 +1,185 @@
+#include "train/openmetrics/openmetrics_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include "core/error.hpp"
+#include "temporary_folder.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Metrics of a text by name and labels ("llamesh_loss{run=\"a\"}").
+using Samples = std::map<std::string, std::string>;
+
+/// Parses Prometheus' text format 0.0.4 by its grammar, as strictly as the textfile collector's
+/// parser (expfmt) and its registry: one HELP and one TYPE above a metric's samples, samples of a
+/// metric together, none twice, known types, no timestamps.
+Samples parse_exposition(const std::string& text) {
+  static const std::regex help("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) ([^\\\\\n]|\\\\\\\\|\\\\n)*");
+  static const std::regex type("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (gauge|counter)");
+  static const std::string label = "[a-zA-Z_][a-zA-Z0-9_]*=\"(?:[^\"\\\\]|\\\\[\\\\\"n])*\"";
+  static const std::regex sample("([a-zA-Z_:][a-zA-Z0-9_:]*)(\\{" + label + "(?:," + label +
+                                 ")*\\}) (NaN|[+-]Inf|[+-]?[0-9]+(?:\\.[0-9]+)?(?:e[+-]?[0-9]+)?)");
+  EXPECT_TRUE(text.ends_with('\n')) << "the last line must end";
+  Samples samples;
+  std::set<std::string> ended;
+  std::string current, typed;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (std::regex_match(line, match, help)) {
+      if (!current.empty()) ended.insert(current);
+      current = match[1];
+      EXPECT_FALSE(ended.contains(current)) << "a second HELP: " << line;
+      typed.clear();
+    } else if (std::regex_match(line, match, type)) {
+      EXPECT_EQ(match[1], current) << "no HELP above: " << line;
+      EXPECT_TRUE(typed.empty()) << "a second TYPE: " << line;
+      typed = match[2];
+      EXPECT_EQ(typed == "counter", current.ends_with("_total")) << line;
+    } else if (std::regex_match(line, match, sample)) {
+      EXPECT_EQ(match[1], current) << "not below its HELP: " << line;
+      EXPECT_FALSE(typed.empty()) << "no TYPE above: " << line;
+      const auto name = match[1].str() + match[2].str();
+      EXPECT_TRUE(samples.emplace(name, match[3]).second) << "twice: " << line;
+    } else {
+      ADD_FAILURE() << "not in the grammar: " << line;
+    }
+  }
+  return samples;
+}
+
+StepRecord some_step() {
+  StepRecord record;
+  record.step = 7;
+  record.loss = 2.5;
+  record.grad_norm = 1e-30;
+  record.lr = 1e-4;
+  record.tokens = 123456789012345;
+  record.seconds = 2;
+  record.tokens_per_second = 1000;
+  record.mfu = 0.5;
+  record.peak = 1 << 20;
+  record.exposed = {{"shard", 0.5}, {"replicate", 0.25}};
+  record.joules = 400;
+  record.tokens_per_joule = 5;
+  return record;
+}
+
+RunGauges some_run() {
+  return {.run = "tiny",
+          .step = 7,
+          .steps = 10,
+          .checkpoint_step = 5,
+          .checkpoint_time = 1.7e9,
+          .validation_loss = 3,
+          .joules = 7.2e6};
+}
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(OpenMetrics, IsInPrometheusTextFormat) {
+  const auto record = some_step();
+  const auto samples = parse_exposition(to_openmetrics(some_run(), &record));
+  EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "7");
+  EXPECT_EQ(samples.at("llamesh_steps{run=\"tiny\"}"), "10");
+  EXPECT_EQ(samples.at("llamesh_loss{run=\"tiny\"}"), "2.5");
+  EXPECT_EQ(samples.at("llamesh_tokens_total{run=\"tiny\"}"), "123456789012345");
+  EXPECT_EQ(samples.at("llamesh_tokens_per_second{run=\"tiny\"}"), "1000");
+  EXPECT_EQ(samples.at("llamesh_exposed_ratio{run=\"tiny\",axis=\"shard\"}"), "0.25");
+  EXPECT_EQ(samples.at("llamesh_exposed_ratio{run=\"tiny\",axis=\"replicate\"}"), "0.125");
+  EXPECT_EQ(samples.at("llamesh_checkpoint_step{run=\"tiny\"}"), "5");
+  EXPECT_EQ(samples.at("llamesh_checkpoint_timestamp_seconds{run=\"tiny\"}"), "1700000000");
+  EXPECT_EQ(samples.at("llamesh_running{run=\"tiny\"}"), "1");
+  EXPECT_EQ(samples.at("llamesh_energy_joules_total{run=\"tiny\"}"), "7200000");
+  EXPECT_EQ(samples.at("llamesh_step_joules{run=\"tiny\"}"), "400");
+  EXPECT_EQ(samples.at("llamesh_tokens_per_joule{run=\"tiny\"}"), "5");
+}
+
+TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
+  const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
+  const auto samples = parse_exposition(text);
+  EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "0");
+  for (const char* name :
+       {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation", "energy"})
+    EXPECT_EQ(text.find("llamesh_" + std::string(name)), text.npos) << name;
+  auto gpu = some_step();  // no times of axes
+  gpu.exposed.clear();
+  EXPECT_EQ(to_openmetrics(some_run(), &gpu).find("exposed"), text.npos);
+}
+
+TEST(OpenMetrics, EscapesLabelsAndWritesAllNumbers) {
+  auto record = some_step();
+  record.loss = std::numeric_limits<double>::quiet_NaN();
+  record.grad_norm = std::numeric_limits<double>::infinity();
+  auto run = some_run();
+  run.run = "a\"b\\c\nd";
+  const auto samples = parse_exposition(to_openmetrics(run, &record));
+  EXPECT_EQ(samples.at("llamesh_loss{run=\"a\\\"b\\\\c\\nd\"}"), "NaN");
+  EXPECT_EQ(samples.at("llamesh_grad_norm{run=\"a\\\"b\\\\c\\nd\"}"), "+Inf");
+}
+
+TEST(OpenMetricsFile, IsReplacedWholeAndReadableByAll) {
+  const test::TemporaryFolder folder;
+  const auto path = folder.path() / "llamesh.prom";
+  OpenMetricsFile file(path, some_run());
+  EXPECT_EQ(parse_exposition(content_of(path)).count("llamesh_loss{run=\"tiny\"}"), 0U);
+  std::ifstream reader(path);  // keeps what it has opened
+  const auto record = some_step();
+  file.write(some_run(), &record);
+  const std::string before{std::istreambuf_iterator<char>(reader), {}};
+  EXPECT_EQ(parse_exposition(before).count("llamesh_loss{run=\"tiny\"}"), 0U);
+  EXPECT_EQ(parse_exposition(content_of(path)).at("llamesh_loss{run=\"tiny\"}"), "2.5");
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0644U);
+  const auto entries = std::filesystem::directory_iterator(folder.path());
+  EXPECT_EQ(std::distance(begin(entries), end(entries)), 1) << "a temporary file is left";
+}
+
+TEST(OpenMetricsFile, FailsWhereItCannotBeWritten) {
+  const test::TemporaryFolder folder;
+  try {
+    const OpenMetricsFile file(folder.path() / "absent" / "llamesh.prom", some_run());
+    ADD_FAILURE() << "written into a folder that does not exist";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::io_failure) << error.what();
+  }
+}
+
+/// Names in the dashboard's queries.
+std::set<std::string> names_in(const std::string& text) {
+  static const std::regex name("llamesh_[a-z_]+");
+  return {std::sregex_token_iterator(text.begin(), text.end(), name), {}};
+}
+
+TEST(Dashboard, ShowsEachMetricAndNoOther) {
+  const auto dashboard = nlohmann::json::parse(content_of(LLAMESH_DASHBOARD));
+  std::set<std::string> shown, written;
+  for (const auto& panel : dashboard.at("panels"))
+    for (const auto& target : panel.at("targets"))
+      shown.merge(names_in(target.at("expr").get<std::string>()));
+  const auto variables = names_in(dashboard.at("templating").dump());
+  shown.insert(variables.begin(), variables.end());
+  const auto record = some_step();
+  for (const auto& [name, value] : parse_exposition(to_openmetrics(some_run(), &record)))
+    written.insert(name.substr(0, name.find('{')));
+  written.erase("llamesh_build_info");
+  EXPECT_EQ(shown, written);
+}
+
+}  // namespace
+}  // namespace llamesh::train
