@@ -53,6 +53,17 @@ prints 'mesh replicate=1 x shard=2 x tensor=2, residual stream divided by column
 prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat over shard +12480$' --ranks 4 "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
 
+# --- experts
+experts=(model.file=inputs/models/mixtral-tiny.yaml)
+prints '^model.layers.0..2.block_sparse_moe.experts.w2 +8 x 48 x 52 +8 x 48 x 52  flat over shard +3 x 19968$' --ranks 4 \
+  "${experts[@]}" sharding.strategy=full_shard
+prints '^33 weights +224496 ' --ranks 4 "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml
+refused "inputs/specs/mixtral-expert.yaml:[0-9]+: .* has no axis 'expert'; give it 2 or more ranks in mesh.axes.expert" \
+  "${experts[@]}" sharding.spec=inputs/specs/mixtral-expert.yaml
+refused "experts.w1: \[shard, null\] has 2 dims, but a stack of matrices has 3; the weight is 8 x 52 x 48" \
+  "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml \
+  'sharding.spec.model.layers.*.block_sparse_moe.experts.w1=[shard, null]'
+
 # --- impossible specs
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
@@ -102,4 +113,9 @@ for spec in fsdp-tensor-sequence fsdp-tensor-hidden tensor; do
   awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||
     give_up "the loss is $loss with $spec and $expected without"
 done
+
+# --- experts: as without a spec
+expected=$(loss_with "${experts[@]}")
+loss=$(loss_with "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml)
+[[ -n $loss && $loss == "$expected" ]] || give_up "the loss is $loss with mixtral-fsdp and $expected without"
 echo "specs print, refuse and train"
