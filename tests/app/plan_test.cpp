@@ -107,6 +107,35 @@ TEST(Plan, OfASmallModelHasSizesAndTimesThatAreNotZero) {
   EXPECT_EQ(text.find("0.00"), std::string::npos) << text;
 }
 
+TEST(Plan, ShowsActiveParametersOfExperts) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
+  arguments.overrides = {"model.file=" LLAMESH_INPUTS "/models/mixtral-8x7b.yaml",
+                         "train.global_batch=16"};
+  arguments.ranks = 16;
+  arguments.ranks_per_node = 8;
+  testing::internal::CaptureStdout();
+  plan(arguments);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("46.70 B parameters, of which a token takes 12.88 B, in "), std::string::npos)
+      << text;
+  arguments.output = Output::json;
+  const auto json = printed(arguments).json;
+  EXPECT_EQ(json.at("parameters"), 46'702'792'704);
+  EXPECT_EQ(json.at("active_parameters"), 12'879'925'248);
+  EXPECT_EQ(json.at("imbalance"), 1);
+  const auto dense = printed(cluster("llama3-8b-1x8", 8)).json;
+  EXPECT_EQ(dense.at("active_parameters"), dense.at("parameters"));
+}
+
+TEST(Plan, ImbalanceNeedsAnExpertAxis) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.imbalance = 2;
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--imbalance is 2, but the mesh replicate=1 x shard=8 has no expert axis; set "
+            "mesh.axes.expert");
+}
+
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {
   const auto [code, json] = printed(cluster("llama3-8b-1x8", 8));
   const double parameters = 8030261248;
