@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "app/commands/commands.hpp"
 #include "comm/mesh/topology.hpp"
@@ -134,6 +135,35 @@ TEST(Plan, ImbalanceNeedsAnExpertAxis) {
   EXPECT_EQ(test::error_of([&] { plan(arguments); }),
             "--imbalance is 2, but the mesh replicate=1 x shard=8 has no expert axis; set "
             "mesh.axes.expert");
+}
+
+TEST(Plan, TheBusiestExpertRankTakesLonger) {
+  auto arguments = cluster("mixtral-8x7b-2x8", 16);
+  const auto [code, uniform] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(uniform.at("mesh"), "replicate=1 x shard=2 x expert=8");
+  EXPECT_GT(uniform.at("traffic").at("expert"), 0);
+  arguments.imbalance = 1.5;
+  const auto busiest = printed(arguments).json;
+  EXPECT_EQ(busiest.at("imbalance"), 1.5);
+  EXPECT_GT(busiest.at("step_seconds"), uniform.at("step_seconds"));
+  arguments.imbalance = 9;
+  EXPECT_EQ(
+      test::error_of([&] { plan(arguments); }),
+      "--imbalance is 9, but one of the 8 ranks of the expert axis receives at most all rows, "
+      "8 times their mean");
+}
+
+TEST(Plan, SweepTriesExpertAxesWithinANode) {
+  auto arguments = cluster("mixtral-8x7b-2x8", 16);
+  arguments.sweep = true;
+  arguments.overrides = {"mesh.axes.tensor=1", "sharding.strategy=full_shard"};
+  std::set<std::string> meshes;
+  const auto json = printed(arguments).json;
+  for (const auto& row : json.at("fitting")) meshes.insert(row.at("mesh").get<std::string>());
+  EXPECT_TRUE(meshes.contains("replicate=1 x shard=16"));
+  EXPECT_TRUE(meshes.contains("replicate=1 x shard=2 x expert=8"));
+  EXPECT_FALSE(meshes.contains("replicate=1 x shard=1 x expert=16"));
 }
 
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {
