@@ -152,6 +152,18 @@ void CommandLine::add_plan() {
         to.storage_rate = 1e9 * gigabytes;
       },
       "Write bandwidth for checkpoints in GB/s (default 10)");
+  auto* imbalance = command->add_option_function<double>(
+      "--imbalance",
+      [&to](double times) {
+        if (!(times >= 1 && times <= 65536))  // nan, too
+          throw CLI::ValidationError("--imbalance",
+                                     fmt::format("{} is out of range; allowed: 1 to the ranks of "
+                                                 "the expert axis",
+                                                 times));
+        to.imbalance = times;
+      },
+      "Plan the busiest rank of an expert axis, which receives this many times the mean "
+      "rows (default 1: uniform routing)");
   auto* sweep =
       command->add_flag("--sweep", to.sweep,
                         "List the meshes, strategies, checkpointing modes and micro-batches that "
@@ -160,7 +172,8 @@ void CommandLine::add_plan() {
       ->add_flag("--dry-run", to.dry_run,
                  "Check all ranks: the members of each group call the same collectives in the same "
                  "order, and each element is owned and written once; exit 70 if not")
-      ->excludes(sweep);
+      ->excludes(sweep)
+      ->excludes(imbalance);
   add_json(command, to.output);
   add_examples(command,
                {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "app/report/summary.hpp"
 #include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
@@ -43,19 +45,25 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
 PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
   PlannedLaunch planned{setup(inputs), hardware_, {}};
   planned.step = plan::plan_bf16_weights(planned.setup, planned.limit(), [&] {
-    return plan::plan_fullest_rank(planned.setup, hardware_);
+    const double imbalance = std::min<double>(asked_.imbalance, planned.expert_ranks());
+    return plan::plan_fullest_rank(planned.setup, hardware_, imbalance);
   });
   return planned;
 }
 
 std::string describe(const train::Setup& setup, const device::Hardware& hardware) {
   const auto& in = setup.inputs;
+  const auto active = setup.table->active_numel();
+  const auto of_which = active == setup.table->numel()
+                            ? ""
+                            : fmt::format(", of which a token takes {},", parameters_text(active));
   return fmt::format(
-      "{}: {} parameters in {}, {} on {}, {}\n"
+      "{}: {} parameters{} in {}, {} on {}, {}\n"
       "mesh {}, {}, {} micro-batch{} of {} x {} tokens per rank\n",
-      in.run.name, parameters_text(setup.table->numel()), name_of(in.precision.parameters),
-      counted(setup.mesh.ranks(), "rank"), counted(setup.topology.nodes, "node"), hardware.name,
-      comm::to_string(setup.mesh), sharding::name_of(in.sharding.strategy), setup.micro_batches,
+      in.run.name, parameters_text(setup.table->numel()), of_which,
+      name_of(in.precision.parameters), counted(setup.mesh.ranks(), "rank"),
+      counted(setup.topology.nodes, "node"), hardware.name, comm::to_string(setup.mesh),
+      sharding::name_of(in.sharding.strategy), setup.micro_batches,
       setup.micro_batches == 1 ? "" : "es", in.train.micro_batch, in.data.sequence_length);
 }
 

@@ -19,6 +19,8 @@ struct PlannedLaunch {
   bool fits() const;
   /// Returns memory.device_limit, or what a step may take of the hardware's memory.
   double limit() const;
+  /// Returns the number of ranks along the expert axis.
+  int expert_ranks() const { return setup.mesh.group_size(setup.mesh.named({"expert"})); }
   /// Returns true if ranks keep bf16 weights beside their fp32 masters.
   bool keeps_bf16_weights() const {
     const auto& in = setup.inputs;
@@ -34,7 +36,8 @@ class LaunchPlanner {
   explicit LaunchPlanner(const PlanArguments& asked);
   /// Plans the setup. Throws a user error if the inputs do not fit one another or the ranks.
   train::Setup setup(const train::Inputs& inputs) const;
-  /// Plans the step on the rank with the highest peak memory. Throws like setup().
+  /// Plans the step on the rank with the highest peak memory, as the busiest one of its expert axis
+  /// (PlanArguments::imbalance, at most the axis's size). Throws like setup().
   PlannedLaunch plan(const train::Inputs& inputs) const;
   const device::Hardware& hardware() const { return hardware_; }
 

@@ -6,7 +6,8 @@ namespace llamesh::model {
 
 std::optional<std::size_t> divided_dim(const Parameter& parameter) {
   if (parameter.blocks.count == 0) return {};
-  if (is_stacked(parameter.role)) return std::size_t{parameter.role == Role::expert_column ? 1U : 2U};
+  if (is_stacked(parameter.role))
+    return std::size_t{parameter.role == Role::expert_column ? 1U : 2U};
   if (parameter.role != Role::row) return 0;
   return parameter.shape.size() > 1 ? std::optional<std::size_t>(1) : std::nullopt;
 }
@@ -23,12 +24,16 @@ std::int64_t ParameterTable::numel() const {
   return n;
 }
 
+std::int64_t ParameterTable::active_numel() const {
+  std::int64_t n = 0;
+  for (const auto& p : parameters) n += p.numel() / p.taken.of * p.taken.count;
+  return n;
+}
+
 std::int64_t ParameterTable::matmul_numel() const {
   std::int64_t looked_up = positions ? (*this)[positions->weight].numel() : 0;
   if (!tied()) looked_up += (*this)[embed_tokens.weight].numel();
-  std::int64_t idle = 0;  // experts that a token does not take
-  for (const auto& p : parameters) idle += p.numel() / p.taken.of * (p.taken.of - p.taken.count);
-  return numel() - looked_up - idle;
+  return active_numel() - looked_up;
 }
 
 std::optional<ModuleId> ParameterTable::find_child(ModuleId parent, std::string_view name) const {

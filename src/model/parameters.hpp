@@ -108,6 +108,8 @@ struct ParameterTable {
   std::vector<ModuleId> layers;  ///< equal subtrees, whose modules and parameters are contiguous
 
   std::int64_t numel() const;
+  /// Number of elements that a token takes: all but the experts that it does not take.
+  std::int64_t active_numel() const;
   /// Number of elements that take part in matrix products, the N of the 6 N FLOPs rule: all but the
   /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
   /// by it. Of experts, those count that a token takes.

@@ -133,7 +133,7 @@ comm::AxisSet replicated_by_all(const sharding::ShardLayout& layout) {
   return axes;
 }
 
-/// What the ranks write of the datasets of a checkpoint.
+/// Parts of a checkpoint's datasets that ranks write.
 class Written {
  public:
   Written(const sharding::ShardLayout& layout, std::size_t groups)

@@ -12,7 +12,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-/// What tells a rank from others.
+/// Differences between a rank and the others.
 struct Place {
   int nodes = 0;    ///< the same number: groups along each set of axes are on as many nodes
   Numbers partial;  ///< piece after piece of its partial sums: the axes, and the count

@@ -235,11 +235,11 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
 }
 
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank,
-                   std::int64_t most, comm::CollectiveLog* log) {
+                   std::int64_t most, comm::CollectiveLog* log, double expert_imbalance) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
   const auto hardware = with_threads(of_rank, setup.inputs.train.threads);
   const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
-    device::Simulation simulation(hardware);
+    device::Simulation simulation(hardware, expert_imbalance);
     return simulate(simulation, setup, rank, micro_batches, into);
   };
   const auto taken = std::min(setup.micro_batches, most);
@@ -251,10 +251,11 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
   return plan;
 }
 
-StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware) {
+StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,
+                           double expert_imbalance) {
   std::optional<StepPlan> fullest;
   for (const int rank : peak_memory_candidates(setup)) {
-    auto plan = plan_step(setup, hardware, rank);
+    auto plan = plan_step(setup, hardware, rank, 4, nullptr, expert_imbalance);
     if (!fullest || plan.peak > fullest->peak) fullest = std::move(plan);
   }
   return std::move(*fullest);

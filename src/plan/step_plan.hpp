@@ -40,12 +40,15 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 /// the first. Needs neither MPI nor data, and does not touch the process's own device. `of_rank` is
 /// the rank's hardware; on a CPU it uses train.threads cores. Simulates the first `most`
 /// micro-batches and extrapolates the rest from the last one. `log`, if any, receives the rank's
-/// calls in both steps and before; its subjects belong to the setup.
+/// calls in both steps and before; its subjects belong to the setup. `expert_imbalance`: rows that
+/// the rank receives along an expert axis, relative to their mean, 1 to the axis's size.
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank = 0,
-                   std::int64_t most = 4, comm::CollectiveLog* log = nullptr);
+                   std::int64_t most = 4, comm::CollectiveLog* log = nullptr,
+                   double expert_imbalance = 1);
 
 /// Plans the step on the rank with the highest peak memory, the lowest such rank.
-StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware);
+StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,
+                           double expert_imbalance = 1);
 
 /// Plans a step's memory on this process's device, whose rates are unknown. `threads` is the rank's
 /// thread count.

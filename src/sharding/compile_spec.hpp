@@ -13,9 +13,10 @@ struct CompiledSpec {
 };
 
 /// Compiles a spec for a model and a mesh. A weight is sharded along the data axes named on any dim
-/// and split along `tensor` on the dim that names it; a weight without an entry is replicated on
-/// every rank. Outputs must match what the weights imply. The residual layout comes from the
-/// outputs in the residual stream, else from the embedding's split, else from `residual`.
+/// and split along `tensor` on the dim that names it; a stack of experts is split along `expert` on
+/// dim 0. A weight without an entry is replicated on every rank. Outputs must match what the
+/// weights imply. The residual layout comes from the outputs in the residual stream, else from the
+/// embedding's split, else from `residual`.
 ///
 /// Throws a one-line user error that quotes the conflicting spec lines for anything impossible:
 /// unknown names and axes, axes that the mesh lacks, wrong dim counts, contradictions. Pure.
@@ -24,12 +25,14 @@ CompiledSpec compile(const Spec& spec, const model::ParameterTable& table,
                      ResidualLayout residual = ResidualLayout::sequence);
 
 /// Throws a user error if a compiled spec splits along `tensor` in a way that training does not
-/// support: it accepts only tensor_parallel_placements(). Pure.
+/// support, or not along `expert`: it accepts only the splits of tensor_parallel_placements().
+/// Pure.
 void check_implemented(const ShardLayout& layout, ResidualLayout residual);
 
-/// Returns the spec that every strategy is: all weights are sharded along `shard`, and divided
-/// along `tensor` by their roles, with this residual stream. Pure.
+/// Returns the spec that a strategy is: all weights are sharded along `shard`, and divided along
+/// `tensor` by their roles, with this residual stream. Experts are split along `expert`; all other
+/// weights are sharded along it too, except in no_shard. Pure.
 Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& dims,
-                  ResidualLayout residual);
+                  ResidualLayout residual, Strategy strategy = Strategy::full_shard);
 
 }  // namespace llamesh::sharding

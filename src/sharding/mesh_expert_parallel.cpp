@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "device/device.hpp"
+#include "device/simulated/simulation.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::sharding {
@@ -151,7 +152,9 @@ std::unique_ptr<model::ExpertParallel> make_expert_parallel(comm::DeviceMesh& me
                                                             const model::ModelConfig& config) {
   const auto along = mesh.dims().named({"expert"});
   if (mesh.dims().group_size(along) == 1) return std::make_unique<model::OneRankOfExperts>();
-  return std::make_unique<MeshExpertParallel>(mesh.along(along), config.num_experts);
+  const auto* simulation = device::Simulation::active();
+  return std::make_unique<MeshExpertParallel>(mesh.along(along), config.num_experts,
+                                              simulation ? simulation->expert_imbalance() : 1);
 }
 
 }  // namespace llamesh::sharding

@@ -63,6 +63,17 @@ std::string as_hugging_face(std::string name) {
   return name;
 }
 
+/// Replaces the name of a matrix of every expert, "experts.*.w1.weight", with that of their stack,
+/// "experts.w1". Returns true if it was one.
+bool replace_by_stack(std::string& name) {
+  constexpr std::string_view any = ".experts.*.", weight = ".weight", stack = ".experts.";
+  const auto at = name.find(any);
+  if (at == std::string::npos || !name.ends_with(weight)) return false;
+  name.erase(name.size() - weight.size());
+  name.replace(at, any.size(), stack);
+  return true;
+}
+
 }  // namespace
 
 std::string to_string(const std::vector<std::vector<std::string>>& dims) {
@@ -76,6 +87,13 @@ std::string to_string(const std::vector<std::vector<std::string>>& dims) {
            : axes.size() == 1 ? axes.front()
                               : join(axes, [](const std::string& axis) { return axis; });
   });
+}
+
+Spec with_stack_dims(Spec spec) {
+  for (auto& entry : spec.entries)
+    if (std::string name = entry.name; entry.dims.size() == 2 && replace_by_stack(name))
+      entry.dims.insert(entry.dims.begin(), {{}});
+  return spec;
 }
 
 SpecName without_element(const SpecEntry& entry) {
@@ -107,9 +125,13 @@ void SpecNames::add_module(const model::ParameterTable& table, std::size_t m) {
     return add_output(module.name, table.lm_head.weight);
   }
   for (const auto id : module.parameters) add_weight(table[id].name, id);
-  const bool divides =
-      !module.parameters.empty() && table[module.parameters.front()].role == model::Role::column;
-  add_output(module.name, divides ? std::optional(module.parameters.front()) : std::nullopt);
+  const auto is_of_weight = [&](model::ParameterId id) {
+    return table[id].role == model::Role::column || table[id].role == model::Role::router;
+  };
+  const bool leaves_residual =
+      !module.parameters.empty() && is_of_weight(module.parameters.front());
+  add_output(module.name,
+             leaves_residual ? std::optional(module.parameters.front()) : std::nullopt);
   // torchprime's name for the heads' output, which is divided like the queries.
   if (m + 1 < table.modules.size() && is_attention(table, m))
     add_output(module.name + ".core_attention", table.modules[m + 1].parameters.front());
@@ -130,7 +152,8 @@ void SpecNames::add(SpecTarget target) {
 
 std::vector<std::size_t> SpecNames::find(const SpecEntry& entry) const {
   const auto [written, element] = without_element(entry);
-  const auto name = as_hugging_face(written);
+  auto name = as_hugging_face(written);
+  replace_by_stack(name);
   const auto [pattern, layer] = pattern_of(name, layer_prefix_);
   const auto found = by_pattern_.find(pattern);
   if (found == by_pattern_.end()) refuse(entry, written);

@@ -14,8 +14,8 @@ namespace llamesh::sharding {
 struct SpecTarget {
   std::string name;  ///< "model.layers.3.mlp.up_proj.weight"
   bool is_weight;
-  /// The weight itself. For an output, the weight whose dim 0 divides it along `tensor`; none if
-  /// the output goes into the residual stream.
+  /// The weight itself. For an output, the weight whose dim 0 divides it along `tensor`, if it is
+  /// divided; none if the output goes into the residual stream.
   std::optional<model::ParameterId> parameter;
 };
 
@@ -29,6 +29,10 @@ class SpecNames {
   /// Returns the indices of the targets that an entry names. Throws a user error that begins with
   /// its line for a name without a target, with the nearest valid one.
   std::vector<std::size_t> find(const SpecEntry& entry) const;
+  /// Returns true if an entry's name has `*` for the layer's number.
+  bool is_for_every_layer(const SpecEntry& entry) const {
+    return entry.name.starts_with(layer_prefix_ + '*');
+  }
 
  private:
   void add_module(const model::ParameterTable& table, std::size_t module);
@@ -43,6 +47,10 @@ class SpecNames {
   /// By name with `*` for the layer: the targets in all layers in order, or the single one.
   std::map<std::string, std::vector<std::size_t>> by_pattern_;
 };
+
+/// Returns the spec with a leading null in each entry for the (out, in) matrix of every expert,
+/// "experts.*.w1.weight": the dims of their stack.
+Spec with_stack_dims(Spec spec);
 
 /// A spec name without its [i]; `element` is i, or -1 without one.
 struct SpecName {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "app/commands/commands.hpp"
 #include "comm/mesh/topology.hpp"
@@ -105,6 +106,64 @@ TEST(Plan, OfASmallModelHasSizesAndTimesThatAreNotZero) {
   EXPECT_NE(text.find("1 rank on 1 node, "), std::string::npos) << text;
   EXPECT_NE(text.find("MiB  of 78.16 GiB: fits"), std::string::npos) << text;
   EXPECT_EQ(text.find("0.00"), std::string::npos) << text;
+}
+
+TEST(Plan, ShowsActiveParametersOfExperts) {
+  PlanArguments arguments;
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
+  arguments.overrides = {"model.file=" LLAMESH_INPUTS "/models/mixtral-8x7b.yaml",
+                         "train.global_batch=16"};
+  arguments.ranks = 16;
+  arguments.ranks_per_node = 8;
+  testing::internal::CaptureStdout();
+  plan(arguments);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("46.70 B parameters, of which a token takes 12.88 B, in "), std::string::npos)
+      << text;
+  arguments.output = Output::json;
+  const auto json = printed(arguments).json;
+  EXPECT_EQ(json.at("parameters"), 46'702'792'704);
+  EXPECT_EQ(json.at("active_parameters"), 12'879'925'248);
+  EXPECT_EQ(json.at("imbalance"), 1);
+  const auto dense = printed(cluster("llama3-8b-1x8", 8)).json;
+  EXPECT_EQ(dense.at("active_parameters"), dense.at("parameters"));
+}
+
+TEST(Plan, ImbalanceNeedsAnExpertAxis) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.imbalance = 2;
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--imbalance is 2, but the mesh replicate=1 x shard=8 has no expert axis; set "
+            "mesh.axes.expert");
+}
+
+TEST(Plan, TheBusiestExpertRankTakesLonger) {
+  auto arguments = cluster("mixtral-8x7b-2x8", 16);
+  const auto [code, uniform] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(uniform.at("mesh"), "replicate=1 x shard=2 x expert=8");
+  EXPECT_GT(uniform.at("traffic").at("expert"), 0);
+  arguments.imbalance = 1.5;
+  const auto busiest = printed(arguments).json;
+  EXPECT_EQ(busiest.at("imbalance"), 1.5);
+  EXPECT_GT(busiest.at("step_seconds"), uniform.at("step_seconds"));
+  arguments.imbalance = 9;
+  EXPECT_EQ(
+      test::error_of([&] { plan(arguments); }),
+      "--imbalance is 9, but one of the 8 ranks of the expert axis receives at most all rows, "
+      "8 times their mean");
+}
+
+TEST(Plan, SweepTriesExpertAxesWithinANode) {
+  auto arguments = cluster("mixtral-8x7b-2x8", 16);
+  arguments.sweep = true;
+  arguments.overrides = {"mesh.axes.tensor=1", "sharding.strategy=full_shard"};
+  std::set<std::string> meshes;
+  const auto json = printed(arguments).json;
+  for (const auto& row : json.at("fitting")) meshes.insert(row.at("mesh").get<std::string>());
+  EXPECT_TRUE(meshes.contains("replicate=1 x shard=16"));
+  EXPECT_TRUE(meshes.contains("replicate=1 x shard=2 x expert=8"));
+  EXPECT_FALSE(meshes.contains("replicate=1 x shard=1 x expert=16"));
 }
 
 TEST(Plan, StateAndCheckpointAreTheirFormulas) {

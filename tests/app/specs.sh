@@ -53,6 +53,33 @@ prints 'mesh replicate=1 x shard=2 x tensor=2, residual stream divided by column
 prints '^model.embed_tokens.weight +260 x 48 +260 x 24  \[null, tensor\], flat over shard +12480$' --ranks 4 "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-hidden.yaml
 
+# --- experts
+experts=(model.file=inputs/models/mixtral-tiny.yaml)
+prints '^model.layers.0..2.block_sparse_moe.experts.w2 +8 x 48 x 52 +8 x 48 x 52  flat over shard +3 x 19968$' --ranks 4 \
+  "${experts[@]}" sharding.strategy=full_shard
+prints '^33 weights +224496 ' --ranks 4 "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml
+refused "inputs/specs/mixtral-expert.yaml:[0-9]+: .* has no axis 'expert'; give it 2 or more ranks in mesh.axes.expert" \
+  "${experts[@]}" sharding.spec=inputs/specs/mixtral-expert.yaml
+refused "experts.w1: \[shard, null\] has 2 dims, but a stack of matrices has 3; the weight is 8 x 52 x 48" \
+  "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml \
+  'sharding.spec.model.layers.*.block_sparse_moe.experts.w1=[shard, null]'
+same_as_strategy() { # SPEC ARGUMENT...: the same weights per rank, by the spec and by the strategy
+  local spec=$1; shift
+  "$llamesh" train inputs/tiny.yaml "${experts[@]}" --print-spec "$@" > "$folder/built_in" 2> "$folder/log" || give_up "$*"
+  "$llamesh" train inputs/tiny.yaml "${experts[@]}" --print-spec "$@" sharding.spec="$spec" > "$folder/log" 2>&1 || give_up "$spec"
+  diff <(tail -n +2 "$folder/built_in") <(tail -n +2 "$folder/log") > /dev/null || give_up "$spec is not the strategy's"
+}
+same_as_strategy inputs/specs/mixtral-fsdp.yaml --ranks 4 sharding.strategy=full_shard
+same_as_strategy inputs/specs/mixtral-expert.yaml --ranks 4 sharding.strategy=full_shard mesh.axes.expert=2
+same_as_strategy inputs/specs/mixtral-expert.yaml --ranks 8 --ranks-per-node 4 sharding.strategy=hybrid_shard mesh.axes.expert=2 \
+  train.global_batch=16
+prints '^model.layers.0..2.block_sparse_moe.experts.w2 +8 x 48 x 52 +4 x 48 x 52  \[expert, null, null\], flat over shard +3 x 19968$' \
+  --ranks 4 "${experts[@]}" sharding.strategy=full_shard mesh.axes.expert=2
+refused "the batch, is divided along expert, and no other dim is" "${experts[@]}" mesh.axes.expert=2 \
+  sharding.spec=inputs/specs/mixtral-fsdp.yaml
+refused "experts.w1 is whole along the axis expert, .* write \[expert, shard, null\] for it" "${experts[@]}" \
+  mesh.axes.expert=2 sharding.spec.lm_head=null 'sharding.spec.model.layers.*[0]=null' sharding.spec=inputs/specs/mixtral-fsdp.yaml
+
 # --- impossible specs
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
@@ -102,4 +129,12 @@ for spec in fsdp-tensor-sequence fsdp-tensor-hidden tensor; do
   awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||
     give_up "the loss is $loss with $spec and $expected without"
 done
+
+# --- experts: as without a spec
+expected=$(loss_with "${experts[@]}")
+loss=$(loss_with "${experts[@]}" sharding.spec=inputs/specs/mixtral-fsdp.yaml)
+[[ -n $loss && $loss == "$expected" ]] || give_up "the loss is $loss with mixtral-fsdp and $expected without"
+loss=$(loss_with "${experts[@]}" mesh.axes.expert=2 sharding.strategy=full_shard sharding.spec=inputs/specs/mixtral-expert.yaml)
+awk -v a="$loss" -v b="$expected" 'BEGIN { exit !(b > 1 && a - b < 1e-5 * b && b - a < 1e-5 * b) }' ||
+  give_up "the loss is $loss with mixtral-expert and $expected without"
 echo "specs print, refuse and train"

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <map>
 
@@ -65,6 +66,32 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
     const auto inputs = config::parse_inputs(
         "model: {file: models/" + name + ".yaml}\ndata: {train: x}\n", inputs_folder / "f.yaml");
     EXPECT_EQ(model::parameter_table(inputs.model).numel(), numel) << name;
+  }
+}
+
+/// Published figures: Mistral AI's papers and release notes for Mixtral, the model cards of Qwen 3
+/// (which give 3.35 as 3.3).
+TEST(HfModels, TokensTakeTheKnownNumberOfExpertParameters) {
+  struct Known {
+    const char* name;
+    std::int64_t active;
+    double total_billions, active_billions;
+  };
+  for (const auto& known : {Known{"mixtral-8x7b", 12'879'925'248, 46.7, 12.9},
+                            Known{"mixtral-8x22b", 39'152'031'744, 141, 39},
+                            Known{"qwen3-30b-a3b", 3'353'032'704, 30.5, 3.3},
+                            Known{"qwen3-235b-a22b", 22'190'763'520, 235, 22}}) {
+    const auto inputs = config::parse_inputs(
+        "model: {file: models/" + std::string(known.name) + ".yaml}\ndata: {train: x}\n",
+        inputs_folder / "f.yaml");
+    const auto table = model::parameter_table(inputs.model);
+    EXPECT_EQ(table.active_numel(), known.active) << known.name;
+    const auto near = [&](std::int64_t count, double billions) {
+      const double half_a_digit = billions == std::round(billions) ? 0.55 : 0.055;
+      EXPECT_NEAR(static_cast<double>(count) / 1e9, billions, half_a_digit) << known.name;
+    };
+    near(table.numel(), known.total_billions);
+    near(table.active_numel(), known.active_billions);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/error.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 
@@ -29,6 +30,12 @@ TEST(Simulation, ReplacesTheDeviceOfItsThreadWhileItLives) {
   EXPECT_EQ(kind(), Kind::cpu);
   EXPECT_EQ(compute_stream().kind(), Kind::cpu);
   EXPECT_EQ(&MemoryMeter::instance(), &meter);
+}
+
+TEST(Simulation, RoutingIsUniformUnlessItSaysOtherwise) {
+  EXPECT_EQ(Simulation(gpu()).expert_imbalance(), 1);
+  EXPECT_EQ(Simulation(gpu(), 2.5).expert_imbalance(), 2.5);
+  EXPECT_THROW(Simulation(gpu(), 0.5), Error);
 }
 
 TEST(Simulation, MemoryIsThatOfNobody) {

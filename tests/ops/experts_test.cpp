@@ -1,5 +1,8 @@
+#include <array>
 #include <numeric>
 
+#include "device/buffer.hpp"
+#include "device/simulated/simulation.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -238,6 +241,56 @@ TEST_P(Experts, WeighRowsBackwardScalesAndTakesDots) {
 }
 
 // --- Linear layers of experts ---
+
+/// Returns the planner's seconds for a linear layer of experts (16, 32) and its two backward
+/// passes, at 1 GFLOP/s.
+std::array<double, 3> simulated_seconds(device::Kind kind, std::int64_t rows, std::int64_t experts,
+                                        double bandwidth) {
+  device::Hardware hardware;
+  hardware.kind = kind;
+  hardware.memory_bandwidth = bandwidth;
+  hardware.peak_bf16 = 1e9;
+  hardware.gemm_share = 1;
+  const device::Simulation simulation(hardware);
+  const device::Buffer buffer(1 << 24);
+  const auto tensor = [&](DType dtype, std::initializer_list<std::int64_t> shape) {
+    return buffer.tensor(dtype, shape);
+  };
+  const Tensor x = tensor(DType::bf16, {rows, 32}), y = tensor(DType::bf16, {rows, 16});
+  const Tensor w = tensor(DType::bf16, {experts, 16, 32}), starts = tensor(DType::i32, {experts});
+  auto& simulated = device::compute_stream();
+  std::array<double, 3> seconds{};
+  const auto timed = [&](double& time, const auto& kernel) {
+    const double start = simulation.now();
+    kernel();
+    time = simulation.now() - start;
+  };
+  timed(seconds[0], [&] { ops::grouped_linear(simulated, y, x, w, starts, Accumulate::no); });
+  timed(seconds[1],
+        [&] { ops::grouped_linear_backward_input(simulated, x, y, w, starts, Accumulate::no); });
+  timed(seconds[2],
+        [&] { ops::grouped_linear_backward_weight(simulated, w, y, x, starts, Accumulate::no); });
+  return seconds;
+}
+
+TEST(SimulatedExperts, CostTheirRowsAndAllWeights) {
+  const double flops_of_row = 2 * 16 * 32, bytes = 2 * (16 + 32), weights = 2 * 16 * 32;
+  for (const double seconds : simulated_seconds(device::Kind::cpu, 1000, 4, 1e30))
+    EXPECT_NEAR(seconds, 1000 * flops_of_row / 1e9, 1e-12);
+  for (const double seconds : simulated_seconds(device::Kind::cpu, 10, 64, 1))
+    EXPECT_NEAR(seconds, 10 * bytes + 64 * weights, 1e-3);
+}
+
+/// Each group ends with a tile that is half full on average; one without rows has none.
+TEST(SimulatedExperts, FillTilesOnAGpu) {
+  const double flops_of_row = 2 * 16 * 32;
+  for (const auto& [rows, groups] : {std::pair(1000, 4.0), std::pair(2, 2.0)}) {
+    const auto seconds = simulated_seconds(device::Kind::cuda, rows, 4, 1e30);
+    EXPECT_NEAR(seconds[0], (rows + groups * 63.5) * flops_of_row / 1e9, 1e-12);
+    EXPECT_NEAR(seconds[1], seconds[0], 1e-12);
+    EXPECT_NEAR(seconds[2], (rows + groups * 31.5) * flops_of_row / 1e9, 1e-12);
+  }
+}
 
 const std::vector<std::int32_t> group_starts[] = {
     {0, 5, 5, 6, 40}, {0, 0, 0, 0, 7}, {0, 33, 33, 33, 33}, {0, 1, 2, 3, 4}, {0, 0, 0, 0, 0}};

@@ -190,7 +190,30 @@ Setup setup_of(const Launch& launch) {
 using sharding::ResidualLayout;
 using sharding::Strategy;
 
+void with_experts(Inputs& in) {
+  in.model.family = "mixtral";
+  in.model.num_experts = 4;
+  in.model.num_experts_per_tok = 2;
+}
+
 const Launch launches[] = {
+    {"experts", 8, 4,
+     [](Inputs& in) {
+       with_experts(in);
+       in.mesh.expert = 4;
+     }},
+    {"experts_in_replicas", 8, 4,
+     [](Inputs& in) {
+       with_experts(in);
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh.expert = 2;
+       in.precision.parameters = DType::bf16;
+     }},
+    {"experts_of_tensor_ranks", 8, 4,
+     [](Inputs& in) {
+       with_experts(in);
+       in.mesh.expert = in.mesh.tensor = 2;
+     }},
     {"full_shard", 4, 4, [](Inputs&) {}},
     {"no_shard", 3, 2, [](Inputs& in) { in.sharding.strategy = Strategy::no_shard; }},
     {"machines_of_3_and_1", 4, 3, [](Inputs& in) { in.precision.parameters = DType::bf16; }},
@@ -350,6 +373,27 @@ INSTANTIATE_TEST_SUITE_P(DryRun, EveryLaunch,
 
 const Launch& launch_of(std::string_view name) {
   return *std::ranges::find(launches, name, &Launch::name);
+}
+
+TEST(DryRun, RanksOfAnExpertAxisAreAlike) {
+  EXPECT_EQ(rank_classes(setup_of(launch_of("experts"))).first, std::vector<int>{0});
+}
+
+/// All it receives more is rows of its experts.
+TEST(StepPlan, TheBusiestExpertRankHasMoreRows) {
+  const auto setup = setup_of(launch_of("experts"));
+  const auto h = hardware(device::Kind::cuda);
+  const auto uniform = plan_step(setup, h);
+  const auto busiest = plan_step(setup, h, 0, 4, nullptr, 2);
+  const auto of = [](const StepPlan& plan, device::MemoryUse use) {
+    return plan.at_peak[static_cast<std::size_t>(use)];
+  };
+  EXPECT_GT(busiest.seconds, uniform.seconds);
+  EXPECT_GT(of(busiest, device::MemoryUse::expert_parallel),
+            of(uniform, device::MemoryUse::expert_parallel));
+  EXPECT_EQ(of(busiest, device::MemoryUse::gathered_weights),
+            of(uniform, device::MemoryUse::gathered_weights));
+  EXPECT_EQ(busiest.traffic.at("shard"), uniform.traffic.at("shard"));
 }
 
 TEST(DryRun, RanksWithPartialSumsAreOtherClassesAndTheFullestOfThemIsFound) {

@@ -336,5 +336,219 @@ TEST(DescribeSpec, ShowsShapesAxesAndBytes) {
   EXPECT_EQ(describe_whole(ShardLayout(table, make_units(table, {}), shards_only)), "");
 }
 
+// --- a mixture of experts
+
+const comm::ParallelDims experts_only({{"replicate", 1}, {"shard", 2}, {"expert", 2}});
+const comm::ParallelDims experts_and_tensor(
+    {{"replicate", 2}, {"shard", 2}, {"expert", 2}, {"tensor", 2}});
+
+model::ParameterTable experts_table(const std::string& family = "mixtral") {
+  auto config = test::even_config();
+  config.family = family;
+  config.num_experts = 4;
+  config.num_experts_per_tok = 2;
+  if (family == "qwen3_moe") config.moe_intermediate_size = 6;
+  return model::parameter_table(config.resolved());
+}
+
+std::string experts_error(const std::vector<std::pair<std::string, Dims>>& entries,
+                          const comm::ParallelDims& dims = experts_and_tensor) {
+  return test::error_of([&] { compile(lines(entries), experts_table(), dims); });
+}
+
+const std::string moe = "model.layers.*.block_sparse_moe.";
+
+/// Returns a layer's experts split along both axes, and its attention along `tensor`: lines 1 to 7.
+std::vector<std::pair<std::string, Dims>> expert_lines(
+    std::vector<std::pair<std::string, Dims>> more = {}) {
+  std::vector<std::pair<std::string, Dims>> all;
+  for (const char* name : {"w1", "w3"})
+    all.emplace_back(moe + "experts." + name, Dims{{"expert"}, {"tensor"}, {"fsdp"}});
+  all.emplace_back(moe + "experts.w2", Dims{{"expert"}, {"fsdp"}, {"tensor"}});
+  for (const char* name : {"q_proj", "k_proj", "v_proj"})
+    all.emplace_back(fmt::format("model.layers.*.self_attn.{}.weight", name), columns);
+  all.emplace_back("model.layers.*.self_attn.o_proj.weight", rows);
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(ExpertSpec, OfAStrategySplitsExpertsAndShardsTheRestAlongTheirAxisToo) {
+  using enum ResidualLayout;
+  const comm::ParallelDims copies({{"replicate", 2}, {"shard", 1}, {"expert", 2}, {"tensor", 2}});
+  const comm::ParallelDims one_expert_rank({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
+  for (const auto* family : {"mixtral", "qwen3_moe"})
+    for (const auto& [dims, strategy] : {std::pair(data_only, Strategy::hybrid_shard),
+                                         {one_expert_rank, Strategy::hybrid_shard},
+                                         {experts_only, Strategy::full_shard},
+                                         {experts_and_tensor, Strategy::hybrid_shard},
+                                         {copies, Strategy::no_shard}})
+      for (const auto residual : {sequence, whole, hidden}) {
+        const auto table = experts_table(family);
+        const auto compiled =
+            compile(builtin_spec(table, dims, residual, strategy), table, dims, residual);
+        EXPECT_TRUE(compiled.placements ==
+                    tensor_parallel_placements(table, dims, {residual}, strategy))
+            << family << " on " << comm::to_string(dims);
+      }
+}
+
+/// Names and axes as in all versions of torchprime's files for Mixtral.
+TEST(ExpertSpec, TakesTorchprimesNamesOfExperts) {
+  const auto table = experts_table();
+  const auto shard = shards_only.named({"shard"});
+  for (const std::string stack : {"experts.w1", "experts.*.w1.weight"})
+    for (const Dims& outputs : {Dims{{"fsdp", "data"}, {}, {}}, Dims{{"fsdp"}, {}, {}}}) {
+      const auto compiled = compile(lines({{moe + "gate.weight", {{}, {"fsdp"}}},
+                                           {moe + stack, {{}, {}, {"fsdp"}}},
+                                           {"model.layers.*[0]", outputs},
+                                           {"lm_head", outputs}}),
+                                    table, shards_only);
+      for (const char* name : {"experts.w1", "gate.weight"}) {
+        const auto& placement =
+            of(compiled, table, "model.layers.1.block_sparse_moe." + std::string(name));
+        EXPECT_EQ(placement.sharded, shard) << name;
+        EXPECT_TRUE(placement.split_axes().none()) << name;
+      }
+      EXPECT_TRUE(of(compiled, table, "model.layers.1.block_sparse_moe.experts.w2").sharded.none());
+    }
+}
+
+TEST(ExpertSpec, NamesTheMatrixOfEveryExpertWithItsOwnDims) {
+  const auto table = experts_table("qwen3_moe");
+  const auto compiled = compile(
+      lines({{"model.layers.*.mlp.experts.*.gate_proj.weight", columns},
+             {"model.layers.*.mlp.experts.*.up_proj.weight", columns},
+             {"model.layers.*.mlp.experts.*.down_proj.weight", rows},
+             {"model.layers.1.mlp.experts.*.down_proj.weight", {{}, {"fsdp"}, {"tensor"}}}}),
+      table, shard_and_tensor);
+  const auto tensor = shard_and_tensor.tensor();
+  EXPECT_EQ(of(compiled, table, "model.layers.1.mlp.experts.gate_proj").split,
+            (std::vector<comm::AxisSet>{{}, tensor, {}}));
+  EXPECT_EQ(of(compiled, table, "model.layers.1.mlp.experts.down_proj").split,
+            (std::vector<comm::AxisSet>{{}, {}, tensor}));
+}
+
+TEST(ExpertSpec, ExpertOnAnyDimOfAnotherWeightShardsIt) {
+  const auto table = experts_table();
+  const auto compiled = compile(lines({{"lm_head.weight", {{"fsdp"}, {"expert"}}},
+                                       {moe + "gate.weight", {{"expert"}, {}}},
+                                       {moe + "experts.w1", {{"expert", "fsdp"}, {}, {}}},
+                                       {moe + "experts.w2", {{"expert"}, {}, {}}},
+                                       {moe + "experts.w3", {{"expert"}, {}, {}}},
+                                       {moe + "experts", {{"fsdp", "expert"}, {}, {}}}}),
+                                table, experts_only);
+  EXPECT_EQ(of(compiled, table, "lm_head.weight").sharded,
+            experts_only.gradient_axes() & ~experts_only.named({"replicate"}));
+  const auto& w1 = of(compiled, table, "model.layers.0.block_sparse_moe.experts.w1");
+  EXPECT_EQ(w1.sharded, experts_only.named({"shard"}));
+  EXPECT_EQ(w1.split.front(), experts_only.named({"expert"}));
+}
+
+TEST(ExpertSpecErrors, ExpertsAndTheirAxisElsewhere) {
+  EXPECT_EQ(experts_error({{moe + "experts.w1", {{}, {"expert"}, {"shard"}}}}),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: dim 1 cannot be cut along "
+            "'expert', which divides the 4 experts of dim 0; write [expert, tensor, shard]");
+  EXPECT_EQ(experts_error({{moe + "experts.w2", {{}, {"expert"}, {"shard"}}}}, experts_only),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w2: dim 1 cannot be cut along "
+            "'expert', which divides the 4 experts of dim 0; write [expert, shard, null]");
+  EXPECT_EQ(experts_error({{moe + "experts.w1", {{"expert"}, {}, {"shard"}}}}, data_only),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: the mesh replicate=2 x shard=2 "
+            "has no axis 'expert'; give it 2 or more ranks in mesh.axes.expert, or write null");
+  EXPECT_EQ(experts_error({{moe + "experts.w1", sharded}}),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: [shard, null] has 2 dims, but a "
+            "stack of matrices has 3; the weight is 4 x 20 x 12");
+  EXPECT_EQ(experts_error({{moe + "gate.weight", {{"expert", "shard", "expert"}, {}}}}),
+            "s.yaml:1: model.layers.*.block_sparse_moe.gate.weight: dim 0 names 'expert' twice");
+  EXPECT_EQ(experts_error({{moe + "experts.0.w1.weight", sharded}}).substr(0, 41),
+            "s.yaml:1: the model has no weight or modu");
+}
+
+TEST(ExpertSpecErrors, CutsAlongTensorThatExpertsHaveNot) {
+  EXPECT_EQ(experts_error({{moe + "experts.w1", {{"expert"}, {"shard"}, {"tensor"}}}}),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: dim 2 cannot be cut along "
+            "'tensor'; write [expert, tensor, shard]");
+  EXPECT_EQ(experts_error({{moe + "experts.w2", {{"tensor"}, {}, {"shard"}}}}, shard_and_tensor),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w2: dim 0 cannot be cut along "
+            "'tensor'; write [null, shard, tensor]");
+  EXPECT_EQ(experts_error({{moe + "gate.weight", columns}}),
+            "s.yaml:1: model.layers.*.block_sparse_moe.gate.weight: dim 0 cannot be cut along "
+            "'tensor'; a router's weight is whole along it: [shard, null]");
+}
+
+TEST(ExpertSpecErrors, TheStacksOfALayerAreCutTogether) {
+  auto entries = expert_lines();
+  entries[2].second = {{"expert"}, {"fsdp"}, {}};
+  EXPECT_EQ(experts_error(entries),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: it is cut along 'tensor', but "
+            "model.layers.0.block_sparse_moe.experts.w2 (s.yaml:3) is not; cut w1 and w3 as "
+            "[expert, tensor, shard] and w2 as [expert, shard, tensor], or none of them");
+  entries[2].second = {{}, {"fsdp"}, {"tensor"}};
+  EXPECT_EQ(experts_error(entries),
+            "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: it is cut along 'expert', but "
+            "model.layers.0.block_sparse_moe.experts.w2 (s.yaml:3) is not; write 'expert' on dim 0 "
+            "of w1, w3 and w2, or none of them");
+}
+
+TEST(ExpertSpecErrors, OutputsOfExpertsAndRouters) {
+  const Dims batch{{"replicate", "shard", "expert"}, {}, {}};
+  const Dims by_rows{{"replicate", "shard", "expert"}, {"tensor"}, {}};
+  const auto table = experts_table();
+  const auto residual = [&](const Dims& dims) {
+    return compile(lines(expert_lines({{moe + "experts", dims},
+                                       {"model.layers.*.block_sparse_moe", dims},
+                                       {moe + "gate", batch}})),
+                   table, experts_and_tensor)
+        .residual;
+  };
+  EXPECT_EQ(residual(batch), ResidualLayout::whole);
+  EXPECT_EQ(residual(by_rows), ResidualLayout::sequence);
+  EXPECT_EQ(
+      experts_error(expert_lines({{"model.layers.*", {{"replicate", "shard"}, {}, {}}}})),
+      "s.yaml:8: model.layers.*: [[replicate, shard], null, null]: on the mesh replicate=2 x "
+      "shard=2 x expert=2 x tensor=2 the first dim, the batch, is divided along replicate, shard "
+      "and expert, and no other dim is; write [[replicate, shard, expert], null, null]");
+  EXPECT_NE(experts_error(expert_lines({{moe + "gate", by_rows}})).find("whole sequences"),
+            std::string::npos);
+  EXPECT_EQ(
+      experts_error(
+          expert_lines({{moe + "gate", {{"replicate", "shard", "expert"}, {}, {"tensor"}}}})),
+      "s.yaml:8: model.layers.*.block_sparse_moe.gate: [[replicate, shard, expert], null, tensor] "
+      "is "
+      "cut along 'tensor', but a router's output is whole along it; write [[replicate, shard, "
+      "expert], null, null]");
+  EXPECT_NE(experts_error(expert_lines({{moe + "experts", by_rows},
+                                        {"model.layers.*.block_sparse_moe", batch}}))
+                .find("the residual stream is laid out in one way"),
+            std::string::npos);
+}
+
+TEST(ExpertSpecErrors, ExpertsThatAreWholeAlongTheirAxisAreNotTrained) {
+  const auto table = experts_table();
+  const comm::ParallelDims dims({{"shard", 2}, {"expert", 2}});
+  auto placements = tensor_parallel_placements(table, dims, {});
+  for (auto& placement : placements) placement.split.front() &= ~dims.named({"expert"});
+  const ShardLayout layout(table, make_units(table, {}, dims, placements), dims, placements);
+  EXPECT_EQ(test::error_of([&] { check_implemented(layout, ResidualLayout::whole); }),
+            "sharding.spec: model.layers.0.block_sparse_moe.experts.w1 is whole along the axis "
+            "expert, on which each rank must have its own experts: write [expert, shard, null] for "
+            "it");
+}
+
+TEST(ExpertSpec, IsDescribed) {
+  const auto table = experts_table();
+  const auto compiled = compile(builtin_spec(table, experts_and_tensor, ResidualLayout::sequence),
+                                table, experts_and_tensor);
+  const ShardLayout layout(table, make_units(table, {}, experts_and_tensor, compiled.placements),
+                           experts_and_tensor, compiled.placements);
+  const auto text = std::regex_replace(
+      describe_spec(layout, "of a test", compiled.residual, Layers::folded), std::regex(" +"), " ");
+  for (const std::string line :
+       {"model.layers.0..1.block_sparse_moe.experts.w2 4 x 12 x 20 2 x 12 x 10 [expert, null, "
+        "tensor], flat over shard 2 x 480",
+        "model.layers.0..1.block_sparse_moe.gate.weight 4 x 12 4 x 12 flat over shard x expert 2 x "
+        "48"})
+    EXPECT_NE(text.find(line + '\n'), std::string::npos) << line << "\nis not in\n" << text;
+}
+
 }  // namespace
 }  // namespace llamesh::sharding

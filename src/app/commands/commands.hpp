@@ -37,6 +37,7 @@ struct PlanArguments {
   int ranks_per_node = 0;         ///< 0: all on one node
   std::string hardware = "h100";  ///< a built-in name, or a file
   double storage_rate = 10e9;     ///< checkpoint write rate, bytes/s
+  double imbalance = 1;           ///< rows at the busiest rank of an expert axis / their mean
   bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
   bool dry_run = false;           ///< simulate all ranks to check that they agree
   Output output = Output::text;

@@ -5,6 +5,7 @@
 #include "app/planned_launch.hpp"
 #include "app/report/summary.hpp"
 #include "config/inputs.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -22,6 +23,9 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
       {{"inputs", asked.inputs},
        {"ranks", asked.ranks},
        {"mesh", comm::to_string(planned.setup.mesh)},
+       {"parameters", planned.setup.table->numel()},
+       {"active_parameters", planned.setup.table->active_numel()},
+       {"imbalance", asked.imbalance},
        {"hardware", planned.hardware.name},
        {"device_bytes", planned.limit()},
        {"fits", planned.fits()},
@@ -78,6 +82,9 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
                bytes_text(step.traffic_between_nodes.at(axis)));
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>12}\n", "host link, both ways", bytes_text(step.over_host_link));
+  if (asked.imbalance > 1)
+    fmt::print("\nthe rank receives {:g} times the mean rows of its expert axis (--imbalance)\n",
+               asked.imbalance);
   fmt::print("\nstep {}, of which {} wait for communication\n", time_text(step.seconds),
              time_text(step.exposed_seconds));
   fmt::print("{:.0f} tokens/s, {:.0f} per rank, MFU {:.1f} %\n", step.tokens_per_second,
@@ -87,6 +94,18 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
              asked.storage_rate / 1e9);
 }
 
+/// Throws a user error if no rank could receive so many rows.
+void check_imbalance(const PlanArguments& asked, const PlannedLaunch& planned) {
+  const int ranks = planned.expert_ranks();
+  validate(asked.imbalance == 1 || ranks > 1,
+           "--imbalance is {:g}, but the mesh {} has no expert axis; set mesh.axes.expert",
+           asked.imbalance, comm::to_string(planned.setup.mesh));
+  validate(asked.imbalance <= ranks,
+           "--imbalance is {:g}, but one of the {} ranks of the expert axis receives at most all "
+           "rows, {} times their mean",
+           asked.imbalance, ranks, ranks);
+}
+
 }  // namespace
 
 int plan(const PlanArguments& arguments) {
@@ -94,6 +113,7 @@ int plan(const PlanArguments& arguments) {
   if (arguments.dry_run) return plan_dry_run(arguments);
   const LaunchPlanner planner(arguments);
   const auto planned = planner.plan(config::load_inputs(arguments.inputs, arguments.overrides));
+  check_imbalance(arguments, planned);
   if (arguments.output == Output::json)
     print_as_json(arguments, planned);
   else

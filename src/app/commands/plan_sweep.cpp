@@ -59,19 +59,30 @@ class Sweep {
   void add_launches() {
     using enum sharding::Strategy;
     using enum model::ActivationCheckpointing;
+    auto in = inputs_;
     for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
-      for (const auto strategy :
-           values("sharding.strategy", inputs_.sharding.strategy,
-                  {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
-        for (const auto checkpointing :
-             values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
-                    {none, selective, full})) {
-          auto in = inputs_;
-          in.mesh.tensor = tensor;
-          in.sharding.strategy = strategy;
-          in.memory.activation_checkpointing = checkpointing;
-          add_micro_batches(in);
-        }
+      for (const int expert : values("mesh.axes.expert", inputs_.mesh.expert, expert_sizes()))
+        for (const auto strategy :
+             values("sharding.strategy", inputs_.sharding.strategy,
+                    {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
+          for (const auto checkpointing :
+               values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
+                      {none, selective, full})) {
+            in.mesh.tensor = tensor;
+            in.mesh.expert = expert;
+            in.sharding.strategy = strategy;
+            in.memory.activation_checkpointing = checkpointing;
+            add_micro_batches(in);
+          }
+  }
+
+  /// Returns the sizes of an expert axis that divide the experts and the ranks of a node.
+  std::vector<int> expert_sizes() const {
+    const int per_node = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
+    std::vector<int> sizes{1};
+    for (int n = 2; n <= per_node && n <= inputs_.model.num_experts; ++n)
+      if (inputs_.model.num_experts % n == 0 && per_node % n == 0) sizes.push_back(n);
+    return sizes;
   }
 
   template <class T>

@@ -62,7 +62,9 @@ class Simulation::Queue final : public Stream::Queue {
   double now_ = 0;
 };
 
-Simulation::Simulation(Hardware hardware) : hardware_(std::move(hardware)) {
+Simulation::Simulation(Hardware hardware, double expert_imbalance)
+    : hardware_(std::move(hardware)), expert_imbalance_(expert_imbalance) {
+  expects(expert_imbalance >= 1, "the busiest rank has {} times the mean rows", expert_imbalance);
   expects(active_simulation == nullptr, "a simulation within another one");
   active_simulation = this;
   // A CPU computes on the thread that enqueues the work.

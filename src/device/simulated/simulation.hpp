@@ -21,7 +21,8 @@ namespace llamesh::device {
 /// Objects created within must be destroyed within. Simulations do not nest.
 class Simulation {
  public:
-  explicit Simulation(Hardware hardware);
+  /// `expert_imbalance`: 1 or more, see expert_imbalance().
+  explicit Simulation(Hardware hardware, double expert_imbalance = 1);
   ~Simulation();
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;
@@ -32,6 +33,9 @@ class Simulation {
   static Simulation& current();
 
   const Hardware& hardware() const { return hardware_; }
+  /// Returns the rows that this rank receives along an expert axis, relative to their mean over the
+  /// axis: tokens choose experts, so a device that computes nothing cannot know.
+  double expert_imbalance() const { return expert_imbalance_; }
   MemoryMeter& meter() { return meter_; }
   /// Counts pinned host memory.
   MemoryMeter& host_meter() { return host_meter_; }
@@ -65,6 +69,7 @@ class Simulation {
   friend std::unique_ptr<Stream::Queue> make_simulated_queue();
 
   Hardware hardware_;
+  double expert_imbalance_;
   MemoryMeter meter_, host_meter_;
   std::map<std::string_view, Buffer> scratch_;
   std::int64_t copied_by_host_ = 0;

@@ -36,6 +36,28 @@ void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std
   work(stream, flops, rate, bytes_of(a, b, c) + again);
 }
 
+/// Returns the rows that the tiles of a GPU's grouped kernels cover if `rows` are split into
+/// groups: each group that is not empty ends with a tile that is half full on average.
+double tiled_rows(std::int64_t rows, std::int64_t groups, int tile) {
+  const auto all = static_cast<double>(rows);
+  if (hardware().kind == device::Kind::cpu) return all;
+  return all + static_cast<double>(std::min(rows, groups)) * (tile - 1) / 2;
+}
+
+// Tiles of the grouped kernels on GPUs (ops/cuda).
+constexpr int group_rows = 128;  // of c
+constexpr int group_depth = 64;  // steps, if the rows are contracted over
+
+/// Multiplies the rows of `in`, in groups, by matrices `w` (experts, ...), each of which is read.
+void grouped_gemm(Stream& stream, const Tensor& out, const Tensor& in, const Tensor& w,
+                  Accumulate accumulate) {
+  const double rows = tiled_rows(in.rows(), w.size(0), group_rows);
+  const double flops = 2 * rows * static_cast<double>(out.cols()) * static_cast<double>(in.cols());
+  const double again = accumulate == Accumulate::yes ? bytes_of(out) : 0;
+  work(stream, flops, hardware().peak(in.dtype()) * hardware().gemm_share,
+       bytes_of(in, w, out) + again);
+}
+
 /// Returns the FLOPs for the two matmuls in attention between `queries` and, on average, `keys`
 /// visible keys.
 double attention_flops(const AttentionShape& s, std::int64_t queries, double keys) {
@@ -79,20 +101,21 @@ void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor /*start
                     Accumulate accumulate) {
   const auto one = w.slice_rows(0, w.size(1));
   keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate);
-  gemm(stream, y, x, w, x.cols(), accumulate);
+  grouped_gemm(stream, y, x, w, accumulate);
 }
 
 void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w,
                                    Tensor /*starts*/, Accumulate accumulate) {
   keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w.slice_rows(0, w.size(1))), accumulate);
-  gemm(stream, dx, dy, w, dy.cols(), accumulate);
+  grouped_gemm(stream, dx, dy, w, accumulate);
 }
 
 void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x,
                                     Tensor /*starts*/, Accumulate accumulate) {
   const auto one = dw.slice_rows(0, dw.size(1));
   keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate);
-  const double flops = 2.0 * static_cast<double>(one.numel()) * static_cast<double>(dy.rows());
+  const double rows = tiled_rows(dy.rows(), dw.size(0), group_depth);
+  const double flops = 2 * rows * static_cast<double>(one.numel());
   const double again = accumulate == Accumulate::yes ? bytes_of(dw) : 0;
   work(stream, flops, hardware().peak(dy.dtype()) * hardware().gemm_share,
        bytes_of(dw, dy, x) + again);
