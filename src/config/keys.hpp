@@ -45,6 +45,9 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("num_experts_per_tok", m.num_experts_per_tok, at_least(0));
   io.key("moe_intermediate_size", m.moe_intermediate_size, at_least(0));
   io.key("norm_topk_prob", m.norm_topk_prob);
+  io.key("output_router_logits", m.output_router_logits);
+  io.key("router_aux_loss_coef", m.router_aux_loss_coef, at_least(0));
+  io.key("router_z_loss_coef", m.router_z_loss_coef, at_least(0));
   io.key("sliding_window", m.sliding_window, at_least(0));
   io.key("max_window_layers", m.max_window_layers, at_least(0));
   io.key("tie_word_embeddings", m.tie_word_embeddings);

@@ -59,6 +59,8 @@ struct KvCache {
   std::int64_t past = 0;       ///< cached tokens
 };
 
+class RouterBalance;
+
 /// Inputs shared by all layers in a pass.
 struct BlockContext {
   device::Stream& stream;
@@ -75,7 +77,8 @@ struct BlockContext {
   Tensor delta;
   Tensor d_residual;  ///< (M', D') residual stream gradient, passed from layer to layer
   Tensor row_sums;    ///< fp32 norm scratch, one element per row and rank, if ranks have columns
-  KvCache* cache = nullptr;  ///< if set, the pass continues the one text cached there
+  RouterBalance* balance = nullptr;  ///< if set, routers are counted in it and balanced by it
+  KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };
 
 /// What passes are for. Each needs all that the one before it needs, and more.

@@ -42,6 +42,12 @@ double ConfigKeys::number(const char* key) const {
   return value.get<double>();
 }
 
+double ConfigKeys::number_from_0(const char* key, double otherwise) const {
+  const auto* value = find(key);
+  if (value == nullptr) return otherwise;
+  return *value == 0 ? 0 : number(key);
+}
+
 bool ConfigKeys::flag(const char* key, bool otherwise) const {
   const auto* value = find(key);
   validate(value == nullptr || value->is_boolean(), "{}: {}: expected true or false, got {}", name_,

@@ -33,6 +33,8 @@ class ConfigKeys {
   double number(const char* key, double otherwise) const {
     return has(key) ? number(key) : otherwise;
   }
+  /// Returns a finite number, 0 or above, or `otherwise` if the key is absent.
+  double number_from_0(const char* key, double otherwise) const;
   /// Returns true or false, or `otherwise` if the key is absent.
   bool flag(const char* key, bool otherwise = false) const;
   /// Returns a string; an absent key is empty.

@@ -47,6 +47,9 @@ struct ModelConfig {
   std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
   std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
   bool norm_topk_prob = true;              ///< whether a token's weights of its experts add up to 1
+  bool output_router_logits = false;       ///< whether the load-balancing loss is added
+  double router_aux_loss_coef = 0.001;     ///< its coefficient
+  double router_z_loss_coef = 0;           ///< of the z-loss; not in config.json
   std::int64_t sliding_window = 0;     ///< keys that a query sees at most, itself included; 0: all
   std::int64_t max_window_layers = 0;  ///< first layer with a sliding window
   bool tie_word_embeddings = false;

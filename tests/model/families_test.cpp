@@ -59,6 +59,12 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_FALSE(config("qwen3_moe").norm_topk_prob);
   EXPECT_EQ(config("qwen3_moe").expert_size(), 768);
+  EXPECT_FALSE(config("mixtral").output_router_logits);
+  EXPECT_EQ(config("mixtral").router_aux_loss_coef, 0.001);
+  const auto balanced =
+      config("qwen3_moe", R"("output_router_logits": true, "router_aux_loss_coef": 0)");
+  EXPECT_TRUE(balanced.output_router_logits);
+  EXPECT_EQ(balanced.router_aux_loss_coef, 0);
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -76,6 +82,8 @@ TEST(Families, WriteWhatTheyRead) {
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
       {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
+      {"mixtral", R"("output_router_logits": true, "router_aux_loss_coef": 0.02)"},
+      {"mixtral", R"("router_aux_loss_coef": 0)"},
       {"qwen3_moe", R"("num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": true)"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
@@ -111,8 +119,9 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen3", R"("attention_dropout": 0.5)", "attention_dropout is 0.5"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5; allowed: 0 to 4"},
-      {"mixtral", R"("output_router_logits": true)",
-       "output_router_logits is true; llamesh computes false only"},
+      {"mixtral", R"("output_router_logits": 1)", "output_router_logits: expected true or false"},
+      {"mixtral", R"("router_aux_loss_coef": -0.5)",
+       "router_aux_loss_coef: expected a number above 0"},
       {"mixtral", R"("router_jitter_noise": 0.1)",
        "router_jitter_noise is 0.1; llamesh computes 0.0 only"},
       {"qwen3_moe", R"("decoder_sparse_step": 2)",
@@ -178,6 +187,10 @@ TEST(Families, RefuseOthersKeys) {
       "llama", [](auto& c) { c.num_experts = 4; },
       "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family llama has "
       "no experts");
+  expect(
+      "llama", [](auto& c) { c.router_z_loss_coef = 0.01; },
+      "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but the "
+      "family llama has no experts");
   expect(
       "mixtral", [](auto& c) { c.num_experts_per_tok = 0; },
       "model.num_experts is 8 and num_experts_per_tok 0; the family mixtral needs both");

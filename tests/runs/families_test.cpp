@@ -33,6 +33,7 @@ model::ModelConfig small_model(const std::string& family) {
   m.num_key_value_heads = family == "olmo2" || family == "qwen3" ? 1 : 2;  // 1: ranks share it
   m.head_dim = 10;
   if (family == "mixtral" || family == "qwen3_moe") m.num_experts = 5, m.num_experts_per_tok = 2;
+  if (m.num_experts > 0) m.router_z_loss_coef = 0.01;
   if (family == "qwen3_moe") m.moe_intermediate_size = 30, m.norm_topk_prob = false;
   if (family == "mistral" || family == "mixtral") m.sliding_window = 7;
   if (family == "qwen2") m.sliding_window = 9, m.max_window_layers = 1;

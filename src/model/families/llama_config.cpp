@@ -47,7 +47,7 @@ void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::o
   json["max_window_layers"] = c.sliding_window > 0 ? c.max_window_layers : c.num_hidden_layers;
 }
 
-/// Refuses layers without experts, a router that is more than its softmax, and its auxiliary loss.
+/// Refuses layers without experts, and a router that is more than its softmax.
 void refuse_other_experts(const ConfigKeys& keys) {
   const auto refuse = [&](const char* key, const ConfigKeys::Json& computed) {
     const auto* value = keys.find(key);
@@ -58,7 +58,6 @@ void refuse_other_experts(const ConfigKeys& keys) {
   refuse("mlp_only_layers", ConfigKeys::Json::array());
   refuse("use_sliding_window", false);
   refuse("router_jitter_noise", 0.0);
-  refuse("output_router_logits", false);
 }
 
 void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig& c) {
@@ -68,12 +67,15 @@ void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig
   if (experts.default_size > 0)
     c.moe_intermediate_size = keys.size_or("moe_intermediate_size", experts.default_size);
   c.norm_topk_prob = !experts.has_norm_topk_prob || keys.flag("norm_topk_prob");
+  c.output_router_logits = keys.flag("output_router_logits");
+  c.router_aux_loss_coef = keys.number_from_0("router_aux_loss_coef", c.router_aux_loss_coef);
 }
 
 void write_experts(const ExpertKeys& experts, const ModelConfig& c, nlohmann::ordered_json& json) {
   json[experts.count] = c.num_experts;
   json["num_experts_per_tok"] = c.num_experts_per_tok;
-  json["output_router_logits"] = false;
+  json["output_router_logits"] = c.output_router_logits;
+  json["router_aux_loss_coef"] = c.router_aux_loss_coef;
   if (experts.default_size > 0) {
     json["moe_intermediate_size"] = c.expert_size();
     json["decoder_sparse_step"] = 1;
@@ -87,6 +89,11 @@ void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
     validate(c.num_experts == 0 && c.moe_intermediate_size == 0 && c.norm_topk_prob,
              "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family {} "
              "has no experts",
+             c.family);
+    validate(!c.output_router_logits && c.router_z_loss_coef == 0 &&
+                 c.router_aux_loss_coef == ModelConfig().router_aux_loss_coef,
+             "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but "
+             "the family {} has no experts",
              c.family);
     return;
   }
