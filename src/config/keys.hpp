@@ -174,6 +174,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("tensorboard", in.log.tensorboard);
     io.key("report", in.log.report);
     io.key("ranks", in.log.ranks);
+    io.key("experts", in.log.experts);
   });
   io.section("debug", [&] {
     io.key("contract", in.debug.contract);

@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/file.hpp"
+#include "train/step/expert_balance.hpp"
 
 namespace llamesh::train {
 
@@ -47,7 +49,9 @@ struct StepRecord {
   std::map<std::string, double> exposed = {};  ///< per axis: seconds waiting for it
   std::map<std::string, double> in_collectives = {};  ///< per axis: seconds in them, hidden or not
   std::vector<std::string> stragglers = {};           ///< a line for each rank newly found slow
-  std::string skipped = {};                           ///< reason for making no update; "": updated
+  std::optional<ExpertBalance> experts = {};   ///< of the step's tokens, if there are experts
+  std::vector<std::string> idle_experts = {};  ///< a line for each layer with newly idle experts
+  std::string skipped = {};                    ///< reason for making no update; "": updated
 };
 
 /// Formats the record as log fields, "loss 2.3457", most important first.
@@ -68,7 +72,7 @@ class MetricsFile {
   /// Writes {"event": "validation", "step": ..., "loss": ...}.
   void write_validation(std::int64_t step, double loss);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
-  /// "straggler", "healed", "skipped" or "spike".
+  /// "straggler", "healed", "idle_experts", "skipped" or "spike".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
   /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's) and
   /// "version".
