@@ -78,6 +78,8 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
                                   "num_experts",
                                   "num_experts_per_tok",
                                   "moe_intermediate_size",
+                                  "decoder_sparse_step",
+                                  "mlp_only_layers",
                                   "norm_topk_prob",
                                   "output_router_logits",
                                   "router_aux_loss_coef",

@@ -44,6 +44,8 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("num_experts", m.num_experts, at_least(0));
   io.key("num_experts_per_tok", m.num_experts_per_tok, at_least(0));
   io.key("moe_intermediate_size", m.moe_intermediate_size, at_least(0));
+  io.key("decoder_sparse_step", m.decoder_sparse_step, at_least(1));
+  io.key("mlp_only_layers", m.mlp_only_layers, at_least(0));
   io.key("norm_topk_prob", m.norm_topk_prob);
   io.key("output_router_logits", m.output_router_logits);
   io.key("router_aux_loss_coef", m.router_aux_loss_coef, at_least(0));

@@ -107,9 +107,12 @@ class Block {
  public:
   virtual ~Block() = default;
   /// Takes its tensors from `plan`. The last layer is planned first, gets no `last` and keeps
-  /// everything; the other layers share its tensors for what they need not keep.
+  /// everything; the other layers share its tensors for what they need not keep. Parts that not
+  /// all layers have, MLP or experts, are shared with `alike` instead, the last layer of this kind,
+  /// which gets no `alike` itself and keeps all of that part.
   virtual void plan(ArenaAllocator& plan, const PassShape& pass,
-                    ActivationCheckpointing checkpointing, const Block* last) = 0;
+                    ActivationCheckpointing checkpointing, const Block* last,
+                    const Block* alike) = 0;
   /// Returns the residual stream on input, (M', D').
   virtual Tensor input() const = 0;
   /// Columns of the keys, and of the values, that this rank caches per token.

@@ -1,3 +1,4 @@
+#include <set>
 #include <utility>
 
 #include "core/error.hpp"
@@ -36,16 +37,19 @@ Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& 
     spec.entries.push_back({std::move(name), std::move(axes), "built in"});
   };
   const auto any_layer = table.layer_prefix + '*';
+  std::set<std::string> in_layers;  // not all kinds of layers have the same
   for (const auto& parameter : table.parameters) {
     std::vector<Axes> axes(parameter.shape.size());
     const auto dim = divides ? model::divided_dim(parameter) : std::nullopt;
     if (dim) axes[*dim] = tensor;
     axes[dim == std::size_t{0} && axes.size() > 1 ? 1 : 0].push_back("shard");
-    const auto first_layer = table.layer_prefix + "0.";
-    if (parameter.name.starts_with(first_layer))
-      add(any_layer + parameter.name.substr(first_layer.size() - 1), axes);
-    else if (!parameter.name.starts_with(table.layer_prefix))
+    if (!parameter.name.starts_with(table.layer_prefix)) {
       add(parameter.name, axes);
+      continue;
+    }
+    const auto in_layer =
+        parameter.name.substr(parameter.name.find('.', table.layer_prefix.size()));
+    if (in_layers.insert(in_layer).second) add(any_layer + in_layer, axes);
   }
   const auto along = [&](ResidualLayout where) {
     return divides && residual == where ? tensor : whole;

@@ -102,6 +102,7 @@ TEST(RouterCounts, AreThoseOfTheModels) {
   EXPECT_EQ(std::accumulate(sparse.counts.begin(), sparse.counts.end(), 0.0F), 2 * 24 * 3);
   EXPECT_GT(std::ranges::count(sparse.counts, 0.0F), 0);
   EXPECT_EQ(sparse.layers, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(sums_of("qwen3_moe_dense").layers, (std::vector<std::size_t>{1, 5}));
 }
 
 /// Fed a row in pieces, the decoder has the logits of each piece's last token: the cache honours
@@ -129,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                                          "qwen2_window", "mistral", "qwen3", "olmo2", "gpt2",
                                          "packed_mistral", "packed_gpt2", "qwen3_switches",
                                          "olmo2_switches", "gpt2_switches", "mixtral", "qwen3_moe",
-                                         "mixtral_aux", "mixtral_collapsed", "qwen3_moe_aux"),
+                                         "mixtral_aux", "mixtral_collapsed", "qwen3_moe_aux",
+                                         "qwen3_moe_dense"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

@@ -247,12 +247,13 @@ INSTANTIATE_TEST_SUITE_P(Experts, GoldenSteps,
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          name_of_case);
-INSTANTIATE_TEST_SUITE_P(
-    BalancedExperts, GoldenSteps,
-    testing::Combine(testing::Values("mixtral_aux", "mixtral_collapsed", "qwen3_moe_aux"),
-                     testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2}, MeshSizes{2, 1},
-                                     MeshSizes{2, 2}, MeshSizes{1, 4}, MeshSizes{4, 1})),
-    name_of_case);
+INSTANTIATE_TEST_SUITE_P(BalancedExperts, GoldenSteps,
+                         testing::Combine(testing::Values("mixtral_aux", "mixtral_collapsed",
+                                                          "qwen3_moe_aux", "qwen3_moe_dense"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2},
+                                                          MeshSizes{2, 1}, MeshSizes{2, 2},
+                                                          MeshSizes{1, 4}, MeshSizes{4, 1})),
+                         name_of_case);
 // What published models leave off, with the sequence divided among tensor ranks.
 INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
                          testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",
