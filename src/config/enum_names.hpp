@@ -54,6 +54,11 @@ inline EnumNames<sharding::Wrap> names(sharding::Wrap) {
   return {{{"layer", layer}, {"size", size}, {"none", none}}};
 }
 
+inline EnumNames<train::ExpertMetrics> names(train::ExpertMetrics) {
+  using enum train::ExpertMetrics;
+  return {{{"total", total}, {"per_layer", per_layer}}};
+}
+
 inline EnumNames<DType> names(DType) {
   return {{{name_of(DType::f32), DType::f32}, {name_of(DType::bf16), DType::bf16}}};
 }

@@ -133,6 +133,23 @@ void KeyReader::key(std::string_view name, std::vector<std::string>& value) {
   }
 }
 
+void KeyReader::key(std::string_view name, std::vector<std::int64_t>& value, Range range) {
+  const Node* node = lookup(name);
+  if (node == nullptr) return;
+  validate(node->kind == Node::Kind::list, "{}: {}: expected a list of integers, got {}",
+           node->where, path(name), node->describe());
+  value.clear();
+  for (const Node& item : node->items) {
+    const auto number = item.kind == Node::Kind::scalar ? parse_integer(item.scalar) : std::nullopt;
+    validate(number.has_value(), "{}: {}: expected a list of integers, but it contains {}",
+             item.where, path(name), item.describe());
+    validate(range.contains(static_cast<double>(*number)),
+             "{}: {}: {} is out of range; allowed: {}", item.where, path(name), *number,
+             range.describe());
+    value.push_back(*number);
+  }
+}
+
 void KeyReader::key(std::string_view name, std::optional<sharding::Spec>& value) {
   const Node* node = lookup(name);
   if (node == nullptr) return;

@@ -62,6 +62,8 @@ class KeyReader {
   void key(std::string_view name, std::optional<sharding::Spec>& value);
   /// Reads auto, true, false or a number of ranks.
   void key(std::string_view name, sharding::ReshardAfterForward& value);
+  /// Reads a list of integers.
+  void key(std::string_view name, std::vector<std::int64_t>& value, Range range);
   /// Reads a list of strings, or one string.
   void key(std::string_view name, std::vector<std::string>& value);
   /// Reads a string or a list of strings, or else a list of groups, whose keys `body` reads into

@@ -39,6 +39,10 @@ std::string yaml_word(std::string_view word) {
   return text + '"';
 }
 
+void KeyWriter::key(std::string_view name, const std::vector<std::int64_t>& value, Range) {
+  line(name, fmt::format(" [{}]", fmt::join(value, ", ")));
+}
+
 void KeyWriter::key(std::string_view name, const std::vector<std::string>& value) {
   std::vector<std::string> words;
   for (const std::string& word : value) words.push_back(yaml_word(word));

@@ -45,6 +45,7 @@ class KeyWriter {
   void bytes(std::string_view name, std::int64_t value) { key(name, value, {}); }
   void key(std::string_view name, bool value) { line(name, value ? " true" : " false"); }
   void key(std::string_view name, const std::string& value) { line(name, ' ' + yaml_word(value)); }
+  void key(std::string_view name, const std::vector<std::int64_t>& value, Range);
   void key(std::string_view name, const std::vector<std::string>& value);
   void key(std::string_view name, const std::optional<sharding::Spec>& value);
   void key(std::string_view name, sharding::ReshardAfterForward value);

@@ -44,7 +44,12 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("num_experts", m.num_experts, at_least(0));
   io.key("num_experts_per_tok", m.num_experts_per_tok, at_least(0));
   io.key("moe_intermediate_size", m.moe_intermediate_size, at_least(0));
+  io.key("decoder_sparse_step", m.decoder_sparse_step, at_least(1));
+  io.key("mlp_only_layers", m.mlp_only_layers, at_least(0));
   io.key("norm_topk_prob", m.norm_topk_prob);
+  io.key("output_router_logits", m.output_router_logits);
+  io.key("router_aux_loss_coef", m.router_aux_loss_coef, at_least(0));
+  io.key("router_z_loss_coef", m.router_z_loss_coef, at_least(0));
   io.key("sliding_window", m.sliding_window, at_least(0));
   io.key("max_window_layers", m.max_window_layers, at_least(0));
   io.key("tie_word_embeddings", m.tie_word_embeddings);
@@ -177,6 +182,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("report", in.log.report);
     io.key("ranks", in.log.ranks);
     io.key("openmetrics", in.log.openmetrics);
+    io.key("experts", in.log.experts);
   });
   io.section("debug", [&] {
     io.key("contract", in.debug.contract);

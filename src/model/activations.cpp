@@ -25,9 +25,12 @@ Activations::Activations(const ModelConfig& config, const ParameterTable& table,
     : table_(table),
       hidden_(config.hidden_size),
       vocab_(table[table.lm_head.weight].shape[0]),
-      memory_(memory) {
+      memory_(memory),
+      last_of_kind_(table.last_of_kind()) {
   for (std::size_t i = 0; i < table.layers.size(); ++i)
     blocks.push_back(make_block(config, table, i));
+  for (const auto i : last_of_kind_)
+    if (offloads(pass) && i + 1 < blocks.size()) templates_[i] = make_block(config, table, i);
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
   plan(pass);
   if (offloads(pass)) offload = std::make_unique<ActivationOffload>(in_turns_);
@@ -47,13 +50,28 @@ ActivationCheckpointing Activations::checkpointing_of(std::size_t layer) const {
 
 void Activations::plan_blocks(ArenaAllocator& plan, const PassShape& pass) {
   auto& last_block = *blocks.back();
-  last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr);
+  last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr, nullptr);
   if (offloads(pass)) {
+    plan_templates(plan, pass);
     in_turns_ = plan_in_turns(plan, pass);
     return;
   }
   for (std::size_t i = blocks.size() - 1; i-- > 0;)
-    blocks[i]->plan(plan, pass, checkpointing_of(i), &last_block);
+    blocks[i]->plan(plan, pass, checkpointing_of(i), &last_block, alike(i));
+}
+
+/// Their attention keeps as little as there is.
+void Activations::plan_templates(ArenaAllocator& plan, const PassShape& pass) {
+  for (const auto& [layer, block] : templates_)
+    block->plan(plan, pass, ActivationCheckpointing::full, blocks.back().get(), nullptr);
+}
+
+/// Returns the block whose MLP or experts the layer shares; null if it is that one itself.
+const Block* Activations::alike(std::size_t layer) const {
+  const auto last = last_of_kind_[layer];
+  if (const auto found = templates_.find(last); found != templates_.end())
+    return found->second.get();
+  return last == layer ? nullptr : blocks[last].get();
 }
 
 /// Plans slots that all layers except the last use in turn, each as large as the largest layer.
@@ -61,7 +79,7 @@ std::vector<Tensor> Activations::plan_in_turns(ArenaAllocator& plan, const PassS
   const auto count = blocks.size() - 1;
   const auto plan_layer = [&](std::size_t layer, std::byte* base) {
     ArenaAllocator place(base);
-    blocks[layer]->plan(place, pass, checkpointing_of(layer), blocks.back().get());
+    blocks[layer]->plan(place, pass, checkpointing_of(layer), blocks.back().get(), alike(layer));
     return Tensor(base, DType::f32, {place.bytes() / size_of(DType::f32)});
   };
   std::int64_t numel = 0;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace llamesh::model {
 /// Every intermediate tensor in a micro-batch's pass, planned once in one buffer. Depending on the
 /// checkpointing options, a layer has its own tensors or shares the last layer's for what it
 /// recomputes. The last layer keeps everything: nothing overwrites it between its forward and
-/// backward pass, so recomputation would save no memory.
+/// backward pass, so recomputation would save no memory. The same holds for the MLP or the experts
+/// of the last layer that has such.
 class Activations {
  public:
   /// Takes memory for passes of `pass`. `table` has the shapes that this rank holds; it is
@@ -52,10 +54,16 @@ class Activations {
            ActivationOffload::helps(blocks.size());
   }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;
+  void plan_templates(ArenaAllocator& plan, const PassShape& pass);
+  const Block* alike(std::size_t layer) const;
 
   const ParameterTable& table_;
   std::int64_t hidden_, vocab_;  ///< D and V
   MemoryOptions memory_;
+  std::vector<std::size_t> last_of_kind_;
+  /// If layers share slots: for each kind except the last layer's, by its last layer, a block that
+  /// only holds the tensors which the layers of this kind share.
+  std::map<std::size_t, std::unique_ptr<Block>> templates_;
   std::vector<Tensor> in_turns_;  ///< per layer: all that it keeps, if layers share slots
 };
 

@@ -41,6 +41,8 @@ struct KvCache {
   std::int64_t past = 0;       ///< cached tokens
 };
 
+class RouterBalance;
+
 /// Inputs shared by all layers in a pass.
 struct BlockContext {
   device::Stream& stream;
@@ -58,7 +60,8 @@ struct BlockContext {
   Tensor delta;
   Tensor d_residual;  ///< (M', D') residual stream gradient, passed from layer to layer
   Tensor row_sums;    ///< fp32 norm scratch, one element per row and rank, if ranks have columns
-  KvCache* cache = nullptr;  ///< if set, the pass continues the one text cached there
+  RouterBalance* balance = nullptr;  ///< if set, routers are counted in it and balanced by it
+  KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };
 
 /// What passes are for. Each needs all that the one before it needs, and more.
@@ -88,9 +91,12 @@ class Block {
  public:
   virtual ~Block() = default;
   /// Takes its tensors from `plan`. The last layer is planned first, gets no `last` and keeps
-  /// everything; the other layers share its tensors for what they need not keep.
+  /// everything; the other layers share its tensors for what they need not keep. Parts that not
+  /// all layers have, MLP or experts, are shared with `alike` instead, the last layer of this kind,
+  /// which gets no `alike` itself and keeps all of that part.
   virtual void plan(ArenaAllocator& plan, const PassShape& pass,
-                    ActivationCheckpointing checkpointing, const Block* last) = 0;
+                    ActivationCheckpointing checkpointing, const Block* last,
+                    const Block* alike) = 0;
   /// Returns the residual stream on input, (M', D').
   virtual Tensor input() const = 0;
   /// Columns of the keys, and of the values, that this rank caches per token.

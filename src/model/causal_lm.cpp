@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #include "device/memory_meter.hpp"
 #include "model/layers.hpp"
@@ -15,7 +16,7 @@ namespace llamesh::model {
 
 CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
                    std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-                   TensorParallel& tensor, Purpose purpose, ExpertParallel& experts)
+                   TensorParallel& tensor, Purpose purpose, ExpertParallel& experts, DataRanks data)
     : tensor_(tensor),
       experts_(experts),
       config_(config),
@@ -26,7 +27,8 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
                     tensor.size(), dtype, purpose, experts.size()},
                    memory),
-      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, sequence)) {
+      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, sequence)),
+      balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
   check_positions(config, sequence);
 }
 
@@ -54,9 +56,13 @@ void CausalLM::train(Weights& weights, const Batch& batch, float scale) {
                                             device::MemoryUse::activations);
   // The root is entered once for both passes, and left when its gradients are complete.
   const UnshardGuard guard(weights, table_.root, Pass::backward);
-  const BlockContext ctx = context(weights, batch, Pass::forward);
+  BlockContext ctx = context(weights, batch, Pass::forward);
+  ctx.balance = &balance_;
+  balance_.begin_forward(stream_);
   const Residual hidden = forward(ctx, table_, activations_, batch.tokens);
+  balance_.end_forward(stream_);
   head_backward(ctx, hidden, batch.targets, scale);
+  balance_.begin_backward(stream_);
   backward(ctx, batch.tokens);
   losses_.add(stream_, activations_.losses);
 }

@@ -6,6 +6,7 @@
 #include "model/activations.hpp"
 #include "model/block.hpp"
 #include "model/loss_sum.hpp"
+#include "model/router_balance.hpp"
 #include "model/weights.hpp"
 #include "ops/ops.hpp"
 
@@ -30,17 +31,27 @@ class CausalLM {
   /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
   /// With Purpose::evaluate there are fewer, and train() must not be called. `table` has the shapes
   /// that this rank holds (sharding::local_table()). It, `tensor` and `experts` are borrowed.
+  /// `data` is for the balance of experts.
   CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
            std::int64_t sequence, const MemoryOptions& memory, DType dtype,
            TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train,
-           ExpertParallel& experts = one_rank_of_experts());
+           ExpertParallel& experts = one_rank_of_experts(), DataRanks data = {});
   CausalLM(const CausalLM&) = delete;
   CausalLM& operator=(const CausalLM&) = delete;
 
-  /// Runs forward and backward. Gradients are those of `scale` times the summed token losses;
-  /// take_loss() returns the sum without the scale. On a GPU, queues the work on the compute stream
-  /// and does not wait; the work reads the batch.
+  /// Runs forward and backward. Gradients are those of `scale` times the summed token losses, and
+  /// of the losses on routers (RouterBalance); take_loss() returns the sum without the scale and
+  /// without those. On a GPU, queues the work on the compute stream and does not wait; the work
+  /// reads the batch. Collective over the data ranks if there is a load-balancing loss.
   void train(Weights& weights, const Batch& batch, float scale);
+
+  /// Begins a step with so many calls to train(): the losses on routers are means over a step.
+  /// Without a call, each train() is a step.
+  void begin_step(std::int64_t micro_batches) { balance_.begin_step(micro_batches); }
+  /// Ends it, before take_router_sums(). Collective over the data ranks if there are experts.
+  void end_step() { balance_.end_step(stream_); }
+  /// Returns what the step's routers have chosen, on all data ranks. Waits for the device.
+  RouterSums take_router_sums() { return balance_.take(stream_); }
 
   /// Runs forward only; take_loss() returns the summed token losses.
   void evaluate(Weights& weights, const Batch& batch);
@@ -79,6 +90,7 @@ class CausalLM {
   Activations activations_;
   device::Buffer rope_;
   LossSum losses_;
+  RouterBalance balance_;
 };
 
 }  // namespace llamesh::model

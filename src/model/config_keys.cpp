@@ -1,5 +1,6 @@
 #include "model/config_keys.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.hpp"
@@ -40,6 +41,21 @@ double ConfigKeys::number(const char* key) const {
   validate(value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() > 0,
            "{}: {}: expected a number above 0, got {}", name_, key, shown(key));
   return value.get<double>();
+}
+
+double ConfigKeys::number_from_0(const char* key, double otherwise) const {
+  const auto* value = find(key);
+  if (value == nullptr) return otherwise;
+  return *value == 0 ? 0 : number(key);
+}
+
+std::vector<std::int64_t> ConfigKeys::integers(const char* key) const {
+  const auto* value = find(key);
+  if (value == nullptr) return {};
+  const auto is_integer = [](const Json& item) { return item.is_number_integer(); };
+  validate(value->is_array() && std::ranges::all_of(*value, is_integer),
+           "{}: {}: expected a list of integers, got {}", name_, key, shown(key));
+  return value->get<std::vector<std::int64_t>>();
 }
 
 bool ConfigKeys::flag(const char* key, bool otherwise) const {

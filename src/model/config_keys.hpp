@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 namespace llamesh::model {
 
@@ -33,6 +34,10 @@ class ConfigKeys {
   double number(const char* key, double otherwise) const {
     return has(key) ? number(key) : otherwise;
   }
+  /// Returns a finite number, 0 or above, or `otherwise` if the key is absent.
+  double number_from_0(const char* key, double otherwise) const;
+  /// Returns a list of integers, of which any may be out of range; an absent key is empty.
+  std::vector<std::int64_t> integers(const char* key) const;
   /// Returns true or false, or `otherwise` if the key is absent.
   bool flag(const char* key, bool otherwise = false) const;
   /// Returns a string; an absent key is empty.

@@ -16,7 +16,9 @@ std::shared_ptr<GrowingMemory> new_memory() {
 std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
                                                const ParameterTable& table, ModuleId layer,
                                                const LayerNames& names) {
-  if (names.router.empty()) return std::make_unique<Mlp>(table, layer, names);
+  const auto mlp = table.child(layer, names.mlp);
+  if (names.router.empty() || !table.find_child(mlp, names.router))
+    return std::make_unique<Mlp>(table, layer, names);
   return std::make_unique<Experts>(config, table, layer, names);
 }
 

@@ -12,7 +12,8 @@ namespace llamesh::model {
 class FeedForward {
  public:
   virtual ~FeedForward() = default;
-  /// Starts from another layer's tensors, of which this one replaces those that it keeps.
+  /// Starts from the tensors of another layer of the same kind, of which this one replaces those
+  /// that it keeps.
   virtual void share(const FeedForward& other) = 0;
   virtual void plan_kept(ArenaAllocator& plan, const PassShape& pass,
                          ActivationCheckpointing checkpointing) = 0;
@@ -26,7 +27,8 @@ class FeedForward {
   virtual void backward(const BlockContext& ctx, Tensor x, Tensor dy) = 0;
 };
 
-/// Makes the one that the names say. `table` has the shapes that this rank holds.
+/// Makes experts if the layer's table has a router, otherwise an MLP. `table` has the shapes that
+/// this rank holds.
 std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
                                                const ParameterTable& table, ModuleId layer,
                                                const LayerNames& names);

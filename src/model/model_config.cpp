@@ -47,6 +47,11 @@ ModelConfig ModelConfig::resolved() const {
   optional_in_range("num_experts", num_experts, longest);
   optional_in_range("num_experts_per_tok", num_experts_per_tok, num_experts);
   optional_in_range("moe_intermediate_size", moe_intermediate_size, widest);
+  in_range("decoder_sparse_step", decoder_sparse_step, max_layers);
+  for (const auto layer : mlp_only_layers)
+    validate(layer >= 0 && layer < num_hidden_layers,
+             "model.mlp_only_layers has layer {}; the model has layers 0 to {}", layer,
+             num_hidden_layers - 1);
   optional_in_range("sliding_window", sliding_window, longest);
   optional_in_range("max_window_layers", max_window_layers, max_layers);
   validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace llamesh::model {
 
@@ -43,12 +46,17 @@ struct ModelConfig {
   double layer_norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
-  std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
-  std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
-  std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
-  bool norm_topk_prob = true;              ///< whether a token's weights of its experts add up to 1
-  std::int64_t sliding_window = 0;     ///< keys that a query sees at most, itself included; 0: all
-  std::int64_t max_window_layers = 0;  ///< first layer with a sliding window
+  std::int64_t num_experts = 0;               ///< in each MLP; 0: the family has none
+  std::int64_t num_experts_per_tok = 0;       ///< a token takes so many of them
+  std::int64_t moe_intermediate_size = 0;     ///< an expert's; 0: intermediate_size
+  std::int64_t decoder_sparse_step = 1;       ///< each so many-th layer has experts,
+  std::vector<std::int64_t> mlp_only_layers;  ///< but for these, numbered from 0
+  bool norm_topk_prob = true;           ///< whether a token's weights of its experts add up to 1
+  bool output_router_logits = false;    ///< whether the load-balancing loss is added
+  double router_aux_loss_coef = 0.001;  ///< its coefficient
+  double router_z_loss_coef = 0;        ///< of the z-loss; not in config.json
+  std::int64_t sliding_window = 0;      ///< keys that a query sees at most, itself included; 0: all
+  std::int64_t max_window_layers = 0;   ///< first layer with a sliding window
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< on q, k, v and o
   bool mlp_bias = false;        ///< on gate, up and down
@@ -58,6 +66,12 @@ struct ModelConfig {
   /// Returns the config with the zeros above resolved. Throws a user error that names the key if
   /// the numbers do not fit together.
   ModelConfig resolved() const;
+  /// Returns true if the layer has experts instead of an MLP.
+  bool has_experts(std::size_t layer) const {
+    return num_experts > 0 && (static_cast<std::int64_t>(layer) + 1) % decoder_sparse_step == 0 &&
+           std::ranges::find(mlp_only_layers, static_cast<std::int64_t>(layer)) ==
+               mlp_only_layers.end();
+  }
   /// Returns the width of an expert.
   std::int64_t expert_size() const {
     return moe_intermediate_size > 0 ? moe_intermediate_size : intermediate_size;

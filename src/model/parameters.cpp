@@ -1,5 +1,8 @@
 #include "model/parameters.hpp"
 
+#include <map>
+#include <utility>
+
 #include "core/error.hpp"
 
 namespace llamesh::model {
@@ -34,6 +37,23 @@ std::int64_t ParameterTable::matmul_numel() const {
   std::int64_t looked_up = positions ? (*this)[positions->weight].numel() : 0;
   if (!tied()) looked_up += (*this)[embed_tokens.weight].numel();
   return active_numel() - looked_up;
+}
+
+std::vector<std::size_t> ParameterTable::last_of_kind() const {
+  using Kind = std::vector<std::pair<std::string_view, std::vector<std::int64_t>>>;
+  std::vector<Kind> kinds(layers.size());
+  std::size_t layer = 0;  // parameters are in the order of the layers
+  for (const auto& p : parameters) {
+    if (!p.name.starts_with(layer_prefix)) continue;
+    const auto prefix = [&] { return (*this)[layers[layer]].name + '.'; };
+    while (!p.name.starts_with(prefix())) ++layer;
+    kinds[layer].emplace_back(std::string_view(p.name).substr(prefix().size()), p.shape);
+  }
+  std::map<Kind, std::size_t> last;
+  for (std::size_t i = 0; i < kinds.size(); ++i) last[kinds[i]] = i;
+  std::vector<std::size_t> of_layer;
+  for (const auto& kind : kinds) of_layer.push_back(last.at(kind));
+  return of_layer;
 }
 
 std::optional<ModuleId> ParameterTable::find_child(ModuleId parent, std::string_view name) const {

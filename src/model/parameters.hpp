@@ -103,9 +103,11 @@ struct ParameterTable {
   std::optional<WeightModule>
       positions;  ///< (positions, D), learned; without it, heads are rotated
   WeightModule norm;
-  WeightModule lm_head;          ///< its weight is embed_tokens.weight if they are tied
-  std::string layer_prefix;      ///< of the layers' names, which a number follows: "model.layers."
-  std::vector<ModuleId> layers;  ///< equal subtrees, whose modules and parameters are contiguous
+  WeightModule lm_head;      ///< its weight is embed_tokens.weight if they are tied
+  std::string layer_prefix;  ///< of the layers' names, which a number follows: "model.layers."
+  /// Subtrees whose modules and parameters are contiguous. Layers of one kind are equal; a model
+  /// with experts may have dense layers as well.
+  std::vector<ModuleId> layers;
 
   std::int64_t numel() const;
   /// Number of elements that a token takes: all but the experts that it does not take.
@@ -114,6 +116,8 @@ struct ParameterTable {
   /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
   /// by it. Of experts, those count that a token takes.
   std::int64_t matmul_numel() const;
+  /// Returns, per layer, the last layer of its kind: with parameters of the same names and shapes.
+  std::vector<std::size_t> last_of_kind() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
   /// Returns the child of a module, by its last name.
   std::optional<ModuleId> find_child(ModuleId parent, std::string_view name) const;

@@ -1,5 +1,9 @@
 #include "model/router.hpp"
 
+#include <algorithm>
+#include <span>
+
+#include "model/router_balance.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
@@ -8,7 +12,10 @@ Router::Router(const ModelConfig& config, const ParameterTable& table, ModuleId 
                std::string_view name)
     : router_(table.weight_module(moe, name)),
       count_(config.num_experts),
-      per_token_(config.num_experts_per_tok) {
+      per_token_(config.num_experts_per_tok),
+      index_(std::ranges::count(std::span(table.parameters).first(index(router_.weight)),
+                                Role::router, &Parameter::role)),
+      has_z_loss_(config.router_z_loss_coef > 0) {
   tensors_.routing.normalize = config.norm_topk_prob;
 }
 
@@ -17,6 +24,7 @@ void Router::plan_kept(ArenaAllocator& plan, std::int64_t tokens) {
   routing.probabilities = plan.take(DType::f32, {tokens, count_});
   routing.experts = plan.take(DType::i32, {tokens, per_token_});
   routing.weights = plan.take(DType::f32, {tokens, per_token_});
+  if (has_z_loss_) routing.log_sum_exp = plan.take(DType::f32, {tokens});
 }
 
 void Router::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
@@ -35,6 +43,7 @@ void Router::route(const BlockContext& ctx, Tensor x) {
   ops::RouteCall call = tensors_.routing;
   call.logits = tensors_.logits;
   ops::route(ctx.stream, call);
+  if (ctx.balance && ctx.pass == Pass::forward) ctx.balance->add(ctx.stream, index_, call);
 }
 
 void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
@@ -42,7 +51,12 @@ void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   const UnshardGuard guard(ctx.weights, router_.module, Pass::backward);
   ops::RouteCall call = t.routing;
   call.logits = t.logits;
-  ops::route_backward(ctx.stream, call, {.dweights = t.dweights, .dlogits = t.dlogits});
+  ops::RouteGradients gradients{.dweights = t.dweights, .dlogits = t.dlogits};
+  if (ctx.balance) {
+    gradients.dprobabilities = ctx.balance->dprobabilities();
+    gradients.z_factor = ctx.balance->z_factor();
+  }
+  ops::route_backward(ctx.stream, call, gradients);
   ops::linear_backward_input(ctx.stream, dx, t.dlogits, ctx.weights.parameter(router_.weight),
                              Accumulate::yes);
   const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);

@@ -38,6 +38,8 @@ class Router {
  private:
   WeightModule router_;
   std::int64_t count_, per_token_;  ///< N, k
+  std::int64_t index_;              ///< among the model's routers
+  bool has_z_loss_;
   Tensors tensors_;
 };
 

@@ -75,26 +75,34 @@ TransformerBlock::TransformerBlock(const ModelConfig& config, const ParameterTab
       mlp_branch_(table, layer_, names.norm_before_mlp, names.norm_after_mlp),
       feed_forward_(make_feed_forward(config, table, layer_, names)) {}
 
-void TransformerBlock::share(const TransformerBlock& other) {
-  attention_branch_.share(other.attention_branch_);
-  attention_.share(other.attention_);
-  mlp_branch_.share(other.mlp_branch_);
-  feed_forward_->share(*other.feed_forward_);
-}
-
 void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
-                            ActivationCheckpointing checkpointing, const Block* last) {
+                            ActivationCheckpointing checkpointing, const Block* last,
+                            const Block* alike) {
   checkpointing_ = checkpointing;
-  if (last) share(static_cast<const TransformerBlock&>(*last));
+  if (last) {
+    const auto& other = static_cast<const TransformerBlock&>(*last);
+    attention_branch_.share(other.attention_branch_);
+    attention_.share(other.attention_);
+    mlp_branch_.share(other.mlp_branch_);
+  }
   if (!last || pass.has_backward()) {
     attention_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/true);
     attention_.plan_kept(plan, pass, checkpointing);
     mlp_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/false);
-    feed_forward_->plan_kept(plan, pass, checkpointing);
   }
-  if (last) return;
-  attention_.plan_shared(plan, pass);
-  feed_forward_->plan_shared(plan, pass);
+  if (!last) attention_.plan_shared(plan, pass);
+  plan_feed_forward(plan, pass, alike);
+}
+
+void TransformerBlock::plan_feed_forward(ArenaAllocator& plan, const PassShape& pass,
+                                         const Block* alike) {
+  if (!alike) {
+    feed_forward_->plan_kept(plan, pass, none);
+    feed_forward_->plan_shared(plan, pass);
+    return;
+  }
+  feed_forward_->share(*static_cast<const TransformerBlock&>(*alike).feed_forward_);
+  if (pass.has_backward()) feed_forward_->plan_kept(plan, pass, checkpointing_);
 }
 
 Residual TransformerBlock::forward(const BlockContext& ctx, const Residual& in) {

@@ -54,7 +54,7 @@ class TransformerBlock final : public Block {
                    const LayerNames& names);
 
   void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
-            const Block* last) override;
+            const Block* last, const Block* alike) override;
   Tensor input() const override { return attention_branch_.tensors().stream; }
   std::int64_t kv_columns() const override { return attention_.kv_columns(); }
   Residual forward(const BlockContext& ctx, const Residual& in) override;
@@ -67,7 +67,7 @@ class TransformerBlock final : public Block {
   ActivationCheckpointing checkpointing() const { return checkpointing_; }
 
  private:
-  void share(const TransformerBlock& other);
+  void plan_feed_forward(ArenaAllocator& plan, const PassShape& pass, const Block* alike);
   void recompute(const BlockContext& backward);
 
   ModuleId layer_;

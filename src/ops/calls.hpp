@@ -94,11 +94,12 @@ struct AttentionGradients {
 
 /// Arguments to route(). route_backward() takes them unchanged.
 struct RouteCall {
-  Tensor logits;         ///< (M, N) rows
-  Tensor probabilities;  ///< (M, N) fp32, overwritten by route()
-  Tensor experts;        ///< (M, k) int32, likewise: the most probable first
-  Tensor weights;        ///< (M, k) fp32, likewise: the experts' probabilities
-  bool normalize;        ///< whether each token's weights are divided by their sum
+  Tensor logits;            ///< (M, N) rows
+  Tensor probabilities;     ///< (M, N) fp32, overwritten by route()
+  Tensor experts;           ///< (M, k) int32, likewise: the most probable first
+  Tensor weights;           ///< (M, k) fp32, likewise: the experts' probabilities
+  bool normalize;           ///< whether each token's weights are divided by their sum
+  Tensor log_sum_exp = {};  ///< (M) fp32, likewise: log(sum(exp(logits))); empty: not wanted
 };
 
 /// Further arguments to route_backward().
@@ -107,6 +108,14 @@ struct RouteGradients {
   Tensor dprobabilities = {};  ///< (N) fp32: what a loss adds to each token's probabilities, as the
                                ///< load-balancing loss does; empty: nothing
   Tensor dlogits;              ///< (M, N) rows, overwritten; may be `logits`
+  float z_factor = 0;  ///< adds z_factor * log_sum_exp to the gradient of each token's log_sum_exp
+};
+
+/// Arguments to sum_routes(), fp32: sums over tokens, to which it adds.
+struct RouteSums {
+  Tensor counts;         ///< (N) tokens that take each expert
+  Tensor probabilities;  ///< (N)
+  Tensor squares;        ///< (1) of log_sum_exp, if the call has that
 };
 
 /// Results of sort_by_expert(), int32.

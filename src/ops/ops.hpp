@@ -148,6 +148,8 @@ extern const Kernel<void(Stream&, const RouteCall& call)> route;
 /// Overwrites dlogits.
 extern const Kernel<void(Stream&, const RouteCall& call, const RouteGradients& gradients)>
     route_backward;
+/// Adds the tokens' routes to `sums`.
+extern const Kernel<void(Stream&, const RouteCall& call, const RouteSums& sums)> sum_routes;
 /// Sorts the slots in experts (M, k) int32 by expert, those of one expert by token.
 extern const Kernel<void(Stream&, const ExpertOrder& order, Tensor experts)> sort_by_expert;
 /// rows (M k, D) = each slot's token of x (M, D), in expert order. Both rows. If x has a row for

@@ -288,6 +288,18 @@ TEST_F(Report, ShowsEnergyWhereItIsKnown) {
     EXPECT_NE(html.find(part), std::string::npos) << part;
 }
 
+TEST_F(Report, DrawsTheBalanceOfExperts) {
+  std::string lines;
+  for (int i = 1; i <= 9; ++i)
+    lines += timed(i, 1763861810 + i,
+                   R"(,"experts":{"max_load":1.5,"min_load":0.5,"entropy":0.75,"aux_loss":2.25,)"
+                   R"("layers":{"3":{"max_load":1.5}}})");
+  const std::string html = report(lines);
+  for (const char* part : {"Expert load", "busiest expert", "Router losses", "load balancing"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(report(step(1, "5")).find("Expert load"), std::string::npos);
+}
+
 TEST_F(Report, TheValuesUnderThePointerAreThoseOfTheSteps) {
   const std::string html = report(step(1, "5.125") + step(2, "4.25") + step(4, "3.0625"));
   EXPECT_NE(html.find(R"(data-label="training, each step" data-run="0" data-x="1 2 4" )"

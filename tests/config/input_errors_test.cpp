@@ -95,6 +95,11 @@ TEST(InputErrors, WrongTypes) {
             "command line: data.train: expected a list of words, got a group of keys");
   EXPECT_EQ(error(data, {"data.train=[a, [b]]"}),
             "command line: data.train: expected a list of words, but it contains a list");
+  EXPECT_EQ(error(data, {"model.mlp_only_layers=3"}),
+            "command line: model.mlp_only_layers: expected a list of integers, got '3'");
+  EXPECT_EQ(
+      error(data, {"model.mlp_only_layers=[3, x]"}),
+      "command line: model.mlp_only_layers: expected a list of integers, but it contains 'x'");
   EXPECT_EQ(error(data, {"mesh.axes.shard=many"}),
             "command line: mesh.axes.shard: expected an integer or auto, got 'many'");
   EXPECT_EQ(error("- a\n"), "f.yaml:1: expected groups of keys, got a list");

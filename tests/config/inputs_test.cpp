@@ -93,6 +93,24 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(again.memory.full_checkpointing_layers, 4);
 }
 
+TEST(Inputs, ModelsMayHaveDenseLayersAmongSparseOnes) {
+  const std::string sparse =
+      minimal +
+      "model: {family: qwen3_moe, num_experts: 4, num_experts_per_tok: 2, decoder_sparse_step: 2,\n"
+      "  mlp_only_layers: [3], output_router_logits: true, router_aux_loss_coef: 0.02,\n"
+      "  router_z_loss_coef: 1e-3}\n"
+      "log: {experts: per_layer}\n";
+  for (const auto& text : {sparse, to_yaml(parse_inputs(sparse, "f"))}) {
+    const Inputs in = parse_inputs(text, "f");
+    EXPECT_EQ(in.model.decoder_sparse_step, 2);
+    EXPECT_EQ(in.model.mlp_only_layers, std::vector<std::int64_t>{3});
+    EXPECT_TRUE(in.model.output_router_logits);
+    EXPECT_EQ(in.model.router_aux_loss_coef, 0.02);
+    EXPECT_EQ(in.model.router_z_loss_coef, 1e-3);
+    EXPECT_EQ(in.log.experts, train::ExpertMetrics::per_layer);
+  }
+}
+
 TEST(Inputs, ReshardAfterForwardIsAWordOrANumber) {
   using enum sharding::ReshardAfterForward;
   const auto read = [](const std::string& text) {

@@ -25,15 +25,24 @@ struct TwinRouting {
         logits(dtype, s.tokens, s.experts, {3, 0}, 2.0),
         probabilities(DType::f32, s.tokens, s.experts),
         weights(DType::f32, s.tokens, s.k),
+        log_sum_exp(DType::f32, 1, s.tokens),
         experts(std::vector<std::int32_t>(static_cast<std::size_t>(s.tokens * s.k), -1)) {}
 
   ops::RouteCall host() {
-    return {logits.host(), probabilities.host(), experts.host().reshape({s.tokens, s.k}),
-            weights.host(), normalize};
+    return {logits.host(),
+            probabilities.host(),
+            experts.host().reshape({s.tokens, s.k}),
+            weights.host(),
+            normalize,
+            log_sum_exp.host()};
   }
   ops::RouteCall device() {
-    return {logits.device(), probabilities.device(), experts.device().reshape({s.tokens, s.k}),
-            weights.device(), normalize};
+    return {logits.device(),
+            probabilities.device(),
+            experts.device().reshape({s.tokens, s.k}),
+            weights.device(),
+            normalize,
+            log_sum_exp.device()};
   }
   void route() {
     ops::route(host_stream(), host());
@@ -42,7 +51,7 @@ struct TwinRouting {
 
   RoutingSizes s;
   bool normalize;
-  Twin logits, probabilities, weights;
+  Twin logits, probabilities, weights, log_sum_exp;
   TwinIntegers experts;
 };
 
@@ -57,7 +66,27 @@ TEST_P(CudaExperts, RouteChoosesTheSameExperts) {
       EXPECT_EQ(r.experts.downloaded(), r.experts.numbers());
       r.probabilities.expect_equal(2e-6, "probabilities");
       r.weights.expect_equal(2e-6, "weights");
+      r.log_sum_exp.expect_equal(2e-6, "log_sum_exp");
     }
+}
+
+TEST_P(CudaExperts, SumRoutes) {
+  for (const auto& s : routings) {
+    SCOPED_TRACE(s.experts);
+    TwinRouting r(dtype(), s, true);
+    Twin counts(DType::f32, 1, s.experts), probabilities(DType::f32, 1, s.experts);
+    Twin squares(DType::f32, 1, 1);
+    r.route();
+    for (int pass = 0; pass < 2; ++pass) {  // adds to what is there
+      ops::sum_routes(host_stream(), r.host(),
+                      {counts.host(), probabilities.host(), squares.host()});
+      ops::cuda::sum_routes(device_stream(), r.device(),
+                            {counts.device(), probabilities.device(), squares.device()});
+    }
+    counts.expect_equal(1e-6, "counts");
+    probabilities.expect_equal(4e-6, "probabilities");
+    squares.expect_equal(4e-6, "squares");
+  }
 }
 
 TEST_P(CudaExperts, RouteOfTiesNansAndHugeLogits) {
@@ -92,11 +121,13 @@ TEST_P(CudaExperts, RouteBackward) {
         ops::route_backward(host_stream(), r.host(),
                             {.dweights = dweights.host(),
                              .dprobabilities = balances ? added.host() : Tensor(),
-                             .dlogits = dlogits.host()});
+                             .dlogits = dlogits.host(),
+                             .z_factor = balances ? 0.25F : 0.0F});
         ops::cuda::route_backward(device_stream(), r.device(),
                                   {.dweights = dweights.device(),
                                    .dprobabilities = balances ? added.device() : Tensor(),
-                                   .dlogits = dlogits.device()});
+                                   .dlogits = dlogits.device(),
+                                   .z_factor = balances ? 0.25F : 0.0F});
         dlogits.expect_equal(near(), "dlogits", 0.1);
       }
 }

@@ -59,6 +59,12 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_FALSE(config("qwen3_moe").norm_topk_prob);
   EXPECT_EQ(config("qwen3_moe").expert_size(), 768);
+  EXPECT_FALSE(config("mixtral").output_router_logits);
+  EXPECT_EQ(config("mixtral").router_aux_loss_coef, 0.001);
+  const auto balanced =
+      config("qwen3_moe", R"("output_router_logits": true, "router_aux_loss_coef": 0)");
+  EXPECT_TRUE(balanced.output_router_logits);
+  EXPECT_EQ(balanced.router_aux_loss_coef, 0);
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -76,8 +82,12 @@ TEST(Families, WriteWhatTheyRead) {
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
       {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
+      {"mixtral", R"("output_router_logits": true, "router_aux_loss_coef": 0.02)"},
+      {"mixtral", R"("router_aux_loss_coef": 0)"},
       {"qwen3_moe", R"("num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": true)"},
+      {"qwen3_moe", R"("decoder_sparse_step": 2)"},
+      {"qwen3_moe", R"("mlp_only_layers": [0, 2])"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
   for (const auto& [family, more] : models) {
     const auto c = config(family, more);
@@ -111,14 +121,18 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen3", R"("attention_dropout": 0.5)", "attention_dropout is 0.5"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5; allowed: 0 to 4"},
-      {"mixtral", R"("output_router_logits": true)",
-       "output_router_logits is true; llamesh computes false only"},
+      {"mixtral", R"("output_router_logits": 1)", "output_router_logits: expected true or false"},
+      {"mixtral", R"("router_aux_loss_coef": -0.5)",
+       "router_aux_loss_coef: expected a number above 0"},
       {"mixtral", R"("router_jitter_noise": 0.1)",
        "router_jitter_noise is 0.1; llamesh computes 0.0 only"},
-      {"qwen3_moe", R"("decoder_sparse_step": 2)",
-       "decoder_sparse_step is 2; llamesh computes 1 only"},
-      {"qwen3_moe", R"("mlp_only_layers": [0])",
-       "mlp_only_layers is [0]; llamesh computes [] only"},
+      {"qwen3_moe", R"("decoder_sparse_step": 0)", "decoder_sparse_step is 0; allowed: 1 to"},
+      {"qwen3_moe", R"("decoder_sparse_step": 4)",
+       "by model.decoder_sparse_step 4 and mlp_only_layers none of the 3 layers has experts"},
+      {"qwen3_moe", R"("mlp_only_layers": [0, 3])",
+       "model.mlp_only_layers has layer 3; the model has layers 0 to 2"},
+      {"qwen3_moe", R"("mlp_only_layers": 1)",
+       "mlp_only_layers: expected a list of integers, got 1"},
       {"qwen3_moe", R"("use_sliding_window": true)",
        "use_sliding_window is true; llamesh computes false only"},
       {"olmo2", R"("rope_scaling": {"rope_type": "yarn"}, "max_position_embeddings": 64)",
@@ -178,6 +192,17 @@ TEST(Families, RefuseOthersKeys) {
       "llama", [](auto& c) { c.num_experts = 4; },
       "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family llama has "
       "no experts");
+  expect(
+      "llama", [](auto& c) { c.mlp_only_layers = {0}; },
+      "model.decoder_sparse_step or mlp_only_layers is set, but the family llama has no experts");
+  expect(
+      "mixtral", [](auto& c) { c.decoder_sparse_step = 2; },
+      "model.decoder_sparse_step or mlp_only_layers is set, but in the family mixtral all layers "
+      "have experts");
+  expect(
+      "llama", [](auto& c) { c.router_z_loss_coef = 0.01; },
+      "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but the "
+      "family llama has no experts");
   expect(
       "mixtral", [](auto& c) { c.num_experts_per_tok = 0; },
       "model.num_experts is 8 and num_experts_per_tok 0; the family mixtral needs both");
@@ -268,6 +293,27 @@ TEST(Mixtral, ATokenTakesSomeOfTheExperts) {
   const auto two = parameter_table(config("mixtral"));
   EXPECT_EQ(two.numel(), all.numel());
   EXPECT_EQ(all.matmul_numel() - two.matmul_numel(), 3 * 6 * 3 * 48 * 80);
+}
+
+/// As transformers' Qwen3MoeDecoderLayer chooses: every second layer, but not layer 3.
+TEST(Qwen3Moe, DenseLayersAreAmongSparseOnes) {
+  auto c = config("qwen3_moe", R"("mlp_only_layers": [1])");
+  c.num_hidden_layers = 7;
+  c.decoder_sparse_step = 2;
+  c.mlp_only_layers = {3};
+  const auto table = parameter_table(c.resolved());
+  std::vector<std::size_t> sparse;
+  for (std::size_t i = 0; i < table.layers.size(); ++i) {
+    const auto mlp = table.child(table.layers[i], "mlp");
+    if (table.find_child(mlp, "experts")) sparse.push_back(i);
+    EXPECT_EQ(table.find_child(mlp, "gate_proj").has_value(), !table.find_child(mlp, "experts"));
+  }
+  EXPECT_EQ(sparse, (std::vector<std::size_t>{1, 5}));
+  EXPECT_EQ(table.last_of_kind(), (std::vector<std::size_t>{6, 5, 6, 6, 6, 5, 6}));
+  std::vector<std::int64_t> dense;  // their sizes
+  for (const auto& p : table.parameters)
+    if (p.name.ends_with(".mlp.gate_proj.weight")) dense.push_back(p.shape[0]);
+  EXPECT_EQ(dense, std::vector<std::int64_t>(5, 80));
 }
 
 TEST(Rope, LinearDividesAllFrequencies) {

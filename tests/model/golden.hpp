@@ -58,6 +58,11 @@ class Golden {
   }
   /// Returns the mean over the valid targets, before any step.
   double loss() const { return json_.at("loss"); }
+  /// Returns the load-balancing loss before any step, as transformers has it; 0 without one.
+  double aux_loss() const { return json_.value("aux_loss", 0.0); }
+  std::vector<double> step_aux_losses() const {
+    return json_.value("step_aux_losses", std::vector<double>());
+  }
   /// Return, per optimizer step on this batch, the loss before it and the gradient norm before
   /// clipping.
   std::vector<double> step_losses() const { return json_.at("step_losses"); }

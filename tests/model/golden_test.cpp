@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "model/causal_lm.hpp"
@@ -68,6 +69,9 @@ TEST_P(Golden, LossAndGradients) {
   Loaded l(GetParam());
   l.llama.train(l.weights, l.batch(), 1.0F / static_cast<float>(l.valid));
   const double loss = l.llama.take_loss();
+  if (l.config.output_router_logits) {
+    EXPECT_NEAR(load_balancing_loss(l.llama.take_router_sums()), l.golden.aux_loss(), 1e-5);
+  }
   EXPECT_NEAR(loss / static_cast<double>(l.valid), l.golden.loss(), 1e-5);
   const auto gradients = test::parameters_of(l.golden, "gradients/", l.config, l.table);
   for (std::size_t p = 0; p < l.table.parameters.size(); ++p) {
@@ -83,6 +87,22 @@ TEST_P(Golden, LossAndGradients) {
     // Without rotation, the keys' bias shifts all scores of a query alike: its gradient is 0.
     EXPECT_LT(std::sqrt(error), 1e-4 * std::sqrt(size) + 1e-7) << name;
   }
+}
+
+/// The models cover all tokens at one expert, and experts without tokens.
+TEST(RouterCounts, AreThoseOfTheModels) {
+  const auto sums_of = [](const char* name) {
+    Loaded l(name);
+    l.llama.train(l.weights, l.batch(), 1.0F);
+    return l.llama.take_router_sums();
+  };
+  const auto collapsed = sums_of("mixtral_collapsed");
+  EXPECT_EQ(collapsed.counts, (std::vector<float>{24, 0, 0, 24, 0, 0}));
+  const auto sparse = sums_of("qwen3_moe_aux");
+  EXPECT_EQ(std::accumulate(sparse.counts.begin(), sparse.counts.end(), 0.0F), 2 * 24 * 3);
+  EXPECT_GT(std::ranges::count(sparse.counts, 0.0F), 0);
+  EXPECT_EQ(sparse.layers, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(sums_of("qwen3_moe_dense").layers, (std::vector<std::size_t>{1, 5}));
 }
 
 /// Fed a row in pieces, the decoder has the logits of each piece's last token: the cache honours
@@ -109,7 +129,9 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                                          "biases", "rope_linear", "rope_yarn", "qwen2",
                                          "qwen2_window", "mistral", "qwen3", "olmo2", "gpt2",
                                          "packed_mistral", "packed_gpt2", "qwen3_switches",
-                                         "olmo2_switches", "gpt2_switches", "mixtral", "qwen3_moe"),
+                                         "olmo2_switches", "gpt2_switches", "mixtral", "qwen3_moe",
+                                         "mixtral_aux", "mixtral_collapsed", "qwen3_moe_aux",
+                                         "qwen3_moe_dense"),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

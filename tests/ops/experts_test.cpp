@@ -27,13 +27,15 @@ struct Routing {
       : logits(dtype, s.tokens, s.experts, 3, 2.0),
         probabilities(DType::f32, s.tokens, s.experts),
         weights(DType::f32, s.tokens, s.k),
+        log_sum_exp(DType::f32, s.tokens, 1),
         experts(std::vector<std::int32_t>(static_cast<std::size_t>(s.tokens * s.k))),
         call{.logits = logits,
              .probabilities = probabilities,
              .experts = experts.tensor.reshape({s.tokens, s.k}),
              .weights = weights,
-             .normalize = normalize} {}
-  Matrix logits, probabilities, weights;
+             .normalize = normalize,
+             .log_sum_exp = log_sum_exp.view().reshape({s.tokens})} {}
+  Matrix logits, probabilities, weights, log_sum_exp;
   Integers experts;
   ops::RouteCall call;
 };
@@ -46,6 +48,16 @@ Numbers softmax(const Numbers& logits, Index cols) {
     for (Index e = 0; e < cols; ++e) p[row + e] /= total;
   }
   return p;
+}
+
+Numbers log_sum_exp(const Numbers& logits, Index cols) {
+  Numbers z;
+  for (Index row = 0; row < logits.size(); row += cols) {
+    double total = 0.0;
+    for (Index e = 0; e < cols; ++e) total += std::exp(logits[row + e]);
+    z.push_back(std::log(total));
+  }
+  return z;
 }
 
 /// The weights of `chosen` experts, k for each row of N probabilities.
@@ -86,7 +98,38 @@ TEST_P(Experts, RouteTakesTheMostProbable) {
       EXPECT_EQ(r.experts.numbers, largest(r.logits.numbers(), cols, k));
       expect_near(r.weights.numbers(), weights_of(p, cols, r.experts.numbers, k, normalize), 2e-6,
                   "weights");
+      expect_near(r.log_sum_exp.numbers(), log_sum_exp(r.logits.numbers(), cols), 2e-6,
+                  "log_sum_exp");
     }
+}
+
+TEST_P(Experts, SumsOfRoutes) {
+  for (const auto& s : routing_sizes) {
+    Routing r(dtype(), s, true);
+    const Matrix counts(DType::f32, 1, s.experts), sums(DType::f32, 1, s.experts),
+        squares(DType::f32, 1, 1);
+    auto expected_counts = counts.numbers(), expected_sums = sums.numbers(),
+         expected_squares = squares.numbers();
+    const auto add = [&] {
+      ops::sum_routes(stream, r.call,
+                      {.counts = counts.view().reshape({s.experts}),
+                       .probabilities = sums.view().reshape({s.experts}),
+                       .squares = squares.view().reshape({1})});
+    };
+    ops::route(stream, r.call);
+    add();
+    for (const auto e : r.experts.numbers) ++expected_counts[static_cast<Index>(e)];
+    const auto p = r.probabilities.numbers();
+    for (Index i = 0; i < p.size(); ++i) expected_sums[i % expected_sums.size()] += p[i];
+    for (const auto z : r.log_sum_exp.numbers()) expected_squares[0] += z * z;
+    expect_near(counts.numbers(), expected_counts, 1e-6, "counts");
+    expect_near(sums.numbers(), expected_sums, 1e-6, "probabilities");
+    expect_near(squares.numbers(), expected_squares, 1e-6, "squares");
+    r.call.log_sum_exp = {};
+    const auto before = squares.numbers();
+    add();
+    EXPECT_EQ(squares.numbers(), before);
+  }
 }
 
 TEST_P(Experts, RouteGivesTiesToTheLowerExpert) {
@@ -108,7 +151,8 @@ TEST_P(Experts, RouteOfNansAndHugeLogitsTakesDifferentExperts) {
   EXPECT_EQ(r.weights.get(1, 0), 1.0);
 }
 
-// The loss: sum(dweights * weights) + sum over the tokens of dprobabilities * probabilities.
+// The loss: sum(dweights * weights) + sum over the tokens of dprobabilities * probabilities and of
+// z_factor / 2 * log_sum_exp^2.
 TEST_P(Experts, RouteBackwardIsFiniteDifferences) {
   for (const auto& s : {routing_sizes[0], routing_sizes[1], routing_sizes[2]})
     for (const bool normalize : {false, true})
@@ -117,18 +161,24 @@ TEST_P(Experts, RouteBackwardIsFiniteDifferences) {
         const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
         const Matrix dweights(DType::f32, s.tokens, s.k), added(DType::f32, 1, s.experts);
         const auto logits = r.logits.numbers();
+        const float z_factor = balances ? 0.75F : 0.0F;
         ops::route(stream, r.call);
         ops::route_backward(stream, r.call,
                             {.dweights = dweights,
                              .dprobabilities = balances ? added.view() : Tensor(),
-                             .dlogits = r.logits});
+                             .dlogits = r.logits,
+                             .z_factor = z_factor});
         auto factors = dweights.numbers();
         for (std::int64_t m = 0; balances && m < s.tokens; ++m)
           for (const auto d : added.numbers()) factors.push_back(d);
+        for (const auto z : log_sum_exp(logits, cols))
+          factors.push_back(balances ? z_factor * z : 0);
         const auto f = [&](const Numbers& v) {
           const auto p = softmax(v, cols);
           auto y = weights_of(p, cols, r.experts.numbers, k, normalize);
           if (balances) y.insert(y.end(), p.begin(), p.end());
+          const auto z = log_sum_exp(v, cols);
+          y.insert(y.end(), z.begin(), z.end());
           return y;
         };
         expect_near(r.logits.numbers(), reference::numerical_gradient(f, logits, factors), near(),

@@ -7,6 +7,7 @@
 #include "model/golden.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
+#include "sharding/data_ranks.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 
 // Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers
@@ -29,18 +30,30 @@ OptimizerOptions options_of(const nlohmann::json& j) {
           .clip_norm = j.at("clip_norm")};
 }
 
-/// A single sequence as a batch.
+/// A sequence, or several, as a batch.
 struct Row {
   std::vector<std::int32_t> tokens, targets, starts = {};
+  std::int64_t sequences = 1;
+  std::int64_t length() const { return std::ssize(tokens) / sequences; }
   model::Batch batch() {
-    const auto length = static_cast<std::int64_t>(tokens.size());
-    return {Tensor(tokens.data(), DType::i32, {1, length}),
-            Tensor(targets.data(), DType::i32, {1, length}),
-            starts.empty() ? Tensor() : Tensor(starts.data(), DType::i32, {1, length})};
+    const auto tensor = [&](std::vector<std::int32_t>& ids) {
+      return ids.empty() ? Tensor() : Tensor(ids.data(), DType::i32, {sequences, length()});
+    };
+    return {tensor(tokens), tensor(targets), tensor(starts)};
   }
 };
 
-/// Returns a data rank's micro-batches. A single data rank takes all rows in turn. With more,
+Row joined(const std::vector<Row>& rows) {
+  Row all{.tokens = {}, .targets = {}, .sequences = std::ssize(rows)};
+  for (const auto& row : rows) {
+    all.tokens.insert(all.tokens.end(), row.tokens.begin(), row.tokens.end());
+    all.targets.insert(all.targets.end(), row.targets.begin(), row.targets.end());
+  }
+  return all;
+}
+
+/// Returns a data rank's micro-batches. A single data rank takes all rows in turn, or together if
+/// the loss on routers needs the whole batch. With more,
 /// several ranks share a row and each counts part of its targets, so that every rank adds to the
 /// gradient.
 std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
@@ -49,6 +62,7 @@ std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
     rows.push_back({golden.tokens()[r], golden.targets()[r]});
     if (!golden.document_starts().empty()) rows.back().starts = golden.document_starts()[r];
   }
+  if (data_ranks == 1 && golden.aux_loss() > 0) return {joined(rows)};
   if (data_ranks == 1) return rows;
   const auto rank = static_cast<std::size_t>(data_rank);
   const auto ranks_per_row = static_cast<std::size_t>(data_ranks) / rows.size();
@@ -68,11 +82,13 @@ class GoldenRun {
         sharded_(config_, mesh, options_.name),
         optimizer_(options_, sharded_.state()),
         rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
-        tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, length(),
+        tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),
                                                config_.hidden_size, DType::f32)),
         experts_(sharding::make_expert_parallel(sharded_.mesh(), config_)),
-        model_(config_, sharded_.layout().local_table(), 1, length(), {}, DType::f32, *tensor_,
-               model::Purpose::train, *experts_) {
+        model_(
+            config_, sharded_.layout().local_table(), rows_[0].sequences, rows_[0].length(), {},
+            DType::f32, *tensor_, model::Purpose::train, *experts_,
+            config_.num_experts > 0 ? sharding::data_ranks(sharded_.mesh()) : model::DataRanks()) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
@@ -84,18 +100,23 @@ class GoldenRun {
     test::world().barrier();  // a node's master shards are gathered in place
   }
 
-  /// Returns the step's loss and gradient norm.
-  std::pair<double, double> step(std::int64_t step) {
+  struct Step {
+    double loss, norm, aux_loss;
+  };
+  Step step(std::int64_t step) {
+    model_.begin_step(std::ssize(rows_));
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       sharded_.fsdp().begin_micro_batch({.first = i == 0, .last = i + 1 == rows_.size()});
       model_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
     }
     sharded_.fsdp().finish_gradients();
+    model_.end_step();
     const double loss = model_.take_loss();
     const double norm = sharded_.gradient_norm();
     optimizer_.step(options_.lr, norm, step);
     sharded_.fsdp().on_master_weights_loaded();
-    return {test::world().sum(loss) / tensor_->size() / static_cast<double>(valid_), norm};
+    return {test::world().sum(loss) / tensor_->size() / static_cast<double>(valid_), norm,
+            golden_.aux_loss() > 0 ? model::load_balancing_loss(model_.take_router_sums()) : 0};
   }
 
   void expect_trained() {
@@ -114,7 +135,7 @@ class GoldenRun {
   }
 
  private:
-  std::int64_t length() const { return static_cast<std::int64_t>(rows_[0].tokens.size()); }
+  std::int64_t tokens() const { return std::ssize(rows_[0].tokens); }
   std::vector<float> golden_of(const std::string& group, const sharding::Piece& piece) {
     const auto& parameter = sharded_.table()[piece.parameter];
     auto& parameters = golden_parameters_[group];
@@ -151,12 +172,16 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   const Golden golden = test::load_golden(name);
   const auto losses = golden.step_losses();
   const auto norms = golden.step_grad_norms();
+  const auto aux_losses = golden.step_aux_losses();
   ASSERT_EQ(losses.size(), 10U);
   EXPECT_GT(norms.front(), 1.0) << "nothing would be clipped";
   GoldenRun run(golden, mesh);
   for (std::size_t i = 0; i < losses.size(); ++i) {
-    const auto [loss, norm] = run.step(static_cast<std::int64_t>(i) + 1);
-    EXPECT_NEAR(loss, losses[i], 1e-4) << "step " << i + 1;
+    const auto [loss, norm, aux_loss] = run.step(static_cast<std::int64_t>(i) + 1);
+    if (!aux_losses.empty()) {
+      EXPECT_NEAR(aux_loss, aux_losses[i], 1e-5) << "step " << i + 1;
+    }
+    EXPECT_NEAR(loss, losses[i], aux_losses.empty() ? 1e-4 : 1e-5) << "step " << i + 1;
     EXPECT_NEAR(norm, norms[i], 1e-4 * norms[i]) << "step " << i + 1;
   }
   run.expect_trained();
@@ -238,6 +263,13 @@ INSTANTIATE_TEST_SUITE_P(
                                      MeshSizes{.replicate = 2, .shard = 2, .expert = 2},
                                      MeshSizes{.replicate = 1, .shard = 1, .expert = 8})),
     name_of_case);
+INSTANTIATE_TEST_SUITE_P(BalancedExperts, GoldenSteps,
+                         testing::Combine(testing::Values("mixtral_aux", "mixtral_collapsed",
+                                                          "qwen3_moe_aux", "qwen3_moe_dense"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2},
+                                                          MeshSizes{2, 1}, MeshSizes{2, 2},
+                                                          MeshSizes{1, 4}, MeshSizes{4, 1})),
+                         name_of_case);
 // What published models leave off, with the sequence divided among tensor ranks.
 INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
                          testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",

@@ -22,7 +22,7 @@ using model::ActivationCheckpointing;
 /// Returns a small model of the family that has all that the family may have.
 model::ModelConfig small_model(const std::string& family) {
   model::ModelConfig m = small_inputs(TemporaryFolder().path()).model;
-  m.family = family;
+  m.family = family == "qwen3_moe_dense" ? "qwen3_moe" : family;
   m.vocab_size = 258;
   if (family == "gpt2") {
     m.num_key_value_heads = 6;
@@ -32,8 +32,11 @@ model::ModelConfig small_model(const std::string& family) {
   }
   m.num_key_value_heads = family == "olmo2" || family == "qwen3" ? 1 : 2;  // 1: ranks share it
   m.head_dim = 10;
-  if (family == "mixtral" || family == "qwen3_moe") m.num_experts = 5, m.num_experts_per_tok = 2;
-  if (family == "qwen3_moe") m.moe_intermediate_size = 30, m.norm_topk_prob = false;
+  if (family == "mixtral" || m.family == "qwen3_moe") m.num_experts = 5, m.num_experts_per_tok = 2;
+  if (family == "qwen3_moe_dense")
+    m.num_hidden_layers = 6, m.decoder_sparse_step = 2, m.mlp_only_layers = {5};
+  if (m.num_experts > 0) m.router_z_loss_coef = 0.01;
+  if (m.family == "qwen3_moe") m.moe_intermediate_size = 30, m.norm_topk_prob = false;
   if (family == "mistral" || family == "mixtral") m.sliding_window = 7;
   if (family == "qwen2") m.sliding_window = 9, m.max_window_layers = 1;
   if (family == "olmo2") m.attention_bias = true;
@@ -138,7 +141,7 @@ TEST_P(Families, AreSavedExportedAndLoaded) {
 
 INSTANTIATE_TEST_SUITE_P(Each, Families,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2",
-                                         "mixtral", "qwen3_moe"),
+                                         "mixtral", "qwen3_moe", "qwen3_moe_dense"),
                          [](const auto& one) { return std::string(one.param); });
 
 /// Returns rank 0's error; the others are told that a rank has failed.

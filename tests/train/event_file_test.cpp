@@ -186,6 +186,26 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
                                                  {"validation/loss", 2.75F}}));
 }
 
+TEST_F(Events, HoldTheBalanceOfExperts) {
+  StepRecord record;
+  record.step = 3;
+  record.experts = ExpertBalance{.all = {.max_load = 1.5}, .z_loss = 3.5};
+  record.experts->layers[7] = {.min_load = 0.25};
+  EventFile(folder_, 0).write(record);
+  std::map<std::string, float> found;
+  for (const auto& [tag, values] : shown(folder_))
+    if (tag.starts_with("experts")) found[tag] = values.at(3);
+  EXPECT_EQ(found, (std::map<std::string, float>{{"experts/max_load", 1.5F},
+                                                 {"experts/min_load", 1},
+                                                 {"experts/entropy", 1},
+                                                 {"experts/aux_loss", 1},
+                                                 {"experts/z_loss", 3.5F},
+                                                 {"experts_by_layer/max_load/7", 1},
+                                                 {"experts_by_layer/min_load/7", 0.25F},
+                                                 {"experts_by_layer/entropy/7", 1},
+                                                 {"experts_by_layer/aux_loss/7", 1}}));
+}
+
 TEST_F(Events, AreThereAtOnce) {
   EventFile file(folder_, 0);
   file.write(record_of(1, 5));

@@ -96,6 +96,26 @@ TEST_F(Metrics, HoldEveryFieldByItsName) {
   EXPECT_EQ(j.size(), 16U);
 }
 
+TEST_F(Metrics, HoldTheBalanceOfExperts) {
+  auto record = record_of(1);
+  const ExpertLoads loads{.max_load = 1.5, .min_load = 0.25, .entropy = 0.75, .aux_loss = 2.125};
+  record.experts = ExpertBalance{.all = loads};
+  const nlohmann::json total{
+      {"max_load", 1.5}, {"min_load", 0.25}, {"entropy", 0.75}, {"aux_loss", 2.125}};
+  MetricsFile file(path_, 0);
+  file.write(record);
+  record.experts->z_loss = 3.5;
+  record.experts->layers = {{1, loads}, {11, loads}};
+  file.write(record);
+  EXPECT_EQ(nlohmann::json::parse(lines().at(0)).at("experts"), total);
+  auto more = total;
+  more["z_loss"] = 3.5;
+  more["layers"] = {{"1", total}, {"11", total}};
+  EXPECT_EQ(nlohmann::json::parse(lines().at(1)).at("experts"), more);
+  EXPECT_EQ(log_fields(record, 10).back(), "expert load 0.25 to 1.50, aux loss 2.1250");
+  EXPECT_EQ(log_fields(record, 10).size(), log_fields(record_of(1), 10).size() + 1);
+}
+
 TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
   MetricsFile(path_, 0).write(record_of(1));
   const auto j = nlohmann::json::parse(lines().at(0));

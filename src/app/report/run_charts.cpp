@@ -233,6 +233,30 @@ Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& 
   return chart;
 }
 
+/// Draws how evenly tokens were spread over experts.
+Chart expert_load_chart(const RunMetrics& run) {
+  const auto curve_of = [&](const char* label, const char* colour, const char* name) {
+    return line(label, colour, curve(run, of_axis(&StepMetrics::experts, name)));
+  };
+  return {.title = "Expert load",
+          .unit = "tokens relative to an equal share, smoothed",
+          .scale = YScale::from_zero,
+          .series = {curve_of("busiest expert of all layers", "--red", "max_load"),
+                     curve_of("idlest", "--green", "min_load"),
+                     curve_of("entropy of a layer, 1: even", "--blue", "entropy")}};
+}
+
+Chart router_loss_chart(const RunMetrics& run) {
+  Chart chart{.title = "Router losses", .unit = "without coefficients, smoothed"};
+  const auto names = axes_of(run, &StepMetrics::experts);
+  chart.series = {
+      line("load balancing", "--purple", curve(run, of_axis(&StepMetrics::experts, "aux_loss")))};
+  if (names.contains("z_loss"))
+    chart.series.push_back(
+        line("z", "--orange", curve(run, of_axis(&StepMetrics::experts, "z_loss"))));
+  return scaled(std::move(chart));
+}
+
 Chart comparing_validation(const std::vector<ReportedRun>& runs) {
   Chart chart{.title = "Validation loss", .unit = "nats per token", .wide = true};
   for (std::size_t i = 0; i < runs.size(); ++i)
@@ -286,6 +310,9 @@ std::vector<Chart> charts_of(const RunMetrics& run) {
                       .unit = "tokens per joule",
                       .scale = YScale::from_zero,
                       .series = raw_and_smooth(run, "tokens/J", "--blue", of_joule)});
+  if (axes_of(run, &StepMetrics::experts).empty()) return charts;
+  charts.push_back(expert_load_chart(run));
+  charts.push_back(router_loss_chart(run));
   return charts;
 }
 

@@ -44,7 +44,8 @@ StepMetrics step_metrics(const json& line) {
           .elapsed = 0,
           .traffic = by_axis(line, "traffic"),
           .traffic_between_nodes = by_axis(line, "traffic_between_nodes"),
-          .exposed = by_axis(line, "exposed")};
+          .exposed = by_axis(line, "exposed"),
+          .experts = by_axis(line, "experts")};
 }
 
 /// Returns the seconds since the previous step, or since this start; if the lines lack that or it
@@ -127,7 +128,7 @@ json parsed(std::string_view line) {
 bool add_line(std::string_view text, RunMetrics& run) {
   const json line = parsed(text);
   if (!line.is_object()) return false;
-  for (const char* part : {"memory", "traffic", "traffic_between_nodes", "exposed"})
+  for (const char* part : {"memory", "traffic", "traffic_between_nodes", "exposed", "experts"})
     if (line.contains(part) && !line[part].is_object()) return false;
   const bool is_event = line.contains("event");
   if (is_event && !line["event"].is_string()) return false;

@@ -23,6 +23,7 @@ struct StepMetrics {
   std::map<std::string, double> traffic;                ///< per mesh axis: bytes sent per rank
   std::map<std::string, double> traffic_between_nodes;  ///< the part that left its node
   std::map<std::string, double> exposed;  ///< per axis: seconds waiting for it, on CPUs
+  std::map<std::string, double> experts;  ///< their balance, by name; empty without experts
 };
 
 /// A start of the run, as far as its line tells.

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "model/families/llama_like.hpp"
@@ -47,37 +49,40 @@ void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::o
   json["max_window_layers"] = c.sliding_window > 0 ? c.max_window_layers : c.num_hidden_layers;
 }
 
-/// Refuses layers without experts, a router that is more than its softmax, and its auxiliary loss.
+/// Refuses windows, and a router that is more than its softmax.
 void refuse_other_experts(const ConfigKeys& keys) {
   const auto refuse = [&](const char* key, const ConfigKeys::Json& computed) {
     const auto* value = keys.find(key);
     validate(value == nullptr || *value == computed, "{}: {} is {}; llamesh computes {} only",
              keys.name(), key, keys.shown(key), computed.dump());
   };
-  refuse("decoder_sparse_step", 1);
-  refuse("mlp_only_layers", ConfigKeys::Json::array());
   refuse("use_sliding_window", false);
   refuse("router_jitter_noise", 0.0);
-  refuse("output_router_logits", false);
 }
 
 void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig& c) {
   refuse_other_experts(keys);
   c.num_experts = keys.size_or(experts.count, experts.default_count);
   c.num_experts_per_tok = keys.size_or("num_experts_per_tok", experts.default_per_token);
-  if (experts.default_size > 0)
+  if (experts.default_size > 0) {
     c.moe_intermediate_size = keys.size_or("moe_intermediate_size", experts.default_size);
+    c.decoder_sparse_step = keys.size_or("decoder_sparse_step", 1);
+    c.mlp_only_layers = keys.integers("mlp_only_layers");
+  }
   c.norm_topk_prob = !experts.has_norm_topk_prob || keys.flag("norm_topk_prob");
+  c.output_router_logits = keys.flag("output_router_logits");
+  c.router_aux_loss_coef = keys.number_from_0("router_aux_loss_coef", c.router_aux_loss_coef);
 }
 
 void write_experts(const ExpertKeys& experts, const ModelConfig& c, nlohmann::ordered_json& json) {
   json[experts.count] = c.num_experts;
   json["num_experts_per_tok"] = c.num_experts_per_tok;
-  json["output_router_logits"] = false;
+  json["output_router_logits"] = c.output_router_logits;
+  json["router_aux_loss_coef"] = c.router_aux_loss_coef;
   if (experts.default_size > 0) {
     json["moe_intermediate_size"] = c.expert_size();
-    json["decoder_sparse_step"] = 1;
-    json["mlp_only_layers"] = nlohmann::ordered_json::array();
+    json["decoder_sparse_step"] = c.decoder_sparse_step;
+    json["mlp_only_layers"] = c.mlp_only_layers;
   }
   if (experts.has_norm_topk_prob) json["norm_topk_prob"] = c.norm_topk_prob;
 }
@@ -88,6 +93,15 @@ void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
              "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family {} "
              "has no experts",
              c.family);
+    validate(
+        c.decoder_sparse_step == 1 && c.mlp_only_layers.empty(),
+        "model.decoder_sparse_step or mlp_only_layers is set, but the family {} has no experts",
+        c.family);
+    validate(!c.output_router_logits && c.router_z_loss_coef == 0 &&
+                 c.router_aux_loss_coef == ModelConfig().router_aux_loss_coef,
+             "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but "
+             "the family {} has no experts",
+             c.family);
     return;
   }
   validate(c.num_experts > 0 && c.num_experts_per_tok > 0,
@@ -95,6 +109,17 @@ void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
            c.num_experts, c.num_experts_per_tok, c.family);
   validate(c.moe_intermediate_size == 0 || variant.experts->default_size > 0,
            "model.moe_intermediate_size is set, but the family {} has intermediate_size", c.family);
+  validate((c.decoder_sparse_step == 1 && c.mlp_only_layers.empty()) ||
+               variant.experts->default_size > 0,
+           "model.decoder_sparse_step or mlp_only_layers is set, but in the family {} all layers "
+           "have experts",
+           c.family);
+  std::int64_t sparse = 0;
+  for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i) sparse += c.has_experts(i);
+  validate(sparse > 0,
+           "by model.decoder_sparse_step {} and mlp_only_layers none of the {} layers has experts; "
+           "use a dense family",
+           c.decoder_sparse_step, c.num_hidden_layers);
   validate(c.norm_topk_prob || variant.experts->has_norm_topk_prob,
            "model.norm_topk_prob is false, but in the family {} a token's weights add up to 1",
            c.family);

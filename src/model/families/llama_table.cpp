@@ -60,10 +60,10 @@ void add_experts(TableBuilder& add, ModuleId layer, const LayerNames& names, con
 }
 
 void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
-                     const ModelConfig& c) {
+                     const ModelConfig& c, std::size_t index) {
   add_attention(add, layer, variant, c);
   const auto& names = variant.names;
-  if (variant.experts)
+  if (variant.experts && c.has_experts(index))
     add_experts(add, layer, names, c);
   else
     add_mlp(add, layer, c);
@@ -83,7 +83,7 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
       add.linear(model, "embed_tokens", vocabulary_shape, Role::vocab, vocabulary);
   const auto layers = add.child(model, "layers");
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
-    add_llama_layer(add, add.layer(layers, i), variant, c);
+    add_llama_layer(add, add.layer(layers, i), variant, c, static_cast<std::size_t>(i));
   const auto norm = add.norm(model, "norm", c.hidden_size);
   const auto lm_head = c.tie_word_embeddings ? add.tied(add.root(), "lm_head", embed_tokens)
                                              : add.linear(add.root(), "lm_head", vocabulary_shape,

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cmath>
 #include <span>
+#include <vector>
 
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"
@@ -9,8 +11,9 @@
 namespace llamesh::ops::cpu {
 namespace {
 
+/// Returns log(sum(exp(logits))).
 template <class T>
-void softmax(const T* logits, float* probabilities, std::int64_t count) {
+float softmax(const T* logits, float* probabilities, std::int64_t count) {
   float most = float(logits[0]);
   for (std::int64_t e = 1; e < count; ++e) most = std::max(most, float(logits[e]));
   Vec sums{};
@@ -21,6 +24,7 @@ void softmax(const T* logits, float* probabilities, std::int64_t count) {
   });
   const float total = sum(sums);
   for (std::int64_t e = 0; e < count; ++e) probabilities[e] /= total;
+  return most + std::log(total);
 }
 
 /// One token's part of a RouteCall: N probabilities, k experts and weights.
@@ -68,15 +72,24 @@ void check(const RouteCall& c) {
               c.experts.rows() == c.logits.rows() && c.probabilities.dense() && c.experts.dense() &&
               c.weights.dense(),
           "route shapes");
+  expects(!c.log_sum_exp || c.log_sum_exp.numel() == c.logits.rows(), "route shapes");
   expects(1 <= c.experts.cols() && c.experts.cols() <= c.logits.cols(), "{} of {} experts",
           c.experts.cols(), c.logits.cols());
 }
 
-/// The gradient of a token's probabilities is that of its experts' weights, and `added`. Writes
-/// that of its logits: p_e (dp_e - sum_f p_f dp_f).
+/// Losses beside that of the weights: on a token's probabilities, (N) or null, and on the log of
+/// the sum of its exponentials.
+struct AddedGradients {
+  const float* dprobabilities;
+  float d_log_sum_exp;
+};
+
+/// The gradient of a token's probabilities is that of its experts' weights, and what is added.
+/// Writes that of its logits: p_e (dp_e - sum_f p_f dp_f + d_log_sum_exp).
 template <class T>
-void backward(const Token& token, const float* dweights, const float* added, bool normalize,
+void backward(const Token& token, const float* dweights, const AddedGradients& more, bool normalize,
               T* dlogits) {
+  const auto* added = more.dprobabilities;
   const float total = normalize ? token.sum_chosen() : 1.0F;
   float mean = 0;  // of dweights, where the weights are normalized
   if (normalize)
@@ -87,6 +100,7 @@ void backward(const Token& token, const float* dweights, const float* added, boo
   for (std::size_t j = 0; j < token.experts.size(); ++j) dot += token.chosen(j) * of_chosen(j);
   if (added)
     for (std::int64_t e = 0; e < token.count; ++e) dot += token.probabilities[e] * added[e];
+  dot -= more.d_log_sum_exp;
   for (std::int64_t e = 0; e < token.count; ++e)
     dlogits[e] = T(token.probabilities[e] * ((added ? added[e] : 0.0F) - dot));
   for (std::size_t j = 0; j < token.experts.size(); ++j) {
@@ -104,7 +118,9 @@ void route(Stream& stream, const RouteCall& c) {
       const Rows<const T> logits(c.logits);
       auto* weights = c.weights.as<float>();
       for_each_token(c, [&](std::int64_t m, const Token& token) {
-        softmax(logits[m], c.probabilities.as<float>() + m * token.count, token.count);
+        const float log_sum_exp =
+            softmax(logits[m], c.probabilities.as<float>() + m * token.count, token.count);
+        if (c.log_sum_exp) c.log_sum_exp.as<float>()[m] = log_sum_exp;
         choose(token);
         const float total = c.normalize ? token.sum_chosen() : 1.0F;
         auto* weight = weights + m * std::ssize(token.experts);
@@ -118,7 +134,8 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
   check(c);
   expects(same_matrix_shape(g.dweights, c.weights) && g.dweights.dense() &&
               same_matrix_shape(g.dlogits, c.logits) &&
-              (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()),
+              (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()) &&
+              (g.z_factor == 0 || c.log_sum_exp),
           "route_backward shapes");
   stream.run([=] {
     with_type(g.dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -126,9 +143,34 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
       const auto* dweights = g.dweights.as<float>();
       const auto* added = g.dprobabilities ? g.dprobabilities.as<float>() : nullptr;
       for_each_token(c, [&](std::int64_t m, const Token& token) {
-        backward(token, dweights + m * std::ssize(token.experts), added, c.normalize, dlogits[m]);
+        const float dz = g.z_factor == 0 ? 0 : g.z_factor * c.log_sum_exp.as<float>()[m];
+        backward(token, dweights + m * std::ssize(token.experts), {added, dz}, c.normalize,
+                 dlogits[m]);
       });
     });
+  });
+}
+
+/// Runs on one thread, in order of the tokens and in double: the sums are exact but for a last
+/// rounding.
+void sum_routes(Stream& stream, const RouteCall& c, const RouteSums& s) {
+  check(c);
+  const auto count = c.logits.cols();
+  expects(s.counts.numel() == count && s.probabilities.numel() == count && s.squares.numel() == 1,
+          "sum_routes shapes");
+  stream.run([=] {
+    for (const auto e : c.experts.span<std::int32_t>()) ++s.counts.as<float>()[e];
+    std::vector<double> sums(static_cast<std::size_t>(count));
+    const auto* row = c.probabilities.as<float>();
+    for (std::int64_t m = 0; m < c.logits.rows(); ++m, row += count)
+      for (std::int64_t e = 0; e < count; ++e) sums[static_cast<std::size_t>(e)] += row[e];
+    auto* total = s.probabilities.as<float>();
+    for (std::int64_t e = 0; e < count; ++e)
+      total[e] = static_cast<float>(total[e] + sums[static_cast<std::size_t>(e)]);
+    if (!c.log_sum_exp) return;
+    double squares = *s.squares.as<float>();
+    for (const double z : c.log_sum_exp.span<float>()) squares += z * z;
+    *s.squares.as<float>() = static_cast<float>(squares);
   });
 }
 

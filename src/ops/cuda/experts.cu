@@ -21,6 +21,7 @@ struct Routing {
   float* probabilities;
   std::int32_t* experts;
   float* weights;
+  float* log_sum_exp;  ///< or null
   std::int64_t tokens;
   int count, k;
   bool normalize;
@@ -29,6 +30,7 @@ struct Routing {
       : probabilities(c.probabilities.as<float>()),
         experts(c.experts.as<std::int32_t>()),
         weights(c.weights.as<float>()),
+        log_sum_exp(c.log_sum_exp ? c.log_sum_exp.as<float>() : nullptr),
         tokens(c.logits.rows()),
         count(static_cast<int>(c.logits.cols())),
         k(static_cast<int>(c.experts.cols())),
@@ -39,9 +41,9 @@ __device__ __forceinline__ std::int64_t my_token() {
   return static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / 32;
 }
 
-/// Each lane reads and writes every 32nd element.
+/// Each lane reads and writes every 32nd element. Returns log(sum(exp(logits))) in every lane.
 template <class T>
-__device__ __forceinline__ void softmax(float* probabilities, const T* logits, int count) {
+__device__ __forceinline__ float softmax(float* probabilities, const T* logits, int count) {
   const int lane = threadIdx.x % 32;
   float most = -INFINITY;
   for (int e = lane; e < count; e += 32) most = fmaxf(most, load_one(logits + e));
@@ -56,6 +58,7 @@ __device__ __forceinline__ void softmax(float* probabilities, const T* logits, i
   }
   total = warp_sum(total);
   for (int e = lane; e < count; e += 32) probabilities[e] /= total;
+  return most + logf(total);
 }
 
 /// An expert as a token's choice. One with NaN for its probability has -1 here, so it comes last.
@@ -94,7 +97,8 @@ __global__ void __launch_bounds__(threads) choose_experts(Routing a, Rows<const 
   const int lane = threadIdx.x % 32;
   auto* probabilities = a.probabilities + token * a.count;
   auto* weights = a.weights + token * a.k;
-  softmax(probabilities, logits[token], a.count);
+  const float log_sum_exp = softmax(probabilities, logits[token], a.count);
+  if (a.log_sum_exp && lane == 0) a.log_sum_exp[token] = log_sum_exp;
   Choice last{INFINITY, -1};
   float total = 0;
   for (int j = 0; j < a.k; ++j) {
@@ -110,10 +114,11 @@ __global__ void __launch_bounds__(threads) choose_experts(Routing a, Rows<const 
 }
 
 /// Every lane sums over the token's k experts, in their order. Then each computes every 32nd
-/// element of p_e (dp_e - sum_f p_f dp_f).
+/// element of p_e (dp_e - sum_f p_f dp_f + z_factor log_sum_exp).
 template <class T>
 __global__ void __launch_bounds__(threads)
-    differentiate_choice(Routing a, const float* dweights, const float* added, Rows<T> dlogits) {
+    differentiate_choice(Routing a, const float* dweights, const float* added, float z_factor,
+                         Rows<T> dlogits) {
   const auto token = my_token();
   if (token >= a.tokens) return;
   const int lane = threadIdx.x % 32;
@@ -133,12 +138,43 @@ __global__ void __launch_bounds__(threads)
     for (int e = lane; e < a.count; e += 32) mine += p[e] * added[e];
     dot += warp_sum(mine);
   }
+  if (z_factor != 0) dot -= z_factor * a.log_sum_exp[token];
   for (int e = lane; e < a.count; e += 32) {
     float d = added ? added[e] : 0.0F;
     for (int j = 0; j < a.k; ++j)
       if (experts[j] == e) d += (dweight[j] - mean) / total;
     store_one(dlogits[token] + e, p[e] * (d - dot));
   }
+}
+
+/// A RouteSums.
+struct Sums {
+  float *counts, *probabilities, *squares;
+};
+
+/// One expert per block, and a last block for the squares. Each thread sums over every 256th token.
+__global__ void __launch_bounds__(threads) add_routes(Routing a, Sums sums) {
+  auto* const shared = dynamic_shared_memory<float>();
+  const int expert = blockIdx.x;
+  if (expert == a.count) {
+    float squares = 0;
+    for (std::int64_t m = threadIdx.x; m < a.tokens; m += threads)
+      squares += a.log_sum_exp[m] * a.log_sum_exp[m];
+    squares = block_sum(squares, shared);
+    if (threadIdx.x == 0) *sums.squares += squares;
+    return;
+  }
+  float probability = 0, count = 0;
+  for (std::int64_t m = threadIdx.x; m < a.tokens; m += threads) {
+    probability += a.probabilities[m * a.count + expert];
+    for (int j = 0; j < a.k; ++j) count += a.experts[m * a.k + j] == expert ? 1.0F : 0.0F;
+  }
+  probability = block_sum(probability, shared);
+  __syncthreads();
+  count = block_sum(count, shared);
+  if (threadIdx.x != 0) return;
+  sums.probabilities[expert] += probability;
+  sums.counts[expert] += count;
 }
 
 __global__ void __launch_bounds__(threads)
@@ -231,6 +267,7 @@ void check(const RouteCall& c) {
               c.experts.rows() == c.logits.rows() && c.probabilities.dense() && c.experts.dense() &&
               c.weights.dense(),
           "route shapes");
+  expects(!c.log_sum_exp || c.log_sum_exp.numel() == c.logits.rows(), "route shapes");
   expects(1 <= c.experts.cols() && c.experts.cols() <= c.logits.cols(), "{} of {} experts",
           c.experts.cols(), c.logits.cols());
 }
@@ -257,13 +294,25 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
   check(c);
   expects(same_matrix_shape(g.dweights, c.weights) && g.dweights.dense() &&
               same_matrix_shape(g.dlogits, c.logits) &&
-              (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()),
+              (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()) &&
+              (g.z_factor == 0 || c.log_sum_exp),
           "route_backward shapes");
   if (c.logits.rows() == 0) return;
   with_type(g.dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
     launch(&differentiate_choice<T>, {divide_up(c.logits.rows(), warps)}, threads, 0, stream,
-           Routing(c), floats_of(g.dweights), floats_of(g.dprobabilities), rows_of<T>(g.dlogits));
+           Routing(c), floats_of(g.dweights), floats_of(g.dprobabilities), g.z_factor,
+           rows_of<T>(g.dlogits));
   });
+}
+
+void sum_routes(Stream& stream, const RouteCall& c, const RouteSums& s) {
+  check(c);
+  const auto count = c.logits.cols();
+  expects(s.counts.numel() == count && s.probabilities.numel() == count && s.squares.numel() == 1,
+          "sum_routes shapes");
+  if (c.logits.rows() == 0) return;
+  launch(&add_routes, {count + (c.log_sum_exp ? 1 : 0)}, threads, warps * 4, stream, Routing(c),
+         Sums{s.counts.as<float>(), s.probabilities.as<float>(), s.squares.as<float>()});
 }
 
 void sort_by_expert(Stream& stream, const ExpertOrder& order, Tensor experts) {

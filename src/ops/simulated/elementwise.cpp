@@ -89,11 +89,17 @@ void gelu_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x)
 }
 
 void route(Stream& stream, const RouteCall& c) {
-  move(stream, bytes_of(c.logits, c.probabilities, c.experts, c.weights));
+  move(stream, bytes_of(c.logits, c.probabilities, c.experts, c.weights, c.log_sum_exp));
 }
 
 void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g) {
-  move(stream, bytes_of(c.probabilities, c.experts, g.dweights, g.dprobabilities, g.dlogits));
+  move(stream, bytes_of(c.probabilities, c.experts, g.dweights, g.dprobabilities, g.dlogits) +
+                   (g.z_factor != 0 ? bytes_of(c.log_sum_exp) : 0));
+}
+
+void sum_routes(Stream& stream, const RouteCall& c, const RouteSums& s) {
+  move(stream, bytes_of(c.probabilities, c.experts, c.log_sum_exp) +
+                   2 * bytes_of(s.counts, s.probabilities, s.squares));
 }
 
 void sort_by_expert(Stream& stream, const ExpertOrder& order, Tensor experts) {

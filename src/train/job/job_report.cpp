@@ -128,6 +128,7 @@ void JobReport::on_step(const StepRecord& record) {
     metrics_->write_event(event, record.step, line);
   };
   for (const auto& line : record.stragglers) warn("straggler", line);
+  for (const auto& line : record.idle_experts) warn("idle_experts", line);
   if (!record.skipped.empty()) warn("skipped", record.skipped);
   for (const auto& line : spikes_.observe(record.step, record.loss, record.grad_norm))
     warn("spike", line);

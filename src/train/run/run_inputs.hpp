@@ -46,6 +46,9 @@ struct EvaluateOptions {
   std::int64_t batches = 0;      ///< micro-batches per rank; 0: all validation data
 };
 
+/// Detail of the balance of experts in metrics.jsonl and TensorBoard.
+enum class ExpertMetrics : std::uint8_t { total, per_layer };
+
 /// Options under the inputs' `log:` key.
 struct LogOptions {
   std::int64_t every_steps = 1;  ///< between log lines; metrics.jsonl has every step
@@ -53,6 +56,7 @@ struct LogOptions {
   bool report = true;            ///< report.html at the end of the run
   std::string openmetrics;       ///< file for node_exporter's textfile collector, *.prom
   bool ranks = false;            ///< a log per rank, log.rank-00012.txt
+  ExpertMetrics experts = ExpertMetrics::total;
 };
 
 /// Policy for replicas of a shard that differ.

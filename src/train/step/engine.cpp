@@ -1,5 +1,7 @@
 #include "train/step/engine.hpp"
 
+#include "sharding/data_ranks.hpp"
+
 namespace llamesh::train {
 
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
@@ -14,17 +16,19 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
       optimizer(setup.inputs.optimizer, state),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.inputs.data.sequence_length, setup.inputs.memory,
-            setup.inputs.precision.parameters, *tensor,
-            model::Purpose::train, *experts) {}
+            setup.inputs.precision.parameters, *tensor, model::Purpose::train, *experts,
+            setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks()) {}
 
 void Engine::forward_backward(std::span<const model::Batch> micro_batches, float scale,
                               const std::function<void()>& on_micro_batch) {
+  model.begin_step(std::ssize(micro_batches));
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
     fsdp.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches.size()});
     model.train(fsdp, micro_batches[i], scale);
     on_micro_batch();
   }
   fsdp.finish_gradients();
+  model.end_step();
 }
 
 void Engine::update(double lr, double norm, std::int64_t step) {

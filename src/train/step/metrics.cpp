@@ -83,6 +83,27 @@ Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
   return open();
 }
 
+nlohmann::ordered_json to_json(const ExpertBalance& experts) {
+  nlohmann::ordered_json json = by_name(experts.all);
+  if (experts.z_loss) json["z_loss"] = *experts.z_loss;
+  for (const auto& [layer, loads] : experts.layers)
+    json["layers"][fmt::format("{}", layer)] = by_name(loads);
+  return json;
+}
+
+/// Formats what every model has.
+std::vector<std::string> dense_log_fields(const StepRecord& r, std::int64_t total_steps) {
+  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  return {
+      fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
+      fmt::format("loss {:.4f}", without_nan_sign(r.loss)),
+      fmt::format("{:.0f} tokens/s", r.tokens_per_second),
+      fmt::format("MFU {:.0f} %", 100 * r.mfu),
+      fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
+      fmt::format("lr {:.2e}", r.lr),
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
+}
+
 }  // namespace
 
 std::int64_t last_step_of(const std::filesystem::path& path) {
@@ -128,6 +149,7 @@ void MetricsFile::write(const StepRecord& r) {
   }
   if (r.joules) line["joules"] = *r.joules;
   if (r.tokens_per_joule > 0) line["tokens_per_joule"] = r.tokens_per_joule;
+  if (r.experts) line["experts"] = to_json(*r.experts);
   append(line.dump());
 }
 
@@ -164,15 +186,12 @@ void MetricsFile::write_startup(std::int64_t step,
 }
 
 std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_steps) {
-  const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return {
-      fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
-      fmt::format("loss {:.4f}", without_nan_sign(r.loss)),
-      fmt::format("{:.0f} tokens/s", r.tokens_per_second),
-      fmt::format("MFU {:.0f} %", 100 * r.mfu),
-      fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
-      fmt::format("lr {:.2e}", r.lr),
-      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
+  auto fields = dense_log_fields(r, total_steps);
+  if (r.experts)
+    fields.push_back(fmt::format("expert load {:.2f} to {:.2f}, aux loss {:.4f}",
+                                 r.experts->all.min_load, r.experts->all.max_load,
+                                 without_nan_sign(r.experts->all.aux_loss)));
+  return fields;
 }
 
 }  // namespace llamesh::train

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/file.hpp"
+#include "train/step/expert_balance.hpp"
 
 namespace llamesh::train {
 
@@ -50,9 +51,11 @@ struct StepRecord {
   /// Energy of all nodes since the previous step's passes ended, in joules, with what lay between
   /// (evaluation, save). Empty if a counter is missing (device/energy.hpp).
   std::optional<double> joules = {};
-  double tokens_per_joule = 0;               ///< 0: unknown
-  std::vector<std::string> stragglers = {};  ///< a line for each rank newly found slow
-  std::string skipped = {};                  ///< reason for making no update; "": updated
+  double tokens_per_joule = 0;                 ///< 0: unknown
+  std::vector<std::string> stragglers = {};    ///< a line for each rank newly found slow
+  std::optional<ExpertBalance> experts = {};   ///< of the step's tokens, if there are experts
+  std::vector<std::string> idle_experts = {};  ///< a line for each layer with newly idle experts
+  std::string skipped = {};                    ///< reason for making no update; "": updated
 };
 
 /// Formats the record as log fields, "loss 2.3457", most important first.
@@ -73,7 +76,7 @@ class MetricsFile {
   /// Writes {"event": "validation", "step": ..., "loss": ...}.
   void write_validation(std::int64_t step, double loss);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
-  /// "straggler", "healed", "skipped" or "spike".
+  /// "straggler", "healed", "idle_experts", "skipped" or "spike".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
   /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's) and
   /// "version".

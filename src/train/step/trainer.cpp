@@ -118,6 +118,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   };
   const bool finite = passes_are_finite() || (repair() && passes_are_finite());
   meter_.begin_update();
+  if (setup_.inputs.model.num_experts > 0) record_experts(record);
 
   if (finite)
     nonfinite_.on_finite();
@@ -180,6 +181,16 @@ bool Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, dou
   for (const auto& part : parts) squared_norm += part.squared_norm;
   record.grad_norm = without_sign_of_nan(std::sqrt(squared_norm));
   return std::isfinite(record.loss) && std::isfinite(record.grad_norm);
+}
+
+/// Records how the step's tokens were spread over experts. The passes are done.
+void Trainer::record_experts(StepRecord& record) {
+  const Inputs& in = setup_.inputs;
+  const auto sums = engine_.model.take_router_sums();
+  record.experts =
+      expert_balance(sums, in.model.router_z_loss_coef > 0,
+                     in.log.experts == ExpertMetrics::per_layer ? PerLayer::yes : PerLayer::no);
+  record.idle_experts = idle_experts_.observe(sums);
 }
 
 /// Ends the run, or sets the reason for skipping the update.

@@ -11,6 +11,7 @@
 #include "data/loader.hpp"
 #include "data/validation.hpp"
 #include "device/staging.hpp"
+#include "train/health/idle_experts.hpp"
 #include "train/health/nonfinite_steps.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
@@ -85,6 +86,7 @@ class Trainer {
   std::int64_t load_micro_batches();
   std::vector<StepPart> exchange(const Request& request);
   bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
+  void record_experts(StepRecord& record);
   void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
   data::BatchPartition batch_partition() const;
   std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);
@@ -104,6 +106,7 @@ class Trainer {
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
   StepMeter meter_;
   NonfiniteSteps nonfinite_;
+  IdleExperts idle_experts_;
 };
 
 }  // namespace llamesh::train

@@ -78,6 +78,14 @@ std::string event_of(std::int64_t step, const Add& add) {
   return to_record(bytes);
 }
 
+void add_experts(const ExpertBalance& experts, std::map<std::string, double>& scalars) {
+  for (const auto& [name, number] : by_name(experts.all)) scalars["experts/" + name] = number;
+  if (experts.z_loss) scalars["experts/z_loss"] = *experts.z_loss;
+  for (const auto& [layer, loads] : experts.layers)
+    for (const auto& [name, number] : by_name(loads))
+      scalars[fmt::format("experts_by_layer/{}/{}", name, layer)] = number;
+}
+
 }  // namespace
 
 std::string to_record(std::string_view data) {
@@ -128,6 +136,7 @@ void EventFile::write(const StepRecord& r) {
   for (const auto& [axis, seconds] : r.exposed) scalars["exposed/" + axis] = seconds;
   if (r.joules) scalars["energy/joules"] = *r.joules;
   if (r.tokens_per_joule > 0) scalars["energy/tokens_per_joule"] = r.tokens_per_joule;
+  if (r.experts) add_experts(*r.experts, scalars);
   write(r.step, scalars);
 }
 

@@ -15,6 +15,8 @@ float32, one tensor after another. NAME.json:
                 document. transformers is given the block-diagonal attention mask and the position_ids that
                 follow from it.
     loss        the mean over the valid targets, before any step
+    aux_loss, step_aux_losses   only with output_router_logits: the load-balancing loss. router_aux_loss_coef times it is
+                added to the loss before gradients are taken, but not to the losses here.
     adamw       the options of torch.optim.AdamW and of clip_grad_norm_
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
                 before clipping
@@ -120,21 +122,50 @@ MODELS = {
                   "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 10, "vocab_size": 42,
                   "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16, "num_experts": 7,
                   "num_experts_per_tok": 3, "norm_topk_prob": False},
+    # With the load-balancing loss, which is large here.
+    "mixtral_aux": {"model_type": "mixtral", "hidden_size": 20, "intermediate_size": 22, "num_attention_heads": 4,
+                    "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 43, "rope_theta": 1e6,
+                    "tie_word_embeddings": False, "initializer_range": 0.16, "num_local_experts": 5,
+                    "num_experts_per_tok": 2, "num_hidden_layers": 3, "output_router_logits": True,
+                    "router_aux_loss_coef": 0.5},
+    # All tokens go to one expert (see COLLAPSED).
+    "mixtral_collapsed": {"model_type": "mixtral", "hidden_size": 20, "intermediate_size": 22,
+                          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 43,
+                          "rope_theta": 1e6, "tie_word_embeddings": False, "initializer_range": 0.16,
+                          "num_local_experts": 3, "num_experts_per_tok": 1, "output_router_logits": True,
+                          "router_aux_loss_coef": 0.75},
+    # Many experts for few tokens: some have none.
+    "qwen3_moe_aux": {"model_type": "qwen3_moe", "hidden_size": 20, "intermediate_size": 30,
+                      "moe_intermediate_size": 5, "num_attention_heads": 6, "num_key_value_heads": 1, "head_dim": 10,
+                      "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
+                      "num_experts": 37, "num_experts_per_tok": 3, "norm_topk_prob": True,
+                      "output_router_logits": True, "router_aux_loss_coef": 0.5},
+    # Dense layers among sparse ones: layers 1 and 5 have experts.
+    "qwen3_moe_dense": {"model_type": "qwen3_moe", "hidden_size": 20, "intermediate_size": 30,
+                        "moe_intermediate_size": 14, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 10,
+                        "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
+                        "num_hidden_layers": 7, "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": True,
+                        "decoder_sparse_step": 2, "mlp_only_layers": [3], "output_router_logits": True,
+                        "router_aux_loss_coef": 0.5},
     # Experts that divide among 2, 4 and 8 ranks, and tensor ranks within them.
     "mixtral_8": {"model_type": "mixtral", "hidden_size": 20, "intermediate_size": 22, "num_attention_heads": 6,
                   "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 44, "rope_theta": 1e6,
                   "tie_word_embeddings": False, "initializer_range": 0.16, "num_local_experts": 8,
-                  "num_experts_per_tok": 2},
+                  "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5},
     "qwen3_moe_8": {"model_type": "qwen3_moe", "hidden_size": 20, "intermediate_size": 30,
                     "moe_intermediate_size": 14, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10,
                     "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
-                    "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True},
+                    "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True,
+                    "output_router_logits": True, "router_aux_loss_coef": 0.5},
 }
+# A constant in every embedding makes its first router weight decide.
+COLLAPSED = ("mixtral_collapsed",)
 # GPT-2 has no dropout here.
 GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
 SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
 SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
 SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
+SHAPES |= {"mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 
@@ -152,7 +183,15 @@ def make_config(config):
     return transformers.AutoConfig.for_model(config["model_type"], **keys, max_position_embeddings=512)
 
 
-def make_model(config):
+def collapse(model):
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:, 0] = 4.0
+        for name, parameter in model.named_parameters():
+            if name.endswith("block_sparse_moe.gate.weight"):
+                parameter[:, 0] = torch.tensor([0.3] + [-0.15] * (parameter.shape[0] - 1))
+
+
+def make_model(config, collapsed=False):
     """The model in float64, with weights that are exact in float32. Norm weights and biases are random as well:
     ones and zeros would hide a norm or a bias that is applied in the wrong place."""
     model = transformers.AutoModelForCausalLM.from_config(make_config(config), attn_implementation="eager").float()
@@ -162,6 +201,8 @@ def make_model(config):
                 parameter.normal_(std=0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
+    if collapsed:
+        collapse(model)
     return model.double()
 
 
@@ -184,10 +225,20 @@ def document_arguments(starts, window):
     return {"attention_mask": mask[:, None].double(), "position_ids": index - starts}
 
 
-def loss_and_logits(model, tokens, targets, documents):
-    logits = model(input_ids=tokens, use_cache=False, **documents).logits.double()
+def losses_and_logits(model, tokens, targets, documents):
+    """The cross-entropy, the load-balancing loss or None, and the logits."""
+    out = model(input_ids=tokens, use_cache=False, **documents)
+    logits = out.logits.double()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
-    return loss, logits
+    return loss, getattr(out, "aux_loss", None), logits
+
+
+def backward(model, loss, aux_loss):
+    """An expert without tokens has a gradient of zero, where transformers' has none."""
+    (loss if aux_loss is None else loss + model.config.router_aux_loss_coef * aux_loss).backward()
+    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def adamw_of(config):
@@ -212,7 +263,7 @@ def stored_config(model, config):
 
 def write(folder, name, config, seed):
     torch.manual_seed(seed)
-    model = make_model(config)
+    model = make_model(config, name in COLLAPSED)
     starts = starts_of(DOCUMENT_LENGTHS.get(name))
     documents = document_arguments(starts, config.get("sliding_window", 512))
     batch, sequence = SHAPES.get(name, SHAPE) if starts is None else starts.shape
@@ -221,16 +272,18 @@ def write(folder, name, config, seed):
     targets[1, :3] = -100  # rows with different numbers of valid targets
     tensors = {f"weights/{n}": p.detach().clone() for n, p in model.named_parameters()}
 
-    loss, logits = loss_and_logits(model, tokens, targets, documents)
-    loss.backward()
+    loss, aux_loss, logits = losses_and_logits(model, tokens, targets, documents)
+    backward(model, loss, aux_loss)
     tensors["logits"] = logits.detach()
     tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters()}
 
-    optimizer, losses, norms = make_optimizer(model, adamw_of(config)), [], []
+    optimizer, losses, aux_losses, norms = make_optimizer(model, adamw_of(config)), [], [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
-        step_loss, _ = loss_and_logits(model, tokens, targets, documents)
-        step_loss.backward()
+        step_loss, step_aux_loss, _ = losses_and_logits(model, tokens, targets, documents)
+        backward(model, step_loss, step_aux_loss)
+        if step_aux_loss is not None:
+            aux_losses.append(step_aux_loss.item())
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
         optimizer.step()
         losses.append(step_loss.item())
@@ -245,6 +298,8 @@ def write(folder, name, config, seed):
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
         "config": stored_config(model, config), "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
         "adamw": adamw_of(config) | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+    if aux_losses:
+        description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
     if starts is not None:
         description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
