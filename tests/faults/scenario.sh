@@ -232,9 +232,12 @@ skipped_steps() {
   [ "$skipped $nulls" = "9 9" ] || bad "$skipped events of skipped steps, and $nulls steps with a norm of null, not 9 and 9"
 }
 
-# A rank that is killed in the middle of the training takes the whole job with it.
+# Keys of a run whose ranks exchange tokens in every layer.
+experts=(model.family=mixtral model.num_experts=4 model.num_experts_per_tok=2 sharding.strategy=full_shard mesh.axes.expert=4)
+
+# kill_rank RANK KEY=VALUE...: a rank that is killed in the middle of the training takes the whole job with it.
 kill_rank() {
-  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
+  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000 "${@:2}"; exit "$code") &
   local job=$! victim begin
   for _ in {1..150}; do
     [[ -n $(sed -n 3p runs/tiny/metrics.jsonl 2>/dev/null) ]] && break || sleep 0.1
@@ -248,7 +251,7 @@ kill_rank() {
   ((seconds <= 10)) || bad "the job took $seconds s to end"
   expect_end 137
   # Nobody was left to say so but the records of the ranks.
-  launch 4 train $tiny train.steps=2
+  launch 4 train $tiny train.steps=2 "${@:2}"
   [[ $code == 0 ]] || bad "exit code $code instead of 0"
   grep -q "by its flight records: rank $1 on $(hostname) was killed while training step [0-9]" err || bad "the next start does not name rank $1"
   expect_failure killed "$1"
@@ -262,6 +265,7 @@ expect_failure() {
 }
 killed_rank_0() { kill_rank 0; }
 killed_rank_2() { kill_rank 2; }
+killed_rank_with_experts() { kill_rank 1 "${experts[@]}"; }
 
 # --- runs that are asked to stop, and go on
 
@@ -472,9 +476,9 @@ no_progress() {
   expect_state failed 93 "2 starts in a row"
 }
 
-# A rank that is frozen is found by another one, which names it and ends the job.
-frozen_rank() {
-  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000; exit "$code") &
+# freeze_rank KEY=VALUE...: a rank that is frozen is found by another one, which names it and ends the job.
+freeze_rank() {
+  (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000 "$@"; exit "$code") &
   local job=$! begin=$SECONDS frozen
   trains 3
   sleep 1.5  # a heartbeat comes every second, and says what the rank is doing
@@ -490,6 +494,12 @@ frozen_rank() {
   expect_failure lost 2
   # At least of the rank that has told; the others' may be left in /dev/shm for the next start.
   compgen -G "runs/tiny/flight/rank-0000[013]" >/dev/null || bad "no rank has left a flight record"
+}
+frozen_rank() { freeze_rank; }
+frozen_rank_with_experts() {
+  freeze_rank "${experts[@]}"
+  # The others wait for its rows or its weights, or at the end of a step for its loss.
+  grep -qE '"axis": "(expert|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
 }
 
 # --- wrong without dying: faulty_llamesh, in which rank 2 goes wrong in step 3 (injected_faults.cpp)
