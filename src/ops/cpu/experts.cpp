@@ -246,8 +246,7 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
 void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
   const auto count = c.activated.rows();
   expects(c.weights.numel() == count && c.dweights.numel() == count &&
-              same_matrix_shape(c.d_activated, c.activated) &&
-              c.d_up.rows() == count,
+              same_matrix_shape(c.d_activated, c.activated) && c.d_up.rows() == count,
           "weigh_rows_backward shapes");
   stream.run([=] {
     with_type(c.activated.dtype(), [&]<class T>(std::type_identity<T>) {

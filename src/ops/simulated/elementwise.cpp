@@ -116,8 +116,7 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
 }
 
 void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
-  move(stream,
-       2 * bytes_of(c.activated, c.d_up) + bytes_of(c.d_activated, c.weights, c.dweights));
+  move(stream, 2 * bytes_of(c.activated, c.d_up) + bytes_of(c.d_activated, c.weights, c.dweights));
 }
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
