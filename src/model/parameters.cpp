@@ -42,12 +42,13 @@ std::int64_t ParameterTable::matmul_numel() const {
 std::vector<std::size_t> ParameterTable::last_of_kind() const {
   using Kind = std::vector<std::pair<std::string_view, std::vector<std::int64_t>>>;
   std::vector<Kind> kinds(layers.size());
-  std::size_t layer = 0;  // parameters are in the order of the layers
+  std::map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < layers.size(); ++i) numbers[(*this)[layers[i]].name] = i;
   for (const auto& p : parameters) {
     if (!p.name.starts_with(layer_prefix)) continue;
-    const auto prefix = [&] { return (*this)[layers[layer]].name + '.'; };
-    while (!p.name.starts_with(prefix())) ++layer;
-    kinds[layer].emplace_back(std::string_view(p.name).substr(prefix().size()), p.shape);
+    const auto end = p.name.find('.', layer_prefix.size());
+    const auto layer = numbers.at(std::string_view(p.name).substr(0, end));
+    kinds[layer].emplace_back(std::string_view(p.name).substr(end), p.shape);
   }
   std::map<Kind, std::size_t> last;
   for (std::size_t i = 0; i < kinds.size(); ++i) last[kinds[i]] = i;
