@@ -157,9 +157,7 @@ void CommandLine::add_plan() {
       [&to](double times) {
         if (!(times >= 1 && times <= 65536))  // nan, too
           throw CLI::ValidationError("--imbalance",
-                                     fmt::format("{} is out of range; allowed: 1 to the ranks of "
-                                                 "the expert axis",
-                                                 times));
+                                     fmt::format("{} is out of range; allowed: 1 or more", times));
         to.imbalance = times;
       },
       "Plan the busiest rank of an expert axis, which receives this many times the mean "

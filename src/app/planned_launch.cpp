@@ -45,7 +45,7 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
 PlannedLaunch LaunchPlanner::plan(const train::Inputs& inputs) const {
   PlannedLaunch planned{setup(inputs), hardware_, {}};
   planned.step = plan::plan_bf16_weights(planned.setup, planned.limit(), [&] {
-    const double imbalance = std::min<double>(asked_.imbalance, planned.expert_ranks());
+    const double imbalance = std::min(asked_.imbalance, planned.max_imbalance());
     return plan::plan_fullest_rank(planned.setup, hardware_, imbalance);
   });
   return planned;

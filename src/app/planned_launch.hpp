@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,6 +22,14 @@ struct PlannedLaunch {
   double limit() const;
   /// Returns the number of ranks along the expert axis.
   int expert_ranks() const { return setup.mesh.group_size(setup.mesh.named({"expert"})); }
+  /// Returns how many times the mean number of rows a rank of the expert axis can receive: a token
+  /// takes k different ones of N experts, and the rank has N / expert_ranks() of them.
+  double max_imbalance() const {
+    const auto& model = setup.inputs.model;
+    if (expert_ranks() == 1) return 1;
+    return std::min<double>(expert_ranks(), static_cast<double>(model.num_experts) /
+                                                static_cast<double>(model.num_experts_per_tok));
+  }
   /// Returns true if ranks keep bf16 weights beside their fp32 masters.
   bool keeps_bf16_weights() const {
     const auto& in = setup.inputs;

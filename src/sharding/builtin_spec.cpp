@@ -54,7 +54,9 @@ void check_split(const model::Parameter& parameter, const Placement& placement,
     std::vector<Axes> split;
     for (const auto& axes : builtin.split) split.push_back(names_of(dims, axes & ~expert));
     if (splits_experts) split.front() = {"expert"};
-    return to_string(entry_with(std::move(split), {"shard"}));
+    Axes shard{"shard"};
+    if (has_axis(dims, "expert") && !splits_experts) shard.push_back("expert");
+    return to_string(entry_with(std::move(split), shard));
   };
   validate(!splits_experts || (expert & ~placement.split.front()).none(),
            "sharding.spec: {} is whole along the axis expert, on which each rank must have its own "

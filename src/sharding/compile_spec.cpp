@@ -257,8 +257,9 @@ void SpecCompiler::check_together(std::span<const ParameterId> weights,
                            ? fmt::format("write 'expert' on dim 0 of {}", listed(all))
                            : fmt::format("cut {} as [{}tensor, shard] and {} as [{}shard, tensor]",
                                          listed(columns), before, listed(rows), before);
-  fail(ExitCode::bad_input, "{}: it is cut along '{}', but {} is not; {}, or none of them",
-       line_of(*entry_of_[index(*cut)]), axis, with_line(*whole), instead);
+  fail(ExitCode::bad_input, "{}: it is cut along '{}', but {} is not; {}{}",
+       line_of(*entry_of_[index(*cut)]), axis, with_line(*whole), instead,
+       axis == "expert" ? "" : ", or none of them");
 }
 
 CompiledSpec compile(const Spec& spec, const model::ParameterTable& table,

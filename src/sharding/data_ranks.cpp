@@ -16,7 +16,10 @@ model::DataRanks data_ranks(comm::DeviceMesh& mesh) {
                 return collectives.all_reduce(sums, device::compute_stream().record());
               },
           .allocate =
-              [&collectives](std::int64_t bytes) { return collectives.allocate_symmetric(bytes); }};
+              [&collectives](std::int64_t bytes) {
+                const device::ScopedMemoryTag use(device::MemoryUse::expert_parallel);
+                return collectives.allocate_symmetric(bytes);
+              }};
 }
 
 }  // namespace llamesh::sharding

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "core/error.hpp"
 #include "device/device.hpp"
@@ -109,7 +110,7 @@ Tensor MeshExpertParallel::outgoing(std::int64_t rows, const Tensor& like) {
   const auto bytes = max_rows_ * like.cols() * size_of(like.dtype());
   if (outgoing_.bytes() < bytes) {
     const device::ScopedMemoryTag use(device::MemoryUse::expert_parallel);
-    outgoing_ = {};
+    if (outgoing_) axis_.collectives->free_symmetric(std::move(outgoing_));
     outgoing_ = axis_.collectives->allocate_symmetric(bytes + bytes / 4);
   }
   return outgoing_.tensor(like.dtype(), {rows, like.cols()});

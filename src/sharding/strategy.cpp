@@ -69,7 +69,8 @@ void check_nodes(Strategy strategy, const comm::MeshOptions& options,
   check_axis("tensor", options.allow_tensor_across_nodes);
   check_axis("expert", options.allow_expert_across_nodes);
   const auto shards = dims.named({"shard", "expert"});
-  validate(!is_hybrid(strategy) || options.allow_expert_across_nodes || within(shards),
+  const bool may_cross = !is_hybrid(strategy) || !within(dims.named({"expert"}));
+  validate(may_cross || within(shards),
            "{}: a shard axis of {} ranks would cross nodes ({}); use a size that divides the ranks "
            "of a node, or full_shard",
            name_of(strategy), dims.group_size(shards), nodes);

@@ -150,8 +150,8 @@ TEST(Plan, TheBusiestExpertRankTakesLonger) {
   arguments.imbalance = 9;
   EXPECT_EQ(
       test::error_of([&] { plan(arguments); }),
-      "--imbalance is 9, but one of the 8 ranks of the expert axis receives at most all rows, "
-      "8 times their mean");
+      "--imbalance is 9, but one of 8 ranks receives at most 4 times the mean rows if a token takes "
+      "2 of 8 experts");
 }
 
 TEST(Plan, SweepTriesExpertAxesWithinANode) {

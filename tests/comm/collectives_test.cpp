@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <numeric>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
@@ -503,6 +506,32 @@ TYPED_TEST(CollectivesTest, BuffersAreZeroAlignedAndCounted) {
   for (std::int64_t i = 0; i < own.bytes(); ++i) ASSERT_EQ(own.data()[i], std::byte{0});
   const auto shared = std::is_same_v<TypeParam, NodeCollectives> ? 640 : 640 * this->size;
   EXPECT_EQ(device::MemoryMeter::instance().in_use() - before, shared + 100);
+}
+
+/// Returns how many mappings of shared files this process has: windows, for one.
+std::ptrdiff_t shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  std::ptrdiff_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find(" rw-s ") != line.npos;
+  return count;
+}
+
+TYPED_TEST(CollectivesTest, AFreedSymmetricBufferLeavesNothing) {
+  const auto exchange = [&] {
+    auto buffer = this->axis.allocate_symmetric(this->size * 4);
+    const auto sent = buffer.tensor(DType::f32, {this->size});
+    std::vector<float> received(static_cast<std::size_t>(this->size));
+    for (int q = 0; q < this->size; ++q)
+      sent.template as<float>()[q] = static_cast<float>(10 * this->rank + q);
+    this->axis.all_to_all(Tensor(received.data(), DType::f32, {this->size}), sent, {}).wait();
+    for (int q = 0; q < this->size; ++q)
+      EXPECT_EQ(received[static_cast<std::size_t>(q)], static_cast<float>(10 * q + this->rank));
+    this->axis.free_symmetric(std::move(buffer));
+  };
+  exchange();
+  const auto before = shared_mappings();
+  for (int i = 0; i < 5; ++i) exchange();
+  EXPECT_EQ(shared_mappings(), before);
 }
 
 /// A single rank allocates from the heap, several from a file system.

@@ -122,6 +122,9 @@ TEST(Strategy, AnExpertAxisThatDoesNotFitIsRefused) {
   EXPECT_EQ(expert_shape(full_shard, {.expert = 8}, {4, 4}),
             "an expert axis of 8 ranks would cross nodes (8 ranks on 2 nodes, 4 on the first); use "
             "a size that divides the ranks of a node, or set mesh.allow_expert_across_nodes");
+  EXPECT_NE(expert_shape(hybrid_shard, {.shard = 4, .allow_expert_across_nodes = true}, {2, 2})
+                .find("a shard axis of 4 ranks would cross nodes"),
+            std::string::npos);
   EXPECT_NE(expert_shape(hybrid_shard, {.shard = 4, .expert = 2}, {4, 4})
                 .find("a shard axis of 8 ranks would cross nodes"),
             std::string::npos);

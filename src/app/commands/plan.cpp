@@ -100,10 +100,13 @@ void check_imbalance(const PlanArguments& asked, const PlannedLaunch& planned) {
   validate(asked.imbalance == 1 || ranks > 1,
            "--imbalance is {:g}, but the mesh {} has no expert axis; set mesh.axes.expert",
            asked.imbalance, comm::to_string(planned.setup.mesh));
-  validate(asked.imbalance <= ranks,
-           "--imbalance is {:g}, but one of the {} ranks of the expert axis receives at most all "
-           "rows, {} times their mean",
-           asked.imbalance, ranks, ranks);
+  const auto& model = planned.setup.inputs.model;
+  validate(
+      asked.imbalance <= planned.max_imbalance(),
+      "--imbalance is {:g}, but one of {} ranks receives at most {:g} times the mean rows if a "
+      "token takes {} of {} experts",
+      asked.imbalance, ranks, planned.max_imbalance(), model.num_experts_per_tok,
+      model.num_experts);
 }
 
 }  // namespace

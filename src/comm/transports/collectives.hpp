@@ -52,6 +52,9 @@ class Collectives {
   /// Allocates this rank's buffer for data that it sends: in reduce_scatter, all_reduce, all_to_all
   /// and send_recv. Initially zero. Collective, with equal sizes.
   virtual device::Buffer allocate_symmetric(std::int64_t bytes) = 0;
+  /// Frees a buffer from allocate_symmetric() before this object ends. No collective uses it any
+  /// more. Collective.
+  virtual void free_symmetric(device::Buffer buffer) { buffer = {}; }
 
   /// Sets whole[r * n, (r + 1) * n) to rank r's `mine` (n elements), cast to whole's dtype, for all
   /// r. `mine` may be its own range in `whole`. Other ranks may read the old contents of `whole`

@@ -83,15 +83,27 @@ device::Buffer NodeCollectives::allocate_symmetric(std::int64_t bytes) {
   return {std::move(window), data, bytes, bytes};
 }
 
+void NodeCollectives::free_symmetric(device::Buffer buffer) {
+  std::shared_ptr<SharedWindow> window;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& region : regions_)
+      if (region.window && region.window->contains(buffer.data()))
+        window = std::move(region.window);
+  }
+  buffer = {};
+  window.reset();  // frees it, while no lock is held
+}
+
 NodeCollectives::TensorLocation NodeCollectives::locate(const Tensor& tensor) const {
   TensorLocation location;
   const auto* data = static_cast<const std::byte*>(tensor.data());
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < regions_.size(); ++i) {
-    const auto& window = *regions_[i].window;
-    if (!window.contains(data)) continue;
+    const auto& window = regions_[i].window;
+    if (!window || !window->contains(data)) continue;
     location.region = static_cast<std::int64_t>(i);
-    location.offset = data - window.data();
+    location.offset = data - window->data();
   }
   return location;
 }

@@ -18,8 +18,8 @@ namespace llamesh::comm {
 /// sums read the peers' symmetric buffers in place. If any rank passes other memory, MPI
 /// point-to-point is used.
 ///
-/// A window is freed once this object and every buffer in it are destroyed. That is collective, so
-/// all ranks must destroy them in the same order.
+/// A window is freed once this object and every buffer in it are destroyed, or by free_symmetric().
+/// That is collective, so all ranks must destroy them in the same order.
 class NodeCollectives final : public Collectives {
  public:
   /// Collective; all ranks in `group` share memory. Keeps two duplicates of the group: for the
@@ -32,11 +32,12 @@ class NodeCollectives final : public Collectives {
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override { return true; }
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
+  void free_symmetric(device::Buffer buffer) override;
 
  private:
   enum class Kind : std::uint8_t { gathered, symmetric };
   struct Region {
-    std::shared_ptr<SharedWindow> window;
+    std::shared_ptr<SharedWindow> window;  ///< null: freed
     Kind kind;
   };
   /// A rank's tensor as other ranks find it, exchanged at the start of a collective.

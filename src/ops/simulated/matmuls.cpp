@@ -12,6 +12,7 @@ using cpu::Matrix;
 /// Counts scratch that cpu::gemm() and cuda::gemm() keep.
 void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
   auto& simulation = device::Simulation::current();
+  if (c.rows * c.cols * a.cols == 0) return;
   if (hardware().kind == device::Kind::cuda)
     return simulation.keep_scratch("gemm", cuda::gemm_workspace_bytes);
   const auto scratch = cpu::gemm_scratch(c, a, b, accumulate);

@@ -53,8 +53,11 @@ void StepMeter::plan_memory() {
 std::string StepMeter::describe_memory() const {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
-      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({})",
-      mebibytes(planned_.valley), mebibytes(planned_.peak), describe(planned_.at_peak));
+      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({}){}",
+      mebibytes(planned_.valley), mebibytes(planned_.peak), describe(planned_.at_peak),
+      setup_.mesh.group_size(setup_.mesh.named({"expert"})) > 1
+          ? ", if tokens spread evenly over experts"
+          : "");
 }
 
 void StepMeter::measure_gemm_peak() {
