@@ -16,6 +16,7 @@
 #include "config/tree.hpp"
 #include "core/error.hpp"
 #include "model/parameters.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -70,6 +71,9 @@ void complete(Inputs& in, const KeySource& source) {
            source.with("run.name"), run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
   validate_printable(source, "run.name", run);
+  validate(tokenizer::valid_utf8_prefix(run) == run.size(),
+           "{}: '{}' is not UTF-8 (byte {}); name the run in UTF-8", source.with("run.name"),
+           tokenizer::replace_invalid_utf8(run), tokenizer::valid_utf8_prefix(run));
   validate_printable(source, "run.folder", in.run.folder);
   in.model = in.model.resolved();
   validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,

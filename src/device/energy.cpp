@@ -7,6 +7,7 @@
 #include <fstream>
 #include <regex>
 #include <system_error>
+#include <utility>
 
 #include "device/device.hpp"
 #include "device/nvml.hpp"
@@ -52,9 +53,8 @@ std::vector<EnergyCounter> rapl_counters(const fs::path& sysfs) {
   return counters;
 }
 
-/// Reads a counter; returns the joules since the last reading.
-std::optional<double> advance(EnergyCounter& counter) {
-  const auto now = number_of(line_of(counter.path));
+/// Takes a counter's new reading; returns the joules since the last one.
+std::optional<double> take(EnergyCounter& counter, std::optional<double> now) {
   if (!now) return {};
   double units = *now - counter.before;
   counter.before = *now;
@@ -63,37 +63,43 @@ std::optional<double> advance(EnergyCounter& counter) {
   return units * counter.joules_per_unit;
 }
 
+/// Reads a counter's file; returns the joules since the last reading.
+std::optional<double> advance(EnergyCounter& counter) {
+  return take(counter, number_of(line_of(counter.path)));
+}
+
 }  // namespace
 
-EnergyMeter::EnergyMeter(bool answers_for_node, const fs::path& sysfs)
+EnergyMeter::GpuReading EnergyMeter::reading_of_gpu() {
+  if (kind() != Kind::cuda) return {};
+  return [] { return gpu_energy(identity()); };
+}
+
+EnergyMeter::EnergyMeter(bool answers_for_node, const fs::path& sysfs, GpuReading gpu)
     : reads_node_(answers_for_node),
-      reads_gpu_(kind() == Kind::cuda),
+      read_gpu_(std::move(gpu)),
       whole_node_(number_of(line_of(cray_counter(sysfs))).has_value()) {
-  if (whole_node_) reads_gpu_ = false;
+  if (whole_node_) read_gpu_ = {};
   if (reads_node_ && whole_node_) counters_.push_back({.path = cray_counter(sysfs)});
   if (reads_node_ && !whole_node_) counters_ = rapl_counters(sysfs);
   // All packages or none: some of them would be taken for the node.
   if (!std::ranges::all_of(counters_, [](auto& one) { return advance(one).has_value(); }))
     counters_.clear();
-  if (reads_gpu_) gpu_millijoules_ = gpu_energy(identity());
+  if (const auto first = read_gpu_ ? read_gpu_() : std::nullopt)
+    gpu_ = {.joules_per_unit = 1e-3, .before = static_cast<double>(*first)};
 }
 
 std::optional<double> EnergyMeter::joules() {
+  if (read_gpu_ ? !gpu_ : reads_node_ && counters_.empty()) return {};
   double sum = 0;
-  if (reads_gpu_) {
-    const auto now = gpu_millijoules_ ? gpu_energy(identity()) : std::nullopt;
-    if (!now || *now < *gpu_millijoules_) return {};
-    sum += 1e-3 * static_cast<double>(*now - *gpu_millijoules_);
-    gpu_millijoules_ = now;
-  } else if (reads_node_ && counters_.empty()) {
-    return {};
-  }
   bool known = true;
-  for (auto& counter : counters_) {  // all of them, so that the next reading begins here
-    const auto part = advance(counter);
+  const auto add = [&](std::optional<double> part) {
     known = known && part.has_value();
     sum += part.value_or(0);
-  }
+  };
+  // All of them, so that the next reading begins here.
+  if (gpu_) add(take(*gpu_, read_gpu_()));
+  for (auto& counter : counters_) add(advance(counter));
   if (!known) return {};
   return sum;
 }
@@ -104,7 +110,7 @@ std::string EnergyMeter::describe() const {
     text = whole_node_ ? "Cray pm_counters (whole node)"
                        : fmt::format("RAPL ({} package{})", counters_.size(),
                                      counters_.size() == 1 ? "" : "s");
-  if (gpu_millijoules_) text += std::string(text.empty() ? "" : " and ") + "NVML (each GPU)";
+  if (gpu_) text += std::string(text.empty() ? "" : " and ") + "NVML (each GPU)";
   return text;
 }
 

@@ -2,15 +2,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace llamesh::device {
 
-/// Counter of joules in a file that only grows, except that it may wrap.
+/// Counter of joules that only grows, except that it may wrap.
 struct EnergyCounter {
-  std::filesystem::path path;
+  std::filesystem::path path = {};  ///< its file; empty: it has none
   double joules_per_unit = 1;
   double range = 0;   ///< units after which it starts again at 0; 0: it does not
   double before = 0;  ///< units at the last reading
@@ -30,24 +31,32 @@ struct EnergyCounter {
 /// root may read RAPL, unless the site permits more.
 class EnergyMeter {
  public:
+  /// Callback that reads the millijoules of this process's GPU; empty without a GPU.
+  using GpuReading = std::function<std::optional<std::uint64_t>()>;
+
   /// Takes the first reading. `answers_for_node`: this process reads the node's counters. `sysfs`
-  /// is replaced in tests.
-  explicit EnergyMeter(bool answers_for_node, const std::filesystem::path& sysfs = "/sys");
+  /// and `gpu` are replaced in tests.
+  explicit EnergyMeter(bool answers_for_node, const std::filesystem::path& sysfs = "/sys",
+                       GpuReading gpu = reading_of_gpu());
 
   /// Returns the joules since the last reading, or the first one. Returns nothing if a counter that
-  /// this process should read does not exist, can no longer be read, or was reset. 0 if other
-  /// processes read all counters.
+  /// this process should read does not exist, cannot be read, or was reset since. A reset costs one
+  /// step; after an unreadable counter the next step has the joules of both. 0 if other processes
+  /// read all counters.
   std::optional<double> joules();
 
-  /// Names what this process reads: "RAPL, 2 packages", "Cray pm_counters"; empty: nothing.
+  /// Names what this process reads: "RAPL (2 packages)", "NVML (each GPU)"; empty: nothing.
   std::string describe() const;
 
  private:
-  bool reads_node_;  ///< node counters are this process's to read
-  bool reads_gpu_;   ///< it has a GPU that no node counter includes
-  bool whole_node_;  ///< Cray's counter
+  /// Returns the reading of this process's GPU by NVML.
+  static GpuReading reading_of_gpu();
+
+  bool reads_node_;      ///< node counters are this process's to read
+  GpuReading read_gpu_;  ///< empty: no GPU, or a node counter includes it
+  bool whole_node_;      ///< Cray's counter
   std::vector<EnergyCounter> counters_;
-  std::optional<std::uint64_t> gpu_millijoules_;  ///< at the last reading
+  std::optional<EnergyCounter> gpu_;  ///< in millijoules; empty: it has none
 };
 
 }  // namespace llamesh::device

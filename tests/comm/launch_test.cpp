@@ -1,12 +1,17 @@
 #include "comm/mesh/launch.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "comm/diagnosis/time_limit.hpp"
+#include "comm/mesh/reporting_rank.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::comm {
@@ -252,7 +257,8 @@ TEST(Launch, KnowsEachLauncherAndRefusesWorldsOfOne) {
     EXPECT_EQ(problem(known.variables, 4), "");
     EXPECT_NE(problem(known.variables, 1).find(known.problem), std::string::npos)
         << problem(known.variables, 1);
-    EXPECT_EQ(problem(known.variables, 8).empty(), !known.knows_ranks);
+    EXPECT_EQ(problem(known.variables, 2), "") << "an inner launcher's";
+    EXPECT_EQ(problem(known.variables, 8), "") << "an inner launcher's";
   }
 }
 
@@ -262,11 +268,50 @@ TEST(Launch, WithoutANumberOfRanksRankOneReports) {
   };
   EXPECT_EQ(launch_problem(rank("0"), 1), "") << "it may be the only one";
   EXPECT_NE(launch_problem(rank("1"), 1), "");
-  EXPECT_FALSE(rank("0").reports());
-  EXPECT_TRUE(rank("1").reports());
-  EXPECT_FALSE(rank("2").reports());
-  EXPECT_TRUE(launch({{"PMI_SIZE", "2"}, {"PMI_RANK", "0"}}).reports());
-  EXPECT_FALSE(launch({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}).reports());
+  EXPECT_EQ(rank("2").reporter(), 1);
+  EXPECT_EQ(launch({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}).reporter(), 0);
+}
+
+TEST(Launch, ALauncherInsideAnAllocationMayHaveAnyNumberOfRanks) {
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "77"}}, 2), "");
+  // srun --pty bash
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}}, 2), "");
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}}, 1), "");
+}
+
+/// Starts a process per rank; returns the number of those that report.
+int reporting(const std::vector<int>& ranks, const std::string& variable, bool end_them = false) {
+  std::vector<pid_t> children;
+  for (const int rank : ranks) {
+    children.push_back(fork());
+    if (children.back() != 0) continue;
+    const Launch launch{.ranks = 8, .variable = variable, .rank = rank};
+    const bool reports = is_reporting_rank(launch, 0, std::chrono::milliseconds(1500));
+    usleep(300'000);  // as a process that prints
+    _exit(reports ? 1 : 0);
+  }
+  usleep(700'000);
+  int count = 0;
+  for (const pid_t child : children) {
+    if (end_them) kill(child, SIGTERM);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    count += WEXITSTATUS(status);
+  }
+  return count;
+}
+
+TEST(ReportingRank, IsRankZeroOfANode) {
+  EXPECT_EQ(reporting({0}, "PMI_SIZE"), 1);
+  EXPECT_EQ(reporting({0, 1, 2, 3}, "PMI_SIZE"), 1);
+  EXPECT_EQ(reporting({3, 2, 1, 0}, "PMI_SIZE"), 1);
+  EXPECT_EQ(reporting({4, 5, 6, 7}, "PMI_SIZE"), 0) << "rank 0 is on another node";
+}
+
+TEST(ReportingRank, IsAnyThatSeesNoOther) {
+  EXPECT_EQ(reporting({3}, "PMI_SIZE"), 1) << "a variable left over";
+  EXPECT_EQ(reporting({3}, "PMI_SIZE", /*end_them=*/true), 0) << "the launcher ends the job";
 }
 
 TEST(Launch, AFluxBatchScriptStartsOneProcess) {

@@ -197,6 +197,12 @@ TEST(Nearest, FindsOnlyWhatIsNear) {
   EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), Words{});
 }
 
+TEST(InputErrors, ARunsNameThatIsNotUtf8) {
+  EXPECT_EQ(parse_inputs(data, "f.yaml", {"run.name=caf\xc3\xa9"}).run.name, "caf\xc3\xa9");
+  const auto text = error(data, {"run.name=caf\xe9"});
+  EXPECT_NE(text.find("is not UTF-8 (byte 3)"), std::string::npos) << text;
+}
+
 TEST(InputErrors, NamesOfMoreThanOneLine) {
   for (const std::string bad : {"a\\nb", "a\\rb", "\\e[2J", "a\\x7fb"})
     for (const char* key : {"name", "folder"}) {

@@ -112,6 +112,33 @@ TEST_F(Energy, IsReadByOneProcessOfTheNode) {
   EXPECT_EQ(other.describe(), "");
 }
 
+TEST_F(Energy, LosesOneStepToAGpusResetCounter) {
+  two_packages("1000000", "5000000");
+  std::optional<std::uint64_t> millijoules = 70000;
+  EnergyMeter meter(true, root(), [&] { return millijoules; });
+  EXPECT_EQ(meter.describe(), "RAPL (2 packages) and NVML (each GPU)");
+  millijoules = 71500;
+  two_packages("2000000", "5000000");
+  EXPECT_DOUBLE_EQ(meter.joules().value_or(-1), 2.5);
+  millijoules = 200;
+  two_packages("9000000", "5000000");
+  EXPECT_EQ(meter.joules(), std::nullopt) << "reset";
+  millijoules = 700;
+  two_packages("9000000", "6000000");
+  EXPECT_DOUBLE_EQ(meter.joules().value_or(-1), 1.5) << "of this step alone";
+  millijoules.reset();
+  EXPECT_EQ(meter.joules(), std::nullopt) << "unreadable";
+  millijoules = 1200;
+  EXPECT_DOUBLE_EQ(meter.joules().value_or(-1), 0.5) << "of both steps";
+}
+
+TEST_F(Energy, IsUnknownOfAGpuWithoutACounter) {
+  two_packages("1000000", "5000000");
+  EnergyMeter meter(true, root(), [] { return std::optional<std::uint64_t>(); });
+  EXPECT_EQ(meter.describe(), "RAPL (2 packages)");
+  EXPECT_EQ(meter.joules(), std::nullopt);
+}
+
 TEST(GpuEnergy, IsUnknownOfAGpuThatDoesNotExist) {
   EXPECT_EQ(gpu_energy("FFFF:FF:FF.0"), std::nullopt);
 }

@@ -17,6 +17,7 @@
 #include "core/stop_signals.hpp"
 #include "runs/whole_run.hpp"
 #include "train/job/deadline.hpp"
+#include "train/job/job_report.hpp"
 #include "train/job/run_state.hpp"
 #include "train/step/metrics.hpp"
 
@@ -153,6 +154,66 @@ TEST(RunLoop, ShowsItsLatestLoggedStepToNodeExporter) {
        {"\nllamesh_step{run=\"", "\nllamesh_running{run=\"", "\nllamesh_loss{run=\""})
     EXPECT_NE(text.find(line), std::string::npos) << text;
   EXPECT_NE(text.find("\"} 5\n"), std::string::npos) << "the last step: " << text;
+}
+
+/// Returns whether the file for node_exporter has the metric with this value.
+bool shows(const Inputs& in, const char* name, const char* value) {
+  return read_file(in.log.openmetrics, 1 << 20)
+             .find(fmt::format("\nllamesh_{}{{run=\"{}\"}} {}\n", name, in.run.name, value)) !=
+         std::string::npos;
+}
+
+// Below the run: an error in it leaves communicators that later tests would trip over.
+TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
+  if (world().size() > 1) GTEST_SKIP() << "rank 0 alone writes";
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.log.openmetrics = (folder.path() / "llamesh.prom").string();
+  const auto setup = make_setup(world(), in);
+  Deadline deadline(in.run.folder, /*watches=*/false);
+  {
+    JobReport report(world(), setup, deadline);
+    report.on_failure(/*on_this_rank=*/true);
+    EXPECT_FALSE(std::filesystem::exists(in.log.openmetrics)) << "the start has not begun";
+    report.open();
+    report.start({}, 0, 0, "run: {}\n");
+    EXPECT_TRUE(shows(in, "running", "1"));
+    StepRecord record;
+    record.step = 1;
+    record.joules = 20;
+    report.on_step(record);
+    report.on_failure(/*on_this_rank=*/true);
+  }
+  EXPECT_TRUE(shows(in, "running", "0"));
+  EXPECT_EQ(read_run_state(in.run.folder)->joules, 20.0);
+  write_run_state(in.run.folder, {.phase = RunPhase::failed, .starts_here = 2, .joules = 20.0});
+  std::filesystem::remove(in.log.openmetrics);
+  setenv("SLURM_JOB_ID", "4711", 1);
+  JobReport refused(world(), setup, deadline);
+  refused.open();
+  EXPECT_THROW(refused.start({}, 0, 0, "run: {}\n"), Error) << "the third start in a row";
+  unsetenv("SLURM_JOB_ID");
+  refused.on_failure(/*on_this_rank=*/true);
+  EXPECT_TRUE(shows(in, "running", "0"));
+  EXPECT_TRUE(shows(in, "energy_joules_total", "20"));
+  EXPECT_EQ(read_run_state(in.run.folder)->joules, 20.0);
+}
+
+TEST(RunLoop, ShowsTheEnergyOfEarlierStartsAtOnce) {
+  const SharedFolder folder;
+  auto in = inputs_in(folder.path());
+  in.train.steps = 2;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  if (world().rank() == 0)
+    write_run_state(in.run.folder, {.phase = RunPhase::stopped, .step = 2, .joules = 1234.5});
+  world().barrier();
+  const auto file = (folder.path() / "llamesh.prom").string();
+  in.log.openmetrics = file;
+  in.train.steps = endless;
+  setenv("LLAMESH_JOB_END_TIME", "0", 1);
+  EXPECT_EQ(run_with(in), ExitCode::stopped_early) << "before a step";
+  unsetenv("LLAMESH_JOB_END_TIME");
+  EXPECT_NE(read_file(file, 1 << 20).find("\nllamesh_energy_joules_total{"), std::string::npos);
 }
 
 TEST(RunLoop, SavesWhereRankZerosClockSaysAndKeepsTheNewest) {

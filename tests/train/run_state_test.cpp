@@ -52,6 +52,19 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->culprit_hosts, state.culprit_hosts);
 }
 
+TEST_F(RunStateTest, IgnoresJoulesThatAreNoEnergy) {
+  const RunState state{.step = 120, .joules = 5.0};
+  for (const char* joules : {"null", "\"many\"", "-1.5", "[]", "true"}) {
+    auto text = to_text(state);
+    const auto at = text.find("5.0", text.find("\"joules\""));
+    ASSERT_NE(at, std::string::npos) << text;
+    const auto read = parse_run_state(text.replace(at, 3, joules));
+    ASSERT_TRUE(read) << joules;
+    EXPECT_EQ(read->step, 120);
+    EXPECT_EQ(read->joules, std::nullopt) << joules;
+  }
+}
+
 TEST_F(RunStateTest, SaysToScriptsWhatTheyAskFor) {
   setenv("SLURM_JOB_ID", "4711", 1);
   setenv("SLURM_RESTART_COUNT", "3", 1);

@@ -54,6 +54,31 @@ TEST(Walltime, IsUnknownWithoutAnAnswer) {
   EXPECT_EQ(silent.left(5s), std::nullopt);
 }
 
+TEST(ParseEndTime, ReadsSecondsSince1970) {
+  EXPECT_EQ(parse_end_time("1764125000"), 1764125000s);
+  EXPECT_EQ(parse_end_time("1764125000.25"), 1764125000.25s);
+  EXPECT_NEAR(parse_end_time("1764125000.123456789").value_or(0s).count(), 1764125000.123, 1e-3);
+  EXPECT_EQ(parse_end_time("0"), 0s);
+}
+
+TEST(ParseEndTime, KnowsNothingOfOtherTexts) {
+  for (const char* text : {"", "-5", "soon", "nan", "inf", "1e9", ".", "12 ", "17:00", "0x10",
+                           "1764125000123", "1764125000123456789", "99999999999999999999999"})
+    EXPECT_EQ(parse_end_time(text), std::nullopt) << text;
+}
+
+TEST(Walltime, IgnoresAnEndTimeThatItCannotRead) {
+  for (const char* text : {"9223372036854775807", "1764125000123456789", "tomorrow"}) {
+    setenv("LLAMESH_JOB_END_TIME", text, 1);
+    EXPECT_EQ(Walltime().left(), std::nullopt) << text;
+    setenv("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 600).c_str(), 1);
+    const auto left = Walltime().left();
+    unsetenv("SLURM_JOB_END_TIME");
+    EXPECT_TRUE(left) << text;
+  }
+  unsetenv("LLAMESH_JOB_END_TIME");
+}
+
 TEST(Walltime, TakesAJobScriptsEndTime) {
   setenv("LLAMESH_JOB_END_TIME", std::to_string(std::time(nullptr) + 600).c_str(), 1);
   const auto left = Walltime().left();

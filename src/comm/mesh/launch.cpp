@@ -98,17 +98,13 @@ Launch detect_launch(const Environment& environment) {
 }
 
 std::string launch_problem(const Launch& launch, int world_size, std::string_view plugin) {
-  if (launch.ranks == 0 || launch.ranks == world_size) return {};
-  if (launch.at_least && launch.ranks < world_size) return {};
-  const auto numbers = fmt::format("{} is {} but MPI sees {} {}", launch.variable,
-                                   launch.at_least ? launch.rank : launch.ranks, world_size,
-                                   world_size == 1 ? "rank" : "ranks");
+  if (launch.ranks <= 1 || world_size > 1) return {};
+  const auto numbers = fmt::format("{} is {} but MPI sees 1 rank", launch.variable,
+                                   launch.at_least ? launch.rank : launch.ranks);
   if (launch.variable == "WORLD_SIZE")
-    // An unknown MPI launcher may have started ranks in addition to torchrun's variables.
-    return world_size > 1 ? ""
-                          : numbers +
-                                ": torchrun starts processes without MPI; start the ranks with "
-                                "mpirun or srun --mpi=pmix";
+    return numbers +
+           ": torchrun starts processes without MPI; start the ranks with mpirun or srun "
+           "--mpi=pmix";
   if (launch.variable.starts_with("SLURM"))
     return plugin.empty()
                ? numbers +

@@ -18,9 +18,9 @@ struct Launch {
   /// The launcher gives each process its rank but no number of ranks: `ranks` is the rank plus one.
   bool at_least = false;
 
-  /// Returns true on the rank that reports a problem of the launch. If the number of ranks is
-  /// unknown, rank 0 cannot see one: it might be the only rank.
-  bool reports() const { return rank == (at_least ? 1 : 0); }
+  /// Returns the rank that reports a problem of the launch. If the number of ranks is unknown, rank
+  /// 0 cannot see one: it might be the only rank.
+  int reporter() const { return at_least ? 1 : 0; }
   /// Returns true for Open MPI's mpirun. It prints pages of text about ranks with a nonzero exit
   /// code, but nothing if they asked it to end the job.
   bool by_open_mpi() const { return variable == "OMPI_COMM_WORLD_SIZE"; }
@@ -33,7 +33,9 @@ struct Launch {
 /// some of these variables. Pure.
 Launch detect_launch(const Environment& environment);
 
-/// Returns "" if a world of `world_size` ranks matches the launch; else the problem and the remedy.
+/// Returns "" unless each of several launched ranks is a world of one; else the problem and the
+/// remedy. A larger world is right whatever its size: a launcher that is not known may have started
+/// it within an allocation or a step, whose variables it leaves to its ranks.
 /// `plugin` is what srun_plugin() returned. Pure.
 std::string launch_problem(const Launch& launch, int world_size, std::string_view plugin = "pmix");
 

@@ -60,20 +60,21 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
   comm::agree(world_, [&] {
     if (world_.rank() != 0) return;
     const auto before = read_run_state(folder_);
+    gauges_ = {.run = setup_.inputs.run.name,
+               .step = step,
+               .steps = std::max(step, setup_.inputs.train.steps),
+               .checkpoint_step = saved_step,
+               .joules = before ? before->joules : std::nullopt};
     warn_of_sudden_end(before);
     put_records_aside(folder_);
     state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
-    state_.steps = std::max(step, setup_.inputs.train.steps);
+    state_.steps = gauges_.steps;
     write_run_state(folder_, state_);
     write_config(folder_, config);
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
     metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
-    gauges_ = {.run = setup_.inputs.run.name,
-               .step = step,
-               .steps = state_.steps,
-               .checkpoint_step = saved_step};
     if (const auto& file = setup_.inputs.log.openmetrics; !file.empty())
       openmetrics_ = std::make_unique<OpenMetricsFile>(file, gauges_);
     warn_of_short_walltime();
@@ -190,6 +191,30 @@ void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
     gauges_.running = false;
     show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
   });
+}
+
+void JobReport::on_failure(bool on_this_rank) noexcept {
+  if (gauges_.run.empty()) return;  // not rank 0, or the start has not begun
+  try {
+    gauges_.running = false;
+    const auto& file = setup_.inputs.log.openmetrics;
+    if (openmetrics_)
+      show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
+    else if (!file.empty())  // refused before the file was opened: it shows an earlier start
+      openmetrics_ = std::make_unique<OpenMetricsFile>(file, gauges_);
+  } catch (const std::exception&) {
+    // The state below may be on another file system.
+    openmetrics_.reset();
+  }
+  if (!on_this_rank || !state_.joules) return;
+  try {
+    auto state = read_run_state(folder_);
+    if (!state) return;
+    state->joules = state_.joules;
+    write_run_state(folder_, *state);
+  } catch (const std::exception&) {
+    return;
+  }
 }
 
 }  // namespace llamesh::train

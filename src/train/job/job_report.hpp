@@ -58,6 +58,10 @@ class JobReport {
   void on_saved(std::int64_t step, const std::string& name);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
+  /// Shows that the run has ended by a failure, and if `on_this_rank`, writes the energy to
+  /// state.json (else the rank that fails may be writing the file). Ignores I/O failures, since a
+  /// worse error is being reported.
+  void on_failure(bool on_this_rank) noexcept;
 
  private:
   void warn_of_sudden_end(const std::optional<RunState>& before) const;

@@ -73,7 +73,10 @@ std::optional<RunState> parse_run_state(std::string_view text) {
         to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, max_steps);
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
-    if (json.contains("joules")) state.joules = json["joules"].get<double>();
+    // A figure for the reader: another value there is no reason to forget the state.
+    if (const auto joules = json.find("joules");
+        joules != json.end() && joules->is_number() && joules->get<double>() >= 0)
+      state.joules = joules->get<double>();
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -25,7 +27,28 @@ Walltime::Ask squeue() {
   };
 }
 
+/// Returns the end time that an environment variable gives, if it can be read.
+std::optional<std::chrono::duration<double>> end_time_in(const char* variable) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return {};
+  const auto end = parse_end_time(text);
+  if (!end)
+    spdlog::warn("{} is '{}', which is no time in seconds since 1970: it is ignored", variable,
+                 excerpt(text));
+  return end;
+}
+
 }  // namespace
+
+std::optional<std::chrono::duration<double>> parse_end_time(std::string_view text) {
+  constexpr double max_seconds = 9e9;  // std::chrono counts nanoseconds in 63 bits
+  double value = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  if (!(value >= 0 && value <= max_seconds)) return {};
+  return std::chrono::duration<double>(value);
+}
 
 std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
@@ -55,15 +78,15 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
 Walltime::Walltime() : Walltime(squeue()) {
   // Job scripts of other resource managers set the first; newer Slurm versions set the second at
   // the start, so that no query is needed.
-  const char* text = std::getenv("LLAMESH_JOB_END_TIME");
-  if (text == nullptr) text = std::getenv("SLURM_JOB_END_TIME");
-  const auto end = text == nullptr ? std::nullopt : number(text);
+  auto end = end_time_in("LLAMESH_JOB_END_TIME");
+  if (!end) end = end_time_in("SLURM_JOB_END_TIME");
   if (!end) return;
+  const auto left =
+      *end - std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch());
   const std::lock_guard lock(mutex_);
   if (end_) return;
   asked_ = true;
-  end_ = Clock::now() + (std::chrono::system_clock::time_point(std::chrono::seconds(*end)) -
-                         std::chrono::system_clock::now());
+  end_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(left);
 }
 
 Walltime::Walltime(Ask ask, std::chrono::milliseconds interval) {

@@ -15,10 +15,16 @@ namespace llamesh::train {
 /// nothing for UNLIMITED, NOT_SET, INVALID and anything else. Pure.
 std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 
+/// Parses the time at which a job ends, in seconds since 1970, also with a fraction (as from
+/// `date +%s.%N`). Returns nothing for anything else, and for times after the year 2255, which are
+/// in another unit. Pure.
+std::optional<std::chrono::duration<double>> parse_end_time(std::string_view text);
+
 /// The job's remaining walltime. A thread queries Slurm at the start and every five minutes, since
 /// a limit can change while the job runs and the controller may be slow or unreachable. Between
 /// answers the clock counts down. Outside a Slurm job the limit is LLAMESH_JOB_END_TIME (seconds
-/// since 1970), which the job scripts of other resource managers set; without it there is none.
+/// since 1970), which the job scripts of other resource managers set; without it there is none. A
+/// value that cannot be read is warned of and ignored.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;

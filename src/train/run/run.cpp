@@ -85,6 +85,8 @@ class Run {
     startup_.end_phase("resume");
   }
 
+  void on_failure(bool on_this_rank) noexcept { report_.on_failure(on_this_rank); }
+
   RunEnd run_until_done() {
     if (const Stop stop = asked_before_training(); stop != Stop::no) {
       spdlog::info("{}: stopping before the first step", describe(stop, folder_));
@@ -259,9 +261,11 @@ RunEnd run(const comm::Communicator& world, const Setup& setup, const std::strin
     return run.run_until_done();
   } catch (const comm::PeerFailure& failed) {
     comm::FlightRecorder::instance().end(static_cast<int>(failed.code()));
+    run.on_failure(/*on_this_rank=*/false);
     throw;
   } catch (const std::exception& any) {
     const Error error = as_error(any);
+    run.on_failure(/*on_this_rank=*/true);
     record_failure(folder, error.code(), error.what());
     throw;
   }
