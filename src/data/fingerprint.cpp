@@ -161,7 +161,7 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
     return fmt::format("data.train has {} sources; it had {}", now.sources.size(),
                        then.sources.size());
   for (std::size_t i = 0; i < now.sources.size(); ++i) {
-    const auto text = difference(i, then.sources[i], now.sources[i]);
+    auto text = difference(i, then.sources[i], now.sources[i]);
     if (text.empty()) continue;
     if (!then.data_order || !now.data_order) return text;
     const auto chat = chat_difference(*then.data_order, *now.data_order);
