@@ -11,6 +11,7 @@
 #include "data/data_files.hpp"
 #include "data/file_format.hpp"
 #include "data/megatron.hpp"
+#include "tokenizer/chat_template_text.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -126,7 +127,7 @@ void resolve_tokenizer(Inputs& in) {
     in.notes.push_back(fmt::format("model.hf {} has no tokenizer: data.tokenizer is byte", folder));
 }
 
-/// Notes the chat template that `auto` found in the tokenizer's folder.
+/// Notes what `auto` makes of the chat template in the tokenizer's folder.
 void note_chat_template(Inputs& in) {
   using enum data::ChatTemplate;
   if (in.data.format != data::Format::jsonl || in.data.chat_template != automatic) return;
@@ -135,7 +136,10 @@ void note_chat_template(Inputs& in) {
     in.notes.push_back(fmt::format(
         "data.chat_template: the one in {} is unknown, so conversations will be refused",
         in.data.tokenizer));
-  else if (found != plain)
+  else if (!tokenizer::chat_template_text(in.data.tokenizer))
+    in.notes.push_back(fmt::format("data.chat_template: plain, as the tokenizer {} has no template",
+                                   in.data.tokenizer));
+  else
     in.notes.push_back(fmt::format("data.chat_template: {}, found in {}", data::name_of(found),
                                    in.data.tokenizer));
 }

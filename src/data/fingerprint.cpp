@@ -30,6 +30,8 @@ std::vector<FileFingerprint> source_from(const json& from) {
 DataOrder data_order_from(const json& from) {
   DataOrder order{to_integer(from.at("sequence_length"), 1), to_integer(from.at("global_batch"), 1),
                   from.at("order"), from.at("weights").get<std::vector<double>>()};
+  order.chat_template = from.value("chat_template", order.chat_template);
+  order.loss_on = from.value("loss_on", order.loss_on);
   if (!from.contains("packing")) return order;
   order.packing = from.at("packing").get<std::string>();
   order.documents = from_hex(from.at("documents").get<std::string>());
@@ -53,6 +55,16 @@ std::string difference(std::size_t source, const std::vector<FileFingerprint>& t
                          now[i].tokens, to_hex(now[i].hash), then[i].path, then[i].tokens,
                          to_hex(then[i].hash));
   return "";
+}
+
+/// Describes how conversations have become other ids, if they have.
+std::string chat_difference(const DataOrder& then, const DataOrder& now) {
+  const auto other = [](const char* key, const std::string& is, const std::string& was) {
+    return fmt::format("{0} is {1}; it was {2}; set {0}={2} to continue", key, is, was);
+  };
+  if (then.chat_template != now.chat_template)
+    return other("data.chat_template", now.chat_template, then.chat_template);
+  return then.loss_on == now.loss_on ? "" : other("data.loss_on", now.loss_on, then.loss_on);
 }
 
 /// Describes a difference; both have equally many sources.
@@ -108,6 +120,11 @@ std::string to_text(const Fingerprint& fingerprint) {
                            {"global_batch", a->global_batch},
                            {"order", a->order},
                            {"weights", a->weights}};
+  // What did not exist in earlier versions is written only if it differs from what they did.
+  if (const auto& a = fingerprint.data_order; a && a->chat_template != "plain")
+    text["arrangement"]["chat_template"] = a->chat_template;
+  if (const auto& a = fingerprint.data_order; a && a->loss_on != "assistant")
+    text["arrangement"]["loss_on"] = a->loss_on;
   if (const auto& a = fingerprint.data_order; a && a->packing != "concatenate") {
     text["arrangement"]["packing"] = a->packing;
     text["arrangement"]["documents"] = to_hex(a->documents);
@@ -143,8 +160,13 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
   if (then.sources.size() != now.sources.size())
     return fmt::format("data.train has {} sources; it had {}", now.sources.size(),
                        then.sources.size());
-  for (std::size_t i = 0; i < now.sources.size(); ++i)
-    if (auto text = difference(i, then.sources[i], now.sources[i]); !text.empty()) return text;
+  for (std::size_t i = 0; i < now.sources.size(); ++i) {
+    auto text = difference(i, then.sources[i], now.sources[i]);
+    if (text.empty()) continue;
+    if (!then.data_order || !now.data_order) return text;
+    const auto chat = chat_difference(*then.data_order, *now.data_order);
+    return chat.empty() ? text : chat;
+  }
   if (!then.data_order || !now.data_order) return "";
   return difference(*then.data_order, *now.data_order);
 }

@@ -18,7 +18,7 @@ struct FileFingerprint {
   std::uint64_t hash = 0;  ///< over its ids and their annotations; see add_sample()
 };
 
-/// Splitting of a run's data into sequences, and their order.
+/// Splitting of a run's data into sequences, their order, and the form of conversations.
 struct DataOrder {
   std::int64_t sequence_length = 0;
   std::int64_t global_batch = 0;  ///< sequences per step
@@ -26,6 +26,8 @@ struct DataOrder {
   std::vector<double> weights;    ///< per source
   std::string packing = "concatenate";
   std::uint64_t documents = 0;  ///< hash over the packed documents; 0 if they are concatenated
+  std::string chat_template = "plain";  ///< the resolved one; plain if the data are not JSONL
+  std::string loss_on = "assistant";
 };
 
 /// Fingerprint that lets a resumed run detect changed training data: a checkpoint only holds the
@@ -54,7 +56,8 @@ std::string to_text(const Fingerprint& fingerprint);
 /// numbers are in range, and so is the token sum per source.
 std::optional<Fingerprint> parse_fingerprint(const std::string& text);
 
-/// Describes the first difference from `then`, for the user; empty if there is none. Ignores paths.
+/// Describes the first difference from `then`, for the user; empty if there is none. Ignores paths,
+/// and a chat template and a loss that make no difference to the files' ids and masks.
 std::string difference(const Fingerprint& then, const Fingerprint& now);
 
 }  // namespace llamesh::data

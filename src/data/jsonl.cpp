@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "data/chat_template.hpp"
 
 namespace llamesh::data {
@@ -17,7 +18,7 @@ constexpr std::string_view white_space = " \t\r\n";
 struct MessageFields {
   std::optional<std::string> role;
   std::optional<std::string> content;
-  bool has_tool_calls = false;
+  std::string tool_field;  ///< name of a field with tool calls, if there is one
 };
 
 struct Fields {
@@ -26,7 +27,7 @@ struct Fields {
   std::optional<std::string> input;
   std::optional<std::string> output;
   std::optional<std::vector<MessageFields>> messages;
-  bool has_tools = false;
+  std::string tool_field;  ///< name of a field with tools, if there is one
 };
 
 /// A parser handler that takes the known fields and ignores all else, so that no line needs more
@@ -39,6 +40,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override {
     if (depth_ == 0) refuse_root();
     if (depth_ == 2 && in_messages_) refuse("a list of objects");
+    note_tools();
     return true;
   }
   bool boolean(bool /*value*/) override { return other(); }
@@ -49,7 +51,10 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
 
   bool string(string_t& value) override {
     auto* const field = target();
-    if (field == nullptr) return other();
+    if (field == nullptr) {
+      if (!value.empty()) note_tools(0);  // a list written as a string
+      return other();
+    }
     validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
     *field = std::move(value);
     return true;
@@ -70,7 +75,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     if (depth_ == 2 && in_messages_) {
       const MessageFields& message = fields_.messages->back();
-      if (message.has_tool_calls || !message.role || !message.content) refuse_message(message);
+      if (!message.tool_field.empty() || !message.role || !message.content) refuse_message(message);
       key_ = "messages";
     }
     return true;
@@ -126,11 +131,12 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
       refuse("a list of objects");
     return true;
   }
-  /// Notes tools and tool calls. An empty list of them is as good as none.
-  void note_tools() {
-    if (depth_ == 2 && key_ == "tools") fields_.has_tools = true;
-    if (depth_ == 4 && in_messages_ && key_ == "tool_calls")
-      fields_.messages->back().has_tool_calls = true;
+  /// Notes tools and tool calls. A value counts if it is inside the field's list or object: an
+  /// empty one is as good as none. With `inside` 0 the field's own value counts.
+  void note_tools(int inside = 1) {
+    if (depth_ == 1 + inside && (key_ == "tools" || key_ == "functions")) fields_.tool_field = key_;
+    if (depth_ == 3 + inside && in_messages_ && (key_ == "tool_calls" || key_ == "function_call"))
+      fields_.messages->back().tool_field = key_;
   }
   [[noreturn]] void refuse(std::string_view expected) const {
     fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
@@ -139,9 +145,11 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     fail(ExitCode::bad_input, "{}: expected one JSON object, {{...}}", where_);
   }
   [[noreturn]] void refuse_message(const MessageFields& message) const {
-    fail(ExitCode::bad_input, "{}: message {} {}", where_, fields_.messages->size(),
-         message.has_tool_calls ? "has 'tool_calls'; tools are not supported, remove the record"
-                                : "needs 'role' and 'content'");
+    validate(message.tool_field.empty(),
+             "{}: message {} has '{}'; tools are not supported, remove the record", where_,
+             fields_.messages->size(), message.tool_field);
+    fail(ExitCode::bad_input, "{}: message {} needs 'role' and 'content'", where_,
+         fields_.messages->size());
   }
 
   LineNumber where_;
@@ -161,7 +169,7 @@ void check_roles(const std::vector<MessageFields>& messages, const LineNumber& w
              i + 1, role);
     validate(role == "system" || role == "user" || role == "assistant",
              "{}: message {} has the role '{}'; expected system, user or assistant", where, i + 1,
-             role.substr(0, 40));
+             excerpt(role));
     if (i == 0 && has_system) continue;
     const bool users_turn = (i - (has_system ? 1 : 0)) % 2 == 0;
     validate(role == (users_turn ? "user" : "assistant"),
@@ -246,8 +254,8 @@ Document read_record(std::string_view record, const LineNumber& where,
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   Fields fields = handler.take();
   if (fields.messages) {
-    validate(!fields.has_tools, "{}: has 'tools', which are not supported; remove the record",
-             where);
+    validate(fields.tool_field.empty(), "{}: has '{}', which are not supported; remove the record",
+             where, fields.tool_field);
     return conversation(std::move(*fields.messages), where, options);
   }
   if (fields.instruction && fields.output) return answer(fields, where);

@@ -59,8 +59,7 @@ struct LineNumber {
 /// Parses one record, a JSON object. The first matching form below applies; a null field counts as
 /// absent, and other fields are ignored:
 ///
-/// - `messages`, a list of {role, content}: a conversation, written by its chat template
-/// (render()).
+/// - `messages`, a list of {role, content}: a conversation, which render() writes by its template.
 ///   The first role may be system; then user and assistant take turns. All that the assistant has
 ///   to generate is in the loss. Anything after its last turn is dropped.
 /// - `instruction`, `output` and optionally `input`: Alpaca's prompts (PROMPT_DICT in train.py,

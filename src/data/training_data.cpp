@@ -1,6 +1,7 @@
 #include "data/training_data.hpp"
 
 #include "core/error.hpp"
+#include "data/chat_template.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -10,6 +11,10 @@ std::vector<std::string> all_files(const std::vector<SourceOptions>& sources) {
   for (const auto& source : sources)
     files.insert(files.end(), source.files.begin(), source.files.end());
   return files;
+}
+
+std::string count_of(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::vector<SourceOptions> sources_of(const DataOptions& options) {
@@ -39,6 +44,9 @@ TrainingData::TrainingData(const DataOptions& options, std::int64_t vocab_size,
                            std::span<const TokenizedText> tokenized)
     : order_(options.order),
       packing_(options.packs_documents() ? options.packing : Packing::concatenate),
+      format_(options.format),
+      chat_template_(options.chat_template),
+      loss_on_(options.loss_on),
       sequence_length_(options.sequence_length) {
   const auto sources = sources_of(options);
   expects(tokenized.size() == (is_tokenized(options) ? sources.size() : 0), "{} of {} tokenized",
@@ -84,8 +92,9 @@ void TrainingData::read(SourceSequence at, TokenBatch& batch, std::int64_t row) 
 std::string TrainingData::describe_packing(std::size_t source) const {
   if (packed_.empty()) return "";
   const PackedSequences& packed = packed_[source];
-  return fmt::format(" from {} documents ({} longer than a sequence), {:.2f} % padding",
-                     packed.documents(), packed.split_documents(), 100 * packed.padding());
+  return fmt::format(" from {} ({} longer than a sequence), {:.2f} % padding",
+                     count_of(packed.documents(), "document"), packed.split_documents(),
+                     100 * packed.padding());
 }
 
 std::vector<std::string> TrainingData::describe() const {
@@ -97,8 +106,9 @@ std::vector<std::string> TrainingData::describe() const {
       lines.push_back(fmt::format("data: {}", streams_[i].describe()));
       continue;
     }
-    lines.push_back(fmt::format("data: {}: {} tokens, {} sequences of {}", streams_[i].describe(),
-                                streams_[i].size(), sequences, sequence_length_));
+    lines.push_back(fmt::format("data: {}: {}, {} of {}", streams_[i].describe(),
+                                count_of(streams_[i].size(), "token"),
+                                count_of(sequences, "sequence"), sequence_length_));
     lines.back() += describe_packing(i);
     if (streams_.size() > 1 || weight != 1)
       lines.back() += fmt::format(", weight {}: {} of the {} of an epoch ({:.2f} %)", weight,
@@ -109,12 +119,25 @@ std::vector<std::string> TrainingData::describe() const {
   return lines;
 }
 
+void TrainingData::add_chat_options(DataOrder& order) const {
+  if (format_ != Format::jsonl) return;
+  DataOptions options;
+  options.tokenizer = tokenizer_;
+  options.chat_template = chat_template_;
+  // An unknown template stays automatic: then no record is a conversation.
+  const auto resolved = conversation_options(options).chat_template;
+  if (resolved != ChatTemplate::automatic) order.chat_template = name_of(resolved);
+  if (loss_on_ == LossOn::last_assistant) order.loss_on = "last_assistant";
+  if (loss_on_ == LossOn::all) order.loss_on = "all";
+}
+
 Fingerprint TrainingData::fingerprint(std::int64_t global_batch) const {
   DataOrder order{.sequence_length = sequence_length_,
                   .global_batch = global_batch,
                   .order = order_ == Order::shuffled ? "shuffled" : "sequential",
                   .weights = {}};
   for (const Share& share : shares_) order.weights.push_back(share.weight);
+  add_chat_options(order);
   if (!packed_.empty()) {
     order.packing = packing_ == Packing::best_fit ? "best_fit" : "none";
     RunningHash documents;

@@ -42,6 +42,7 @@ class TrainingData {
  private:
   std::string tokenizer_;  ///< name, for text and JSONL
   std::uint64_t vocabulary_hash_ = 0;
+  void add_chat_options(DataOrder& order) const;
   void add_share(const TokenStream& stream, double weight);
   std::string describe_packing(std::size_t source) const;
 
@@ -50,6 +51,9 @@ class TrainingData {
   std::vector<Share> shares_;
   Order order_;
   Packing packing_;
+  Format format_;
+  ChatTemplate chat_template_;
+  LossOn loss_on_;
   std::int64_t sequence_length_;
 };
 

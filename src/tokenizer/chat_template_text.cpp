@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/json.hpp"
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/tokenizer_json.hpp"
@@ -12,18 +13,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t max_template_bytes = 16 << 20;
+
+/// Returns the template; for a value that is none, its JSON, which no known template is equal to.
 std::optional<std::string> template_in_config(const std::string& name, const std::string& text) {
   const auto parsed = parse_json(text, name);
   const JsonObject config(name, parsed);
   const auto* const member = config.find("chat_template");
   if (member == nullptr) return std::nullopt;
-  if (!member->is_array()) return config.text("chat_template");
-  const auto& list = config.array("chat_template");
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const JsonObject entry(fmt::format("{}[{}]", config.at("chat_template"), i), list[i]);
-    if (entry.text("name") == "default") return entry.text("template");
-  }
-  return std::nullopt;
+  const auto text_of = [](const nlohmann::json& value) {
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  if (!member->is_array()) return text_of(*member);
+  for (const auto& entry : *member)
+    if (entry.is_object() && entry.value("name", nlohmann::json()) == "default")
+      return text_of(entry.value("template", nlohmann::json()));
+  return member->dump();
 }
 
 }  // namespace
@@ -34,7 +39,7 @@ std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer)
   const fs::path path(tokenizer);
   const fs::path folder = fs::is_directory(path, ignored) ? path : path.parent_path();
   if (const auto jinja = (folder / "chat_template.jinja").string(); fs::exists(jinja, ignored))
-    return ChatTemplateText{jinja, read_tokenizer_file(jinja)};
+    return ChatTemplateText{jinja, read_file(jinja, max_template_bytes)};
   const auto config = (folder / "tokenizer_config.json").string();
   if (!fs::exists(config, ignored)) return std::nullopt;
   auto text = template_in_config(config, read_tokenizer_file(config));

@@ -13,7 +13,8 @@ struct ChatTemplateText {
 
 /// Returns the template beside a tokenizer, as named for open_tokenizer(): chat_template.jinja, or
 /// `chat_template` in tokenizer_config.json, a text or a list from which it takes the one named
-/// "default". Empty if there is none. Throws a user error that names the file if it is malformed.
+/// "default". Anything else there is returned as its JSON: a text that is no template. Empty if
+/// there is nothing. Throws a user error that names the file if it is no JSON object.
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
 
 }  // namespace llamesh::tokenizer

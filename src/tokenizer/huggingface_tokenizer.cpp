@@ -25,19 +25,32 @@ std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
   return end > first && ascii_follows ? end : at;
 }
 
-enum class Select : std::uint8_t { all, not_special };
+/// Tokens with which chat templates mark turns. Some tokenizer files do not call them special.
+constexpr std::array<std::string_view, 7> turn_tokens = {
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+    "[INST]",       "[/INST]"};
 
-std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized,
-                               Select which) {
+/// Returns true for tokens of `tokenizer` that content must not become.
+bool is_control(const AddedToken& token, const Tokenizer& tokenizer) {
+  return token.special || token.id == tokenizer.bos() || token.id == tokenizer.eos() ||
+         std::ranges::find(turn_tokens, token.content) != turn_tokens.end();
+}
+
+std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized) {
   std::vector<AddedToken> chosen;
   for (const auto& token : tokens)
-    if (token.normalized == normalized && (which == Select::all || !token.special))
-      chosen.push_back(token);
+    if (token.normalized == normalized) chosen.push_back(token);
   return chosen;
 }
 
-std::array<AddedTokens, 2> added_sets(const std::vector<AddedToken>& tokens, Select which) {
-  return {AddedTokens(select(tokens, false, which)), AddedTokens(select(tokens, true, which))};
+std::array<AddedTokens, 2> added_sets(const std::vector<AddedToken>& tokens) {
+  return {AddedTokens(select(tokens, false)), AddedTokens(select(tokens, true))};
+}
+
+/// Returns the added tokens that content may become.
+std::vector<AddedToken> content_tokens(std::vector<AddedToken> tokens, const Tokenizer& tokenizer) {
+  std::erase_if(tokens, [&](const auto& token) { return is_control(token, tokenizer); });
+  return tokens;
 }
 
 }  // namespace
@@ -48,13 +61,13 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFil
       name_(name),
       file_(std::move(file)),
       merges_(file_.merges),
-      added_(added_sets(file_.added, Select::all)),
-      added_in_content_(added_sets(file_.added, Select::not_special)) {
+      added_(added_sets(file_.added)),
+      added_in_content_(added_sets(content_tokens(file_.added, *this))) {
   find_symbols();
   if (file_.ignore_merges) {
     for (const auto& [token, id] : file_.vocabulary) whole_words_.emplace(bytes_of(id), id);
     for (const AddedToken& token : file_.added)
-      if (token.special) whole_words_.erase(token.content);
+      if (is_control(token, *this)) whole_words_.erase(token.content);
   }
   spaces_part_words_ = spaces_part_words();
   may_cut_ = words_can_be_cut();
@@ -124,9 +137,9 @@ std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_work
 }
 
 std::optional<std::int32_t> HuggingFaceTokenizer::special_token(std::string_view text) const {
-  for (const AddedToken& token : file_.added)
-    if (token.special && token.content == text) return token.id;
-  return std::nullopt;
+  const auto found = std::ranges::find(file_.added, text, &AddedToken::content);
+  if (found == file_.added.end()) return std::nullopt;
+  return found->id;
 }
 
 void HuggingFaceTokenizer::encode_chunk(std::string_view text, Chunk chunk,

@@ -43,12 +43,14 @@ class Tokenizer {
   /// Appends the ids for one chunk from next_cut, without prefix and suffix tokens.
   virtual void encode_chunk(std::string_view text, Chunk chunk,
                             std::vector<std::int32_t>& ids) const = 0;
-  /// The same, but no text becomes a special token.
+  /// The same, but no text becomes a special token, nor one with which chat templates mark turns.
   virtual void encode_content_chunk(std::string_view text, Chunk chunk,
                                     std::vector<std::int32_t>& ids) const {
     encode_chunk(text, chunk, ids);  // a tokenizer that recognizes none
   }
-  /// Returns the special token that is written like this.
+  /// Returns the token outside the text's own vocabulary that is written like this: a control
+  /// token, or any added token, as tokenizer files do not call all tokens of their template
+  /// special.
   virtual std::optional<std::int32_t> special_token(std::string_view /*text*/) const { return {}; }
   /// Returns the first position p >= `from` at which `text` may be split, or text.size(). At a
   /// split the text's ids equal those of the chunk before p followed by those of the continuation

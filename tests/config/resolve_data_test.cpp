@@ -87,6 +87,20 @@ TEST_F(ResolveData, TellsOfFoldersAndLists) {
             std::vector{folder_.path("b.txt")});
 }
 
+TEST_F(ResolveData, TellsOfTheChatTemplate) {
+  const auto notes = [&](const std::string& more) {
+    return resolve("data: {train: $/c.json" + more + "}").notes;
+  };
+  EXPECT_EQ(notes(""), std::vector<std::string>{
+                           "data.chat_template: plain, as the tokenizer byte has no template"});
+  EXPECT_TRUE(notes(", chat_template: plain").empty());
+  folder_.write("tokenizer.json", "{}");
+  folder_.write("tokenizer_config.json", R"({"chat_template": {"default": "x"}})");
+  EXPECT_EQ(notes(", tokenizer: $/tokenizer.json"),
+            std::vector{"data.chat_template: the one in " + folder_.path("tokenizer.json") +
+                        " is unknown, so conversations will be refused"});
+}
+
 TEST_F(ResolveData, TakesTheTokenizerOfTheModel) {
   const std::string hf = "model: {hf: $/hf, load_weights: false, " +
                          std::string(

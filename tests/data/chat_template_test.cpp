@@ -6,6 +6,7 @@
 #include <array>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "core/hash.hpp"
@@ -260,6 +261,44 @@ TEST(ChatTemplate, ContentNeverBecomesASpecialToken) {
   }
 }
 
+/// Returns gpt2.json with these added tokens, none of which it calls special.
+std::string with_added_tokens(const std::vector<std::string>& tokens) {
+  std::ifstream file(LLAMESH_GOLDEN "/gpt2.json");
+  auto json = nlohmann::json::parse(file);
+  auto& added = json.at("added_tokens");
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    auto token = added.at(0);
+    token["id"] = 900 + i;
+    token["content"] = tokens[i];
+    token["special"] = false;
+    added.push_back(std::move(token));
+  }
+  return json.dump();
+}
+
+TEST(ChatTemplate, ItsTokensNeedNotBeSpecialToTheTokenizer) {
+  const std::vector<ChatMessage> messages = {{"user", "a"}, {"assistant", "b"}};
+  std::vector<std::string> tokens = {"<s>", "</s>", "<think>"};
+  for (const auto& [name, chat_template] : chat_template_names())
+    for (const auto& segment : render(chat_template, messages, chat_line).segments)
+      if (segment.kind == SegmentKind::token && std::ranges::count(tokens, segment.text) == 0)
+        tokens.push_back(segment.text);
+  EXPECT_GE(tokens.size(), 10U);
+  const auto json = with_added_tokens(tokens);
+  const auto tokenizer = tokenizer::parse_hugging_face("t.json", json, "");
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const auto id = static_cast<std::int32_t>(900 + i);
+    EXPECT_EQ(tokenizer->special_token(tokens[i]), id) << tokens[i];
+    EXPECT_EQ(tokenizer->encode("a" + tokens[i]).back(), id) << tokens[i];
+    Ids content;
+    tokenizer->encode("a" + tokens[i], tokenizer::Chunk::first, content,
+                      tokenizer::SpecialTokens::text);
+    // What no template uses stays a token of the text.
+    EXPECT_EQ(std::ranges::count(content, id), tokens[i] == "<think>" ? 1 : 0) << tokens[i];
+    EXPECT_EQ(tokenizer->decode(content), "a" + tokens[i]);
+  }
+}
+
 TEST(ChatTemplate, ATokenizerWithoutItsTokensIsRefused) {
   const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
   EXPECT_ERROR(encoded_chat(tokenized_by(gpt2, ChatTemplate::chatml), talk),
@@ -306,11 +345,31 @@ TEST(ChatTemplate, AutoReadsTheTokenizersFolder) {
 TEST(ChatTemplate, ADamagedConfigIsRefusedWithItsName) {
   const test::TemporaryFolder folder;
   const auto options = tokenized_by(folder.path("tokenizer.json"), ChatTemplate::automatic);
-  for (const char* text : {"{", R"({"chat_template": 5})", R"({"chat_template": ["x"]})",
-                           R"({"chat_template": [{"name": "default"}]})"}) {
+  for (const char* text : {"{", "[]"}) {
     folder.write("tokenizer_config.json", text);
     EXPECT_ERROR(conversation_options(options), "tokenizer_config.json");
   }
+}
+
+TEST(ChatTemplate, AnOddTemplateStopsConversationsOnly) {
+  const test::TemporaryFolder folder;
+  const auto options = tokenized_by(folder.path("tokenizer.json"), ChatTemplate::automatic);
+  const auto expect_unknown = [&](const std::string& what) {
+    const auto found = conversation_options(options);
+    EXPECT_EQ(found.chat_template, ChatTemplate::automatic) << what;
+    EXPECT_ERROR(parse_jsonl(R"({"messages": []})", chat_line, found),
+                 "'c.jsonl', line 3: the chat template in '");
+    EXPECT_EQ(parse_jsonl(R"({"text": "a"})", chat_line, found).segments.size(), 1U) << what;
+  };
+  for (const char* value :
+       {"5", "true", R"("")", "{}", R"({"default": "x"})", "[]", "[5]", R"(["x"])", "[[]]",
+        R"([{"name": 5}])", R"([{"name": "tool_use", "template": "x"}])",
+        R"([{"name": "default"}])", R"([{"name": "default", "template": 5}])"}) {
+    folder.write("tokenizer_config.json", fmt::format(R"({{"chat_template": {}}})", value));
+    expect_unknown(value);
+  }
+  folder.write("chat_template.jinja", "");
+  expect_unknown("an empty file");
 }
 
 }  // namespace

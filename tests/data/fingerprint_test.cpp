@@ -191,6 +191,45 @@ TEST_F(Change, OfTheOrderIsNoticedWhereItIsKnown) {
   EXPECT_EQ(difference(unknown, after), "");
 }
 
+TEST_F(Change, OfTheChatTemplateNamesIt) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "Give me light."},
+      {"role": "assistant", "content": "Let there be light."}]})";
+  const std::string line = std::string(chat).replace(chat.find('\n'), 1, " ") + "\n";
+  options_.format = Format::jsonl;
+  options_.tokenizer = folder_.path("tokenizer.json");
+  fs::copy_file(golden + "/qwen.json", options_.tokenizer);
+  const auto before = of(line);  // auto, which finds no template
+  EXPECT_EQ(to_text(before).find("chat_template"), std::string::npos) << "as in older versions";
+  EXPECT_EQ(to_text(before).find("loss_on"), std::string::npos);
+  options_.chat_template = ChatTemplate::chatml;
+  const auto chatml = now();
+  const auto told = "data.chat_template is chatml; it was plain; set data.chat_template=plain";
+  EXPECT_EQ(difference(parse_fingerprint(to_text(before)).value(), chatml),
+            told + std::string(" to continue"));
+  EXPECT_EQ(
+      difference(parse_fingerprint(to_text(chatml)).value(), before),
+      "data.chat_template is plain; it was chatml; set data.chat_template=chatml to continue");
+  EXPECT_EQ(difference(parse_fingerprint(to_text(chatml)).value(), now()), "");
+  options_.loss_on = LossOn::all;
+  EXPECT_EQ(difference(chatml, now()),
+            "data.loss_on is all; it was assistant; set data.loss_on=assistant to continue");
+  EXPECT_EQ(difference(parse_fingerprint(to_text(now())).value(), now()), "");
+  options_.chat_template = ChatTemplate::automatic;
+  const auto all = now();
+  options_.loss_on = LossOn::last_assistant;
+  EXPECT_EQ(difference(parse_fingerprint(to_text(all)).value(), now()),
+            "data.loss_on is last_assistant; it was all; set data.loss_on=all to continue");
+}
+
+TEST_F(Change, OfAChatTemplateThatNothingUsesIsNone) {
+  options_.format = Format::jsonl;
+  options_.tokenizer = golden + "/qwen.json";
+  const auto before = of("{\"text\": \"In the beginning\"}\n");
+  options_.chat_template = ChatTemplate::chatml;
+  EXPECT_EQ(difference(before, now()), "");
+  EXPECT_EQ(difference(before, of("{\"text\": \"In the Beginning\"}\n")).find("data.chat"), 0U);
+}
+
 TEST_F(Change, OutlivesAText) {
   options_.tokenizer = golden + "/gpt2.json";
   const auto before = of("In the beginning");

@@ -68,6 +68,10 @@ TEST(Jsonl, OfChatsTheAssistantsTurnsCount) {
   EXPECT_EQ(parsed(R"({"tools": [], "messages": [{"role": "user", "content": ""},
       {"role": "assistant", "content": "Hello", "tool_calls": []}]})"),
             "<|user|>\n\n<|assistant|>\n[Hello$]");
+  EXPECT_EQ(parsed(R"({"tools": "", "functions": null, "messages": [{"role": "user",
+      "content": "a", "tool_calls": null}, {"role": "assistant", "content": "Hello",
+      "function_call": null, "tool_calls": ""}]})"),
+            "<|user|>\na\n<|assistant|>\n[Hello$]");
 }
 
 TEST(Jsonl, TheLossMayCoverTheLastAnswerOrEverything) {
@@ -127,6 +131,20 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
           "message 1 has 'tool_calls'; tools are not supported");
   refused(R"({"tools": [{"name": "f"}], "messages": [{"role": "user", "content": "a"}]})",
           "has 'tools', which are not supported");
+  for (const char* tools : {R"("[{\"name\": \"f\"}]")", "[null]", R"({"name": "f"})"})
+    for (const char* field : {"tools", "functions"})
+      refused(fmt::format(R"({{"{}": {}, "messages": [{{"role": "user", "content": "a"}}]}})",
+                          field, tools),
+              fmt::format("has '{}', which are not supported; remove the record", field));
+  for (const char* call : {R"("f")", "[null]", R"({"name": "f", "arguments": "{}"})"})
+    for (const char* field : {"tool_calls", "function_call"})
+      refused(fmt::format(R"({{"messages": [{{"role": "assistant", "{}": {}, "content": "a"}}]}})",
+                          field, call),
+              fmt::format("message 1 has '{}'; tools are not supported", field));
+  std::string long_role = "x";
+  for (int i = 0; i < 100; ++i) long_role += "\u00e9";
+  const std::string end = long_role.substr(0, 119) + "...'; expected system";
+  refused(R"({"messages": [{"role": ")" + long_role + R"(", "content": "a"}]})", end);
   const auto roles = [](std::initializer_list<const char*> names) {
     std::string list;
     for (const char* name : names)
@@ -311,7 +329,8 @@ TEST(Encoding, ThreadsChangeNothing) {
   EXPECT_EQ(all(3), one);
   text += "{\"text\": \"\"}\n{]\n";
   EXPECT_ERROR(all(1), "line 1801: 'text' is empty");
-  EXPECT_ERROR(all(3), "line 1801: 'text' is empty");  // not line 1802, whichever thread was first
+  EXPECT_ERROR(all(3),
+               "line 1801: 'text' is empty");  // not line 1802, whichever thread was first
   text = R"([{"instruction": "a", "output": ""}, {"text": ""}, )";
   EXPECT_ERROR(all(3), "record 2 (line 1): 'text' is empty");  // found after later records
   text = R"([{"instruction": "a", "output": ""}, {"text": a}])";

@@ -229,6 +229,17 @@ TEST(Packing, SaysWhatItMadeOfTheDocuments) {
                         "sequence), 4.17 % padding"});
 }
 
+TEST(Packing, CountsOneAsOne) {
+  const test::TemporaryFolder folder;
+  const auto file = folder.write("ids", documents_of({9}));
+  auto options = packed_options(Packing::best_fit, 8);
+  options.train = {file};
+  EXPECT_EQ(TrainingData(options, 65536).describe(),
+            std::vector{"data: '" + file +
+                        "': 9 tokens, 1 sequence of 8 from 1 document (0 longer than a "
+                        "sequence), 0.00 % padding"});
+}
+
 TEST(Packing, RefusesWhatHasNoDocuments) {
   const test::TemporaryFolder folder;
   auto options = packed_options(Packing::best_fit, 8);

@@ -141,6 +141,31 @@ TEST_F(ChangedData, IsNotWhatCountsInTheLoss) {
   expect_goes_on(3);
 }
 
+TEST_F(ChangedData, IsNoticedByTheChatTemplate) {
+  in_.data.format = data::Format::jsonl;
+  in_.data.tokenizer = LLAMESH_GOLDEN "/qwen.json";  // a folder without a template
+  in_.model.vocab_size = 1000;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
+                         R"({{"role": "assistant", "content": "It is {}"}}]}})"
+                         "\n",
+                         i, 2 * i);
+  replace(text(), lines);
+  run_to_the_end(in_);
+  const auto before = in_;
+  in_.data.chat_template = data::ChatTemplate::chatml;
+  expect_refused(
+      {"have changed since step 2: data.chat_template is chatml; it was plain; set "
+       "data.chat_template=plain to continue"});
+  in_ = before;
+  in_.data.loss_on = data::LossOn::all;
+  expect_refused({"data.loss_on is all; it was assistant; set data.loss_on=assistant to continue"});
+  in_ = before;
+  in_.data.chat_template = data::ChatTemplate::plain;
+  expect_goes_on(3);
+}
+
 TEST_F(ChangedData, IsNotWhatHasMoved) {
   run_to_the_end(in_);
   const auto elsewhere = folder_.path() / "elsewhere";

@@ -1,0 +1,26 @@
+#include "app/origin.hpp"
+
+#include <gtest/gtest.h>
+
+namespace llamesh::app {
+namespace {
+
+TEST(Origin, OfAnOldRunHasPlainConversations) {
+  const auto old = origin_of("data: {format: jsonl, tokenizer: folder}\n").data;
+  EXPECT_EQ(old.chat_template, data::ChatTemplate::plain);
+  EXPECT_EQ(old.loss_on, data::LossOn::assistant);
+  EXPECT_EQ(old.tokenizer, "folder");
+}
+
+TEST(Origin, KeepsHowConversationsWereWritten) {
+  const auto origin = [](const std::string& chat_template, const std::string& loss_on) {
+    return origin_of("data: {chat_template: " + chat_template + ", loss_on: " + loss_on + "}").data;
+  };
+  EXPECT_EQ(origin("auto", "all").chat_template, data::ChatTemplate::automatic);
+  EXPECT_EQ(origin("auto", "all").loss_on, data::LossOn::all);
+  EXPECT_EQ(origin("chatml", "last_assistant").chat_template, data::ChatTemplate::chatml);
+  EXPECT_EQ(origin("chatml", "last_assistant").loss_on, data::LossOn::last_assistant);
+}
+
+}  // namespace
+}  // namespace llamesh::app
