@@ -148,10 +148,10 @@ TEST(Plan, TheBusiestExpertRankTakesLonger) {
   EXPECT_EQ(busiest.at("imbalance"), 1.5);
   EXPECT_GT(busiest.at("step_seconds"), uniform.at("step_seconds"));
   arguments.imbalance = 9;
-  EXPECT_EQ(
-      test::error_of([&] { plan(arguments); }),
-      "--imbalance is 9, but one of 8 ranks receives at most 4 times the mean rows if a token takes "
-      "2 of 8 experts");
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--imbalance is 9, but one of 8 ranks receives at most 4 times the mean rows if a "
+            "token takes "
+            "2 of 8 experts");
 }
 
 TEST(Plan, SweepTriesExpertAxesWithinANode) {
