@@ -45,10 +45,7 @@ ModelConfig ModelConfig::resolved() const {
   };
   optional_in_range("max_position_embeddings", max_position_embeddings, longest);
   optional_in_range("num_experts", num_experts, longest);
-  if (num_experts > 0)
-    in_range("num_experts_per_tok", num_experts_per_tok, num_experts);
-  else
-    optional_in_range("num_experts_per_tok", num_experts_per_tok, 0);
+  optional_in_range("num_experts_per_tok", num_experts_per_tok, num_experts);
   optional_in_range("moe_intermediate_size", moe_intermediate_size, widest);
   in_range("decoder_sparse_step", decoder_sparse_step, max_layers);
   for (const auto layer : mlp_only_layers)

@@ -160,12 +160,19 @@ slurmstepds() {
   done
 }
 
-# processes_here: the ranks on the nodes of the scenario, and Slurm's processes of its jobs.
-processes_here() {
-  local process job node
+# ranks_here: the ranks on the nodes of the scenario.
+ranks_here() {
+  local process node
   for process in $(ranks); do
     for node in $nodes; do grep -qszx "SLURMD_NODENAME=node$node" "/proc/$process/environ" && echo "$process"; done
   done
+}
+no_rank_here() { [[ -z $(ranks_here) ]]; }
+
+# processes_here: these, and Slurm's processes of the scenario's jobs.
+processes_here() {
+  local job
+  ranks_here
   for job in $(cat "$scenario.jobs" 2>/dev/null); do grep -ls "^slurmstepd: \[$job\." /proc/[0-9]*/cmdline; done
 }
 no_process() { [[ -z $(processes_here) ]]; }
@@ -187,7 +194,12 @@ held_in_save() {
 
 # nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not
 # start takes its time.
-nothing_left() { within 60 no_process || bad "processes are left: $(processes_here)"; }
+# nothing_left: ranks end within a minute. Slurm gives up a step that it cannot end after as long
+# (UnkillableStepTimeout), and its own processes may outlive that.
+nothing_left() {
+  within 60 no_rank_here || bad "ranks are left: $(ranks_here)"
+  within 150 no_process || bad "Slurm's processes are left: $(processes_here)"
+}
 
 # --- the cluster's settings
 

@@ -13,7 +13,8 @@ namespace llamesh::comm {
 ///
 /// Processes of one launcher see each other by a socket name of their node; a launcher that ends
 /// the job (SIGTERM) has seen the exit of a rank. So each node prints at most one line more, and
-/// none if the launcher ends the job or starts several ranks there. Waits up to `patience` on other
+/// none if the launcher ends the job or starts several ranks there. Slurm's own variables are never
+/// left over: each of its steps sets them. Waits up to `patience` on other
 /// ranks than `reporter`. Called where the process is about to end: it holds the name until then
 /// and replaces the handler of SIGTERM.
 bool is_reporting_rank(const Launch& launch, int reporter = 0,
