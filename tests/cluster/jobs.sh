@@ -192,9 +192,7 @@ held_in_save() {
   return 1
 }
 
-# nothing_left: no process of any job is on any node, soon; slurmstepd of a step that could not
-# start takes its time.
-# nothing_left: ranks end within a minute. Slurm gives up a step that it cannot end after as long
+# nothing_left: no process of any job is on any node, soon. Ranks end within a minute. Slurm gives up a step that it cannot end after as long
 # (UnkillableStepTimeout), and its own processes may outlive that.
 nothing_left() {
   within 60 no_rank_here || bad "ranks are left: $(ranks_here)"
