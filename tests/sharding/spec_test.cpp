@@ -486,7 +486,7 @@ TEST(ExpertSpecErrors, TheStacksOfALayerAreCutTogether) {
   EXPECT_EQ(experts_error(entries),
             "s.yaml:1: model.layers.*.block_sparse_moe.experts.w1: it is cut along 'expert', but "
             "model.layers.0.block_sparse_moe.experts.w2 (s.yaml:3) is not; write 'expert' on dim 0 "
-            "of w1, w3 and w2, or none of them");
+            "of w1, w3 and w2");
 }
 
 TEST(ExpertSpecErrors, OutputsOfExpertsAndRouters) {
