@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "comm/mesh/device_choice.hpp"
-#include "comm/mesh/reporting_rank.hpp"
 #include "comm/mesh/session.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
@@ -71,9 +70,7 @@ void use_faster_bf16_products() {
 void refuse(const comm::Launch& launch, const std::string& what) {
   std::optional<comm::MpiSession> session;
   if (launch.by_open_mpi()) session.emplace();  // mpirun needs MPI_Init to end the job quietly
-  const bool reports = session && session->world().size() > 1 ? session->world().rank() == 0
-                                                              : comm::is_reporting_rank(launch);
-  if (!reports) throw comm::PeerFailure(ExitCode::bad_input);
+  if (launch.rank != 0) throw comm::PeerFailure(ExitCode::bad_input);
   fail(ExitCode::bad_input, "{}", what);
 }
 

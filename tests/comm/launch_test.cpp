@@ -1,17 +1,13 @@
 #include "comm/mesh/launch.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "comm/diagnosis/time_limit.hpp"
-#include "comm/mesh/reporting_rank.hpp"
 #include "error_of.hpp"
 
 namespace llamesh::comm {
@@ -262,14 +258,23 @@ TEST(Launch, KnowsEachLauncherAndRefusesWorldsOfOne) {
   }
 }
 
-TEST(Launch, WithoutANumberOfRanksRankOneReports) {
+TEST(Launch, WithoutANumberOfRanksOnlyRankZeroMayBeAlone) {
   const auto rank = [](const char* of) {
     return launch({{"PALS_APID", "7"}, {"PALS_RANKID", of}});
   };
   EXPECT_EQ(launch_problem(rank("0"), 1), "") << "it may be the only one";
   EXPECT_NE(launch_problem(rank("1"), 1), "");
-  EXPECT_EQ(rank("2").reporter(), 1);
-  EXPECT_EQ(launch({{"PMI_SIZE", "2"}, {"PMI_RANK", "1"}}).reporter(), 0);
+}
+
+// The rank of a process that a shell started may be a variable left over.
+TEST(Launch, AWorldOfOneIsReportedOnceUnderSlurmAndByEachProcessElsewhere) {
+  const auto in_step = [](const char* rank) {
+    return launch({{"SLURM_STEP_NUM_TASKS", "8"}, {"SLURM_PROCID", rank}});
+  };
+  EXPECT_TRUE(in_step("0").reports_world_of_one());
+  EXPECT_FALSE(in_step("3").reports_world_of_one());
+  EXPECT_TRUE(launch({{"PMI_SIZE", "8"}, {"PMI_RANK", "3"}}).reports_world_of_one());
+  EXPECT_TRUE(launch({{"PALS_APID", "7"}, {"PALS_RANKID", "5"}}).reports_world_of_one());
 }
 
 TEST(Launch, ALauncherInsideAnAllocationMayHaveAnyNumberOfRanks) {
@@ -277,41 +282,6 @@ TEST(Launch, ALauncherInsideAnAllocationMayHaveAnyNumberOfRanks) {
   // srun --pty bash
   EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}}, 2), "");
   EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}}, 1), "");
-}
-
-/// Starts a process per rank; returns the number of those that report.
-int reporting(const std::vector<int>& ranks, const std::string& variable, bool end_them = false) {
-  std::vector<pid_t> children;
-  for (const int rank : ranks) {
-    children.push_back(fork());
-    if (children.back() != 0) continue;
-    const Launch launch{.ranks = 8, .variable = variable, .rank = rank};
-    const bool reports = is_reporting_rank(launch, 0, std::chrono::milliseconds(1500));
-    usleep(300'000);  // as a process that prints
-    _exit(reports ? 1 : 0);
-  }
-  usleep(700'000);
-  int count = 0;
-  for (const pid_t child : children) {
-    if (end_them) kill(child, SIGTERM);
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFEXITED(status));
-    count += WEXITSTATUS(status);
-  }
-  return count;
-}
-
-TEST(ReportingRank, IsRankZeroOfANode) {
-  EXPECT_EQ(reporting({0}, "PMI_SIZE"), 1);
-  EXPECT_EQ(reporting({0, 1, 2, 3}, "PMI_SIZE"), 1);
-  EXPECT_EQ(reporting({3, 2, 1, 0}, "PMI_SIZE"), 1);
-  EXPECT_EQ(reporting({4, 5, 6, 7}, "PMI_SIZE"), 0) << "rank 0 is on another node";
-}
-
-TEST(ReportingRank, IsAnyThatSeesNoOther) {
-  EXPECT_EQ(reporting({3}, "PMI_SIZE"), 1) << "a variable left over";
-  EXPECT_EQ(reporting({3}, "PMI_SIZE", /*end_them=*/true), 0) << "the launcher ends the job";
 }
 
 TEST(Launch, AFluxBatchScriptStartsOneProcess) {

@@ -18,9 +18,10 @@ struct Launch {
   /// The launcher gives each process its rank but no number of ranks: `ranks` is the rank plus one.
   bool at_least = false;
 
-  /// Returns the rank that reports a problem of the launch. If the number of ranks is unknown, rank
-  /// 0 cannot see one: it might be the only rank.
-  int reporter() const { return at_least ? 1 : 0; }
+  /// Returns true if this process reports that it is a world of one. Under Slurm, whose steps set
+  /// their own variables, that is rank 0. Elsewhere it is each process: its rank may be a variable
+  /// left over from another launch, and then nobody else is there to report.
+  bool reports_world_of_one() const { return rank == 0 || !variable.starts_with("SLURM"); }
   /// Returns true for Open MPI's mpirun. It prints pages of text about ranks with a nonzero exit
   /// code, but nothing if they asked it to end the job.
   bool by_open_mpi() const { return variable == "OMPI_COMM_WORLD_SIZE"; }

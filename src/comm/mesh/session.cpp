@@ -15,7 +15,6 @@
 #include "comm/diagnosis/time_limit.hpp"
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/mpi.hpp"
-#include "comm/mesh/reporting_rank.hpp"
 #include "comm/transports/backoff.hpp"
 #include "core/process.hpp"
 #include "core/stop_signals.hpp"
@@ -57,10 +56,10 @@ bool abort_by_pmix(ExitCode code) {
   return abort != nullptr && abort(static_cast<int>(code), "", nullptr, 0) == 0;
 }
 
-/// One process prints the problem, the others end quietly with the same exit code.
+/// Under Slurm one process prints the problem, the others end quietly with the same exit code.
 void refuse(const Launch& launch, int world_size) {
   if (launch_problem(launch, world_size).empty()) return;
-  if (!is_reporting_rank(launch, launch.reporter())) throw PeerFailure(ExitCode::bad_input);
+  if (!launch.reports_world_of_one()) throw PeerFailure(ExitCode::bad_input);
   fail(ExitCode::bad_input, "{}", launch_problem(launch, world_size, srun_plugin()));
 }
 
@@ -71,7 +70,7 @@ MpiSession::MpiSession() {
   try {
     timeout_ = mpi_timeout(std::getenv, launch.ranks);
   } catch (const Error& error) {  // every rank has the same environment, one reports
-    if (!is_reporting_rank(launch)) throw PeerFailure(error.code());
+    if (launch.rank != 0) throw PeerFailure(error.code());
     throw;
   }
   const TimeLimit limit("MPI_Init", timeout_, launch.rank,
