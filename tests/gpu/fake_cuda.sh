@@ -25,7 +25,7 @@ verdict() {
   printf '%-6s %s\n' "$2" "$1"
   [[ $2 == ok ]] && return
   failures=$((failures + 1))
-  tail -n 5 "$work/$3.log"
+  tail -n 50 "$work/$3.log"  # a stack trace is this long
 }
 # close NAME STEPS RUN OTHER TOLERANCE: checks that the last command succeeded, and that the losses over STEPS steps
 # agree between two runs

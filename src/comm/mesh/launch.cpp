@@ -109,8 +109,7 @@ std::string launch_problem(const Launch& launch, int world_size, std::string_vie
     return plugin.empty()
                ? numbers +
                      ": the ranks cannot find each other, and srun --mpi=list has no plugin for "
-                     "the "
-                     "MPI that the program was built with; start them with its mpirun"
+                     "the MPI that the program was built with; start them with its mpirun"
                : fmt::format(
                      "{}: the ranks cannot find each other; start them with srun --mpi={} (see "
                      "srun --mpi=list) or mpirun",
