@@ -175,11 +175,11 @@ lasts() {
   esac
 }
 
-# srun_waits_for_nothing: the run is done and no rank lives, but srun has not heard of it:
+# srun_waits_for_nothing: the run is done or stopped and no rank lives, but srun has not heard of it:
 # slurmstepd gives up after five tries (half a minute here) to tell srun over a cut link that a task
 # has ended. So does a job of two tasks `sleep`.
 srun_waits_for_nothing() {
-  [[ $(state_of "$run" state) == done ]] && no_ranks "$run" && logged "srun: First task exited 60s ago"
+  [[ $(state_of "$run" state) =~ ^(done|stopped)$ ]] && no_ranks "$run" && logged "srun: First task exited 60s ago"
 }
 
 # shellcheck disable=SC2086  # several process ids
@@ -201,7 +201,16 @@ follow() {
       mend
     fi
     if (($(now) - struck > 1000 * limit)); then
-      if srun_waits_for_nothing; then outcome=ended codes+=" srun waits"; else outcome=HUNG; fi
+      if ! srun_waits_for_nothing; then
+        outcome=HUNG
+      elif [[ $(state_of "$run" state) == "done" ]]; then
+        outcome=ended codes+=" srun waits"
+      else  # as its user would; the job is submitted again
+        codes+=" srun waits"
+        scancel "$job"
+        within 60 has_ended
+        struck=$(now)
+      fi
     fi
     case $state in
       COMPLETED) outcome=ended ;;
