@@ -6,9 +6,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.hpp"
@@ -70,6 +72,17 @@ inline void put_sparse(const std::filesystem::path& path, std::uintmax_t bytes,
   std::filesystem::remove_all(path);
   std::ofstream(path) << text;
   std::filesystem::resize_file(path, bytes);
+}
+
+/// Returns a safetensors file with this header, valid or not, and this data.
+inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
+  std::string bytes(8, '\0');
+  for (unsigned i = 0; i < 8; ++i) bytes[i] = static_cast<char>(header.size() >> (8 * i));
+  return bytes.append(header).append(data);
+}
+
+inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 }  // namespace llamesh::test

@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::test {
 namespace {

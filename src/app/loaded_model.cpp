@@ -8,7 +8,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
-#include "device/staging.hpp"
+#include "device/async_copy.hpp"
 #include "model/config_json.hpp"
 #include "ops/ops.hpp"
 

@@ -12,7 +12,7 @@
 #include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -7,7 +7,7 @@
 #include "app/report/summary.hpp"
 #include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
-#include "plan/planned_setup.hpp"
+#include "plan/step_plan.hpp"
 #include "sharding/compile_spec.hpp"
 
 namespace llamesh::app {

@@ -7,13 +7,12 @@
 #include <optional>
 #include <thread>
 
-#include "comm/mesh/device_choice.hpp"
 #include "comm/mesh/session.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
-#include "device/address_space.hpp"
 #include "device/device.hpp"
+#include "device/host_memory.hpp"
 #include "ops/bf16_products.hpp"
 
 namespace llamesh::app {

@@ -22,7 +22,7 @@ ReadInputs read_inputs(const comm::Communicator& world, const std::string& path,
                        const std::vector<std::string>& overrides);
 
 /// Chooses this process's device from --device: auto, cpu or cuda. Throws a user error if the
-/// process may not map what the libraries need (device/address_space.hpp). Collective.
+/// process may not map what the libraries need (device/host_memory.hpp). Collective.
 void use_device(const comm::Communicator& world, const std::string& choice);
 /// Chooses the device for a command without MPI: the first GPU, or the CPU.
 void use_single_device(const std::string& choice);

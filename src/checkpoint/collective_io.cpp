@@ -1,4 +1,4 @@
-#include "checkpoint/collective_io.hpp"
+#include "checkpoint/state_writer.hpp"
 
 #include <fmt/format.h>
 

@@ -8,7 +8,6 @@
 #include <optional>
 #include <type_traits>
 
-#include "checkpoint/collective_io.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
 #include "core/file.hpp"

@@ -1,4 +1,4 @@
-#include "config/foreign_names.hpp"
+#include "config/key_reader.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "config/include_model.hpp"
+#include "config/include.hpp"
 
 #include <fmt/ranges.h>
 

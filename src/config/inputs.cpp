@@ -7,12 +7,11 @@
 #include <string_view>
 #include <utility>
 
-#include "config/include_model.hpp"
+#include "config/include.hpp"
 #include "config/key_reader.hpp"
 #include "config/key_source.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
-#include "config/spec_tree.hpp"
 #include "config/tree.hpp"
 #include "core/error.hpp"
 #include "model/parameters.hpp"

@@ -7,8 +7,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "config/foreign_names.hpp"
-#include "config/spec_tree.hpp"
+#include "config/include.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
 

@@ -136,4 +136,11 @@ class KeyReader {
   std::set<std::string> sections_;
 };
 
+/// Returns a hint for another program's key: "; did you mean 'optimizer.lr'?" for learning_rate, by
+/// the key's last part or the whole key. Empty if there is none.
+std::string hint_for_key(std::string_view key);
+
+/// Returns our word for another program's value: bf16 for bfloat16. Empty if there is none.
+std::string_view value_for(std::string_view theirs);
+
 }  // namespace llamesh::config

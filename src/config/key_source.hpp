@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/include_model.hpp"
+#include "config/include.hpp"
 
 namespace llamesh::config {
 

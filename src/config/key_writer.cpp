@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "config/spec_tree.hpp"
+#include "config/include.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -9,9 +9,8 @@
 #include "core/file.hpp"
 #include "data/chat_template.hpp"
 #include "data/data_files.hpp"
-#include "data/file_format.hpp"
 #include "data/megatron.hpp"
-#include "tokenizer/chat_template_text.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -1,4 +1,4 @@
-#include "config/spec_tree.hpp"
+#include "config/include.hpp"
 
 #include <algorithm>
 #include <array>

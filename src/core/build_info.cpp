@@ -1,4 +1,4 @@
-#include "core/build_info.hpp"
+#include "core/process.hpp"
 
 namespace llamesh {
 

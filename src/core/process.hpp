@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace llamesh {
@@ -16,5 +17,30 @@ Process& this_process();
 
 /// Runs a shell command and returns its standard output; empty if it cannot be run.
 std::string output_of(const std::string& command);
+
+/// llamesh version, and the commit it was built from, as far as CMake knew it.
+const char* version();
+const char* commit();
+
+/// Installs handlers that record the signals asking a program to end, so that a run can save and
+/// stop: SIGTERM, SIGUSR2 (Slurm's --signal), SIGINT, SIGHUP and SIGPIPE. A second SIGINT kills,
+/// because a user at a terminal means it. Writing to a closed pipe fails with EPIPE. Call this
+/// first in main: Slurm may signal in a job's first second. Clears earlier records.
+///
+/// The handlers have their own stack. While oneDNN's compiled GEMM kernels run, the stack pointer
+/// may point into their workspace on the heap, and a handler on that stack would overwrite what
+/// lies below: weights, or the heap's bookkeeping.
+void catch_stop_signals();
+
+/// Blocks these signals on the calling thread. The main thread, which has the handlers' stack,
+/// receives them; threads that compute must not.
+void block_stop_signals() noexcept;
+
+/// From now on, handlers also set bit n in `*bits` for signal n; sets those received so far at
+/// once. In shared memory the kernel preserves them when the process is killed. Null: nowhere.
+void record_stop_signals_in(std::uint32_t* bits) noexcept;
+
+/// Returns the first received signal in the order above, or 0. Any thread may call it.
+int received_stop_signal() noexcept;
 
 }  // namespace llamesh

@@ -7,7 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/hash.hpp"
-#include "tokenizer/chat_template_text.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace llamesh::data {

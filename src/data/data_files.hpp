@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,35 @@ struct NamedFiles {
 /// count as one file: Format::megatron names them without extension, Format::automatic by their
 /// .bin. Throws a user error if no file is found.
 NamedFiles find_data_files(const std::string& word, Format format);
+
+/// Returns the files that match `name`. With *, ? or [ in it, and unless a file has exactly this
+/// name, it is a pattern (glob(7)), and its files come in byte order; any other name is taken as it
+/// is. At each depth a folder is read once, under its first name: a warning says where symbolic
+/// links lead to it under others. Megatron pairs are matched, and named, without their extension.
+/// Throws a user error if no file matches, a folder in the path cannot be read, or more than ten
+/// million names match.
+std::vector<std::string> matching_files(const std::string& name, Format format);
+
+/// Returns all regular files below a folder, in byte order of their paths. Skips names that begin
+/// with a dot, like patterns do. Follows symbolic links and visits each folder once, so loops end.
+/// Throws a user error for a folder that cannot be read or has no files, and beyond 1,000,000
+/// entries.
+std::vector<std::string> files_below(const std::string& folder);
+
+/// Determines a data file's format from its name and first bytes:
+/// - megatron: the .bin, the .idx, or the name without extension, of a Megatron-LM pair;
+/// - tokens: a file with llm.c's header or, if `ids` gives the integer type, any other file without
+///   a JSON name;
+/// - jsonl: a .jsonl or .json file;
+/// - text: any other file whose first 64 KiB are UTF-8 without NUL and whose name is not .bin.
+///
+/// Throws a user error with the file's name if it is none of these, empty or cannot be opened.
+Format format_of(const std::string& path, TokenDtype ids);
+
+/// Returns the common format. Throws a user error that names two files that differ.
+Format format_of(std::span<const std::string> files, TokenDtype ids);
+
+/// Throws a user error unless the file looks like plain text, by name and first bytes.
+void check_text(const std::string& path);
 
 }  // namespace llamesh::data

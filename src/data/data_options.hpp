@@ -8,7 +8,7 @@ namespace llamesh::data {
 
 /// Format of the data files.
 enum class Format : std::uint8_t {
-  automatic,  ///< `auto`: from names and first bytes (file_format.hpp), before any file is opened
+  automatic,  ///< `auto`: from names and first bytes (data_files.hpp), before any file is opened
   text,       ///< plain text, tokenized by the tokenizer
   jsonl,      ///< one document per line: text, an instruction with its answer, or a chat
   tokens,     ///< token ids: llm.c's .bin with its header, or headerless integers

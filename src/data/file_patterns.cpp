@@ -1,4 +1,4 @@
-#include "data/file_patterns.hpp"
+#include "data/data_files.hpp"
 
 #include <fnmatch.h>
 #include <spdlog/spdlog.h>

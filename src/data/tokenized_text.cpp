@@ -8,7 +8,7 @@
 #include "core/error.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
-#include "tokenizer/encode_documents.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::data {
 namespace {

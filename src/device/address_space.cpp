@@ -1,4 +1,4 @@
-#include "device/address_space.hpp"
+#include "device/host_memory.hpp"
 
 #include <sys/mman.h>
 #include <sys/resource.h>

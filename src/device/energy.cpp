@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "device/device.hpp"
-#include "device/nvml.hpp"
 
 namespace llamesh::device {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/numa.hpp"
+#include "device/host_memory.hpp"
 
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "device/nvml.hpp"
+#include "device/energy.hpp"
 
 #include <dlfcn.h>
 

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "model/block.hpp"
-#include "model/layer_names.hpp"
 #include "model/layers.hpp"
 #include "ops/calls.hpp"
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -83,6 +84,22 @@ struct PassShape {
   std::int64_t tokens() const { return batch * sequence; }
   bool has_loss() const { return purpose != Purpose::generate; }
   bool has_backward() const { return purpose == Purpose::train; }
+};
+
+/// A family's names for the modules of its layers. An empty name stands for a module that it does
+/// not have.
+struct LayerNames {
+  std::string_view attention = "self_attn";
+  std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
+  std::string_view mlp = "mlp";
+  std::string_view gate_proj = "gate_proj";  ///< without it, the activation is gelu_new
+  std::string_view up_proj = "up_proj", down_proj = "down_proj";
+  /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
+  std::string_view router = {}, experts = {};
+  std::string_view norm_before_attention = "input_layernorm";
+  std::string_view norm_after_attention = {};
+  std::string_view norm_before_mlp = "post_attention_layernorm";
+  std::string_view norm_after_mlp = {};
 };
 
 /// A decoder layer, with what it keeps between forward and backward pass. The model's passes

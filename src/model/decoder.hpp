@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "device/async_copy.hpp"
 #include "device/buffer.hpp"
-#include "device/staging.hpp"
 #include "device/stream.hpp"
 #include "model/activations.hpp"
 #include "model/block.hpp"

@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "model/block.hpp"
-#include "model/layer_names.hpp"
 
 namespace llamesh::model {
 

@@ -3,7 +3,6 @@
 #include "model/attention.hpp"
 #include "model/block.hpp"
 #include "model/feed_forward.hpp"
-#include "model/layer_names.hpp"
 
 /// (M', D') is this rank's part of the residual stream.
 namespace llamesh::model {

@@ -2,8 +2,8 @@
 
 #include "core/error.hpp"
 #include "core/trace.hpp"
-#include "ops/attention_use.hpp"
 #include "ops/cpu/kernels.hpp"
+#include "ops/ops.hpp"
 #include "ops/simulated/kernels.hpp"
 #ifdef LLAMESH_HAS_CUDA
 #include "ops/cuda/attention/attention_choice.hpp"

@@ -225,6 +225,15 @@ extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
 extern const Kernel<void(Stream&, const AdamwCall& call, const AdamwStep& step)> adamw;
 extern const Kernel<void(Stream&, const SgdCall& call, const SgdStep& step)> sgd;
 
+/// Names the implementations that attention() and attention_backward() have used on this process's
+/// GPU so far, e.g. "cuDNN 9.19.0, backward built-in kernels by wgmma": others give other bits.
+/// Empty before the first call, and on CPUs.
+std::string used_attention();
+
+/// Returns the scratch in bytes that attention may allocate on this process's GPU beyond what plans
+/// count.
+std::int64_t max_attention_scratch();
+
 /// Returns the instruction set that oneDNN uses on this CPU: "avx512_core_amx", "avx512_core_bf16",
 /// ...
 const char* instruction_set();

@@ -4,9 +4,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/diagnosis/collective_log.hpp"
+#include "comm/transports/simulated_collectives.hpp"
 #include "core/box.hpp"
-#include "plan/rank_classes.hpp"
+#include "plan/step_plan.hpp"
 #include "sharding/shard_layout.hpp"
 
 /// Invariants that must hold on every mesh. Each check throws a one-line error (exit 70) for the

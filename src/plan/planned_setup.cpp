@@ -1,4 +1,4 @@
-#include "plan/planned_setup.hpp"
+#include "plan/step_plan.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "plan/rank_classes.hpp"
+#include "plan/step_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -10,14 +10,12 @@
 
 #include "checkpoint/state.hpp"
 #include "comm/mesh/device_mesh.hpp"
-#include "device/address_space.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
+#include "device/host_memory.hpp"
 #include "device/simulated/simulation.hpp"
-#include "ops/attention_use.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
-#include "plan/rank_classes.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/flops.hpp"
 

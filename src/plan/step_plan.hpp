@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "comm/diagnosis/collective_log.hpp"
 #include "comm/mesh/communicator.hpp"
+#include "comm/transports/simulated_collectives.hpp"
 #include "device/hardware.hpp"
 #include "train/run/setup.hpp"
 
@@ -72,5 +73,38 @@ std::int64_t host_limit(const train::Setup& setup, int rank);
 /// Throws a user error with the numbers if a step on any rank would exceed device_limit() or
 /// host_limit(), or if the rank may not map that much plus the libraries (ulimit -v). Collective.
 void check_memory(const comm::Communicator& world, const train::Setup& setup);
+
+/// Classes of ranks whose step calls the same collectives and takes the same memory (on a CPU, up
+/// to a few bytes for sums of squares). Ranks in a class may still hold different parts of a
+/// parameter.
+struct RankClasses {
+  std::vector<int> of_rank;  ///< rank -> class
+  std::vector<int> first;    ///< class -> its lowest rank
+};
+
+/// Classifies ranks by everything that their collectives and memory depend on: the number of nodes
+/// in each of their groups, and the pieces of partial sums that they must complete
+/// (Placement::partial). All else in a ShardedState, an Fsdp and a model has the same size on every
+/// rank. Pure.
+RankClasses rank_classes(const train::Setup& setup);
+
+/// Returns a separate class for each rank. Pure.
+RankClasses every_rank(const train::Setup& setup);
+
+/// Returns candidates for the rank with peak memory: among ranks with equal node counts per group,
+/// the one with the most elements to complete. Pure.
+std::vector<int> peak_memory_candidates(const train::Setup& setup);
+
+/// Resolves `sharding.keep_bf16_weights: auto`. bf16 weights are kept if the peak-memory rank's
+/// step, which `plan()` plans from the current setup, then takes at most nine tenths of `limit`
+/// bytes, or no more than without them. The rest is for memory that no plan knows: a GPU's context,
+/// NCCL, cuDNN's scratch. Records the choice in the setup's inputs and in a log line, and returns
+/// the resulting plan. If there is nothing to choose, it returns `plan()`.
+StepPlan plan_bf16_weights(train::Setup& setup, double limit,
+                           const std::function<StepPlan()>& plan);
+
+/// Plans the whole run: make_setup(), then `sharding.keep_bf16_weights: auto` against every rank's
+/// device memory, all ranks alike. Sets Setup::plan_memory. Collective.
+train::Setup make_planned_setup(const comm::Communicator& world, const train::Inputs& inputs);
 
 }  // namespace llamesh::plan

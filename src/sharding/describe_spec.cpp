@@ -1,4 +1,4 @@
-#include "sharding/describe_spec.hpp"
+#include "sharding/compile_spec.hpp"
 
 #include <fmt/ranges.h>
 

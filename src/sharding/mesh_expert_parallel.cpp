@@ -8,6 +8,7 @@
 #include "core/error.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
+#include "device/stream.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::sharding {
@@ -156,6 +157,24 @@ std::unique_ptr<model::ExpertParallel> make_expert_parallel(comm::DeviceMesh& me
   const auto* simulation = device::Simulation::active();
   return std::make_unique<MeshExpertParallel>(mesh.along(along), config.num_experts,
                                               simulation ? simulation->expert_imbalance() : 1);
+}
+
+model::DataRanks data_ranks(comm::DeviceMesh& mesh) {
+  const auto axes = mesh.dims().gradient_axes();
+  const int count = mesh.dims().group_size(axes);
+  if (count == 1) return {};
+  auto& collectives = *mesh.along(axes).collectives;
+  return {.count = count,
+          .sum =
+              [&collectives](const Tensor& sums) {
+                collectives.set_subject("expert balance");
+                return collectives.all_reduce(sums, device::compute_stream().record());
+              },
+          .allocate =
+              [&collectives](std::int64_t bytes) {
+                const device::ScopedMemoryTag use(device::MemoryUse::expert_parallel);
+                return collectives.allocate_symmetric(bytes);
+              }};
 }
 
 }  // namespace llamesh::sharding

@@ -5,10 +5,11 @@
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
+#include "device/async_copy.hpp"
 #include "device/buffer.hpp"
-#include "device/staging.hpp"
 #include "model/expert_parallel.hpp"
 #include "model/model_config.hpp"
+#include "model/router_balance.hpp"
 
 /// M tokens on this rank, each taken by k of N experts; R rows for this rank's experts.
 namespace llamesh::sharding {
@@ -55,5 +56,9 @@ class MeshExpertParallel final : public model::ExpertParallel {
 /// Collective.
 std::unique_ptr<model::ExpertParallel> make_expert_parallel(comm::DeviceMesh& mesh,
                                                             const model::ModelConfig& config);
+
+/// Returns the ranks whose gradients add up (ParallelDims::gradient_axes()). Borrows the mesh.
+/// Collective.
+model::DataRanks data_ranks(comm::DeviceMesh& mesh);
 
 }  // namespace llamesh::sharding

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/dtype.hpp"
-#include "sharding/spec.hpp"
+#include "sharding/spec_names.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
 

@@ -18,7 +18,21 @@ enum class Strategy : std::uint8_t {
   hybrid_shard_zero2,  ///< ZeRO-2 within a node, replicas across nodes
 };
 
-std::string_view name_of(Strategy strategy);
+constexpr std::string_view name_of(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::full_shard:
+      return "full_shard";
+    case Strategy::shard_grad_op:
+      return "shard_grad_op";
+    case Strategy::no_shard:
+      return "no_shard";
+    case Strategy::hybrid_shard:
+      return "hybrid_shard";
+    case Strategy::hybrid_shard_zero2:
+      return "hybrid_shard_zero2";
+  }
+  return "?";
+}
 
 /// `sharding.reshard_after_forward`, FSDP2's key. Any other value is a number of ranks N.
 enum class ReshardAfterForward : int { by_strategy = -1, yes = 0, no = 1 };

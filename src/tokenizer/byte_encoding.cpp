@@ -1,4 +1,4 @@
-#include "tokenizer/byte_encoding.hpp"
+#include "tokenizer/tokenizer_json.hpp"
 
 #include <algorithm>
 #include <array>

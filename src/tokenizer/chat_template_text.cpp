@@ -1,4 +1,4 @@
-#include "tokenizer/chat_template_text.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 #include <filesystem>
 

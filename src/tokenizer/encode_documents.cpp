@@ -1,4 +1,4 @@
-#include "tokenizer/encode_documents.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 #include <sched.h>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "tokenizer/byte_encoding.hpp"
+#include "tokenizer/tokenizer_json.hpp"
 #include "tokenizer/utf8.hpp"
 
 namespace llamesh::tokenizer {

@@ -1,4 +1,4 @@
-#include "tokenizer/pipeline.hpp"
+#include "tokenizer/tokenizer_json.hpp"
 
 #include <unordered_set>
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "tokenizer/byte_encoding.hpp"
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/object_pool.hpp"
 #include "tokenizer/sentencepiece_model.hpp"

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -131,5 +132,31 @@ std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
                                                      const std::string& model,
                                                      std::string_view config);
+
+/// A Jinja template that turns conversations into text.
+struct ChatTemplateText {
+  std::string file;  ///< it came from
+  std::string text;
+};
+
+/// Returns the template beside a tokenizer, as named for open_tokenizer(): chat_template.jinja, or
+/// `chat_template` in tokenizer_config.json, a text or a list from which it takes the one named
+/// "default". Anything else there is returned as its JSON: a text that is no template. Empty if
+/// there is nothing. Throws a user error that names the file if it is no JSON object.
+std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
+
+/// Callback for ids in order, with the number of text bytes that they encode.
+using TokenSink = std::function<void(std::span<const std::int32_t> ids, std::size_t text_bytes)>;
+
+/// Encodes documents in order, each as the tokenizer's prefix tokens, its text and the suffix
+/// tokens, and passes the ids to `sink` on the calling thread. `threads` threads work on chunks of
+/// text; the ids do not depend on their number. Uses about a MiB of text and its ids per thread, or
+/// more if a text cannot be split. Skips empty documents. Rethrows what a thread or the sink
+/// throws.
+void encode_documents(const Tokenizer& tokenizer, std::span<const std::string_view> documents,
+                      int threads, const TokenSink& sink);
+
+/// Returns the number of threads that this process's CPU affinity allows.
+int available_threads();
 
 }  // namespace llamesh::tokenizer

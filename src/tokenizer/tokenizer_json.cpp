@@ -9,7 +9,6 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "tokenizer/json_object.hpp"
-#include "tokenizer/pipeline.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

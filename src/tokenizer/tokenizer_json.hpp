@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "tokenizer/bpe.hpp"
+#include "tokenizer/json_object.hpp"
 #include "tokenizer/pattern.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::tokenizer {
 
@@ -67,5 +69,28 @@ TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view
 std::string read_adjacent_config(const std::string& tokenizer_path);
 /// Reads a whole file up to 256 MiB. Throws a user error that names it.
 std::string read_tokenizer_file(const std::string& path);
+
+/// Reads normalizer, pre_tokenizer and decoder from a tokenizer.json into byte_encoding,
+/// prefix_space and patterns.
+void read_text_steps(const JsonObject& root, TokenizerFile& file);
+
+/// Reads post_processor into prefix_ids and suffix_ids. Requires the vocabulary.
+void read_post_processor(const JsonObject& root, TokenizerFile& file);
+
+/// Returns the token for one byte: GPT-2's printable character, or <0xHH>.
+std::string token_of_byte(ByteEncoding encoding, std::uint8_t byte);
+
+/// Returns the bytes behind a vocabulary token.
+std::string bytes_of_token(ByteEncoding encoding, const std::string& token);
+
+/// Builds the table of all ids in a tokenizer.json, and its special ids. Throws a user error if BOS
+/// or EOS is named but unknown.
+Vocabulary make_vocabulary(const std::string& name, const TokenizerFile& file,
+                           const TokenizerConfig& config);
+
+/// Returns true if `text` begins with a plainly visible character: not white space, a control
+/// character, or one that joins to the previous character. May return false for other visible ones.
+/// `text` must not be empty.
+bool begins_visibly(std::string_view text);
 
 }  // namespace llamesh::tokenizer

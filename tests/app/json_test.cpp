@@ -6,10 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "app/commands/commands.hpp"
-#include "error_of.hpp"
+#include "hostile_files.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
-
-#include "../checkpoint/safetensors_bytes.hpp"
 
 namespace llamesh::app {
 namespace {

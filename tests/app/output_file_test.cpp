@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 
 #include "core/file.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::app {

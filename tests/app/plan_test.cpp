@@ -11,9 +11,8 @@
 #include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
 #include "config/inputs.hpp"
-#include "error_of.hpp"
 #include "plan/step_plan.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 
 namespace llamesh::app {
 namespace {

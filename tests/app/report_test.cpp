@@ -14,7 +14,7 @@
 #include "app/report/run_metrics.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::app {

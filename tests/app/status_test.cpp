@@ -10,10 +10,8 @@
 #include <thread>
 
 #include "app/commands/commands.hpp"
-#include "app/status/failure.hpp"
-#include "app/status/run_list.hpp"
-#include "error_of.hpp"
 #include "hostile_files.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/run_state.hpp"

@@ -9,10 +9,9 @@
 #include "checkpoint/lease.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
-#include "error_of.hpp"
 #include "fixture.hpp"
 #include "hostile_files.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 
 namespace llamesh::test {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"
-#include "mpi_world.hpp"
 #include "sharding/wrap_policy.hpp"
+#include "support.hpp"
 
 namespace llamesh::test {
 

@@ -9,8 +9,8 @@
 #include "checkpoint/fixture.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/safetensors_bytes.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "hostile_files.hpp"
 #include "model/config_json.hpp"
 #include "model/golden.hpp"
 

@@ -6,9 +6,9 @@
 #include "checkpoint/fixture.hpp"
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/hf/hf_model.hpp"
-#include "core/build_info.hpp"
+#include "core/process.hpp"
 #include "model/config_json.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 
 // Transfers between state and file must not need a host copy of the whole state.
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <random>
 
-#include "checkpoint/safetensors_bytes.hpp"
 #include "core/error.hpp"
+#include "hostile_files.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

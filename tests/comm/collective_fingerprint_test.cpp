@@ -12,7 +12,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/process.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -12,7 +12,7 @@
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "core/process.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 // The same assertions run on every implementation. Inputs are small integers whose sums are exact
 // in fp32 (and the inputs in bf16), so expected values do not depend on summation order.

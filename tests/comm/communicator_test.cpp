@@ -10,7 +10,7 @@
 #include "comm/mesh/mpi.hpp"
 #include "comm/mesh/session.hpp"
 #include "comm/transports/exchange.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "comm/diagnosis/in_collective.hpp"
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::comm {

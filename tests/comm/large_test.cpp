@@ -6,7 +6,7 @@
 
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 // Tests buffers above 2 GiB, beyond a 32-bit byte count.
 

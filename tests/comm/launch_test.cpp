@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/diagnosis/time_limit.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

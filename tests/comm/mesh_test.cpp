@@ -7,7 +7,7 @@
 #include "comm/transports/node_collectives.hpp"
 #include "device/device.hpp"
 #include "device/simulated/simulation.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

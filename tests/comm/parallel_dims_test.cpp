@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -16,7 +16,7 @@
 #include "comm/mesh/mpi.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/file.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::config {

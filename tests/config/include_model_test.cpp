@@ -1,11 +1,11 @@
-#include "config/include_model.hpp"
+#include "config/include.hpp"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "config/inputs.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::config {

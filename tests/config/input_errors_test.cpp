@@ -2,7 +2,7 @@
 
 #include "config/inputs.hpp"
 #include "core/text.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::config {
 namespace {

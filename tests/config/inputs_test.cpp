@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::config {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "config/inputs.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::config {

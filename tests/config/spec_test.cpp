@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
+#include "config/include.hpp"
 #include "config/inputs.hpp"
-#include "config/spec_tree.hpp"
-#include "error_of.hpp"
 #include "sharding/compile_spec.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::config {

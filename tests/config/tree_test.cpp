@@ -9,7 +9,7 @@
 
 #include "config/inputs.hpp"
 #include "config/key_writer.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 
 #include <gtest/gtest.h>
 

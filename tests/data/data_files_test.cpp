@@ -2,7 +2,6 @@
 
 #include <filesystem>
 
-#include "data/folder_files.hpp"
 #include "files.hpp"
 
 namespace llamesh::data {

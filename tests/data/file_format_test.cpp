@@ -1,4 +1,4 @@
-#include "data/file_format.hpp"
+#include "data/data_files.hpp"
 
 #include <filesystem>
 

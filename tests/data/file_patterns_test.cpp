@@ -1,11 +1,11 @@
-#include "data/file_patterns.hpp"
+#include "data/data_files.hpp"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
-#include "error_of.hpp"
 #include "hostile_files.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::data {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "error_of.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::test {

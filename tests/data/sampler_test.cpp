@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::data {
 namespace {

@@ -1,12 +1,11 @@
-#include "device/address_space.hpp"
+#include "device/host_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <fstream>
 
-#include "error_of.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 
 namespace llamesh::device {
 namespace {

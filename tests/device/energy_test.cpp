@@ -5,7 +5,6 @@
 #include <fstream>
 #include <string>
 
-#include "device/nvml.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::device {

@@ -1,4 +1,4 @@
-#include "device/numa.hpp"
+#include "device/host_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>

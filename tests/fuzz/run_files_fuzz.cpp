@@ -10,7 +10,7 @@
 #include "answer.hpp"
 #include "app/origin.hpp"
 #include "app/report/report.hpp"
-#include "app/status/failure.hpp"
+#include "app/status/run_status.hpp"
 #include "checkpoint/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "ops/cuda/attention/cudnn_graph.hpp"
-#include "ops/cuda/attention/cudnn_library.hpp"
 #endif
 
 // cuDNN's attention graphs for an H200 that need not be present: cuDNN plans for a described

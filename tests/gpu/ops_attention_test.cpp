@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "ops/cuda/attention/attention_choice.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 #include "twin.hpp"
 #ifdef LLAMESH_CUDA_EMULATED
 #include "emulator.hpp"

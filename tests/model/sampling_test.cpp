@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::model {
 namespace {

@@ -7,7 +7,6 @@
 #include "model/golden.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
-#include "sharding/data_ranks.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 
 // Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers

@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "model/model_config.hpp"
-#include "mpi_world.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "sharding/tensor_placements.hpp"
+#include "support.hpp"
 
 namespace llamesh::test {
 

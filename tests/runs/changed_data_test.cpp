@@ -6,8 +6,8 @@
 #include "checkpoint/manifest.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
-#include "error_of.hpp"
 #include "runs/whole_run.hpp"
+#include "support.hpp"
 #include "train/run/resume.hpp"
 
 // Runs that continue after somebody has changed their training data.

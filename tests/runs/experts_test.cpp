@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "runs/small_run.hpp"
-#include "runs/stored_weights.hpp"
 #include "runs/whole_run.hpp"
 
 // Mixtures of experts on meshes with an expert axis, compared with one rank that has all experts.

@@ -9,7 +9,6 @@
 #include "checkpoint/stored_model.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
-#include "runs/stored_weights.hpp"
 #include "runs/whole_run.hpp"
 
 // Every family is trained on every kind of mesh, saved, exported and loaded.

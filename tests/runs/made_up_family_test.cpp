@@ -8,7 +8,6 @@
 #include "checkpoint/stored_model.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
-#include "runs/stored_weights.hpp"
 #include "runs/whole_run.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "mpi_world.hpp"
-#include "plan/planned_setup.hpp"
+#include "plan/step_plan.hpp"
+#include "support.hpp"
 #include "temporary_folder.hpp"
 #include "train/step/trainer.hpp"
 

@@ -9,9 +9,9 @@
 
 #include "core/file.hpp"
 #include "core/json.hpp"
-#include "error_of.hpp"
 #include "plan/step_plan.hpp"
 #include "runs/whole_run.hpp"
+#include "support.hpp"
 #include "train/job/profile.hpp"
 
 // Checks a run's trace against the run.

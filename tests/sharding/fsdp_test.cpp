@@ -11,8 +11,8 @@
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
 #include "device/simulated/simulation.hpp"
-#include "mpi_world.hpp"
 #include "placements.hpp"
+#include "support.hpp"
 
 namespace llamesh::sharding {
 namespace {

@@ -3,11 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "error_of.hpp"
 #include "placements.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
+#include "support.hpp"
 
 namespace llamesh::sharding {
 namespace {

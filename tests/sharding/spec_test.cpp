@@ -2,11 +2,10 @@
 
 #include <regex>
 
-#include "error_of.hpp"
 #include "placements.hpp"
 #include "sharding/compile_spec.hpp"
-#include "sharding/describe_spec.hpp"
 #include "sharding/tensor_placements.hpp"
+#include "support.hpp"
 
 namespace llamesh::sharding {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 
 namespace llamesh::sharding {
 namespace {

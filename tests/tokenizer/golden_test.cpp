@@ -6,7 +6,6 @@
 #include <sstream>
 
 #include "data/files.hpp"
-#include "tokenizer/encode_documents.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::tokenizer {

@@ -7,8 +7,7 @@
 #include <random>
 
 #include "data/files.hpp"
-#include "sanitized.hpp"
-#include "tokenizer/encode_documents.hpp"
+#include "support.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

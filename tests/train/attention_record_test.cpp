@@ -1,9 +1,9 @@
-#include "train/run/attention_record.hpp"
+#include "train/step/kernel_choice.hpp"
 
 #include <gtest/gtest.h>
 
 #include "core/error.hpp"
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -1,10 +1,10 @@
-#include "train/step/bf16_product_choice.hpp"
+#include "train/step/kernel_choice.hpp"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -7,7 +7,7 @@
 #include <ctime>
 #include <fstream>
 
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::train {

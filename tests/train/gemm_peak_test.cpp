@@ -1,9 +1,9 @@
-#include "train/step/gemm_peak.hpp"
+#include "train/step/flops.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/health/idle_experts.hpp"
+#include "train/step/expert_balance.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "core/build_info.hpp"
 #include "core/process.hpp"
 #include "runs/small_run.hpp"
 

@@ -7,7 +7,7 @@
 #include "comm/mesh/session.hpp"
 #include "core/process.hpp"
 #include "runs/whole_run.hpp"
-#include "sanitized.hpp"
+#include "support.hpp"
 #include "train/job/shared_folder.hpp"
 
 namespace llamesh::train {

@@ -17,7 +17,7 @@
 #include "core/hash.hpp"
 #include "core/process.hpp"
 #include "runs/small_run.hpp"
-#include "train/left_by.hpp"
+#include "support.hpp"
 
 namespace llamesh::train {
 namespace {

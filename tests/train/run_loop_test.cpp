@@ -14,7 +14,7 @@
 #include "comm/diagnosis/in_collective.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/log.hpp"
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 #include "runs/whole_run.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/job_report.hpp"

@@ -4,7 +4,6 @@
 
 #include "comm/mesh/session.hpp"
 #include "runs/small_run.hpp"
-#include "train/run/shared_tokens.hpp"
 
 namespace llamesh::train {
 namespace {

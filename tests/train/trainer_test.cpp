@@ -15,7 +15,7 @@
 #include "comm/diagnosis/in_collective.hpp"
 #include "comm/mesh/session.hpp"
 #include "runs/small_run.hpp"
-#include "train/left_by.hpp"
+#include "support.hpp"
 
 namespace llamesh::train {
 namespace {

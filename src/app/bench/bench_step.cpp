@@ -10,7 +10,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
-#include "plan/planned_setup.hpp"
+#include "plan/step_plan.hpp"
 #include "train/step/trainer.hpp"
 
 namespace llamesh::app {

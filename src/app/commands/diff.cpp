@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/location.hpp"

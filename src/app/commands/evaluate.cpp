@@ -9,23 +9,21 @@
 #include <numbers>
 #include <optional>
 
-#include "app/json_output.hpp"
 #include "app/loaded_model.hpp"
 #include "app/model_mesh.hpp"
+#include "app/output_file.hpp"
 #include "app/program.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/log.hpp"
 #include "data/data_files.hpp"
-#include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "data/validation.hpp"
+#include "device/async_copy.hpp"
 #include "device/buffer.hpp"
-#include "device/staging.hpp"
 #include "model/causal_lm.hpp"
-#include "train/run/shared_tokens.hpp"
-#include "train/run/threads.hpp"
-#include "train/step/bf16_product_choice.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/kernel_choice.hpp"
 #include "train/step/metrics.hpp"
 
 namespace llamesh::app {

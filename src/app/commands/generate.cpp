@@ -24,8 +24,8 @@
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "train/run/threads.hpp"
-#include "train/step/bf16_product_choice.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::app {
 namespace {

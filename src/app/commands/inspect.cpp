@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/report/summary.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf/hf_model.hpp"

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/planned_launch.hpp"
 #include "app/report/summary.hpp"
 #include "config/inputs.hpp"

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/planned_launch.hpp"
 #include "config/inputs.hpp"
 #include "plan/dry_run.hpp"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/planned_launch.hpp"
 #include "app/report/summary.hpp"
 #include "config/enum_names.hpp"

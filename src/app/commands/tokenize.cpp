@@ -13,10 +13,9 @@
 #include "core/error.hpp"
 #include "data/data_files.hpp"
 #include "data/encode_jsonl.hpp"
-#include "data/file_format.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_file.hpp"
-#include "tokenizer/encode_documents.hpp"
+#include "tokenizer/tokenizer.hpp"
 #include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::app {

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/safetensors.hpp"

@@ -3,7 +3,7 @@
 #include "app/commands/commands.hpp"
 #include "comm/mesh/session.hpp"
 #include "comm/transports/nccl.hpp"
-#include "core/build_info.hpp"
+#include "core/process.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 

@@ -1,4 +1,4 @@
-#include "app/report/config_differences.hpp"
+#include "app/report/summary.hpp"
 
 #include <yaml-cpp/yaml.h>
 

@@ -7,10 +7,9 @@
 #include <set>
 
 #include "app/report/chart.hpp"
-#include "app/report/config_differences.hpp"
 #include "app/report/report_script.hpp"
 #include "app/report/report_style.hpp"
-#include "app/report/run_charts.hpp"
+#include "app/report/summary.hpp"
 #include "core/file.hpp"
 
 namespace llamesh::app {

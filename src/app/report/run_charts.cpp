@@ -1,4 +1,4 @@
-#include "app/report/run_charts.hpp"
+#include "app/report/summary.hpp"
 
 #include <fmt/format.h>
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "app/report/chart.hpp"
 #include "app/report/run_metrics.hpp"
 
 namespace llamesh::app {
@@ -47,5 +48,23 @@ std::string summary_table(const std::vector<ReportedRun>& runs);
 std::string traffic_table(const RunMetrics& run);
 /// Lists each start of the run: time, host and version, and the last start-up's phases.
 std::string starts_table(const RunMetrics& run);
+
+/// A key whose value differs among several config.yaml files.
+struct ConfigDifference {
+  std::string key;                  ///< "optimizer.lr"
+  std::vector<std::string> values;  ///< one per file; empty: no such key
+};
+
+/// Returns the differences in key order, without the run's name and folder. A text that is no YAML
+/// map has no keys.
+std::vector<ConfigDifference> config_differences(const std::vector<std::string>& configs);
+
+/// Returns the runs' clocks, in the time unit that suits the longest run.
+Clocks clocks_of(const std::vector<ReportedRun>& runs);
+
+/// Returns all charts for one run.
+std::vector<Chart> charts_of(const RunMetrics& run);
+/// Returns charts with one curve per run.
+std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs);
 
 }  // namespace llamesh::app

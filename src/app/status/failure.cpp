@@ -1,4 +1,4 @@
-#include "app/status/failure.hpp"
+#include "app/status/run_status.hpp"
 
 #include <exception>
 #include <string>

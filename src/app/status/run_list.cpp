@@ -1,4 +1,4 @@
-#include "app/status/run_list.hpp"
+#include "app/status/run_status.hpp"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "app/report/run_metrics.hpp"
-#include "app/status/failure.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/lease.hpp"
 #include "checkpoint/store_folder.hpp"

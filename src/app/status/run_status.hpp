@@ -4,9 +4,11 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "app/json_output.hpp"
+#include "app/output_file.hpp"
+#include "train/job/run_state.hpp"
 
 namespace llamesh::app {
 
@@ -29,7 +31,7 @@ struct RunStatus {
   std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
-  Json failure = nullptr;                ///< last failure, see failure.hpp
+  Json failure = nullptr;                ///< last failure, see parse_failure()
   std::string reason;                    ///< why it stopped or failed, one line
 
   bool ended() const;
@@ -44,5 +46,28 @@ Json to_json(const RunStatus& status);
 
 /// Formats a few short lines for people.
 std::vector<std::string> to_lines(const RunStatus& status, const std::string& name);
+
+/// Parses failure.json into a run's last failure: `kind`, `rank`, `host`, `phase`, `step`, `axis`,
+/// `collective`, `unit`, `waiting` (ranks), `detail`, `at`. Unknown fields and those with other
+/// types are null, `waiting` is empty. Returns null if the text is none.
+Json parse_failure(std::string_view text);
+/// Converts state.json, which knows less; null if the run did not fail.
+Json failure_of(const train::RunState& state);
+
+/// A run in a folder of runs.
+struct ListedRun {
+  std::string folder;
+  RunStatus status;  ///< "unknown" with the error as its reason, if a file cannot be read
+};
+
+/// Returns the runs directly below a folder that is not a run itself, by name. Empty if there are
+/// none.
+std::vector<ListedRun> list_runs(const std::filesystem::path& folder);
+
+/// Returns the object for `llamesh status --json` on such a folder.
+Json to_json(const std::vector<ListedRun>& runs);
+
+/// Formats a line per run.
+std::vector<std::string> to_lines(const std::vector<ListedRun>& runs);
 
 }  // namespace llamesh::app

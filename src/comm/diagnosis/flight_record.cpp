@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 #include "core/trace.hpp"
 
 namespace llamesh::comm {

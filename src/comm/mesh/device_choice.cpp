@@ -1,4 +1,4 @@
-#include "comm/mesh/device_choice.hpp"
+#include "comm/mesh/session.hpp"
 
 #include <spdlog/spdlog.h>
 

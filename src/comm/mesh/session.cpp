@@ -17,7 +17,6 @@
 #include "comm/mesh/mpi.hpp"
 #include "comm/transports/backoff.hpp"
 #include "core/process.hpp"
-#include "core/stop_signals.hpp"
 
 namespace llamesh::comm {
 namespace {

@@ -2,8 +2,8 @@
 #include "device/buffer.hpp"
 #include "device/cuda.hpp"
 #include "device/cuda/runtime.hpp"
+#include "device/host_memory.hpp"
 #include "device/memory_meter.hpp"
-#include "device/numa.hpp"
 
 namespace llamesh::device::cuda {
 

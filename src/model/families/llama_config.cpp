@@ -3,7 +3,6 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "model/families/llama_like.hpp"
-#include "model/families/rope_config.hpp"
 
 namespace llamesh::model {
 namespace {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
+#include "model/config_keys.hpp"
 #include "model/family.hpp"
+#include "model/model_config.hpp"
 #include "model/transformer_block.hpp"
 
 namespace llamesh::model {
@@ -51,6 +54,14 @@ void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
 /// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
 StateDict experts_state_dict(const ParameterTable& table);
+
+/// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_theta and rope_scaling in
+/// older versions.
+void read_rope(const ConfigKeys& keys, ModelConfig& config);
+/// Adds rope_theta and rope_scaling, which every version of transformers reads.
+void write_rope(const ModelConfig& config, nlohmann::ordered_json& json);
+/// Throws a user error if the parameters do not fit together.
+void check_rope(const ModelConfig& config);
 
 /// Returns a family with Llama's layer.
 template <const LlamaVariant& variant>

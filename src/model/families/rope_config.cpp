@@ -1,4 +1,4 @@
-#include "model/families/rope_config.hpp"
+#include "model/families/llama_like.hpp"
 
 #include "core/error.hpp"
 #include "core/text.hpp"

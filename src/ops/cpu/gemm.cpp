@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "device/address_space.hpp"
+#include "device/host_memory.hpp"
 #include "ops/cpu/instruction_set.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/parallel.hpp"

@@ -1,6 +1,6 @@
 #include "ops/cuda/kernels.hpp"
 
-#include "ops/cuda/mma_grouped_linear.cuh"
+#include "ops/cuda/grouped_product.cuh"
 
 // Compute-bound: 2 in out multiply-adds per row. bf16 matrices with rows at multiples of 16 bytes
 // go to the tensor cores (mma_grouped_linear.cu). The kernel here takes all others.

@@ -1,4 +1,4 @@
-#include "ops/cuda/mma_grouped_linear.cuh"
+#include "ops/cuda/grouped_product.cuh"
 
 #include "ops/cuda/shared_tiles.cuh"
 

@@ -1,5 +1,4 @@
 #include "ops/cpu/scratch_bytes.hpp"
-#include "ops/simulated/cost.hpp"
 #include "ops/simulated/kernels.hpp"
 
 namespace llamesh::ops::simulated {

@@ -1,7 +1,6 @@
 #include "ops/cpu/gemm.hpp"
 #include "ops/cpu/scratch_bytes.hpp"
 #include "ops/cuda/gemm/gemm.hpp"
-#include "ops/simulated/cost.hpp"
 #include "ops/simulated/kernels.hpp"
 
 namespace llamesh::ops::simulated {

@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {

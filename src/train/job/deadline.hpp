@@ -29,7 +29,7 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder);
 /// slowest one so far, a step is in progress, and Slurm may signal a minute early.
 double lead_time(double save_seconds, double step_seconds);
 
-/// Detector for requests to end the run: a signal to any rank (core/stop_signals.hpp), a file
+/// Detector for requests to end the run: a signal to any rank (core/process.hpp), a file
 /// `halt` in the run folder, and the end of the job's walltime. Rank 0 watches the last two.
 class Deadline {
  public:

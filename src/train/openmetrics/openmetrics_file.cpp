@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "core/build_info.hpp"
 #include "core/clock.hpp"
 #include "core/file.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {

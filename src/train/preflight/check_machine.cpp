@@ -10,8 +10,8 @@
 #include "data/mapped_file.hpp"
 #include "ops/gemm_rate.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/run/threads.hpp"
-#include "train/step/bf16_product_choice.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -2,11 +2,11 @@
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_model.hpp"
-#include "core/build_info.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
+#include "core/process.hpp"
 #include "model/config_json.hpp"
-#include "ops/attention_use.hpp"
+#include "ops/ops.hpp"
 #include "train/job/watch.hpp"
 
 namespace llamesh::train {

@@ -17,7 +17,6 @@
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "train/job/profile.hpp"
-#include "train/run/shared_tokens.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -5,8 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/mesh/communicator.hpp"
 #include "comm/mesh/topology.hpp"
+#include "data/tokenized_text.hpp"
 #include "data/training_data.hpp"
 #include "device/memory_meter.hpp"
 #include "sharding/shard_layout.hpp"
@@ -54,5 +57,17 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology);
 /// (plan::make_planned_setup() resolves it). Throws the user error on one rank and
 /// comm::PeerFailure on the others. Collective.
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
+
+/// Sets this rank's number of compute threads and returns it. 0: the cores available to this
+/// process, divided among the ranks on its machine that may use the same ones. Collective.
+int set_threads(int requested, const comm::Communicator& world);
+
+/// Calls `tokenize` on one rank per machine and returns its result; the other ranks see the same
+/// bytes in shared memory. Collective, and so is the destruction of the result's last copy. If it
+/// throws on any rank, all ranks throw, as in agree(). Throws a user error if a machine has too
+/// little shared memory.
+std::vector<data::TokenizedText> tokenize_once(
+    const comm::Communicator& world,
+    const std::function<std::vector<data::TokenizedText>()>& tokenize);
 
 }  // namespace llamesh::train

@@ -1,4 +1,4 @@
-#include "train/run/shared_tokens.hpp"
+#include "train/run/setup.hpp"
 
 #include <cstring>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "train/run/threads.hpp"
+#include "train/run/setup.hpp"
 
 #include <omp.h>
 #include <sched.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/philox.hpp"
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::train {
 namespace {

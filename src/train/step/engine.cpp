@@ -1,6 +1,6 @@
 #include "train/step/engine.hpp"
 
-#include "sharding/data_ranks.hpp"
+#include "sharding/mesh_expert_parallel.hpp"
 
 namespace llamesh::train {
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -31,5 +32,19 @@ ExpertBalance expert_balance(const model::RouterSums& sums, bool has_z_loss, Per
 
 /// Names the numbers for metrics.jsonl and TensorBoard.
 std::map<std::string, double> by_name(const ExpertLoads& loads);
+
+/// Detector for experts that get no token for 100 steps. They do not learn, and rarely recover by
+/// themselves.
+class IdleExperts {
+ public:
+  static constexpr std::int64_t max_idle_steps = 100;
+
+  /// Returns a line for each layer in which experts reach that number of steps: "layer 3: ...". An
+  /// expert is named again only after it has had tokens. Called after each step of this start.
+  std::vector<std::string> observe(const model::RouterSums& sums);
+
+ private:
+  std::vector<std::int64_t> idle_steps_;  ///< by layer and expert
+};
 
 }  // namespace llamesh::train

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <utility>
 
-#include "core/build_info.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
 #include "train/health/nonfinite_steps.hpp"

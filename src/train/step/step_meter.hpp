@@ -13,7 +13,7 @@
 #include "train/health/stragglers.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
-#include "train/step/gemm_peak.hpp"
+#include "train/step/flops.hpp"
 #include "train/step/metrics.hpp"
 
 namespace llamesh::train {

@@ -14,8 +14,8 @@
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "optim/schedule.hpp"
-#include "train/run/threads.hpp"
-#include "train/step/bf16_product_choice.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -10,11 +10,11 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "data/loader.hpp"
 #include "data/validation.hpp"
-#include "device/staging.hpp"
-#include "train/health/idle_experts.hpp"
+#include "device/async_copy.hpp"
 #include "train/health/nonfinite_steps.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
+#include "train/step/expert_balance.hpp"
 #include "train/step/metrics.hpp"
 #include "train/step/step_meter.hpp"
 
@@ -68,7 +68,7 @@ class Trainer {
   const sharding::ShardedState& state() const { return engine_.state; }
   /// Notes that work in the compute stream has overwritten the master weights from outside.
   void on_master_weights_loaded() { engine_.fsdp.on_master_weights_loaded(); }
-  /// Returns the bf16 matmul method, as recorded in a checkpoint (bf16_product_choice.hpp).
+  /// Returns the bf16 matmul method, as recorded in a checkpoint (kernel_choice.hpp).
   std::string bf16_products() const;
   /// Uses the method recorded in a checkpoint. Collective.
   void keep_bf16_products(const std::string& recorded);

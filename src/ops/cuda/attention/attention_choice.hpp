@@ -31,7 +31,7 @@ AttentionChoices attention_choices(const char* text);
 /// take it. By default the backward pass is then theirs, because cuDNN's deterministic one writes
 /// the gradient of all scores to memory there. Which is faster has not been measured.
 bool tries_cudnn(AttentionPass pass, AttentionChoice choice, bool by_wgmma);
-// See ops/attention_use.hpp.
+// See ops/ops.hpp.
 std::string used_attention();
 std::int64_t max_attention_scratch();
 

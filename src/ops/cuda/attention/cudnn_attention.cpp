@@ -12,7 +12,6 @@
 #include "device/cuda/runtime.hpp"
 #include "ops/cuda/attention/attention_choice.hpp"
 #include "ops/cuda/attention/cudnn_graph.hpp"
-#include "ops/cuda/attention/cudnn_library.hpp"
 #include "ops/cuda/launch.cuh"
 
 namespace llamesh::ops::cuda {

@@ -1,4 +1,4 @@
-#include "ops/cuda/attention/cudnn_library.hpp"
+#include "ops/cuda/attention/cudnn_graph.hpp"
 
 #include <cudnn.h>
 #include <dlfcn.h>

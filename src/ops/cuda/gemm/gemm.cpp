@@ -165,3 +165,19 @@ std::string write_gemm_table(const std::filesystem::path& file) {
 }
 
 }  // namespace llamesh::ops::cuda
+
+namespace LLAMESH_OPS_CUDA {
+
+void linear(Stream& stream, Tensor y, Tensor x, Tensor w, Accumulate accumulate) {
+  gemm(stream, Matrix(y), Matrix(x), Matrix(w).transposed(), accumulate);
+}
+
+void linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Accumulate accumulate) {
+  gemm(stream, Matrix(dx), Matrix(dy), Matrix(w), accumulate);
+}
+
+void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate) {
+  gemm(stream, Matrix(dw), Matrix(dy).transposed(), Matrix(x), accumulate);
+}
+
+}  // namespace LLAMESH_OPS_CUDA

@@ -1,7 +1,9 @@
-#include "train/step/bf16_product_choice.hpp"
+#include "train/step/kernel_choice.hpp"
 
 #include <algorithm>
 
+#include "comm/transports/exchange.hpp"
+#include "core/error.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
@@ -55,6 +57,27 @@ bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std:
   ops::use_bf16_products(way);
   spdlog::info("bf16 matmuls: {}, as in the checkpoint's run", recorded);
   return true;
+}
+
+void check_attention(const comm::Communicator& world, const std::string& saved) {
+  check_attention(world, saved, ops::used_attention());
+}
+
+void check_attention(const comm::Communicator& world, const std::string& saved,
+                     const std::string& used) {
+  const auto of_rank_0 = comm::on_rank_0(world, [&] { return used; });
+  comm::agree(world, [&] {
+    validate(
+        used == of_rank_0,
+        "this rank computes attention by {}, rank 0 by {}: install the same cuDNN on all nodes "
+        "and use one type of GPU, or set LLAMESH_ATTENTION=builtin",
+        used, of_rank_0);
+  });
+  if (world.rank() == 0 && !saved.empty() && !used.empty() && saved != used)
+    spdlog::warn(
+        "attention is computed by {}, in the checkpoint's steps it was by {}: this run is not "
+        "bitwise the one that would have gone on there (LLAMESH_ATTENTION selects it)",
+        used, saved);
 }
 
 }  // namespace llamesh::train
