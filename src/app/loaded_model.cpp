@@ -59,11 +59,11 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
       data(std::move(shape.data)),
       shard(sharding::tensor_shard(table, dims, rank)),
       weights(shard.table, dtype) {
-  load(path);
+  load(path, rank == 0 ? checkpoint::ProveBase::yes : checkpoint::ProveBase::no);
 }
 
-void LoadedModel::load(const std::string& path) {
-  const auto stored = checkpoint::open_model(checkpoint::locate(path), config, table);
+void LoadedModel::load(const std::string& path, checkpoint::ProveBase prove) {
+  const auto stored = checkpoint::open_model(checkpoint::locate(path), config, table, prove);
   auto& stream = device::compute_stream();
   device::Staging staging;
   std::vector<float> values;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "checkpoint/stored_model.hpp"
 #include "comm/mesh/parallel_dims.hpp"
 #include "data/data_options.hpp"
 #include "model/frozen_weights.hpp"
@@ -41,7 +42,7 @@ struct LoadedModel {
   static Shape shape_of(const std::string& path);
   LoadedModel(const std::string& path, DType dtype, Shape shape, const comm::ParallelDims& dims,
               int rank);
-  void load(const std::string& path);
+  void load(const std::string& path, checkpoint::ProveBase prove);
 };
 
 /// Returns the requested tokenizer, or else the model's own, for tokenizer::open_tokenizer. Throws

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/format.hpp"
@@ -28,7 +29,8 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
 /// through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const ShardIo& transfer, std::vector<float>& spare) {
-  const bool in_host = device::host_accessible(transfer.memory);
+  const bool in_host =
+      device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32;
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
@@ -43,8 +45,9 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
         spare.resize(static_cast<std::size_t>(s.count));
         reader.read(entry, s, spare);
       }
-      device::upload(device::stream_of(transfer.memory), transfer.values.slice(to, count),
-                     spare.data() + from);
+      sharding::upload_values(transfer.memory, transfer.values.slice(to, count),
+                              std::span(spare).subspan(static_cast<std::size_t>(from),
+                                                       static_cast<std::size_t>(count)));
     });
   }
 }
@@ -110,9 +113,42 @@ Manifest read_manifest(const std::filesystem::path& checkpoint) {
   return check_manifest(checkpoint, read_manifest_text(checkpoint));
 }
 
+namespace {
+
+using Datasets = std::map<std::string, const DatasetEntry*>;
+
+/// Checks that the checkpoint has moments of the parameters that the state trains, and of no
+/// others.
+void check_trained(const Datasets& datasets, const Manifest& manifest, const State& state) {
+  const auto moments =
+      std::ranges::find_if(state.groups, [](const StateGroup& g) { return g.path != model_group; });
+  if (moments == state.groups.end()) return;
+  for (const auto& parameter : state.layout.table().parameters) {
+    const bool had_moments = datasets.contains(dataset_path(moments->path, parameter.name));
+    validate(!had_moments || !parameter.frozen,
+             "train.freeze and train.only now freeze {}, which the checkpoint has trained; restore "
+             "them, or export it with llamesh convert and start a new run from that folder "
+             "(model.hf)",
+             parameter.name);
+    const bool was_frozen =
+        !had_moments && (datasets.contains(dataset_path(model_group, parameter.name)) ||
+                         manifest.progress.base.has_value());
+    const bool same_optimizer = std::ranges::any_of(
+        datasets, [&](const auto& d) { return d.first.starts_with(moments->path); });
+    validate(!was_frozen || parameter.frozen || !same_optimizer,
+             "the run trains {}, which was frozen in the checkpoint and so has no moments; restore "
+             "train.freeze and train.only, or export it with llamesh convert and start a new run "
+             "from that folder (model.hf)",
+             parameter.name);
+  }
+}
+
+}  // namespace
+
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
-  std::map<std::string, const DatasetEntry*> left;
+  Datasets left;
   for (const auto& d : manifest.datasets) left[d.path] = &d;
+  check_trained(left, manifest, state);
   for (const auto& wanted : datasets_of(state)) {
     const auto found = left.find(wanted.path);
     validate(found != left.end(), "the checkpoint has no {}; was it written by another model?",
@@ -136,13 +172,15 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
   const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
   const auto hashing = best_hashing(world);
   Manifest manifest;
+  std::optional<State> held;  // by the checkpoint
   comm::agree(world, [&] {
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
-    check_fits(manifest, state, others);
+    held.emplace(manifest.progress.base ? state.only(Holds::trained) : state);
+    check_fits(manifest, *held, others);
     if (accept && world.rank() == 0) accept(manifest.progress);
   });
-  comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, state, hashing); });
+  comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, *held, hashing); });
   return manifest.progress;
 }
 

@@ -25,7 +25,7 @@ struct Written {
 
 void write_attributes(h5::File& file, const Manifest& manifest) {
   const auto& progress = manifest.progress;
-  file.create_attribute("format_version", version_of(manifest.datasets));
+  file.create_attribute("format_version", version_of(manifest));
   file.create_attribute("step", progress.step);
   file.create_attribute("tokens", progress.tokens);
   file.create_attribute("seed", static_cast<std::int64_t>(progress.seed));
@@ -37,15 +37,19 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
   file.create_attribute("data", progress.data);
   file.create_attribute("bf16_products", progress.bf16_products);
   file.create_attribute("attention", progress.attention);
+  if (!progress.base) return;
+  file.create_attribute("base_model", progress.base->path);
+  file.create_attribute("base_hash", to_hex(progress.base->hash));
 }
 
 /// Links a tied head to the embedding in every group.
 void link_tied_head(h5::File& file, const State& state) {
   const auto& table = state.layout.table();
   if (!table.tied()) return;
+  const auto& embedding = table[table.embed_tokens.weight].name;
   for (const auto& group : state.groups)
-    file.link(group.path + "/" + table[table.embed_tokens.weight].name,
-              group.path + "/lm_head.weight");
+    if ((group.holds == Holds::frozen) == table[table.embed_tokens.weight].frozen)
+      file.link(dataset_path(group.path, embedding), dataset_path(group.path, "lm_head.weight"));
 }
 
 /// Creates attributes, datasets and links on one rank. A full disk is then an error on that rank
@@ -70,15 +74,16 @@ class HostView {
  public:
   /// Returns a view of at most segment_numel elements. Valid until the next call.
   std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
-    if (device::host_accessible(memory)) return values.span<float>();
+    if (device::host_accessible(memory) && values.dtype() == DType::f32)
+      return values.span<float>();
     if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
-    const auto copy = copy_.tensor(DType::f32, {values.numel()});
-    device::download(device::compute_stream(), copy.data(), values);
-    return copy.span<float>();
+    const auto copy = copy_.tensor(DType::f32, {values.numel()}).span<float>();
+    sharding::download_values(memory, copy, values);
+    return copy;
   }
 
  private:
-  device::Buffer copy_;  // host copy of a GPU segment
+  device::Buffer copy_;  // a segment on a GPU or in bf16
 };
 
 /// The same file, opened without HDF5 and MPI-IO.
@@ -123,7 +128,9 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
   for (const auto& t : transfers) {
     const auto& entry = entries[t.dataset];
     for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
-      const ShardIo part{t.dataset, t.part, t.begin + at, t.values.slice(at, count), t.memory};
+      const ShardIo part{t.dataset, t.group,      t.parameter,
+                         t.part,    t.begin + at, t.values.slice(at, count),
+                         t.memory};
       const auto values = source ? source(part) : host.of(part.values, part.memory);
       const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};

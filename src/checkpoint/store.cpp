@@ -90,10 +90,10 @@ State Store::copy(const State& state) {
   State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back({group.path, {}, device::MemoryKind::host});
+    held.groups.push_back({group.path, {}, device::MemoryKind::host, group.holds});
     for (const auto& shard : group.shards) {
-      const auto place = copy_.tensor(DType::f32, {shard.numel()}, at);
-      device::download(device::stream_of(group.memory), place.data(), shard);
+      const auto place = shard ? copy_.tensor(shard.dtype(), {shard.numel()}, at) : Tensor();
+      if (shard) device::download(device::stream_of(group.memory), place.data(), shard);
       held.groups.back().shards.push_back(place);
       at += shard.bytes();
     }
@@ -237,7 +237,7 @@ void Store::on_rank_0_quietly(const std::function<void()>& work) const {
 std::optional<TrainState> Store::resume(const State& state, const std::string& mode,
                                         const Accept& accept) {
   wait();
-  if (options_.async) reserve(state);
+  if (options_.async) reserve(state.only(Holds::trained));
   if (mode == "none") return std::nullopt;
   const auto names = comm::on_rank_0(world_, [&] {
     std::string lines;

@@ -146,6 +146,8 @@ void training_keys(Io& io, Inputs& in) {
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
+    io.key("freeze", in.train.trained.freeze);
+    io.key("only", in.train.trained.only);
     io.key("on_nonfinite", in.train.on_nonfinite);
     io.key("gemm_sm_count_target", in.train.gemm_sm_count_target, from_to(0, 4096));
     io.key("gemm_table", in.train.gemm_table);
@@ -172,6 +174,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("keep", in.checkpoint.keep, at_least(1));
     io.key("keep_every", in.checkpoint.keep_every, at_least(0));
     io.key("resume", in.checkpoint.resume);
+    io.key("base", in.checkpoint.base);
     io.key("async", in.checkpoint.async);
     io.key("early_write_back", in.checkpoint.early_write_back);
     io.key("mpi_io_hints", in.checkpoint.mpi_io_hints);

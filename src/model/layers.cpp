@@ -138,26 +138,32 @@ void embed(const BlockContext& ctx, const ParameterTable& table, const Activatio
 void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                     const Tensor& tokens) {
   const UnshardGuard guard(ctx.weights, table.embed_tokens.module, Pass::backward);
-  const auto [d_table, accumulate] = ctx.weights.gradient(table.embed_tokens.weight);
-  const bool own_columns = has_its_columns(ctx, d_table, ctx.d_residual);
+  const Tensor w = ctx.weights.parameter(table.embed_tokens.weight);
+  const bool own_columns = has_its_columns(ctx, w, ctx.d_residual);
   const Tensor d_rows =
       own_columns ? ctx.d_residual : gathered(ctx.stream, ctx.tensor, ctx.d_residual);
-  ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
-                          own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
+  const auto [d_table, accumulate] = ctx.weights.gradient(table.embed_tokens.weight);
+  if (d_table)
+    ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
+                            own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
   if (!table.positions) return;
   const UnshardGuard positions(ctx.weights, table.positions->module, Pass::backward);
   const auto [d_positions, accumulate_positions] = ctx.weights.gradient(table.positions->weight);
-  ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
+  if (d_positions)
+    ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
 }
 
 Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                  Tensor tokens) {
+  BlockContext frozen = ctx;  // below the lowest trained parameter no backward pass follows
+  if (ctx.pass == Pass::forward) frozen.pass = Pass::evaluate;
   Residual hidden{a.blocks.front()->input(), {}};
-  embed(ctx, table, a, hidden.x, tokens);
+  embed(table.backward_end() == table.root ? ctx : frozen, table, a, hidden.x, tokens);
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    const auto& of_layer = table.has_backward(i) ? ctx : frozen;
     if (a.offload) a.offload->before_forward(ctx.stream, i);
-    hidden = a.blocks[i]->forward(ctx, hidden);
-    if (a.offload && ctx.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
+    hidden = a.blocks[i]->forward(of_layer, hidden);
+    if (a.offload && of_layer.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
   }
   return hidden;
 }
@@ -192,18 +198,36 @@ std::vector<Tensor> parameters_of(Weights& weights, std::span<const WeightModule
   return parts;
 }
 
-/// Returns the layers' gradient slots, with neighbours joined.
-std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const WeightModule> layers) {
-  std::vector<GradientSlot> parts;
+/// The gradient of some rows of the layers' joint matrix.
+struct RowsGradient {
+  GradientSlot slot;
+  std::int64_t first_row;
+  std::int64_t end() const { return first_row + slot.tensor.rows(); }
+};
+
+/// Returns the gradients of the layers that are not frozen, with neighbours joined.
+std::vector<RowsGradient> gradients_of(Weights& weights, std::span<const WeightModule> layers) {
+  std::vector<RowsGradient> parts;
+  std::int64_t row = 0;
   for (const auto& layer : layers) {
+    const auto first_row = row;
+    row += weights.parameter(layer.weight).rows();
     const GradientSlot slot = weights.gradient(layer.weight);
-    if (!parts.empty() && follows(slot.tensor, parts.back().tensor) &&
-        slot.accumulate == parts.back().accumulate)
-      parts.back().tensor = joined(parts.back().tensor, slot.tensor);
+    if (!slot.tensor) continue;
+    if (!parts.empty() && parts.back().end() == first_row &&
+        follows(slot.tensor, parts.back().slot.tensor) &&
+        slot.accumulate == parts.back().slot.accumulate)
+      parts.back().slot.tensor = joined(parts.back().slot.tensor, slot.tensor);
     else
-      parts.push_back(slot);
+      parts.push_back({slot, first_row});
   }
   return parts;
+}
+
+/// Computes a bias's gradient, unless it is frozen.
+void bias_gradient(device::Stream& stream, Weights& weights, ParameterId bias, const Tensor& dy) {
+  const auto [d_bias, accumulate] = weights.gradient(bias);
+  if (d_bias) ops::column_sums(stream, d_bias, dy, accumulate);
 }
 
 /// Calls visit(bias, its layer's columns of `outputs`) for each layer with a bias.
@@ -259,14 +283,11 @@ void LinearBackward::input(const Tensor& dx, const Tensor& dy) {
 }
 
 void LinearBackward::weights(const Tensor& dy, const Tensor& x) {
-  std::int64_t column = 0;
-  for (const auto& [dw, accumulate] : gradients_of(weights_, layers_)) {
-    ops::linear_backward_weight(stream_, dw, dy.slice_cols(column, dw.rows()), x, accumulate);
-    column += dw.rows();
-  }
+  for (const auto& [slot, first_row] : gradients_of(weights_, layers_))
+    ops::linear_backward_weight(stream_, slot.tensor, dy.slice_cols(first_row, slot.tensor.rows()),
+                                x, slot.accumulate);
   for_each_bias(weights_, layers_, dy, [&](ParameterId bias, const Tensor& outputs) {
-    const auto [d_bias, accumulate] = weights_.gradient(bias);
-    ops::column_sums(stream_, d_bias, outputs, accumulate);
+    bias_gradient(stream_, weights_, bias, outputs);
   });
 }
 
@@ -279,8 +300,7 @@ void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tenso
 }
 
 void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy) {
-  const auto [d_bias, accumulate] = ctx.weights.gradient(bias);
-  ops::column_sums(ctx.stream, d_bias, dy, accumulate);
+  bias_gradient(ctx.stream, ctx.weights, bias, dy);
 }
 
 void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,

@@ -65,8 +65,12 @@ struct Parameter {
   struct Taken {
     std::int64_t count = 1, of = 1;
   } taken = {};
+  /// The run uses the parameter as it is: it has no gradient and no optimizer state.
+  bool frozen = false;
 
   std::int64_t numel() const { return llamesh::numel(shape); }
+  /// Returns the number of elements that a token takes.
+  std::int64_t active_numel() const { return numel() / taken.of * taken.count; }
   /// Weight decay applies to matrices, and stacks of them, only.
   bool decays() const { return shape.size() >= 2; }
 };
@@ -116,6 +120,16 @@ struct ParameterTable {
   /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
   /// by it. Of experts, those count that a token takes.
   std::int64_t matmul_numel() const;
+  /// Returns true if the parameter counts in matmul_numel().
+  bool multiplies(ParameterId id) const;
+  std::int64_t trained_numel() const;
+  /// Returns the module at which the backward pass ends, the first one that holds a trained
+  /// parameter: a layer, the final norm, or the root if an embedding is trained.
+  ModuleId backward_end() const;
+  /// Returns true if the backward pass enters the layer.
+  bool has_backward(std::size_t layer) const {
+    return index(layers[layer]) >= index(backward_end());
+  }
   /// Returns, per layer, the last layer of its kind: with parameters of the same names and shapes.
   std::vector<std::size_t> last_of_kind() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }
@@ -131,5 +145,19 @@ struct ParameterTable {
 
 /// Returns the table of a resolved config, as its family builds it. Pure.
 ParameterTable parameter_table(const ModelConfig& config);
+
+/// Patterns that choose the parameters to train. A pattern is the name of a weight or a module as
+/// in Hugging Face's folders, with wildcards as in fnmatch(3); `*` matches any text. A module
+/// stands for all weights in it.
+struct TrainedOptions {
+  std::vector<std::string> freeze;  ///< these parameters are frozen
+  std::vector<std::string> only;    ///< if not empty: all others are frozen too
+};
+
+/// Marks the frozen parameters in the config's whole table. Throws a user error for a pattern that
+/// matches nothing, with the nearest names, or a part of a parameter (one expert, one of two tied
+/// weights), and if nothing is left to train.
+void freeze_parameters(ParameterTable& table, const ModelConfig& config,
+                       const TrainedOptions& options);
 
 }  // namespace llamesh::model

@@ -43,7 +43,7 @@ void Router::route(const BlockContext& ctx, Tensor x) {
   ops::RouteCall call = tensors_.routing;
   call.logits = tensors_.logits;
   ops::route(ctx.stream, call);
-  if (ctx.balance && ctx.pass == Pass::forward) ctx.balance->add(ctx.stream, index_, call);
+  if (ctx.balance && ctx.pass != Pass::recompute) ctx.balance->add(ctx.stream, index_, call);
 }
 
 void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
@@ -60,7 +60,7 @@ void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   ops::linear_backward_input(ctx.stream, dx, t.dlogits, ctx.weights.parameter(router_.weight),
                              Accumulate::yes);
   const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);
-  ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
+  if (dw) ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
 }
 
 }  // namespace llamesh::model

@@ -51,6 +51,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       prefetch_limit_(sharding.prefetch_limit),
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
+      backward_end_(layout_.table().backward_end()),
       poison_(poison_is_wanted()),
       units_of_module_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
@@ -162,7 +163,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
   const auto& range = units_of_module_[index(module)];
   for (auto u = range.first; u < range.last; ++u) {
     if (--units_[u].entered > 0) continue;
-    if (pass == Pass::backward) reduce(u);
+    if (pass == Pass::backward && !layout_.units()[u].frozen) reduce(u);
     if (!stays_unsharded(u, pass)) reshard(u, pass);
   }
   if (Trace::on()) Trace::instance().close();
@@ -170,7 +171,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
 
 void Fsdp::unshard(std::size_t u, Pass pass) {
   gather(u);
-  if (pass == Pass::backward) fetch_gradient_shard(u);
+  if (pass == Pass::backward && !layout_.units()[u].frozen) fetch_gradient_shard(u);
 }
 
 /// Returns the secondary shard if there is one: from the end of the unit's forward pass to the end
@@ -229,8 +230,9 @@ void Fsdp::prefetch(UnitRange units, Pass pass) {
   std::int64_t bytes = 0;
   for (int ahead = 0; ahead < prefetch_ahead_; ++ahead) {
     if (backward ? units.first == 0 : units.last == units_.size()) return;
-    const auto next = backward ? units.first - 1 : units.last;
-    units = units_of_module_[index(layout_.units()[next].modules.front())];
+    const auto next = layout_.units()[backward ? units.first - 1 : units.last].modules.front();
+    if (backward && next < backward_end_) return;
+    units = units_of_module_[index(next)];
     for (auto u = units.first; u < units.last; ++u) bytes += gathered_bytes(u);
     if (prefetch_limit_ > 0 && bytes > prefetch_limit_) return;
     for (auto u = units.first; u < units.last; ++u) unshard(u, pass);
@@ -318,7 +320,9 @@ void Fsdp::on_master_weights_loaded() {
 
 void Fsdp::on_master_weights_updated(std::size_t u) {
   UnitState& unit = units_[u];
-  if (!copies_) return unit.group->shard.collectives->stream().wait(compute_.record());
+  const bool stays_on_device = layout_.units()[u].frozen && state_.weights(u).shard;
+  if (!copies_ || stays_on_device)
+    return unit.group->shard.collectives->stream().wait(compute_.record());
   if (const auto& shard = state_.weights(u).shard)
     unit.weights_here = upload_weights(u, shard, state_.stream().record());
   else

@@ -241,7 +241,8 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
-    model = open_model(checkpoint, std::move(manifest), table);
+    model = open_model(checkpoint, std::move(manifest), table,
+                       world.rank() == 0 ? ProveBase::yes : ProveBase::no);
     if (world.rank() != 0) return;
     warn_of_refusal(config);
     check_room(folder.path(), files);

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
@@ -11,38 +12,66 @@ namespace {
 /// Elements per message from rank 0.
 constexpr std::int64_t message_numel = std::int64_t{2} << 20U;
 
-std::vector<ShardIo> transfers_of_model(const State& state) {
-  return transfers_of({state.layout, state.rank, {state.group(model_group)}});
-}
+/// Sums up the hash of the frozen weights that ranks read, each element once.
+class FrozenHash {
+ public:
+  explicit FrozenHash(const State& state) : state_(state) {}
+  /// Adds elements of a transfer, from `at` on.
+  void add(const ShardIo& transfer, std::int64_t at, std::span<const float> values) {
+    const auto& layout = state_.layout;
+    const auto& dims = layout.dims();
+    const auto id = transfer.parameter;
+    const bool is_first =
+        dims.rank_in_group(layout.placement(id).replicated(dims), state_.rank) == 0;
+    if (!layout.table()[id].frozen || !is_first) return;
+    const auto range = range_of(transfer, state_);
+    mine_ += hash_of_elements(layout.table()[id], {range.box, range.begin + at, std::ssize(values)},
+                              values);
+  }
+  /// Collective.
+  std::uint64_t total(const comm::Communicator& world) const {
+    std::uint64_t sum = 0;
+    for (const auto rank :
+         world.all_gather(static_cast<std::int64_t>(mine_), "the hash of frozen weights"))
+      sum += static_cast<std::uint64_t>(rank);
+    return sum;
+  }
 
-/// Fills elements [at, at + count) of a transfer: in place if the host can access it, else piece by
-/// piece through `spare`. make(done, values) writes the piece that begins at element `done`.
+ private:
+  const State& state_;
+  std::uint64_t mine_ = 0;
+};
+
+/// Fills elements [at, at + count) of a transfer: in place if it is fp32 that the host can access,
+/// else piece by piece through `spare`. make(done, values) writes the piece that begins at element
+/// `done`.
 template <class Make>
 void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
-  if (device::host_accessible(transfer.memory))
+  if (device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32)
     return make(0, transfer.values.slice(at, count).span<float>());
   for (std::int64_t done = 0; done < count; done += segment_numel) {
     spare.resize(static_cast<std::size_t>(std::min(segment_numel, count - done)));
     make(done, std::span(spare));
-    device::upload(device::compute_stream(), transfer.values.slice(at + done, std::ssize(spare)),
-                   spare.data());
+    sharding::upload_values(transfer.memory, transfer.values.slice(at + done, std::ssize(spare)),
+                            spare);
   }
 }
 
 /// Fills whatever `transfers` need from a parameter's elements [begin, ...), stored as `bytes`.
 void take(const std::vector<ShardIo>& transfers, const State& state, model::ParameterId parameter,
-          StoredType type, std::int64_t begin, const std::string& bytes) {
+          StoredType type, std::int64_t begin, const std::string& bytes, FrozenHash& hash) {
   const auto count = std::ssize(bytes) / size_of(type);
   const auto* stored = reinterpret_cast<const std::uint8_t*>(bytes.data());
   std::vector<float> spare;
   const auto whole = Box::whole(state.layout.table()[parameter].shape);
   for (const auto& t : transfers) {
-    if (t.dataset != model::index(parameter)) continue;
+    if (t.parameter != parameter) continue;
     for_each_shared({whole, begin, count}, range_of(t, state),
                     [&](std::int64_t from, std::int64_t to, std::int64_t shared) {
                       fill(t, to, shared, spare, [&](std::int64_t done, std::span<float> values) {
                         to_floats(type, stored + (from + done) * size_of(type), values);
+                        hash.add(t, to + done, values);
                       });
                     });
   }
@@ -59,7 +88,8 @@ std::string read_stored(const HfModel& model, model::ParameterId parameter, cons
 }
 
 /// Sends every parameter from rank 0, which alone has a `model`.
-void broadcast(const HfModel* model, const State& state, const comm::Communicator& world) {
+void broadcast(const HfModel* model, const State& state, const comm::Communicator& world,
+               FrozenHash& hash) {
   const auto& parameters = state.layout.table().parameters;
   const auto types = comm::on_rank_0(world, [&] {  // one letter each
     std::string letters;
@@ -68,7 +98,7 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
           'a' + static_cast<int>(model->type(static_cast<model::ParameterId>(p))));
     return letters;
   });
-  const auto transfers = transfers_of_model(state);
+  const auto transfers = transfers_of(state);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto parameter = static_cast<model::ParameterId>(p);
     const auto type = static_cast<StoredType>(types[p] - 'a');
@@ -77,7 +107,7 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
       const auto count = std::min(message_numel, whole.numel() - at);
       const auto bytes = comm::on_rank_0(
           world, [&] { return read_stored(*model, parameter, whole, type, at, count); });
-      take(transfers, state, parameter, type, at, bytes);
+      take(transfers, state, parameter, type, at, bytes, hash);
     }
   }
 }
@@ -98,9 +128,11 @@ std::unique_ptr<HfModel> open_hf_model(const std::filesystem::path& folder,
   return model;
 }
 
-void load_hf_weights(const std::filesystem::path& folder, const model::ModelConfig& config,
-                     const State& state, const comm::Communicator& world, ReadBy by) {
+std::uint64_t load_hf_weights(const std::filesystem::path& folder, const model::ModelConfig& config,
+                              const State& all, const comm::Communicator& world, ReadBy by) {
+  const auto state = all.only(model_group);
   const auto& table = state.layout.table();
+  FrozenHash hash(state);
   if (by == ReadBy::rank0) {
     std::unique_ptr<HfModel> model;
     comm::agree(world, [&] {
@@ -108,19 +140,22 @@ void load_hf_weights(const std::filesystem::path& folder, const model::ModelConf
       model = std::make_unique<HfModel>(folder, config, table);
       model->check_fits();
     });
-    return broadcast(model.get(), state, world);
+    broadcast(model.get(), state, world, hash);
+    return hash.total(world);
   }
   const auto model = open_hf_model(folder, config, table, world);
   comm::agree(world, [&] {
     std::vector<float> spare;
-    for (const auto& transfer : transfers_of_model(state)) {
+    for (const auto& transfer : transfers_of(state)) {
       const auto range = range_of(transfer, state);
       fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
-        model->read(static_cast<model::ParameterId>(transfer.dataset),
-                    {range.box, range.begin + done, std::ssize(values)}, values);
+        model->read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)},
+                    values);
+        hash.add(transfer, done, values);
       });
     }
   });
+  return hash.total(world);
 }
 
 }  // namespace llamesh::checkpoint

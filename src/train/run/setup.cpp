@@ -120,6 +120,10 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 
 }  // namespace
 
+bool refers_to_base(const Inputs& in) {
+  return in.checkpoint.base == checkpoint::BaseWeights::reference && in.pretrained.load_weights;
+}
+
 std::string describe(const device::MemoryByUse& bytes) {
   std::string text;
   for (std::size_t use = 0; use < bytes.size(); ++use)
@@ -142,7 +146,9 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  auto table = model::parameter_table(in.model);
+  model::freeze_parameters(table, in.model, in.train.trained);
+  setup.table = std::make_unique<const model::ParameterTable>(std::move(table));
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
