@@ -15,7 +15,8 @@
 namespace llamesh::checkpoint {
 
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
-/// for each unit of the layout (shard_numel) fp32, dense.
+/// for each unit of the layout (shard_numel) fp32 or bf16, dense. Checkpoints store fp32: widening
+/// bf16 is exact, and reading into bf16 rounds to nearest even.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;
@@ -48,7 +49,7 @@ struct ShardIo {
   std::size_t dataset;  ///< index into datasets_of()
   int part;             ///< of the dataset: DatasetEntry::parts
   std::int64_t begin;   ///< elements [begin, begin + values.numel()) of the part
-  Tensor values;        ///< (n) fp32
+  Tensor values;        ///< (n) fp32 or bf16
   device::MemoryKind memory;
 
   std::int64_t count() const { return values.numel(); }

@@ -24,16 +24,25 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   return dataset;
 }
 
-/// Reads a transfer. A segment within it is read in place if the host can access it; any other goes
-/// through `spare`.
+/// Copies fp32 values to a tensor, rounded to its dtype.
+void store(const Tensor& to, const float* from, device::MemoryKind memory) {
+  if (to.dtype() == DType::f32) return device::upload(device::stream_of(memory), to, from);
+  std::vector<bf16> narrow(static_cast<std::size_t>(to.numel()));
+  std::transform(from, from + to.numel(), narrow.begin(), [](float value) { return bf16(value); });
+  device::upload(device::stream_of(memory), to, narrow.data());
+}
+
+/// Reads a transfer. A segment within it is read in place if the host can access it and it is fp32;
+/// any other goes through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const ShardIo& transfer, std::vector<float>& spare) {
-  const bool in_host = device::host_accessible(transfer.memory);
+  const bool in_place =
+      device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32;
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
     const std::int64_t at = s.begin - wanted.begin;
-    if (in_host && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
+    if (in_place && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
       reader.read_ahead(entry, s, transfer.values.slice(at, s.count).span<float>());
       continue;
     }
@@ -43,8 +52,7 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
         spare.resize(static_cast<std::size_t>(s.count));
         reader.read(entry, s, spare);
       }
-      device::upload(device::stream_of(transfer.memory), transfer.values.slice(to, count),
-                     spare.data() + from);
+      store(transfer.values.slice(to, count), spare.data() + from, transfer.memory);
     });
   }
 }

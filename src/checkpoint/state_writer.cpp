@@ -66,20 +66,30 @@ void create_structure(const std::filesystem::path& path, const State& state,
   }
 }
 
-/// A host-readable view of tensors, one at a time.
+/// A host-readable fp32 view of tensors, one at a time.
 class HostView {
  public:
   /// Returns a view of at most segment_numel elements. Valid until the next call.
   std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
-    if (device::host_accessible(memory)) return values.span<float>();
-    if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
-    const auto copy = copy_.tensor(DType::f32, {values.numel()});
-    device::download(device::compute_stream(), copy.data(), values);
-    return copy.span<float>();
+    const auto on_host = device::host_accessible(memory) ? values : downloaded(values);
+    if (on_host.dtype() == DType::f32) return on_host.span<float>();
+    const auto narrow = on_host.span<bf16>();
+    widened_.resize(narrow.size());
+    std::ranges::transform(narrow, widened_.begin(),
+                           [](bf16 value) { return static_cast<float>(value); });
+    return widened_;
   }
 
  private:
+  Tensor downloaded(const Tensor& values) {
+    if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
+    const auto copy = copy_.tensor(values.dtype(), {values.numel()});
+    device::download(device::compute_stream(), copy.data(), values);
+    return copy;
+  }
+
   device::Buffer copy_;  // host copy of a GPU segment
+  std::vector<float> widened_;
 };
 
 /// The same file, opened without HDF5 and MPI-IO.

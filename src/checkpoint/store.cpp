@@ -92,7 +92,7 @@ State Store::copy(const State& state) {
   for (const auto& group : state.groups) {
     held.groups.push_back({group.path, {}, device::MemoryKind::host});
     for (const auto& shard : group.shards) {
-      const auto place = copy_.tensor(DType::f32, {shard.numel()}, at);
+      const auto place = copy_.tensor(shard.dtype(), {shard.numel()}, at);
       device::download(device::stream_of(group.memory), place.data(), shard);
       held.groups.back().shards.push_back(place);
       at += shard.bytes();

@@ -132,6 +132,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("eps", in.optimizer.eps, above(0));
     io.key("weight_decay", in.optimizer.weight_decay, at_least(0));
     io.key("clip_norm", in.optimizer.clip_norm, at_least(0));
+    io.key("moments", in.optimizer.moments);
   });
   io.section("schedule", [&] {
     io.key("name", in.schedule.name);

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/dtype.hpp"
+
 namespace llamesh::optim {
 
 enum class OptimizerName : std::uint8_t { adamw, sgd };
@@ -13,8 +15,9 @@ struct OptimizerOptions {
   double beta1 = 0.9;  ///< `betas: [0.9, 0.95]` in the input file; for sgd, beta1 is the momentum
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  ///< matrices only
-  double clip_norm = 1.0;     ///< global gradient norm limit; 0: no clipping
+  double weight_decay = 0.1;   ///< matrices only
+  double clip_norm = 1.0;      ///< global gradient norm limit; 0: no clipping
+  DType moments = DType::f32;  ///< storage of AdamW's; bf16 is rounded stochastically
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };

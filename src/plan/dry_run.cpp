@@ -32,7 +32,7 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
   check_owned_once(*setup.layout);
-  const auto moments = optim::moments_of(setup.inputs.optimizer.name).size();
+  const auto moments = optim::moments_of(setup.inputs.optimizer).size();
   seen.checkpoint = check_written_once(*setup.layout, 1 + moments);
   return seen;
 }

@@ -12,8 +12,8 @@ namespace llamesh::sharding {
 using device::MemoryKind;
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
-                           const PrecisionOptions& precision,
-                           const std::vector<std::string>& moments, const ShardingOptions& sharding)
+                           const PrecisionOptions& precision, const std::vector<Moment>& moments,
+                           const ShardingOptions& sharding)
     : layout_(layout),
       rank_(mesh.rank()),
       offload_(sharding.offload),
@@ -27,13 +27,13 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
   group_units();
   for (auto& group : groups_) place(group, mesh, precision.parameters);
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
-  for (const auto& name : moments) {
-    buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(DType::f32)));
+  for (const auto& [name, dtype] : moments) {
+    buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(dtype)));
     moments_.push_back({name, memory, {}});
     std::int64_t at = 0;
     for (const auto& unit : layout.units()) {
       moments_.back().shards.push_back(
-          buffers_.back().tensor(DType::f32, {unit.shard_numel}, at * size_of(DType::f32)));
+          buffers_.back().tensor(dtype, {unit.shard_numel}, at * size_of(dtype)));
       at += unit.shard_numel;
     }
   }

@@ -11,23 +11,29 @@
 
 namespace llamesh::sharding {
 
-/// A rank's shards with one fp32 value per model element, and their memory kind.
+/// One of the optimizer's moments, as stored.
+struct Moment {
+  std::string name;
+  DType dtype = DType::f32;
+};
+
+/// A rank's shards with one value per model element, and their memory kind.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
-  std::vector<Tensor> shards;  ///< per unit: (shard_numel)
+  std::vector<Tensor> shards;  ///< per unit: (shard_numel) fp32; a moment may be bf16
 };
 
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
-/// optimizer moments, all in one kind of memory, and weights in the compute dtype if those are kept
-/// too. Fsdp gathers from it and reduces into it, the optimizer updates it, a checkpoint reads and
-/// fills it.
+/// optimizer moments (fp32 or bf16), all in one kind of memory, and weights in the compute dtype if
+/// those are kept too. Fsdp gathers from it and reduces into it, the optimizer updates it, a
+/// checkpoint reads and fills it.
 class ShardedState {
  public:
-  /// Collective over the mesh. `layout` is borrowed; `moments` are the optimizer's names for them.
+  /// Collective over the mesh. `layout` is borrowed; `moments` are those of the optimizer.
   /// Everything starts at zero.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
-               const std::vector<std::string>& moments, const ShardingOptions& sharding = {});
+               const std::vector<Moment>& moments, const ShardingOptions& sharding = {});
 
   /// Initializes this rank's master weights: ones for norms, normal values with standard deviation
   /// `stddev` for matrices. A value depends only on (seed, parameter name, element index in the

@@ -79,7 +79,7 @@ class GoldenRun {
       : golden_(golden),
         config_(test::config_of(golden.config())),
         options_(options_of(golden.adamw())),
-        sharded_(config_, mesh, options_.name),
+        sharded_(config_, mesh, options_),
         optimizer_(options_, sharded_.state()),
         rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),

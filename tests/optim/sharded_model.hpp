@@ -26,7 +26,7 @@ struct MeshSizes {
 class ShardedModel {
  public:
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
-               optim::OptimizerName optimizer = optim::OptimizerName::adamw)
+               const optim::OptimizerOptions& optimizer = {})
       : table_(model::parameter_table(config)),
         layout_(table_,
                 sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),

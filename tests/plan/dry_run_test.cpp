@@ -357,7 +357,7 @@ TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   }
   EXPECT_EQ(of_classes.checkpoint.elements, of_all.checkpoint.elements);
   EXPECT_EQ(of_classes.checkpoint.hyperslabs, of_all.checkpoint.hyperslabs);
-  const auto tensors = 1 + optim::moments_of(setup.inputs.optimizer.name).size();
+  const auto tensors = 1 + optim::moments_of(setup.inputs.optimizer).size();
   EXPECT_EQ(of_all.checkpoint.elements, setup.table->numel() * static_cast<std::int64_t>(tensors));
   EXPECT_EQ(of_all.checkpoint.hyperslabs, hyperslabs_of(setup, tensors));
 }

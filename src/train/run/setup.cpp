@@ -14,6 +14,7 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "train/job/profile.hpp"
@@ -140,6 +141,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   validate(in.model.dropout == 0,
            "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
            in.model.dropout);
+  optim::check(in.optimizer);
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
