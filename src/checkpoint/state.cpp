@@ -1,6 +1,7 @@
 #include "checkpoint/state.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/format.hpp"
@@ -28,15 +29,43 @@ std::vector<ShardSlice> share_of(const std::vector<ShardSlice>& holdings, int pa
   return mine;
 }
 
+/// Calls visit(group, parameter) for each dataset, in order.
+template <class Visit>
+void for_each_dataset(const State& state, Visit visit) {
+  const auto& parameters = state.layout.table().parameters;
+  for (std::size_t g = 0; g < state.groups.size(); ++g)
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (state.groups[g].holds(parameters[p])) visit(g, p);
+}
+
+/// Returns the datasets' numbers, by group and parameter.
+std::vector<std::size_t> dataset_numbers(const State& state) {
+  const auto parameters = state.layout.table().parameters.size();
+  std::vector<std::size_t> numbers(state.groups.size() * parameters);
+  std::size_t next = 0;
+  for_each_dataset(state,
+                   [&](std::size_t g, std::size_t p) { numbers[g * parameters + p] = next++; });
+  return numbers;
+}
+
+GroupParameters groups_of(const State& state) {
+  GroupParameters all;
+  for (const auto& group : state.groups) all.push_back(group.has);
+  return all;
+}
+
 std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlice>& holdings) {
+  const auto numbers = dataset_numbers(state);
   const std::size_t parameters = state.layout.table().parameters.size();
   std::vector<ShardIo> transfers;
   for (const auto& h : holdings) {
     const auto& group = state.groups[h.group];
     expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
             group.path, group.shards.size(), state.layout.units().size());
-    transfers.push_back({h.group * parameters + model::index(h.parameter), h.part, h.begin,
-                         group.shards[h.unit].slice(h.offset, h.count), group.memory});
+    const auto p = model::index(h.parameter);
+    const auto gap = group.gaps.empty() ? 0 : group.gaps[p];
+    transfers.push_back({numbers[h.group * parameters + p], h.part, h.begin,
+                         group.shards[h.unit].slice(h.offset - gap, h.count), group.memory});
   }
   return transfers;
 }
@@ -50,14 +79,25 @@ const StateGroup& State::group(std::string_view path) const {
 }
 
 StateDataset State::dataset(std::size_t index) const {
-  const auto parameters = layout.table().parameters.size();
-  return {groups.at(index / parameters), static_cast<model::ParameterId>(index % parameters)};
+  std::optional<StateDataset> found;
+  std::size_t number = 0;
+  for_each_dataset(*this, [&](std::size_t g, std::size_t p) {
+    if (number++ == index) found.emplace(groups[g], static_cast<model::ParameterId>(p));
+  });
+  expects(found.has_value(), "the state has no dataset {}", index);
+  return *found;
+}
+
+GroupParameters groups_of(const std::vector<sharding::Moment>& moments) {
+  GroupParameters all{nullptr};
+  for (const auto& moment : moments) all.push_back(moment.has);
+  return all;
 }
 
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
   const auto add = [&](std::string path, const sharding::ShardedTensor& tensor) {
-    all.groups.push_back({std::move(path), tensor.shards, tensor.memory});
+    all.groups.push_back({std::move(path), tensor.shards, tensor.memory, tensor.has, tensor.gaps});
   };
   add(std::string(model_group), state.masters());
   for (const auto& moment : state.moments()) add(moment_group(moment.name), moment);
@@ -67,26 +107,28 @@ State state_of(const sharding::ShardedState& state) {
 std::vector<DatasetEntry> datasets_of(const State& state) {
   std::vector<DatasetEntry> datasets;
   const auto& parameters = state.layout.table().parameters;
-  for (const auto& group : state.groups)
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      datasets.push_back({.path = dataset_path(group.path, parameters[i].name),
-                          .shape = parameters[i].shape,
-                          .parts = state.layout.parts(static_cast<model::ParameterId>(i)),
-                          .segments = {}});
+  for_each_dataset(state, [&](std::size_t g, std::size_t p) {
+    datasets.push_back({.path = dataset_path(state.groups[g].path, parameters[p].name),
+                        .shape = parameters[p].shape,
+                        .parts = state.layout.parts(static_cast<model::ParameterId>(p)),
+                        .segments = {}});
+  });
   return datasets;
 }
 
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, const GroupParameters& groups,
+                                int rank) {
   std::vector<ShardSlice> holdings;
-  for (std::size_t g = 0; g < groups; ++g)
+  for (std::size_t g = 0; g < groups.size(); ++g)
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const auto& piece : layout.pieces(unit, rank))
-        holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
-                            piece.begin, piece.count, piece.offset});
+        if (groups[g] == nullptr || groups[g](layout.table()[piece.parameter]))
+          holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
+                              piece.begin, piece.count, piece.offset});
   return holdings;
 }
 
-HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+HeldRows held_rows(const sharding::ShardLayout& layout, const GroupParameters& groups, int rank) {
   HeldRows rows;
   for (const auto& holding : held_by(layout, groups, rank))
     rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
@@ -104,11 +146,11 @@ std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDim
 }
 
 std::vector<ShardIo> transfers_of(const State& state) {
-  return with_memory(state, held_by(state.layout, state.groups.size(), state.rank));
+  return with_memory(state, held_by(state.layout, groups_of(state), state.rank));
 }
 
 std::vector<ShardIo> transfers_to_write(const State& state) {
-  return with_memory(state, written_by(state.layout, state.groups.size(), state.rank));
+  return with_memory(state, written_by(state.layout, groups_of(state), state.rank));
 }
 
 BoxRange range_of(const ShardIo& transfer, const State& state) {

@@ -21,6 +21,10 @@ struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;
   device::MemoryKind memory = device::MemoryKind::device;
+  sharding::HasParameter has = nullptr;  ///< its parameters, and
+  std::vector<std::int64_t> gaps = {};   ///< where they are: as in ShardedTensor
+
+  bool holds(const model::Parameter& parameter) const { return !has || has(parameter); }
 };
 
 /// A dataset's group and parameter.
@@ -71,18 +75,24 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// Returns everything that a rank holds in `groups` groups, without padding. Pure.
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+/// Parameters of each group.
+using GroupParameters = std::vector<sharding::HasParameter>;
+/// Returns the groups of a checkpoint of the model and these moments.
+GroupParameters groups_of(const std::vector<sharding::Moment>& moments);
+
+/// Returns everything that a rank holds in `groups`, without padding. Pure.
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, const GroupParameters& groups,
+                                int rank);
 
 /// held_by(), one row per set of axes along which ranks hold copies (AxisSet::to_ulong()).
 using HeldRows = std::map<unsigned long, std::vector<ShardSlice>>;
-HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+HeldRows held_rows(const sharding::ShardLayout& layout, const GroupParameters& groups, int rank);
 
 /// Returns the part of its rows that a rank writes, so that together the ranks write every element
 /// once. Pure.
 std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank);
-inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
-                                          int rank) {
+inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout,
+                                          const GroupParameters& groups, int rank) {
   return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
 }
 

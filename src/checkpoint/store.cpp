@@ -90,7 +90,7 @@ State Store::copy(const State& state) {
   State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back({group.path, {}, device::MemoryKind::host});
+    held.groups.push_back({group.path, {}, device::MemoryKind::host, group.has, group.gaps});
     for (const auto& shard : group.shards) {
       const auto place = copy_.tensor(shard.dtype(), {shard.numel()}, at);
       device::download(device::stream_of(group.memory), place.data(), shard);

@@ -169,6 +169,21 @@ struct AdamwStep {
   double gradient_scale;  ///< clip factor, folded in
 };
 
+/// Arguments to muon_momentum(): dense tensors with equal numel, fp32 unless stated otherwise.
+struct MuonMomentumCall {
+  Tensor update;    ///< overwritten
+  Tensor momentum;  ///< updated; fp32, or bf16 and rounded stochastically as AdamW's first moment
+  Tensor gradient;
+  RoundingBits rounding = {};  ///< for momentum in bf16
+};
+
+/// Scalars for the momentum in a Muon step.
+struct MuonMomentumStep {
+  float beta;
+  bool nesterov;
+  float gradient_scale;  ///< clip factor, folded in
+};
+
 /// Scalars for one SGD step with momentum, as in torch.optim.SGD (no dampening, no Nesterov).
 struct SgdStep {
   float lr, momentum, weight_decay, gradient_scale;

@@ -9,25 +9,29 @@
 
 namespace llamesh::optim {
 
-std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
-  if (options.name == OptimizerName::sgd) return {{"momentum"}};
-  return {{"exp_avg", options.moments}, {"exp_avg_sq", options.moments}};
+namespace {
+
+bool has_adamw(const model::Parameter& parameter) {
+  return !is_hidden_matrix(parameter);
 }
 
-void check(const OptimizerOptions& options) {
+}  // namespace
+
+std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
+  if (options.name == OptimizerName::sgd) return {{"momentum"}};
+  const bool muon = options.name == OptimizerName::muon;
+  return {{"exp_avg", options.moments},
+          {"exp_avg_sq", options.moments, muon ? has_adamw : nullptr}};
+}
+
+void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
+           sharding::Offload offload) {
   validate(
       options.name != OptimizerName::sgd || options.moments == DType::f32,
       "optimizer.moments is bf16, but optimizer.name sgd keeps its momentum in fp32; use adamw, "
       "or optimizer.moments=fp32");
+  if (options.name == OptimizerName::muon) check_muon(layout, offload);
 }
-
-namespace {
-
-Tensor part(const sharding::ShardedTensor& of, std::size_t unit, const sharding::Piece& piece) {
-  return of.shards[unit].slice(piece.offset, piece.count);
-}
-
-}  // namespace
 
 double squared_norm_share(const sharding::ShardedState& state) {
   const auto& layout = state.layout();
@@ -56,6 +60,13 @@ double squared_norm_share(const sharding::ShardedState& state) {
   return sum;
 }
 
+Optimizer::Optimizer(const OptimizerOptions& options, sharding::ShardedState& state,
+                     comm::DeviceMesh& mesh, std::uint64_t seed)
+    : options_(options), state_(state), seed_(seed) {
+  if (options.name == OptimizerName::muon)
+    muon_.emplace(options.muon, options.weight_decay, state, mesh);
+}
+
 void Optimizer::step(double lr, double norm, std::int64_t step,
                      const std::function<void(std::size_t unit)>& on_updated) {
   const double clip =
@@ -76,19 +87,27 @@ void Optimizer::step(double lr, double norm, std::int64_t step,
   const auto& layout = state_.layout();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     for (const auto& piece : layout.pieces(u, state_.rank())) {
-      const bool decays = layout.table()[piece.parameter].decays();
-      adamw.weight_decay = decays ? options_.weight_decay : 0;
+      const auto& parameter = layout.table()[piece.parameter];
+      if (muon_ && is_hidden_matrix(parameter)) continue;
+      adamw.weight_decay = parameter.decays() ? options_.weight_decay : 0;
       sgd.weight_decay = static_cast<float>(adamw.weight_decay);
-      if (options_.name == OptimizerName::adamw)
+      if (options_.name != OptimizerName::sgd)
         update_adamw(u, piece, adamw, step);
       else
         ops::sgd(state_.stream(),
-                 {part(state_.masters(), u, piece), part(state_.moments()[0], u, piece),
-                  part(state_.gradients(), u, piece), copy_of(u, piece)},
+                 {state_.masters().of(u, piece), state_.moments()[0].of(u, piece),
+                  state_.gradients().of(u, piece), copy_of(u, piece)},
                  sgd);
     }
-    on_updated(u);
+    if (!muon_) on_updated(u);
   }
+  if (!muon_) return;
+  muon_->step(
+      options_.muon.lr * lr / options_.lr, clip,
+      [&](const sharding::Piece& piece, const VisitRounded& visit) {
+        for_each_rounded_range(piece, step, visit);
+      },
+      on_updated);
 }
 
 Tensor Optimizer::copy_of(std::size_t unit, const sharding::Piece& piece) const {
@@ -96,25 +115,27 @@ Tensor Optimizer::copy_of(std::size_t unit, const sharding::Piece& piece) const 
   return copies ? copies.slice(piece.offset, piece.count) : Tensor();
 }
 
+void Optimizer::for_each_rounded_range(const sharding::Piece& piece, std::int64_t step,
+                                       const VisitRounded& visit) const {
+  if (options_.moments == DType::f32) return visit(0, piece.count, {});
+  const auto& parameter = state_.layout().table()[piece.parameter];
+  for_each_rounded(parameter.shape, state_.layout().range(piece, state_.rank()),
+                   rounding_stream(seed_, parameter.name, step), visit);
+}
+
 void Optimizer::update_adamw(std::size_t unit, const sharding::Piece& piece,
                              const ops::AdamwStep& step, std::int64_t number) {
-  const auto& moments = state_.moments();
-  const ops::AdamwCall call{part(state_.masters(), unit, piece), part(moments[0], unit, piece),
-                            part(moments[1], unit, piece), part(state_.gradients(), unit, piece),
-                            copy_of(unit, piece)};
-  if (options_.moments == DType::f32) return ops::adamw(state_.stream(), call, step);
-  const auto& parameter = state_.layout().table()[piece.parameter];
-  const auto range = state_.layout().range(piece, state_.rank());
-  for_each_rounded(parameter.shape, range, rounding_stream(seed_, parameter.name, number),
-                   [&](std::int64_t at, std::int64_t count, const ops::RoundingBits& bits) {
-                     const auto some = [&](const Tensor& of) {
-                       return of ? of.slice(at, count) : Tensor();
-                     };
-                     ops::adamw(state_.stream(),
-                                {some(call.parameter), some(call.exp_avg), some(call.exp_avg_sq),
-                                 some(call.gradient), some(call.copy), bits},
-                                step);
-                   });
+  const auto copy = copy_of(unit, piece);
+  for_each_rounded_range(
+      piece, number, [&](std::int64_t at, std::int64_t count, const ops::RoundingBits& bits) {
+        const auto part = [&](const sharding::ShardedTensor& of) {
+          return of.of(unit, piece).slice(at, count);
+        };
+        ops::adamw(state_.stream(),
+                   {part(state_.masters()), part(state_.moments()[0]), part(state_.moments()[1]),
+                    part(state_.gradients()), copy ? copy.slice(at, count) : Tensor(), bits},
+                   step);
+      });
 }
 
 }  // namespace llamesh::optim

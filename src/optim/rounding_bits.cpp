@@ -36,8 +36,7 @@ ops::RoundingBits rounding_stream(std::uint64_t seed, std::string_view name, std
 }
 
 void for_each_rounded(const Shape& array, const BoxRange& range, const ops::RoundingBits& stream,
-                      const std::function<void(std::int64_t at, std::int64_t count,
-                                               const ops::RoundingBits& bits)>& visit) {
+                      const VisitRounded& visit) {
   if (const auto bits = strided(array, range, stream)) return visit(0, range.count, *bits);
   for_each_run(array, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
     auto bits = stream;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/state.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/step_plan.hpp"
 
@@ -32,8 +33,8 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
   check_owned_once(*setup.layout);
-  const auto moments = optim::moments_of(setup.inputs.optimizer).size();
-  seen.checkpoint = check_written_once(*setup.layout, 1 + moments);
+  const auto moments = optim::moments_of(setup.inputs.optimizer);
+  seen.checkpoint = check_written_once(*setup.layout, checkpoint::groups_of(moments));
   return seen;
 }
 

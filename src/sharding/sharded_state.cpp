@@ -1,6 +1,7 @@
 #include "sharding/sharded_state.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -27,15 +28,61 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
   group_units();
   for (auto& group : groups_) place(group, mesh, precision.parameters);
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
-  for (const auto& [name, dtype] : moments) {
-    buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(dtype)));
-    moments_.push_back({name, memory, {}});
-    std::int64_t at = 0;
-    for (const auto& unit : layout.units()) {
-      moments_.back().shards.push_back(
-          buffers_.back().tensor(dtype, {unit.shard_numel}, at * size_of(dtype)));
-      at += unit.shard_numel;
+  for (const auto& moment : moments) allocate(moment);
+}
+
+Tensor ShardedTensor::of(std::size_t unit, const Piece& piece) const {
+  const auto gap = gaps.empty() ? 0 : gaps[model::index(piece.parameter)];
+  return shards[unit].slice(piece.offset - gap, piece.count);
+}
+
+namespace {
+
+/// Returns the elements of a unit that a tensor with these parameters needs on the rank that needs
+/// most, padded: then all ranks allocate the same.
+std::int64_t max_numel(const ShardLayout& layout, std::size_t unit, HasParameter has, int rank) {
+  const auto& u = layout.units()[unit];
+  if (has == nullptr) return u.shard_numel;
+  std::int64_t most = 0;
+  for (const int member : layout.dims().group(u.sharded, rank)) {
+    std::int64_t sum = 0;
+    for (const auto& piece : layout.pieces(unit, member))
+      if (has(layout.table()[piece.parameter])) sum += piece.count;
+    most = std::max(most, sum);
+  }
+  constexpr std::int64_t multiple = 32;
+  return (most + multiple - 1) / multiple * multiple;
+}
+
+/// ShardedTensor::gaps.
+std::vector<std::int64_t> gaps_of(const ShardLayout& layout, HasParameter has, int rank) {
+  if (has == nullptr) return {};
+  std::vector<std::int64_t> gaps(layout.table().parameters.size(), 0);
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    std::int64_t left_out = 0;
+    for (const auto& piece : layout.pieces(unit, rank)) {
+      gaps[model::index(piece.parameter)] = left_out;
+      if (!has(layout.table()[piece.parameter])) left_out += piece.count;
     }
+  }
+  return gaps;
+}
+
+}  // namespace
+
+void ShardedState::allocate(const Moment& moment) {
+  const auto size = size_of(moment.dtype);
+  std::vector<std::int64_t> numels;
+  for (std::size_t u = 0; u < layout_.units().size(); ++u)
+    numels.push_back(max_numel(layout_, u, moment.has, rank_));
+  const auto numel = std::accumulate(numels.begin(), numels.end(), std::int64_t{0});
+  buffers_.push_back(device::Buffer::in(memory(), numel * size));
+  auto& tensor = moments_.emplace_back(
+      ShardedTensor{moment.name, memory(), {}, moment.has, gaps_of(layout_, moment.has, rank_)});
+  std::int64_t at = 0;
+  for (const auto count : numels) {
+    tensor.shards.push_back(buffers_.back().tensor(moment.dtype, {count}, at * size));
+    at += count;
   }
 }
 

@@ -11,17 +11,29 @@
 
 namespace llamesh::sharding {
 
+/// Predicate for the parameters that a tensor of the state has values for. Null: all.
+using HasParameter = bool (*)(const model::Parameter&);
+
 /// One of the optimizer's moments, as stored.
 struct Moment {
   std::string name;
   DType dtype = DType::f32;
+  HasParameter has = nullptr;
 };
 
 /// A rank's shards with one value per model element, and their memory kind.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
-  std::vector<Tensor> shards;  ///< per unit: (shard_numel) fp32; a moment may be bf16
+  /// Per unit: (shard_numel) fp32. A moment may be bf16. If it has only some of the parameters, it
+  /// is shorter: their pieces follow one another.
+  std::vector<Tensor> shards;
+  HasParameter has = nullptr;
+  /// By parameter: elements in its unit's shard that this tensor leaves out before it. Empty: none.
+  std::vector<std::int64_t> gaps = {};
+
+  /// Returns a piece's elements. The tensor must have its parameter.
+  Tensor of(std::size_t unit, const Piece& piece) const;
 };
 
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
@@ -77,6 +89,7 @@ class ShardedState {
 
  private:
   void group_units();
+  void allocate(const Moment& moment);
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                        DType compute_dtype);

@@ -119,4 +119,59 @@ void sgd(Stream& stream, const SgdCall& call, const SgdStep& step) {
   });
 }
 
+namespace {
+
+template <class Moment>
+void momentum_in_blocks(const MuonMomentumCall& call, const MuonMomentumStep& step) {
+  auto* u = call.update.span<float>().data();
+  auto* m = call.momentum.span<Moment>().data();
+  const auto* g = call.gradient.span<float>().data();
+  const float one_minus_beta = 1 - step.beta;
+  for_each_block(call.update.numel(), block_of_elements,
+                 [&](std::int64_t first, std::int64_t last) {
+                   const Words<Moment> words(call.rounding, first, last);
+                   for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
+                     const auto i = first + offset;
+                     const auto slope = load(g + i, lanes) * step.gradient_scale;
+                     const auto old = load(m + i, lanes);
+                     const auto mean = old + (slope - old) * one_minus_beta;
+                     words.store_first(m + i, mean, offset, lanes);
+                     store(u + i, step.nesterov ? slope + (mean - slope) * step.beta : mean, lanes);
+                   });
+                 });
+}
+
+}  // namespace
+
+void muon_momentum(Stream& stream, const MuonMomentumCall& call, const MuonMomentumStep& step) {
+  const auto count = call.update.numel();
+  expects(call.momentum.numel() == count && call.gradient.numel() == count,
+          "muon_momentum on tensors of {}, {} and {} numbers", count, call.momentum.numel(),
+          call.gradient.numel());
+  stream.run([=] {
+    with_type(call.momentum.dtype(), [&]<class Moment>(std::type_identity<Moment>) {
+      momentum_in_blocks<Moment>(call, step);
+    });
+  });
+}
+
+void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float a, float b, float c) {
+  const auto k = x.rows();
+  expects(
+      x.cols() == k && squared.rows() == k && squared.cols() == k && x.dense() && squared.dense(),
+      "matrix_quadratic of ({}, {}) and ({}, {})", squared.rows(), squared.cols(), k, x.cols());
+  stream.run([=] {
+    for_each_block(k, rows_per_block(k), [&](std::int64_t first, std::int64_t last) {
+      for (auto row = first; row < last; ++row) {
+        auto* y = squared.as<float>() + row * k;
+        const auto* from = x.as<float>() + row * k;
+        for_each_vec(k, [&](std::int64_t i, auto lanes) {
+          store(y + i, load(from + i, lanes) * b + load(y + i, lanes) * c, lanes);
+        });
+        y[row] += a;
+      }
+    });
+  });
+}
+
 }  // namespace llamesh::ops::cpu

@@ -92,6 +92,54 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+struct Momentum {
+  float beta, gradient_scale;
+  bool nesterov;
+
+  /// Returns the update.
+  __device__ __forceinline__ float operator()(float& m, float g) const {
+    const float slope = g * gradient_scale;
+    m += (slope - m) * (1.0F - beta);
+    return nesterov ? slope + (m - slope) * beta : m;
+  }
+};
+
+template <int width, class Moment>
+__global__ void __launch_bounds__(threads)
+    momentum_step(float* u, Moment* m, const float* g, std::int64_t count, Momentum step,
+                  RoundingBits bits) {
+  Rounder rounder(bits);
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  float unused = 0;
+  for (auto i = first; i < packs; i += stride) {
+    auto a = load<width>(m + i * width);
+    auto b = load<width>(g + i * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      b.v[j] = step(a.v[j], b.v[j]);
+      rounder.template round<Moment>(a.v[j], unused, i * width + j);
+    }
+    store<width>(m + i * width, a);
+    store<width>(u + i * width, b);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) {
+    float mean = load_one(m + t);
+    u[t] = step(mean, g[t]);
+    rounder.template round<Moment>(mean, unused, t);
+    store_one(m + t, mean);
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    quadratic(float* y, const float* x, std::int64_t k, float a, float b, float c) {
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (auto i = first; i < k * k; i += stride)
+    y[i] = b * x[i] + c * y[i] + (i % (k + 1) == 0 ? a : 0.0F);
+}
+
 /// Returns null if no copy is requested.
 bf16* copy_of(const Tensor& copy, std::int64_t count) {
   if (!copy) return nullptr;
@@ -138,6 +186,34 @@ void sgd(Stream& stream, const SgdCall& c, const SgdStep& step) {
            c.parameter.span<float>().data(), c.momentum_buffer.span<float>().data(),
            static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
   });
+}
+
+void muon_momentum(Stream& stream, const MuonMomentumCall& c, const MuonMomentumStep& step) {
+  const auto count = c.update.numel();
+  expects(c.momentum.numel() == count && c.gradient.numel() == count,
+          "muon_momentum on tensors of {}, {} and {} elements", count, c.momentum.numel(),
+          c.gradient.numel());
+  if (count == 0) return;
+  const Momentum kernel{step.beta, step.gradient_scale, step.nesterov};
+  with_type(c.momentum.dtype(), [&]<class Moment>(std::type_identity<Moment>) {
+    with_width<4>(aligned(c.update, c.momentum, c.gradient),
+                  [&]<int width>(std::integral_constant<int, width>) {
+                    launch(&momentum_step<width, Moment>,
+                           {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
+                           c.update.span<float>().data(), c.momentum.span<Moment>().data(),
+                           static_cast<const float*>(c.gradient.span<float>().data()), count,
+                           kernel, c.rounding);
+                  });
+  });
+}
+
+void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float a, float b, float c) {
+  const auto k = x.rows();
+  expects(x.cols() == k && squared.rows() == k && squared.cols() == k,
+          "matrix_quadratic of ({}, {}) and ({}, {})", squared.rows(), squared.cols(), k, x.cols());
+  if (k == 0) return;
+  launch(&quadratic, {blocks_for(k * k, threads)}, threads, 0, stream, squared.span<float>().data(),
+         static_cast<const float*>(x.span<float>().data()), k, a, b, c);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

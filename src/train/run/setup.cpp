@@ -141,7 +141,6 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   validate(in.model.dropout == 0,
            "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
            in.model.dropout);
-  optim::check(in.optimizer);
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
@@ -159,6 +158,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
+  optim::check(in.optimizer, *setup.layout, in.sharding.offload);
   if (in.train.epochs == 0) check_schedule(in);
   profiled_steps(in.profile);
   return setup;

@@ -13,7 +13,7 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
           setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
-      optimizer(setup.inputs.optimizer, state, setup.inputs.run.seed),
+      optimizer(setup.inputs.optimizer, state, mesh, setup.inputs.run.seed),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.inputs.data.sequence_length, setup.inputs.memory,
             setup.inputs.precision.parameters, *tensor, model::Purpose::train, *experts,
