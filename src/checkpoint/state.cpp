@@ -1,6 +1,7 @@
 #include "checkpoint/state.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/format.hpp"
@@ -28,19 +29,20 @@ std::vector<ShardSlice> share_of(const std::vector<ShardSlice>& holdings, int pa
   return mine;
 }
 
-bool holds(Holds group, const sharding::ShardLayout& layout, std::size_t unit) {
-  return (group == Holds::frozen) == layout.units()[unit].frozen;
-}
-
-/// Calls visit(group, parameter) for each dataset.
+/// Calls visit(group, parameter) for each dataset, in order.
 template <class Visit>
 void for_each_dataset(const State& state, Visit visit) {
-  const auto& layout = state.layout;
+  const auto& parameters = state.layout.table().parameters;
   for (std::size_t g = 0; g < state.groups.size(); ++g)
-    for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
-      const auto id = static_cast<model::ParameterId>(p);
-      if (holds(state.groups[g].holds, layout, layout.place(id).unit)) visit(g, id);
-    }
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (state.groups[g].contents.contain(parameters[p]))
+        visit(g, static_cast<model::ParameterId>(p));
+}
+
+std::vector<GroupContents> contents_of(const State& state) {
+  std::vector<GroupContents> all;
+  for (const auto& group : state.groups) all.push_back(group.contents);
+  return all;
 }
 
 std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlice>& holdings) {
@@ -53,8 +55,9 @@ std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlic
     const auto& group = state.groups[h.group];
     expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
             group.path, group.shards.size(), state.layout.units().size());
+    const auto gap = group.gaps.empty() ? 0 : group.gaps[model::index(h.parameter)];
     transfers.push_back({datasets.at({h.group, h.parameter}), h.group, h.parameter, h.part, h.begin,
-                         group.shards[h.unit].slice(h.offset, h.count), group.memory});
+                         group.shards[h.unit].slice(h.offset - gap, h.count), group.memory});
   }
   return transfers;
 }
@@ -69,21 +72,30 @@ State State::only(std::string_view path) const {
   return state;
 }
 
-State State::only(Holds holds) const {
+State State::only_groups(bool of_frozen) const {
   State state{layout, rank, {}};
   for (const auto& group : groups)
-    if (group.holds == holds) state.groups.push_back(group);
+    if (group.contents.frozen == of_frozen) state.groups.push_back(group);
   return state;
+}
+
+std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
+                                     bool with_frozen) {
+  std::vector<GroupContents> groups(1);
+  for (const auto& moment : moments) groups.push_back({.has = moment.has});
+  if (with_frozen) groups.push_back({.frozen = true});
+  return groups;
 }
 
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
   const auto add = [&](std::string path, const sharding::ShardedTensor& tensor,
-                       Holds holds = Holds::trained) {
-    all.groups.push_back({std::move(path), tensor.shards, tensor.memory, holds});
+                       bool frozen = false) {
+    all.groups.push_back({std::move(path), tensor.shards, tensor.memory,
+                          GroupContents{frozen, tensor.has}, tensor.gaps});
   };
   add(std::string(model_group), state.masters());
-  add(std::string(model_group), state.frozen(), Holds::frozen);
+  add(std::string(model_group), state.frozen(), true);
   for (const auto& moment : state.moments()) add(moment_group(moment.name), moment);
   return all;
 }
@@ -100,20 +112,20 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
   return datasets;
 }
 
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::span<const Holds> groups,
-                                int rank) {
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
+                                const std::vector<GroupContents>& groups, int rank) {
   std::vector<ShardSlice> holdings;
   for (std::size_t g = 0; g < groups.size(); ++g)
-    for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
-      if (!holds(groups[g], layout, unit)) continue;
+    for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const auto& piece : layout.pieces(unit, rank))
-        holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
-                            piece.begin, piece.count, piece.offset});
-    }
+        if (groups[g].contain(layout.table()[piece.parameter]))
+          holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
+                              piece.begin, piece.count, piece.offset});
   return holdings;
 }
 
-HeldRows held_rows(const sharding::ShardLayout& layout, std::span<const Holds> groups, int rank) {
+HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupContents>& groups,
+                   int rank) {
   HeldRows rows;
   for (const auto& holding : held_by(layout, groups, rank))
     rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
@@ -130,22 +142,12 @@ std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDim
   return mine;
 }
 
-namespace {
-
-std::vector<Holds> holds_of(const State& state) {
-  std::vector<Holds> groups;
-  for (const auto& group : state.groups) groups.push_back(group.holds);
-  return groups;
-}
-
-}  // namespace
-
 std::vector<ShardIo> transfers_of(const State& state) {
-  return with_memory(state, held_by(state.layout, holds_of(state), state.rank));
+  return with_memory(state, held_by(state.layout, contents_of(state), state.rank));
 }
 
 std::vector<ShardIo> transfers_to_write(const State& state) {
-  return with_memory(state, written_by(state.layout, holds_of(state), state.rank));
+  return with_memory(state, written_by(state.layout, contents_of(state), state.rank));
 }
 
 BoxRange range_of(const ShardIo& transfer, const State& state) {

@@ -15,29 +15,43 @@
 
 namespace llamesh::checkpoint {
 
-/// Units whose parameters a group has.
-enum class Holds : bool { trained, frozen };
+/// Parameters that a group has.
+struct GroupContents {
+  bool frozen = false;                   ///< frozen parameters, or else trained ones
+  sharding::HasParameter has = nullptr;  ///< only these of them; null: all
+
+  bool contain(const model::Parameter& parameter) const {
+    return parameter.frozen == frozen && (!has || has(parameter));
+  }
+};
 
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
-/// for each unit that it holds (shard_numel), dense. Frozen shards are fp32 or bf16, all others
-/// fp32. Two groups may have the same path, one for trained and one for frozen units.
+/// for each unit of its parameters (shard_numel), dense, in fp32 or bf16. Checkpoints store fp32:
+/// widening bf16 is exact, and reading into bf16 rounds to nearest even. Two groups may have the
+/// same path, one for trained and one for frozen parameters.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;
   device::MemoryKind memory = device::MemoryKind::device;
-  Holds holds = Holds::trained;
+  GroupContents contents = {};
+  std::vector<std::int64_t> gaps = {};  ///< as in ShardedTensor
 };
 
 /// This rank's part of all that a checkpoint holds. Views: the tensors must outlive it.
 struct State {
   /// Returns this state with only the groups that have this path; there must be one.
   State only(std::string_view path) const;
-  /// Returns this state with only the groups of such units; possibly none.
-  State only(Holds holds) const;
+  /// Returns this state with only the groups of trained parameters, or of frozen ones; possibly
+  /// none.
+  State trained() const { return only_groups(false); }
+  State frozen() const { return only_groups(true); }
 
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
   std::vector<StateGroup> groups;
+
+ private:
+  State only_groups(bool of_frozen) const;
 };
 
 /// The weights and the moments.
@@ -50,7 +64,7 @@ struct ShardIo {
   model::ParameterId parameter;
   int part;            ///< of the dataset: DatasetEntry::parts
   std::int64_t begin;  ///< elements [begin, begin + values.numel()) of the part
-  Tensor values;       ///< (n) in the shard's dtype
+  Tensor values;       ///< (n) fp32 or bf16
   device::MemoryKind memory;
 
   std::int64_t count() const { return values.numel(); }
@@ -72,19 +86,24 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// Returns everything that a rank holds in these groups, without padding. Pure.
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::span<const Holds> groups,
-                                int rank);
+/// Returns the groups of a checkpoint of a model with these moments.
+std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
+                                     bool with_frozen);
+
+/// Returns everything that a rank holds in `groups`, without padding. Pure.
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
+                                const std::vector<GroupContents>& groups, int rank);
 
 /// held_by(), one row per set of axes along which ranks hold copies (AxisSet::to_ulong()).
 using HeldRows = std::map<unsigned long, std::vector<ShardSlice>>;
-HeldRows held_rows(const sharding::ShardLayout& layout, std::span<const Holds> groups, int rank);
+HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupContents>& groups,
+                   int rank);
 
 /// Returns the part of its rows that a rank writes, so that together the ranks write every element
 /// once. Pure.
 std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank);
 inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout,
-                                          std::span<const Holds> groups, int rank) {
+                                          const std::vector<GroupContents>& groups, int rank) {
   return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
 }
 

@@ -25,8 +25,8 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   return dataset;
 }
 
-/// Reads a transfer. A segment within it is read in place if the host can access it; any other goes
-/// through `spare`.
+/// Reads a transfer. A segment within it is read in place if the host can access it and it is fp32;
+/// any other goes through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const ShardIo& transfer, std::vector<float>& spare) {
   const bool in_host =
@@ -35,7 +35,7 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
     const std::int64_t at = s.begin - wanted.begin;
-    if (in_host && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
+    if (in_place && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
       reader.read_ahead(entry, s, transfer.values.slice(at, s.count).span<float>());
       continue;
     }
@@ -176,7 +176,7 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
   comm::agree(world, [&] {
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
-    held.emplace(manifest.progress.base ? state.only(Holds::trained) : state);
+    held.emplace(manifest.progress.base ? state.trained() : state);
     check_fits(manifest, *held, others);
     if (accept && world.rank() == 0) accept(manifest.progress);
   });

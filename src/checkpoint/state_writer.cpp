@@ -48,7 +48,7 @@ void link_tied_head(h5::File& file, const State& state) {
   if (!table.tied()) return;
   const auto& embedding = table[table.embed_tokens.weight].name;
   for (const auto& group : state.groups)
-    if ((group.holds == Holds::frozen) == table[table.embed_tokens.weight].frozen)
+    if (group.contents.frozen == table[table.embed_tokens.weight].frozen)
       file.link(dataset_path(group.path, embedding), dataset_path(group.path, "lm_head.weight"));
 }
 
@@ -69,7 +69,7 @@ void create_structure(const std::filesystem::path& path, const State& state,
   }
 }
 
-/// A host-readable view of tensors, one at a time.
+/// A host-readable fp32 view of tensors, one at a time.
 class HostView {
  public:
   /// Returns a view of at most segment_numel elements. Valid until the next call.

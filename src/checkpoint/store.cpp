@@ -90,7 +90,8 @@ State Store::copy(const State& state) {
   State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back({group.path, {}, device::MemoryKind::host, group.holds});
+    held.groups.push_back(
+        {group.path, {}, device::MemoryKind::host, group.contents, group.gaps});
     for (const auto& shard : group.shards) {
       const auto place = shard ? copy_.tensor(shard.dtype(), {shard.numel()}, at) : Tensor();
       if (shard) device::download(device::stream_of(group.memory), place.data(), shard);
@@ -237,7 +238,7 @@ void Store::on_rank_0_quietly(const std::function<void()>& work) const {
 std::optional<TrainState> Store::resume(const State& state, const std::string& mode,
                                         const Accept& accept) {
   wait();
-  if (options_.async) reserve(state.only(Holds::trained));
+  if (options_.async) reserve(state.trained());
   if (mode == "none") return std::nullopt;
   const auto names = comm::on_rank_0(world_, [&] {
     std::string lines;

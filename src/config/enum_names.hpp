@@ -118,7 +118,8 @@ inline EnumNames<train::OnMismatch> names(train::OnMismatch) {
 }
 
 inline EnumNames<optim::OptimizerName> names(optim::OptimizerName) {
-  return {{{"adamw", optim::OptimizerName::adamw}, {"sgd", optim::OptimizerName::sgd}}};
+  using enum optim::OptimizerName;
+  return {{{"adamw", adamw}, {"sgd", sgd}, {"muon", muon}}};
 }
 
 inline EnumNames<optim::ScheduleName> names(optim::ScheduleName) {

@@ -132,6 +132,12 @@ void training_keys(Io& io, Inputs& in) {
     io.key("eps", in.optimizer.eps, above(0));
     io.key("weight_decay", in.optimizer.weight_decay, at_least(0));
     io.key("clip_norm", in.optimizer.clip_norm, at_least(0));
+    io.key("moments", in.optimizer.moments);
+    io.section("muon", [&] {
+      io.key("lr", in.optimizer.muon.lr, above(0));
+      io.key("momentum", in.optimizer.muon.momentum, from_below(0, 1));
+      io.key("nesterov", in.optimizer.muon.nesterov);
+    });
   });
   io.section("schedule", [&] {
     io.key("name", in.schedule.name);

@@ -134,11 +134,23 @@ struct WeighRowsBackwardCall {
   Tensor d_up;         ///< (R, U) rows, scaled
 };
 
-/// Arguments to adamw(): dense tensors with equal numel, all fp32 except `copy`.
+/// Random bits for stochastic rounding, by an element's index in its whole parameter: the same on
+/// every mesh. Element e has word e % 4 of the Philox block with counter (stream, e / 4); its lower
+/// half rounds the first moment, its upper half the second.
+struct RoundingBits {
+  std::uint64_t key = 0, stream = 0;
+  /// A call's elements are a range in a rank's part of the parameter. The part consists of runs of
+  /// `run` elements, from `origin` on and `stride` apart; the range starts at its element `begin`.
+  std::int64_t origin = 0, begin = 0, run = 1, stride = 1;
+};
+
+/// Arguments to adamw(): dense tensors with equal numel, fp32 unless stated otherwise.
 struct AdamwCall {
-  Tensor parameter, exp_avg, exp_avg_sq;  ///< updated
+  Tensor parameter;            ///< updated
+  Tensor exp_avg, exp_avg_sq;  ///< updated; both fp32, or both bf16 and rounded stochastically
   Tensor gradient;
   Tensor copy = {};  ///< bf16; if given, overwritten by the new parameter, rounded as by copy()
+  RoundingBits rounding = {};  ///< for moments in bf16
 };
 
 /// Arguments to sgd(), as for adamw().
@@ -155,6 +167,21 @@ struct AdamwStep {
   double correction1;     ///< 1 - beta1^t
   double correction2;     ///< 1 - beta2^t
   double gradient_scale;  ///< clip factor, folded in
+};
+
+/// Arguments to muon_momentum(): dense tensors with equal numel, fp32 unless stated otherwise.
+struct MuonMomentumCall {
+  Tensor update;    ///< overwritten
+  Tensor momentum;  ///< updated; fp32, or bf16 and rounded stochastically as AdamW's first moment
+  Tensor gradient;
+  RoundingBits rounding = {};  ///< for momentum in bf16
+};
+
+/// Scalars for the momentum in a Muon step.
+struct MuonMomentumStep {
+  float beta;
+  bool nesterov;
+  float gradient_scale;  ///< clip factor, folded in
 };
 
 /// Scalars for one SGD step with momentum, as in torch.optim.SGD (no dampening, no Nesterov).

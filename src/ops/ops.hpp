@@ -224,6 +224,13 @@ extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
 
 extern const Kernel<void(Stream&, const AdamwCall& call, const AdamwStep& step)> adamw;
 extern const Kernel<void(Stream&, const SgdCall& call, const SgdStep& step)> sgd;
+/// momentum += (slope - momentum) (1 - beta), where slope is the scaled gradient; update = slope +
+/// (momentum - slope) beta with Nesterov's momentum, otherwise the new momentum.
+extern const Kernel<void(Stream&, const MuonMomentumCall& call, const MuonMomentumStep& step)>
+    muon_momentum;
+/// squared (k, k) = a I + b x + c squared, fp32 and dense: a polynomial in x (k, k), given x^2.
+extern const Kernel<void(Stream&, Tensor squared, Tensor x, float a, float b, float c)>
+    matrix_quadratic;
 
 /// Names the implementations that attention() and attention_backward() have used on this process's
 /// GPU so far, e.g. "cuDNN 9.19.0, backward built-in kernels by wgmma": others give other bits.

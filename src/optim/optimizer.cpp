@@ -3,13 +3,34 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/error.hpp"
 #include "ops/ops.hpp"
+#include "optim/rounding_bits.hpp"
 
 namespace llamesh::optim {
 
-std::vector<std::string> moments_of(OptimizerName optimizer) {
-  if (optimizer == OptimizerName::sgd) return {"momentum"};
-  return {"exp_avg", "exp_avg_sq"};
+namespace {
+
+bool has_adamw(const model::Parameter& parameter) {
+  return !is_hidden_matrix(parameter);
+}
+
+}  // namespace
+
+std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
+  if (options.name == OptimizerName::sgd) return {{"momentum"}};
+  const bool muon = options.name == OptimizerName::muon;
+  return {{"exp_avg", options.moments},
+          {"exp_avg_sq", options.moments, muon ? has_adamw : nullptr}};
+}
+
+void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
+           sharding::Offload offload) {
+  validate(
+      options.name != OptimizerName::sgd || options.moments == DType::f32,
+      "optimizer.moments is bf16, but optimizer.name sgd keeps its momentum in fp32; use adamw, "
+      "or optimizer.moments=fp32");
+  if (options.name == OptimizerName::muon) check_muon(layout, offload);
 }
 
 double squared_norm_share(const sharding::ShardedState& state) {
@@ -40,6 +61,13 @@ double squared_norm_share(const sharding::ShardedState& state) {
   return sum;
 }
 
+Optimizer::Optimizer(const OptimizerOptions& options, sharding::ShardedState& state,
+                     comm::DeviceMesh& mesh, std::uint64_t seed)
+    : options_(options), state_(state), seed_(seed) {
+  if (options.name == OptimizerName::muon)
+    muon_.emplace(options.muon, options.weight_decay, state, mesh);
+}
+
 void Optimizer::step(double lr, double norm, std::int64_t step,
                      const std::function<void(std::size_t unit)>& on_updated) {
   const double clip =
@@ -57,31 +85,59 @@ void Optimizer::step(double lr, double norm, std::int64_t step,
                    .momentum = static_cast<float>(options_.beta1),
                    .weight_decay = 0,
                    .gradient_scale = static_cast<float>(clip)};
-  auto& stream = state_.stream();
   const auto& layout = state_.layout();
-  const auto& moments = state_.moments();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     if (layout.units()[u].frozen) continue;
     for (const auto& piece : layout.pieces(u, state_.rank())) {
-      const auto part = [&](const sharding::ShardedTensor& of) {
-        return of.shards[u].slice(piece.offset, piece.count);
-      };
-      const auto& copies = state_.weights(u).copy;
-      const auto copy = copies ? copies.slice(piece.offset, piece.count) : Tensor();
-      const bool decays = layout.table()[piece.parameter].decays();
-      adamw.weight_decay = decays ? options_.weight_decay : 0;
+      const auto& parameter = layout.table()[piece.parameter];
+      if (muon_ && is_hidden_matrix(parameter)) continue;
+      adamw.weight_decay = parameter.decays() ? options_.weight_decay : 0;
       sgd.weight_decay = static_cast<float>(adamw.weight_decay);
-      if (options_.name == OptimizerName::adamw)
-        ops::adamw(stream,
-                   {part(state_.masters()), part(moments[0]), part(moments[1]),
-                    part(state_.gradients()), copy},
-                   adamw);
+      if (options_.name != OptimizerName::sgd)
+        update_adamw(u, piece, adamw, step);
       else
-        ops::sgd(stream, {part(state_.masters()), part(moments[0]), part(state_.gradients()), copy},
+        ops::sgd(state_.stream(),
+                 {state_.masters().of(u, piece), state_.moments()[0].of(u, piece),
+                  state_.gradients().of(u, piece), copy_of(u, piece)},
                  sgd);
     }
-    on_updated(u);
+    if (!muon_) on_updated(u);
   }
+  if (!muon_) return;
+  muon_->step(
+      options_.muon.lr * lr / options_.lr, clip,
+      [&](const sharding::Piece& piece, const VisitRounded& visit) {
+        for_each_rounded_range(piece, step, visit);
+      },
+      on_updated);
+}
+
+Tensor Optimizer::copy_of(std::size_t unit, const sharding::Piece& piece) const {
+  const auto& copies = state_.weights(unit).copy;
+  return copies ? copies.slice(piece.offset, piece.count) : Tensor();
+}
+
+void Optimizer::for_each_rounded_range(const sharding::Piece& piece, std::int64_t step,
+                                       const VisitRounded& visit) const {
+  if (options_.moments == DType::f32) return visit(0, piece.count, {});
+  const auto& parameter = state_.layout().table()[piece.parameter];
+  for_each_rounded(parameter.shape, state_.layout().range(piece, state_.rank()),
+                   rounding_stream(seed_, parameter.name, step), visit);
+}
+
+void Optimizer::update_adamw(std::size_t unit, const sharding::Piece& piece,
+                             const ops::AdamwStep& step, std::int64_t number) {
+  const auto copy = copy_of(unit, piece);
+  for_each_rounded_range(
+      piece, number, [&](std::int64_t at, std::int64_t count, const ops::RoundingBits& bits) {
+        const auto part = [&](const sharding::ShardedTensor& of) {
+          return of.of(unit, piece).slice(at, count);
+        };
+        ops::adamw(state_.stream(),
+                   {part(state_.masters()), part(state_.moments()[0]), part(state_.moments()[1]),
+                    part(state_.gradients()), copy ? copy.slice(at, count) : Tensor(), bits},
+                   step);
+      });
 }
 
 }  // namespace llamesh::optim

@@ -2,9 +2,19 @@
 
 #include <cstdint>
 
+#include "core/dtype.hpp"
+
 namespace llamesh::optim {
 
-enum class OptimizerName : std::uint8_t { adamw, sgd };
+enum class OptimizerName : std::uint8_t { adamw, sgd, muon };
+
+/// `optimizer.muon:` section in the input file, for the hidden layers' matrices. Defaults are the
+/// authors' (github.com/KellerJordan/Muon). The rest of the model has AdamW with OptimizerOptions.
+struct MuonOptions {
+  double lr = 0.02;  ///< the schedule's peak
+  double momentum = 0.95;
+  bool nesterov = true;
+};
 
 /// `optimizer:` section in the input file. `lr` is the schedule's peak.
 struct OptimizerOptions {
@@ -15,6 +25,8 @@ struct OptimizerOptions {
   double eps = 1e-8;
   double weight_decay = 0.1;  ///< matrices only
   double clip_norm = 1.0;     ///< global gradient norm limit; 0: no clipping
+  MuonOptions muon = {};
+  DType moments = DType::f32;  ///< storage of AdamW's; bf16 is rounded stochastically
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };

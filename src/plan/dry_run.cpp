@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "checkpoint/state.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/step_plan.hpp"
 
@@ -32,9 +33,8 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
   check_owned_once(*setup.layout);
-  const auto moments = optim::moments_of(setup.inputs.optimizer.name).size();
-  std::vector<checkpoint::Holds> groups(1 + moments, checkpoint::Holds::trained);
-  if (!train::refers_to_base(setup.inputs)) groups.push_back(checkpoint::Holds::frozen);
+  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
+                                            !train::refers_to_base(setup.inputs));
   seen.checkpoint = check_written_once(*setup.layout, groups);
   return seen;
 }

@@ -40,7 +40,7 @@ struct CheckpointWrites {
 /// Checks that all ranks together write each element in each dataset once, for these groups of
 /// datasets: the model and the optimizer's moments.
 CheckpointWrites check_written_once(const sharding::ShardLayout& layout,
-                                    std::span<const checkpoint::Holds> groups);
+                                    const std::vector<checkpoint::GroupContents>& groups);
 
 /// Checks the groups and their collectives. All ranks must create the groups in the same order, and
 /// these must partition the ranks; each group's members must call the same collectives in the same

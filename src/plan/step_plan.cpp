@@ -44,7 +44,7 @@ class SimulatedRank {
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
     const auto all = checkpoint::state_of(engine_.state);
-    const auto saved = train::refers_to_base(in_) ? all.only(checkpoint::Holds::trained) : all;
+    const auto saved = train::refers_to_base(in_) ? all.trained() : all;
     for (const auto& dataset : checkpoint::datasets_of(saved))
       numel += llamesh::numel(dataset.shape);
     return numel * size_of(DType::f32);

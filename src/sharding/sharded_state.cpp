@@ -1,6 +1,7 @@
 #include "sharding/sharded_state.hpp"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -28,8 +29,8 @@ void download_values(MemoryKind memory, std::span<float> values, const Tensor& f
 }
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
-                           const PrecisionOptions& precision,
-                           const std::vector<std::string>& moments, const ShardingOptions& sharding)
+                           const PrecisionOptions& precision, const std::vector<Moment>& moments,
+                           const ShardingOptions& sharding)
     : layout_(layout),
       rank_(mesh.rank()),
       offload_(sharding.offload),
@@ -47,18 +48,63 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
     group.frozen ? place_frozen(group, mesh, precision.parameters)
                  : place(group, mesh, precision.parameters);
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
-  for (const auto& name : moments) {
-    buffers_.push_back(
-        device::Buffer::in(memory, layout.trained_shard_numel() * size_of(DType::f32)));
-    moments_.push_back({name, memory, shards});
-    std::int64_t at = 0;
-    for (std::size_t u = 0; u < shards.size(); ++u) {
-      const auto& unit = layout.units()[u];
-      if (unit.frozen) continue;
-      moments_.back().shards[u] =
-          buffers_.back().tensor(DType::f32, {unit.shard_numel}, at * size_of(DType::f32));
-      at += unit.shard_numel;
+  for (const auto& moment : moments) allocate(moment);
+}
+
+Tensor ShardedTensor::of(std::size_t unit, const Piece& piece) const {
+  const auto gap = gaps.empty() ? 0 : gaps[model::index(piece.parameter)];
+  return shards[unit].slice(piece.offset - gap, piece.count);
+}
+
+namespace {
+
+/// Returns the elements of a unit that a tensor with these parameters needs on the rank that needs
+/// most, padded: then all ranks allocate the same.
+std::int64_t max_numel(const ShardLayout& layout, std::size_t unit, HasParameter has, int rank) {
+  const auto& u = layout.units()[unit];
+  if (u.frozen) return 0;
+  if (has == nullptr) return u.shard_numel;
+  std::int64_t most = 0;
+  for (const int member : layout.dims().group(u.sharded, rank)) {
+    std::int64_t sum = 0;
+    for (const auto& piece : layout.pieces(unit, member))
+      if (has(layout.table()[piece.parameter])) sum += piece.count;
+    most = std::max(most, sum);
+  }
+  constexpr std::int64_t multiple = 32;
+  return (most + multiple - 1) / multiple * multiple;
+}
+
+/// ShardedTensor::gaps.
+std::vector<std::int64_t> gaps_of(const ShardLayout& layout, HasParameter has, int rank) {
+  if (has == nullptr) return {};
+  std::vector<std::int64_t> gaps(layout.table().parameters.size(), 0);
+  for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+    std::int64_t left_out = 0;
+    for (const auto& piece : layout.pieces(unit, rank)) {
+      gaps[model::index(piece.parameter)] = left_out;
+      if (!has(layout.table()[piece.parameter])) left_out += piece.count;
     }
+  }
+  return gaps;
+}
+
+}  // namespace
+
+void ShardedState::allocate(const Moment& moment) {
+  const auto size = size_of(moment.dtype);
+  std::vector<std::int64_t> numels;
+  for (std::size_t u = 0; u < layout_.units().size(); ++u)
+    numels.push_back(max_numel(layout_, u, moment.has, rank_));
+  const auto numel = std::accumulate(numels.begin(), numels.end(), std::int64_t{0});
+  buffers_.push_back(device::Buffer::in(memory(), numel * size));
+  auto& tensor = moments_.emplace_back(
+      ShardedTensor{moment.name, memory(), {}, moment.has, gaps_of(layout_, moment.has, rank_)});
+  std::int64_t at = 0;
+  for (const auto count : numels) {
+    tensor.shards.push_back(count > 0 ? buffers_.back().tensor(moment.dtype, {count}, at * size)
+                                      : Tensor());
+    at += count;
   }
 }
 

@@ -12,11 +12,29 @@
 
 namespace llamesh::sharding {
 
+/// Predicate for the parameters that a tensor of the state has values for. Null: all.
+using HasParameter = bool (*)(const model::Parameter&);
+
+/// One of the optimizer's moments, as stored.
+struct Moment {
+  std::string name;
+  DType dtype = DType::f32;
+  HasParameter has = nullptr;
+};
+
 /// A rank's shards with one value per model element, and their memory kind.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
-  std::vector<Tensor> shards;  ///< per unit: (shard_numel); empty for units that have none
+  /// Per unit: (shard_numel); empty for units that have none. A moment with only some of a unit's
+  /// parameters is shorter: their pieces follow one another.
+  std::vector<Tensor> shards;
+  HasParameter has = nullptr;
+  /// By parameter: elements in its unit's shard that this tensor leaves out before it. Empty: none.
+  std::vector<std::int64_t> gaps = {};
+
+  /// Returns a piece's elements. The tensor must have its parameter.
+  Tensor of(std::size_t unit, const Piece& piece) const;
 };
 
 /// Copies fp32 values on the host to a dense shard, in its dtype.
@@ -25,15 +43,15 @@ void upload_values(device::MemoryKind memory, const Tensor& to, std::span<const 
 void download_values(device::MemoryKind memory, std::span<float> values, const Tensor& from);
 
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
-/// optimizer moments, all in one kind of memory, and weights in the compute dtype if those are kept
-/// too. Of frozen units it has only the weights in the compute dtype. Fsdp gathers from it and
-/// reduces into it, the optimizer updates it, a checkpoint reads and fills it.
+/// optimizer moments (fp32 or bf16), all in one kind of memory, and weights in the compute dtype if
+/// those are kept too. Of frozen units it has only the weights in the compute dtype. Fsdp gathers
+/// from it and reduces into it, the optimizer updates it, a checkpoint reads and fills it.
 class ShardedState {
  public:
-  /// Collective over the mesh. `layout` is borrowed; `moments` are the optimizer's names for them.
+  /// Collective over the mesh. `layout` is borrowed; `moments` are those of the optimizer.
   /// Everything starts at zero.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
-               const std::vector<std::string>& moments, const ShardingOptions& sharding = {});
+               const std::vector<Moment>& moments, const ShardingOptions& sharding = {});
 
   /// Initializes this rank's master weights: ones for norms, normal values with standard deviation
   /// `stddev` for matrices. A value depends only on (seed, parameter name, element index in the
@@ -81,6 +99,7 @@ class ShardedState {
 
  private:
   void group_units();
+  void allocate(const Moment& moment);
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,

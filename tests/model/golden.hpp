@@ -49,6 +49,8 @@ class Golden {
   const nlohmann::json& config() const { return json_.at("config"); }
   /// Returns lr, betas, eps, weight_decay, clip_norm.
   const nlohmann::json& adamw() const { return json_.at("adamw"); }
+  /// Returns lr and momentum, or null if AdamW updates all parameters.
+  nlohmann::json muon() const { return json_.value("muon", nlohmann::json()); }
   /// (B, T); targets equal to -100 are ignored.
   std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
   std::vector<std::vector<std::int32_t>> targets() const { return json_.at("targets"); }

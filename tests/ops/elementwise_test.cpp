@@ -1,3 +1,6 @@
+#include <bit>
+
+#include "core/philox.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -119,6 +122,101 @@ TEST(Optimizers, AdamwIsTorchs) {
     ops::copy(stream, cast, p);
     EXPECT_EQ(copy.bytes(), cast.bytes());
   }
+}
+
+/// Returns the neighbours of x in bf16, towards zero and away from it.
+std::pair<float, float> neighbours(float x) {
+  const auto bits = std::bit_cast<std::uint32_t>(x) & 0xffff0000U;
+  return {std::bit_cast<float>(bits), std::bit_cast<float>(bits + 0x10000U)};
+}
+
+/// Runs one AdamW step on moments of zero in `dtype`, whose new values are then slope (1 - beta).
+struct MomentsAfterAStep {
+  MomentsAfterAStep(DType dtype, const Matrix& g, const ops::RoundingBits& bits,
+                    std::int64_t first = 0)
+      : m(dtype, 1, g.view().numel() - first, 0, 0.0),
+        v(dtype, 1, g.view().numel() - first, 0, 0.0) {
+    const auto n = m.view().numel();
+    const Matrix p(DType::f32, 1, n);
+    auto stream = main_stream();
+    ops::adamw(stream, {p, m, v, g.view().slice(first, n), {}, bits},
+               {1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0});
+  }
+  Matrix m, v;
+};
+
+// By hand: the words of core/philox in the documented order.
+TEST(Optimizers, Bf16MomentsAreRoundedByTheirElementsWords) {
+  const std::int64_t n = 9001;
+  const Matrix g(DType::f32, 1, n);
+  // A part of columns 5 ... 41 in rows of 120, from the third row's element 7 on.
+  const ops::RoundingBits bits{0x123456789abcdefU, 0xfedcba987654321U, 2 * 120 + 5, 7, 37, 120};
+  const MomentsAfterAStep exact(DType::f32, g, bits), rounded(DType::bf16, g, bits);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto element = bits.origin + (7 + i) / 37 * 120 + (7 + i) % 37;
+    const auto word =
+        philox(bits.key, bits.stream,
+               static_cast<std::uint64_t>(element / 4))[static_cast<std::size_t>(element % 4)];
+    const auto expected = [&](float x, std::uint32_t random) {
+      return static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(x) + random) >> 16U);
+    };
+    ASSERT_EQ(rounded.m.view().as<bf16>()[i].bits,
+              expected(exact.m.view().as<float>()[i], word & 0xffffU))
+        << i;
+    ASSERT_EQ(rounded.v.view().as<bf16>()[i].bits,
+              expected(exact.v.view().as<float>()[i], word >> 16U))
+        << i;
+  }
+}
+
+TEST(Optimizers, Bf16MomentsDependOnTheElementNotOnTheCall) {
+  const std::int64_t n = 20011, first = 7777;
+  const Matrix g(DType::f32, 1, n);
+  const ops::RoundingBits bits{1, 2, 0, 0, n, n};
+  auto later = bits;
+  later.begin = first;
+  const MomentsAfterAStep whole(DType::bf16, g, bits), part(DType::bf16, g, later, first);
+  for (std::int64_t i = 0; i < n - first; ++i) {
+    ASSERT_EQ(part.m.view().as<bf16>()[i].bits, whole.m.view().as<bf16>()[first + i].bits);
+    ASSERT_EQ(part.v.view().as<bf16>()[i].bits, whole.v.view().as<bf16>()[first + i].bits);
+  }
+}
+
+// The sum of n errors, each uniform in variance at most gap^2 / 4, is within 5 standard deviations
+// of 0. Rounding to nearest or down fails for a constant.
+TEST(Optimizers, RoundingOfBf16MomentsIsUnbiased) {
+  const std::int64_t n = 1 << 15;
+  auto stream = main_stream();
+  for (const float value : {1.0F, -0.37F, 3.1e-5F}) {
+    const Matrix g(DType::f32, 1, n);
+    ops::fill(stream, g, value);
+    for (std::uint64_t step = 1; step <= 3; ++step) {
+      const ops::RoundingBits bits{step, 99, 0, 0, n, n};
+      const MomentsAfterAStep exact(DType::f32, g, bits), rounded(DType::bf16, g, bits);
+      for (const auto& [fine, coarse] : {std::pair(&exact.m, &rounded.m), {&exact.v, &rounded.v}}) {
+        const float x = fine->view().as<float>()[0];
+        const auto [below, above] = neighbours(x);
+        double sum = 0;
+        for (const double y : coarse->numbers()) {
+          ASSERT_TRUE(y == below || y == above) << x;
+          sum += y - x;
+        }
+        const double up = (x - below) / (above - below);  // probability
+        const double deviation = std::abs(above - below) * std::sqrt(up * (1 - up) * n);
+        EXPECT_LE(std::abs(sum), 5 * deviation) << x;
+      }
+    }
+  }
+}
+
+TEST(Optimizers, Bf16MomentsKeepInfinitiesAndNaNs) {
+  Matrix g(DType::f32, 1, 64);
+  g.view().as<float>()[3] = HUGE_VALF;
+  g.view().as<float>()[50] = std::nanf("");
+  const MomentsAfterAStep after(DType::bf16, g, {1, 2, 0, 0, 64, 64});
+  EXPECT_TRUE(std::isinf(after.m.numbers()[3]));
+  EXPECT_TRUE(std::isnan(after.m.numbers()[50]));
+  EXPECT_TRUE(std::isnan(after.v.numbers()[50]));
 }
 
 TEST(Optimizers, SgdIsTorchs) {

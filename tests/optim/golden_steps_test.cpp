@@ -9,7 +9,7 @@
 #include "optim/sharded_model.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 
-// Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers
+// Compares ten steps with clipping against PyTorch and Hugging Face transformers
 // (tests/model/golden/make_golden.py), on one rank and on a hybrid mesh.
 
 namespace llamesh::optim {
@@ -19,14 +19,20 @@ using test::Golden;
 using test::MeshSizes;
 using test::ShardedModel;
 
-OptimizerOptions options_of(const nlohmann::json& j) {
-  return {.name = OptimizerName::adamw,
-          .lr = j.at("lr"),
-          .beta1 = j.at("betas").at(0),
-          .beta2 = j.at("betas").at(1),
-          .eps = j.at("eps"),
-          .weight_decay = j.at("weight_decay"),
-          .clip_norm = j.at("clip_norm")};
+OptimizerOptions options_of(const Golden& golden) {
+  const auto& j = golden.adamw();
+  OptimizerOptions options{.name = OptimizerName::adamw,
+                           .lr = j.at("lr"),
+                           .beta1 = j.at("betas").at(0),
+                           .beta2 = j.at("betas").at(1),
+                           .eps = j.at("eps"),
+                           .weight_decay = j.at("weight_decay"),
+                           .clip_norm = j.at("clip_norm")};
+  const auto muon = golden.muon();
+  if (muon.is_null()) return options;
+  options.name = OptimizerName::muon;
+  options.muon = {.lr = muon.at("lr"), .momentum = muon.at("momentum")};
+  return options;
 }
 
 /// A sequence, or several, as a batch.
@@ -77,9 +83,9 @@ class GoldenRun {
   GoldenRun(const Golden& golden, MeshSizes mesh)
       : golden_(golden),
         config_(test::config_of(golden.config())),
-        options_(options_of(golden.adamw())),
-        sharded_(config_, mesh, options_.name, golden.freeze()),
-        optimizer_(options_, sharded_.state()),
+        options_(options_of(golden)),
+        sharded_(config_, mesh, options_, golden.freeze()),
+        optimizer_(options_, sharded_.state(), sharded_.mesh()),
         rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),
                                                config_.hidden_size, DType::f32)),
@@ -203,6 +209,15 @@ INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
                                                           "packed", "tied_4_2"),
                                           testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
+                         name_of_case);
+
+// Its authors' code (github.com/KellerJordan/Muon).
+INSTANTIATE_TEST_SUITE_P(Muon, GoldenSteps,
+                         testing::Combine(testing::Values("muon"),
+                                          testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2},
+                                                          MeshSizes{2, 2}, MeshSizes{1, 4},
+                                                          MeshSizes{4, 1}, MeshSizes{1, 8},
+                                                          MeshSizes{2, 4})),
                          name_of_case);
 
 using enum sharding::ResidualLayout;

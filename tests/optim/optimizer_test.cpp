@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 
 #include "core/philox.hpp"
 #include "optim/sharded_model.hpp"
@@ -111,8 +112,12 @@ class Reference {
 void set_gradients(ShardedModel& sharded, std::int64_t step) {
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
     const auto whole = gradient_of(sharded.table()[piece.parameter], step);
-    std::copy_n(whole.begin() + piece.begin, piece.count,
-                sharded.state().gradients().shards[unit].as<float>() + piece.offset);
+    auto* const to = sharded.state().gradients().shards[unit].as<float>() + piece.offset;
+    for_each_run(sharded.table()[piece.parameter].shape,
+                 sharded.layout().range(piece, sharded.state().rank()),
+                 [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+                   std::copy_n(whole.begin() + begin, count, to + at);
+                 });
   });
 }
 
@@ -155,9 +160,9 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
 
   /// Compares five steps with the reference, after each one.
   static void compare(const OptimizerOptions& options) {
-    ShardedModel sharded(tiny(), GetParam(), options.name);
+    ShardedModel sharded(tiny(), GetParam(), options);
     sharded.state().initialize(seed, initial_deviation);
-    Optimizer optimizer(options, sharded.state());
+    Optimizer optimizer(options, sharded.state(), sharded.mesh());
     Reference reference(sharded.table(), options);
     expect_same(sharded, reference);
     for (std::int64_t step = 1; step <= 5; ++step) {
@@ -192,6 +197,201 @@ TEST_P(EveryMesh, SgdWithClippingIsTheReference) {
   compare({.name = OptimizerName::sgd, .beta1 = 0.8, .weight_decay = 0.1, .clip_norm = 3});
 }
 
+constexpr float elsewhere = -1e30F;
+
+/// Returns the masters and moments after some steps, by names of tensor and parameter. Elements
+/// that other ranks hold are `elsewhere`.
+std::map<std::string, std::vector<float>> after_steps(const OptimizerOptions& options,
+                                                      MeshSizes mesh,
+                                                      const model::ModelConfig& config = tiny(),
+                                                      std::int64_t steps = 5) {
+  ShardedModel sharded(config, mesh, options);
+  sharded.state().initialize(seed, initial_deviation);
+  Optimizer optimizer(options, sharded.state(), sharded.mesh(), seed);
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    set_gradients(sharded, step);
+    optimizer.step(0.01, 1, step);
+  }
+  std::map<std::string, std::vector<float>> all;
+  sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
+    const auto& parameter = sharded.table()[piece.parameter];
+    const auto range = sharded.layout().range(piece, sharded.state().rank());
+    const auto add = [&](const sharding::ShardedTensor& tensor) {
+      auto& whole = all[tensor.name + " of " + parameter.name];
+      whole.resize(static_cast<std::size_t>(parameter.numel()), elsewhere);
+      const Tensor held = tensor.of(unit, piece);
+      for_each_run(parameter.shape, range, [&](std::int64_t begin, std::int64_t at, auto count) {
+        for (std::int64_t i = 0; i < count; ++i)
+          whole[static_cast<std::size_t>(begin + i)] =
+              held.dtype() == DType::f32 ? held.as<float>()[at + i]
+                                         : static_cast<float>(held.as<bf16>()[at + i]);
+      });
+    };
+    add(sharded.state().masters());
+    for (const auto& moment : sharded.state().moments())
+      if (!moment.has || moment.has(parameter)) add(moment);
+  });
+  return all;
+}
+
+class Bf16Moments : public testing::TestWithParam<MeshSizes> {};
+
+// With replicas alone, every rank updates the whole model by itself, like a run of one rank.
+TEST_P(Bf16Moments, HaveTheBitsOfOneRankOnEveryMesh) {
+  if (GetParam().ranks() != test::world().size()) GTEST_SKIP() << "another number of ranks";
+  const OptimizerOptions options{.eps = 1e-3, .clip_norm = 0, .moments = DType::bf16};
+  auto config = tiny();
+  config.vocab_size = 6;  // divides among tensor ranks
+  auto alone = after_steps(options, {test::world().size(), 1}, config);
+  for (const auto& [name, elements] : after_steps(options, GetParam(), config))
+    for (std::size_t i = 0; i < elements.size(); ++i)
+      if (elements[i] != elsewhere) {
+        ASSERT_EQ(elements[i], alone.at(name)[i]) << name << " [" << i << "]";
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, Bf16Moments,
+                         testing::Values(MeshSizes{1, 2}, MeshSizes{1, 1, 2}, MeshSizes{2, 2},
+                                         MeshSizes{1, 4}, MeshSizes{1, 2, 2}, MeshSizes{2, 1, 2}),
+                         [](const auto& mesh) {
+                           return fmt::format("replicate{}_shard{}_tensor{}", mesh.param.replicate,
+                                              mesh.param.shard, mesh.param.tensor);
+                         });
+
+model::ModelConfig tiny_experts() {
+  auto c = tiny();
+  c.family = "mixtral";
+  c.num_experts = 4;
+  c.num_experts_per_tok = 2;
+  return c.resolved();
+}
+
+/// Returns options with the rate of after_steps() as maximum, so that Muon's has its maximum too.
+OptimizerOptions muon_options() {
+  return {
+      .name = OptimizerName::muon, .lr = 0.01, .eps = 1e-3, .weight_decay = 0.3, .clip_norm = 0};
+}
+
+using Doubles = std::vector<double>;
+
+/// Returns a (m, k) times b (k, n).
+Doubles product(const Doubles& a, const Doubles& b, std::size_t m, std::size_t k, std::size_t n) {
+  Doubles c(m * n, 0.0);
+  for (std::size_t i = 0; i < m; ++i)
+    for (std::size_t j = 0; j < k; ++j)
+      for (std::size_t l = 0; l < n; ++l) c[i * n + l] += a[i * k + j] * b[j * n + l];
+  return c;
+}
+
+/// Muon's Newton-Schulz iterations as its authors write them, in double and always from the left:
+/// that a matrix with more rows is transposed there changes no result.
+Doubles orthogonalized(Doubles x, std::size_t m, std::size_t n) {
+  double norm = 0;
+  for (const double v : x) norm += v * v;
+  for (double& v : x) v /= std::sqrt(norm) + 1e-7;
+  for (int i = 0; i < 5; ++i) {
+    Doubles transposed(x.size());
+    for (std::size_t r = 0; r < m; ++r)
+      for (std::size_t c = 0; c < n; ++c) transposed[c * m + r] = x[r * n + c];
+    const auto a = product(x, transposed, m, n, m);
+    auto polynomial = product(a, a, m, m, m);
+    for (std::size_t e = 0; e < a.size(); ++e)
+      polynomial[e] = -4.7750 * a[e] + 2.0315 * polynomial[e];
+    const auto more = product(polynomial, x, m, m, n);
+    for (std::size_t e = 0; e < x.size(); ++e) x[e] = 3.4445 * x[e] + more[e];
+  }
+  return x;
+}
+
+/// Returns a stack of matrices, or one, after Muon's first step from momentum zero.
+Doubles after_first_step(const model::Parameter& parameter, const MuonOptions& muon, double decay) {
+  std::vector<float> first(static_cast<std::size_t>(parameter.numel()));
+  fill_normal(first.data(), 0, parameter.numel(), seed, parameter.name, initial_deviation);
+  const auto g = gradient_of(parameter, 1);
+  const auto rows = static_cast<std::size_t>(parameter.shape[parameter.shape.size() - 2]);
+  const auto cols = static_cast<std::size_t>(parameter.shape.back());
+  Doubles all;
+  for (std::size_t begin = 0; begin < g.size(); begin += rows * cols) {
+    Doubles update;
+    for (std::size_t i = begin; i < begin + rows * cols; ++i) {
+      const double momentum = (1 - muon.momentum) * g[i];
+      update.push_back(muon.nesterov ? (1 - muon.momentum) * g[i] + muon.momentum * momentum
+                                     : momentum);
+    }
+    update = orthogonalized(update, rows, cols);
+    const double scale =
+        std::sqrt(std::max(1.0, static_cast<double>(rows) / static_cast<double>(cols)));
+    for (std::size_t i = 0; i < update.size(); ++i)
+      all.push_back(first[begin + i] * (1 - muon.lr * decay) - muon.lr * scale * update[i]);
+  }
+  return all;
+}
+
+class MuonSteps : public testing::TestWithParam<MeshSizes> {
+ protected:
+  void SetUp() override {
+    if (GetParam().ranks() != test::world().size()) GTEST_SKIP() << "another number of ranks";
+  }
+};
+
+TEST_P(MuonSteps, TakesEachMatrixAndEachExpertsByItself) {
+  for (const bool nesterov : {true, false}) {
+    auto options = muon_options();
+    options.muon.nesterov = nesterov;
+    const auto config = GetParam().expert > 1 ? tiny_experts() : tiny();
+    std::int64_t matrices = 0;
+    for (const auto& [name, elements] : after_steps(options, GetParam(), config, 1)) {
+      const auto table = model::parameter_table(config);
+      const auto parameter = std::ranges::find_if(
+          table.parameters, [&](const auto& p) { return name == "weights of " + p.name; });
+      if (parameter == table.parameters.end() || !is_hidden_matrix(*parameter)) continue;
+      const auto expected = after_first_step(*parameter, options.muon, options.weight_decay);
+      for (std::size_t i = 0; i < elements.size(); ++i)
+        if (elements[i] != elsewhere) {
+          ASSERT_NEAR(elements[i], expected[i], 1e-5) << name << " [" << i << "]";
+        }
+      ++matrices;
+    }
+    EXPECT_GT(test::world().sum(matrices), 0);
+  }
+}
+
+TEST_P(MuonSteps, GivesTheResultOfOneRankOnEveryMesh) {
+  for (const auto moments : {DType::f32, DType::bf16})
+    for (const auto& config : {tiny(), tiny_experts()}) {
+      if (config.num_experts == 0 && GetParam().expert > 1) continue;
+      auto options = muon_options();
+      options.moments = moments;
+      auto alone = after_steps(options, {test::world().size(), 1}, config);
+      for (const auto& [name, elements] : after_steps(options, GetParam(), config))
+        for (std::size_t i = 0; i < elements.size(); ++i)
+          if (elements[i] != elsewhere) {
+            ASSERT_NEAR(elements[i], alone.at(name)[i], 1e-5) << name << " [" << i << "]";
+          }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Meshes, MuonSteps,
+                         testing::Values(MeshSizes{1, 1}, MeshSizes{1, 2}, MeshSizes{2, 1},
+                                         MeshSizes{2, 2}, MeshSizes{1, 4}, MeshSizes{1, 8},
+                                         MeshSizes{2, 4},
+                                         MeshSizes{.replicate = 1, .shard = 1, .expert = 2},
+                                         MeshSizes{.replicate = 1, .shard = 2, .expert = 2},
+                                         MeshSizes{.replicate = 2, .shard = 2, .expert = 2},
+                                         MeshSizes{.replicate = 1, .shard = 2, .expert = 4}),
+                         [](const auto& mesh) {
+                           return fmt::format("replicate{}_shard{}_expert{}", mesh.param.replicate,
+                                              mesh.param.shard, mesh.param.expert);
+                         });
+
+TEST(MuonParameters, AreTheMatricesOfHiddenLayers) {
+  for (const auto& parameter : model::parameter_table(tiny_experts()).parameters) {
+    const bool hidden = parameter.name.find("_proj.weight") != std::string::npos ||
+                        parameter.name.find("experts.") != std::string::npos;
+    EXPECT_EQ(is_hidden_matrix(parameter), hidden) << parameter.name;
+  }
+}
+
 TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
   ShardedModel sharded(tiny(), GetParam());
   const Reference reference(sharded.table(), {});
@@ -216,8 +416,13 @@ TEST_P(EveryMesh, GradientNormOfZeroIsZeroAndOfNoNumberIsNoNumberEverywhere) {
 }
 
 TEST(Optimizer, MomentsHaveTheNamesOfCheckpoints) {
-  EXPECT_EQ(moments_of(OptimizerName::adamw), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(moments_of(OptimizerName::sgd), std::vector<std::string>{"momentum"});
+  const auto names = [](const OptimizerOptions& options) {
+    std::vector<std::string> all;
+    for (const auto& moment : moments_of(options)) all.push_back(moment.name);
+    return all;
+  };
+  EXPECT_EQ(names({}), (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
+  EXPECT_EQ(names({.name = OptimizerName::sgd}), std::vector<std::string>{"momentum"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Meshes, EveryMesh,

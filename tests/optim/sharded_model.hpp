@@ -26,7 +26,7 @@ struct MeshSizes {
 class ShardedModel {
  public:
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
-               optim::OptimizerName optimizer = optim::OptimizerName::adamw,
+               const optim::OptimizerOptions& optimizer = {},
                const std::vector<std::string>& freeze = {})
       : table_(frozen_table(config, freeze)),
         layout_(table_,

@@ -257,6 +257,18 @@ const Launch launches[] = {
        in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::yes;
        in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
      }},
+    {"muon", 8, 4,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.optimizer.name = optim::OptimizerName::muon;
+     }},
+    {"muon_of_experts", 8, 4,
+     [](Inputs& in) {
+       with_experts(in);
+       in.mesh.expert = 4;
+       in.optimizer.name = optim::OptimizerName::muon;
+       in.optimizer.moments = DType::bf16;
+     }},
     {"offloaded_optimizer", 8, 4,
      [](Inputs& in) {
        in.mesh.tensor = 2;
@@ -329,8 +341,8 @@ TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
 }
 
 /// Rank by rank, where the dry run takes replicas together.
-std::int64_t hyperslabs_of(const Setup& setup, std::size_t tensors) {
-  const std::vector<checkpoint::Holds> groups(tensors, checkpoint::Holds::trained);
+std::int64_t hyperslabs_of(const Setup& setup,
+                           const std::vector<checkpoint::GroupContents>& groups) {
   std::int64_t hyperslabs = 0;
   for (int rank = 0; rank < setup.mesh.ranks(); ++rank)
     for (const auto& h : checkpoint::written_by(*setup.layout, groups, rank)) {
@@ -358,9 +370,13 @@ TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   }
   EXPECT_EQ(of_classes.checkpoint.elements, of_all.checkpoint.elements);
   EXPECT_EQ(of_classes.checkpoint.hyperslabs, of_all.checkpoint.hyperslabs);
-  const auto tensors = 1 + optim::moments_of(setup.inputs.optimizer.name).size();
-  EXPECT_EQ(of_all.checkpoint.elements, setup.table->numel() * static_cast<std::int64_t>(tensors));
-  EXPECT_EQ(of_all.checkpoint.hyperslabs, hyperslabs_of(setup, tensors));
+  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer), true);
+  std::int64_t elements = 0;
+  for (const auto& group : groups)
+    for (const auto& parameter : setup.table->parameters)
+      elements += group.contain(parameter) ? parameter.numel() : 0;
+  EXPECT_EQ(of_all.checkpoint.elements, elements);
+  EXPECT_EQ(of_all.checkpoint.hyperslabs, hyperslabs_of(setup, groups));
 }
 
 INSTANTIATE_TEST_SUITE_P(DryRun, EveryLaunch,

@@ -8,7 +8,7 @@
 #include "checkpoint/stored_model.hpp"
 #include "device/memory_meter.hpp"
 #include "model/config_json.hpp"
-#include "runs/stored_weights.hpp"
+#include "runs/whole_run.hpp"
 #include "runs/whole_run.hpp"
 
 // Whole runs with frozen parameters: alike on every mesh, with the state and the traffic of the
@@ -166,7 +166,7 @@ TEST(FrozenState, TakesTwoBytesAnElement) {
   const auto& meter = device::MemoryMeter::instance();
   const auto before = meter.in_use();
   const sharding::ShardedState state(*setup.layout, mesh, in.precision,
-                                     optim::moments_of(in.optimizer.name), in.sharding);
+                                     optim::moments_of(in.optimizer), in.sharding);
   const auto numel = padded_numel_of(*setup.layout);
   const auto bytes = (16 * numel.trained + 2 * numel.frozen) / world().size();
   EXPECT_EQ(meter.in_use() - before, bytes);

@@ -30,6 +30,7 @@ struct ResumeCase {
   Strategy strategy;
   std::int64_t global_batch;  ///< 12: accumulation; an epoch over the text has 343 sequences
   DType dtype = DType::f32;
+  optim::OptimizerOptions optimizer = {};
 };
 
 class Resume : public testing::TestWithParam<ResumeCase> {};
@@ -40,6 +41,7 @@ TEST_P(Resume, OnTheSameMeshIsExact) {
   in.sharding.strategy = GetParam().strategy;
   in.train.global_batch = GetParam().global_batch;
   in.precision.parameters = GetParam().dtype;
+  in.optimizer = GetParam().optimizer;
   in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
   run_to_the_end(in);
   const auto unbroken = losses_of(in.run.folder);
@@ -56,7 +58,37 @@ INSTANTIATE_TEST_SUITE_P(
     Runs, Resume,
     testing::Values(ResumeCase{Strategy::hybrid_shard, 12}, ResumeCase{Strategy::full_shard, 60},
                     ResumeCase{Strategy::no_shard, 12},
-                    ResumeCase{Strategy::hybrid_shard_zero2, 12, DType::bf16}));
+                    ResumeCase{Strategy::hybrid_shard_zero2, 12, DType::bf16},
+                    ResumeCase{.strategy = Strategy::full_shard,
+                               .global_batch = 12,
+                               .optimizer = {.lr = 3e-3, .moments = DType::bf16}},
+                    ResumeCase{.strategy = Strategy::hybrid_shard,
+                               .global_batch = 12,
+                               .optimizer = {.name = optim::OptimizerName::muon, .lr = 3e-3}},
+                    ResumeCase{.strategy = Strategy::full_shard,
+                               .global_batch = 12,
+                               .optimizer = {.name = optim::OptimizerName::muon,
+                                             .lr = 3e-3,
+                                             .moments = DType::bf16}}));
+
+// A checkpoint holds moments in fp32, whatever the run holds.
+TEST(ResumeMoments, InTheOtherTypeGoesOnWithAlmostTheSameLosses) {
+  for (const auto before : {DType::f32, DType::bf16}) {
+    const SharedFolder folder;
+    auto in = inputs_in(folder.path());
+    in.optimizer.moments = before;
+    run_to_the_end(in);
+    const auto expected = losses_of(in.run.folder);
+    in.checkpoint.resume = checkpoint_of(in, "05");
+    in.optimizer.moments = before == DType::f32 ? DType::bf16 : DType::f32;
+    in.run.folder = (folder.path() / "other").string();
+    run_to_the_end(in);
+    const auto seen = losses_of(in.run.folder);
+    ASSERT_EQ(seen.size(), 7U);
+    for (const auto& [step, loss] : seen)
+      EXPECT_NEAR(loss, expected.at(step), 0.01 * loss) << "step " << step;
+  }
+}
 
 // The time and source of gathers are no part of the state.
 TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {

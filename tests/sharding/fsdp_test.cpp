@@ -32,7 +32,7 @@ struct Sharded {
         layout(table, make_units(table, {}, dims, placements(table, dims)), dims,
                placements(table, dims)),
         mesh(test::world(), comm::discover_topology(test::world(), ranks_per_node), dims),
-        state(layout, mesh, precision, {"exp_avg"}, options),
+        state(layout, mesh, precision, {Moment{"exp_avg"}}, options),
         fsdp(state, mesh, options, precision) {
     state.initialize(weights_seed, stddev);
     fsdp.on_master_weights_loaded();
@@ -481,7 +481,7 @@ TEST(Fsdp, WhatFailsInASimulationEndsNoWaitForRealRanks) {
     const auto table = model::parameter_table(test::even_config());
     const ShardLayout layout(table, make_units(table, {}), dims);
     comm::DeviceMesh mesh(comm::planned_topology(2, 2, 0), dims, 0);
-    ShardedState state(layout, mesh, {}, {"exp_avg"}, {});
+    ShardedState state(layout, mesh, {}, {Moment{"exp_avg"}}, {});
     const Fsdp fsdp(state, mesh, {}, {});
     fail(ExitCode::bad_input, "no room");
   };

@@ -107,6 +107,30 @@ TEST_F(SetupTest, RefusesAScheduleLongerThanTheRun) {
   expect_error("do not fit into 20 steps");
 }
 
+TEST_F(SetupTest, RefusesMomentsInBf16WithSgd) {
+  inputs_.optimizer.name = optim::OptimizerName::sgd;
+  inputs_.optimizer.moments = DType::bf16;
+  expect_error("optimizer.moments is bf16, but optimizer.name sgd keeps its momentum in fp32");
+}
+
+TEST_F(SetupTest, RefusesMuonWithItsStateOnTheHost) {
+  inputs_.optimizer.name = optim::OptimizerName::muon;
+  inputs_.sharding.offload = sharding::Offload::optimizer;
+  expect_error("optimizer.name muon multiplies matrices on the device, but sharding.offload");
+}
+
+TEST_F(SetupTest, RefusesMuonOnMatricesThatAreSplit) {
+  if (test::world().size() % 2 != 0) GTEST_SKIP() << "no tensor axis";
+  inputs_.optimizer.name = optim::OptimizerName::muon;
+  inputs_.mesh.tensor = 2;
+  inputs_.model.vocab_size = 258;
+  inputs_.model.num_attention_heads = 4;
+  inputs_.model.num_key_value_heads = 2;
+  expect_error(
+      "optimizer.name muon needs whole matrices, but model.layers.0.self_attn.q_proj.weight is "
+      "split along tensor among 2 ranks");
+}
+
 TEST_F(SetupTest, RefusesATextShorterThanASequence) {
   inputs_.data.train = {write("short.txt", std::string(24, 'x'))};
   expect_error("has 24 tokens, but one sequence needs 25");

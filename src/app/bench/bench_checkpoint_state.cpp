@@ -51,8 +51,8 @@ RandomState::RandomState(const comm::Communicator& world, std::int64_t mebibytes
   std::int64_t at = 0;
   using namespace checkpoint;
   groups_.push_back({std::string(model_group), {}});
-  for (const auto& moment : optim::moments_of(optim::OptimizerName::adamw))
-    groups_.push_back({moment_group(moment), {}});
+  for (const auto& moment : optim::moments_of({}))
+    groups_.push_back({moment_group(moment.name), {}});
   for (auto& group : groups_)
     for (const auto& unit : layout_.units()) {
       group.shards.push_back(buffer_.tensor(DType::f32, {unit.shard_numel}, at));

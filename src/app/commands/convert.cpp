@@ -93,8 +93,9 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
   const auto folder = fs::absolute(from).lexically_normal();
   // Lets an export find the tokenizer again.
   const auto config = fmt::format("model:\n  hf: {}\n", config::yaml_word(folder.string()));
-  checkpoint::import_hf(folder, arguments.to, optim::moments_of(optim::OptimizerOptions().name),
-                        config, version(), world);
+  std::vector<std::string> moments;
+  for (const auto& moment : optim::moments_of({})) moments.push_back(moment.name);
+  checkpoint::import_hf(folder, arguments.to, moments, config, version(), world);
 }
 
 /// Returns "import" for a Hugging Face folder to a checkpoint, or "export" for a checkpoint. Throws

@@ -2,10 +2,11 @@
 
 #include "ops/adamw_factors.hpp"
 #include "ops/cuda/kernels.hpp"
+#include "ops/cuda/stochastic_rounding.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Memory-bound, in one pass: per parameter AdamW reads 16 bytes and writes 12, SGD reads 12 and
-// writes 8; the bf16 copy adds 2.
+// Memory-bound, in one pass: per parameter AdamW reads 16 bytes and writes 12 (with moments in bf16
+// 12 and 8), SGD reads 12 and writes 8; the bf16 copy adds 2.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -27,10 +28,11 @@ struct Adamw {
 /// second wave.
 constexpr std::int64_t adamw_blocks = 6;
 
-template <int width>
+template <int width, class Moment>
 __global__ void __launch_bounds__(threads, adamw_blocks)
-    adamw_step(float* p, float* m, float* v, const float* g, bf16* copy, std::int64_t count,
-               Adamw step) {
+    adamw_step(float* p, Moment* m, Moment* v, const float* g, bf16* copy, std::int64_t count,
+               Adamw step, RoundingBits bits) {
+  Rounder rounder(bits);
   const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -40,14 +42,21 @@ __global__ void __launch_bounds__(threads, adamw_blocks)
     auto c = load<width>(v + i * width);
     const auto d = load<width>(g + i * width);
 #pragma unroll
-    for (int j = 0; j < width; ++j) step(a.v[j], b.v[j], c.v[j], d.v[j]);
+    for (int j = 0; j < width; ++j) {
+      step(a.v[j], b.v[j], c.v[j], d.v[j]);
+      rounder.template round<Moment>(b.v[j], c.v[j], i * width + j);
+    }
     store<width>(p + i * width, a);
     store<width>(m + i * width, b);
     store<width>(v + i * width, c);
     if (copy) store<width>(copy + i * width, a);
   }
   for (auto t = packs * width + first; t < count; t += stride) {
-    step(p[t], m[t], v[t], g[t]);
+    float mean = load_one(m + t), square = load_one(v + t);
+    step(p[t], mean, square, g[t]);
+    rounder.template round<Moment>(mean, square, t);
+    store_one(m + t, mean);
+    store_one(v + t, square);
     if (copy) store_one(copy + t, p[t]);
   }
 }
@@ -83,6 +92,54 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+struct Momentum {
+  float beta, gradient_scale;
+  bool nesterov;
+
+  /// Returns the update.
+  __device__ __forceinline__ float operator()(float& m, float g) const {
+    const float slope = g * gradient_scale;
+    m += (slope - m) * (1.0F - beta);
+    return nesterov ? slope + (m - slope) * beta : m;
+  }
+};
+
+template <int width, class Moment>
+__global__ void __launch_bounds__(threads)
+    momentum_step(float* u, Moment* m, const float* g, std::int64_t count, Momentum step,
+                  RoundingBits bits) {
+  Rounder rounder(bits);
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  float unused = 0;
+  for (auto i = first; i < packs; i += stride) {
+    auto a = load<width>(m + i * width);
+    auto b = load<width>(g + i * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) {
+      b.v[j] = step(a.v[j], b.v[j]);
+      rounder.template round<Moment>(a.v[j], unused, i * width + j);
+    }
+    store<width>(m + i * width, a);
+    store<width>(u + i * width, b);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) {
+    float mean = load_one(m + t);
+    u[t] = step(mean, g[t]);
+    rounder.template round<Moment>(mean, unused, t);
+    store_one(m + t, mean);
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    quadratic(float* y, const float* x, std::int64_t k, float a, float b, float c) {
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (auto i = first; i < k * k; i += stride)
+    y[i] = b * x[i] + c * y[i] + (i % (k + 1) == 0 ? a : 0.0F);
+}
+
 /// Returns null if no copy is requested.
 bf16* copy_of(const Tensor& copy, std::int64_t count) {
   if (!copy) return nullptr;
@@ -102,12 +159,16 @@ void adamw(Stream& stream, const AdamwCall& c, const AdamwStep& step) {
   if (count == 0) return;
   const Adamw kernel{factors_of(step)};
   const bool wide = aligned(c.parameter, c.exp_avg, c.exp_avg_sq, c.gradient, c.copy);
-  with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
-    const auto blocks =
-        std::min(blocks_for(divide_up(count, width), threads), adamw_blocks * multiprocessors());
-    launch(&adamw_step<width>, {blocks}, threads, 0, stream, c.parameter.span<float>().data(),
-           c.exp_avg.span<float>().data(), c.exp_avg_sq.span<float>().data(),
-           static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
+  with_type(c.exp_avg.dtype(), [&]<class Moment>(std::type_identity<Moment>) {
+    with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
+      const auto blocks =
+          std::min(blocks_for(divide_up(count, width), threads), adamw_blocks * multiprocessors());
+      launch(&adamw_step<width, Moment>, {blocks}, threads, 0, stream,
+             c.parameter.span<float>().data(), c.exp_avg.span<Moment>().data(),
+             c.exp_avg_sq.span<Moment>().data(),
+             static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel,
+             c.rounding);
+    });
   });
 }
 
@@ -125,6 +186,34 @@ void sgd(Stream& stream, const SgdCall& c, const SgdStep& step) {
            c.parameter.span<float>().data(), c.momentum_buffer.span<float>().data(),
            static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
   });
+}
+
+void muon_momentum(Stream& stream, const MuonMomentumCall& c, const MuonMomentumStep& step) {
+  const auto count = c.update.numel();
+  expects(c.momentum.numel() == count && c.gradient.numel() == count,
+          "muon_momentum on tensors of {}, {} and {} elements", count, c.momentum.numel(),
+          c.gradient.numel());
+  if (count == 0) return;
+  const Momentum kernel{step.beta, step.gradient_scale, step.nesterov};
+  with_type(c.momentum.dtype(), [&]<class Moment>(std::type_identity<Moment>) {
+    with_width<4>(aligned(c.update, c.momentum, c.gradient),
+                  [&]<int width>(std::integral_constant<int, width>) {
+                    launch(&momentum_step<width, Moment>,
+                           {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
+                           c.update.span<float>().data(), c.momentum.span<Moment>().data(),
+                           static_cast<const float*>(c.gradient.span<float>().data()), count,
+                           kernel, c.rounding);
+                  });
+  });
+}
+
+void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float a, float b, float c) {
+  const auto k = x.rows();
+  expects(x.cols() == k && squared.rows() == k && squared.cols() == k,
+          "matrix_quadratic of ({}, {}) and ({}, {})", squared.rows(), squared.cols(), k, x.cols());
+  if (k == 0) return;
+  launch(&quadratic, {blocks_for(k * k, threads)}, threads, 0, stream, squared.span<float>().data(),
+         static_cast<const float*>(x.span<float>().data()), k, a, b, c);
 }
 
 }  // namespace LLAMESH_OPS_CUDA

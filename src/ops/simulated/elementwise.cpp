@@ -169,4 +169,13 @@ void sgd(Stream& stream, const SgdCall& c, const SgdStep& /*step*/) {
   move(stream, 2 * bytes_of(c.parameter, c.momentum_buffer) + bytes_of(c.gradient, c.copy));
 }
 
+void muon_momentum(Stream& stream, const MuonMomentumCall& c, const MuonMomentumStep& /*step*/) {
+  move(stream, 2 * bytes_of(c.momentum) + bytes_of(c.gradient, c.update));
+}
+
+void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float /*a*/, float /*b*/,
+                      float /*c*/) {
+  move(stream, 2 * bytes_of(squared) + bytes_of(x));
+}
+
 }  // namespace llamesh::ops::simulated

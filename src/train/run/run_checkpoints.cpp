@@ -80,7 +80,7 @@ void RunCheckpoints::load_base(const checkpoint::BaseModel& saved) {
     if (world_.rank() == 0) checkpoint::check_base_exists(folder);
   });
   const auto hash = checkpoint::load_hf_weights(
-      folder, setup_.inputs.model, state_.only(checkpoint::Holds::frozen), world_, pretrained.load);
+      folder, setup_.inputs.model, state_.frozen(), world_, pretrained.load);
   comm::agree(world_, [&] {
     if (world_.rank() == 0) checkpoint::check_base(saved, folder, hash);
   });
@@ -114,7 +114,7 @@ void RunCheckpoints::save(ProgressBar& progress) {
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
   under_way_ =
-      store_.save(base_ ? state_.only(checkpoint::Holds::trained) : state_, progress_now());
+      store_.save(base_ ? state_.trained() : state_, progress_now());
   last_save_ = Clock::now();
   saved_step_ = trainer_.step();
   progress.clear();

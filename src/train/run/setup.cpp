@@ -14,6 +14,7 @@
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "optim/optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "train/job/profile.hpp"
@@ -162,6 +163,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
+  optim::check(in.optimizer, *setup.layout, in.sharding.offload);
   if (in.train.epochs == 0) check_schedule(in);
   profiled_steps(in.profile);
   return setup;

@@ -5,15 +5,15 @@
 namespace llamesh::train {
 
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
-    : state(*setup.layout, mesh, setup.inputs.precision,
-            optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
+    : state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
+            setup.inputs.sharding),
       fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision),
       tensor(sharding::make_tensor_parallel(
           mesh, setup.inputs.tensor,
           setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
-      optimizer(setup.inputs.optimizer, state),
+      optimizer(setup.inputs.optimizer, state, mesh, setup.inputs.run.seed),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.inputs.data.sequence_length, setup.inputs.memory,
             setup.inputs.precision.parameters, *tensor, model::Purpose::train, *experts,

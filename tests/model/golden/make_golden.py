@@ -5,7 +5,8 @@
     VENV/bin/pip install 'transformers==4.45.2'      # "made_with" in NAME.json has the version of each
     VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
-The families beside Llama need transformers 4.57.1 with a newer torch, from pip.
+The families beside Llama need transformers 4.57.1 with a newer torch, from pip. "muon" needs its authors' code:
+a clone of github.com/KellerJordan/Muon in PYTHONPATH.
 
 For each tiny random model: NAME.json describes, NAME.bin holds everything as little-endian
 float32, one tensor after another. NAME.json:
@@ -18,6 +19,7 @@ float32, one tensor after another. NAME.json:
     aux_loss, step_aux_losses   only with output_router_logits: the load-balancing loss. router_aux_loss_coef times it is
                 added to the loss before gradients are taken, but not to the losses here.
     adamw       the options of torch.optim.AdamW and of clip_grad_norm_
+    muon        only if its authors' optimizer updates the layers' matrices: lr and momentum
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
                 before clipping
     freeze      only with frozen parameters (requires_grad=False): patterns of their names. They have no gradients here.
@@ -165,6 +167,9 @@ MODELS = {
                "num_hidden_layers": 3, "attention_bias": True, "initializer_range": 0.25},
     "frozen_tied": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
                     "head_dim": 8, "vocab_size": 52, "rope_theta": 500000.0, "tie_word_embeddings": True},
+    # Matrices with more rows, and with more columns.
+    "muon": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 6, "vocab_size": 43, "rope_theta": 10000.0, "tie_word_embeddings": False},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -172,6 +177,7 @@ FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.
           "frozen_tied": ["*.mlp.*", "*.self_attn.q_proj.weight", "model.norm.weight"]}
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
+MUON = {"muon": {"lr": 0.02, "momentum": 0.95}}
 # GPT-2 has no dropout here.
 GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
 SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
@@ -267,6 +273,20 @@ def make_optimizer(model, options):
     return torch.optim.AdamW(groups, lr=options["lr"], betas=tuple(options["betas"]), eps=options["eps"])
 
 
+def make_muon(model, options, muon):
+    """The authors' optimizer as it is, but in the model's float64 where they round to bfloat16."""
+    from muon import SingleDeviceMuonWithAuxAdam
+
+    torch.Tensor.bfloat16 = lambda tensor: tensor
+    hidden = [p for n, p in model.named_parameters() if ".layers." in n and p.dim() == 2]
+    others = [p for p in model.parameters() if not any(p is h for h in hidden)]
+    adam = {"use_muon": False, "lr": options["lr"], "betas": tuple(options["betas"]), "eps": options["eps"]}
+    return SingleDeviceMuonWithAuxAdam([
+        {"params": hidden, "use_muon": True, "weight_decay": options["weight_decay"]} | muon,
+        {"params": [p for p in others if p.dim() == 2], "weight_decay": options["weight_decay"]} | adam,
+        {"params": [p for p in others if p.dim() == 1], "weight_decay": 0.0} | adam])
+
+
 def stored_config(model, config):
     if "model_type" not in config:
         return COMMON | config
@@ -292,7 +312,9 @@ def write(folder, name, config, seed):
     tensors["logits"] = logits.detach()
     tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
 
-    optimizer, losses, aux_losses, norms = make_optimizer(model, adamw_of(config)), [], [], []
+    muon = MUON.get(name)
+    optimizer = make_muon(model, adamw_of(config), muon) if muon else make_optimizer(model, adamw_of(config))
+    losses, aux_losses, norms = [], [], []
     for _ in range(STEPS):
         optimizer.zero_grad()
         step_loss, step_aux_loss, _ = losses_and_logits(model, tokens, targets, documents)
@@ -317,6 +339,8 @@ def write(folder, name, config, seed):
         description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
     if name in FROZEN:
         description["freeze"] = FROZEN[name]
+    if muon:
+        description["muon"] = muon
     if starts is not None:
         description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
