@@ -17,8 +17,9 @@ ops::AttentionShape attention_shape(const BlockContext& ctx, const AttentionHead
 }
 
 /// Rotates q and k, which are neighbours, in one call.
-void rotate(const BlockContext& ctx, const Tensor& qk, const AttentionHeads& heads) {
-  ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, heads.dim, ops::Rotation::forward);
+void rotate(const BlockContext& ctx, const Tensor& qk) {
+  ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, ctx.positions,
+            ops::Rotation::forward);
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   if (ids_.q_norm)
     normalize(ctx);
   else if (rotates_)
-    rotate(ctx, t.qkv.slice_cols(0, (heads_.q + heads_.kv) * heads_.dim), heads_);
+    rotate(ctx, t.qkv.slice_cols(0, (heads_.q + heads_.kv) * heads_.dim));
   attend(ctx);
   linear_and_reduce(ctx, ids_.o_proj, y, t.out);
 }
@@ -163,7 +164,7 @@ void Attention::normalize(const BlockContext& ctx) {
   }
   ops::rms_norm(ctx.stream, q);
   ops::rms_norm(ctx.stream, k);
-  if (rotates_) rotate(ctx, t.normed_qk, heads_);
+  if (rotates_) rotate(ctx, t.normed_qk);
 }
 
 /// Turns d.q and d.k from the gradients of the norms' outputs into those of their inputs.
