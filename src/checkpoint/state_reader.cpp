@@ -35,7 +35,7 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
     const std::int64_t at = s.begin - wanted.begin;
-    if (in_place && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
+    if (in_host && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
       reader.read_ahead(entry, s, transfer.values.slice(at, s.count).span<float>());
       continue;
     }

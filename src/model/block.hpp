@@ -10,6 +10,7 @@
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 #include "model/arena.hpp"
+#include "model/context_parallel.hpp"
 #include "model/expert_parallel.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
@@ -50,11 +51,13 @@ struct BlockContext {
   Weights& weights;
   TensorParallel& tensor;
   ExpertParallel& experts;
+  ContextParallel& context;
   const ModelConfig& config;
-  Pass pass;               ///< in forward functions: evaluate, forward or recompute
-  std::int64_t batch;      ///< B
-  std::int64_t sequence;   ///< T
-  Tensor cos_sin;          ///< (T, E) fp32; empty if positions are learned
+  Pass pass;              ///< in forward functions: evaluate, forward or recompute
+  std::int64_t batch;     ///< B
+  std::int64_t sequence;  ///< T
+  ops::RowPositions positions = {sequence};  ///< of the tokens in a row
+  Tensor cos_sin;          ///< (P, E) fp32 for P positions; empty if positions are learned
   Tensor document_starts;  ///< (B, T) int32, or empty
   /// (M', D') attention or MLP output that is added to the residual stream; also gradients with
   /// respect to norm outputs.

@@ -87,17 +87,17 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   const Tensor ids = ids_.to_device(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
   const Tensor cos_sin =
-      table_.positions
-          ? Tensor()
-          : rope_.tensor(DType::f32, {positions_, config_.head_dim}).slice_rows(position(), count);
+      table_.positions ? Tensor() : rope_.tensor(DType::f32, {positions_, config_.head_dim});
   const BlockContext ctx{.stream = stream_,
                          .weights = weights_,
                          .tensor = tensor_,
                          .experts = one_rank_of_experts(),
+                         .context = whole_sequences(),
                          .config = config_,
                          .pass = Pass::evaluate,
                          .batch = 1,
                          .sequence = count,
+                         .positions = {count, position()},
                          .cos_sin = cos_sin,
                          .document_starts = {},
                          .delta = activations_.delta,

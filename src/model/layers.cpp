@@ -112,8 +112,7 @@ std::int64_t vocab_start(const BlockContext& ctx, const Tensor& table) {
 void add_positions(const BlockContext& ctx, const WeightModule& positions, const Tensor& sum,
                    const Tensor& ids) {
   const UnshardGuard guard(ctx.weights, positions.module, ctx.pass);
-  ops::token_positions(ctx.stream, ids, ctx.document_starts, ctx.sequence,
-                       ctx.cache ? ctx.cache->past : 0);
+  ops::token_positions(ctx.stream, ids, ctx.document_starts, ctx.positions);
   if (ctx.tensor.rank() > 0) return;
   ops::embedding(ctx.stream, sum, ids, ctx.weights.parameter(positions.weight), 0, Accumulate::yes);
 }

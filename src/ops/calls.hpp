@@ -62,21 +62,42 @@ struct LayerNormBackwardCall {
   Accumulate accumulate_db;
 };
 
+/// Positions in its sequence of the n tokens in a row: two runs of neighbours, one in each half.
+/// Ranks that divide a sequence have such rows (model::ContextParallel); elsewhere the runs adjoin.
+struct RowPositions {
+  std::int64_t tokens;                       ///< n
+  std::int64_t first = 0;                    ///< position of token 0
+  std::int64_t second = first + tokens / 2;  ///< position of token n / 2
+
+  /// Returns the position of token i.
+  constexpr std::int64_t operator[](std::int64_t i) const {
+    const auto half = tokens / 2;
+    return i < half ? first + i : second + i - half;
+  }
+  /// Returns true if the row is one run of neighbours.
+  constexpr bool adjoin() const { return second == first + tokens / 2; }
+  bool operator==(const RowPositions&) const = default;
+};
+
+/// A row of queries attends to a row of keys: that of the same sequence. Usually these are as many,
+/// but ranks that divide a sequence have part of its queries and all of its keys.
 struct AttentionShape {
-  std::int64_t batch;       ///< B
-  std::int64_t sequence;    ///< T
-  std::int64_t heads;       ///< H
-  std::int64_t kv_heads;    ///< K, divides H
-  std::int64_t head_dim;    ///< E
-  std::int64_t window = 0;  ///< keys that a query sees at most, itself included; 0: all
+  std::int64_t batch;                   ///< B
+  std::int64_t sequence;                ///< T: queries in a row
+  std::int64_t heads;                   ///< H
+  std::int64_t kv_heads;                ///< K, divides H
+  std::int64_t head_dim;                ///< E
+  std::int64_t window = 0;              ///< keys that a query sees at most, itself included; 0: all
+  std::int64_t keys = sequence;         ///< S: keys in a row, in positions 0 to S - 1
+  RowPositions positions = {sequence};  ///< of the queries
 };
 
 /// Arguments to attention(). attention_backward() takes them unchanged.
 struct AttentionCall {
   AttentionShape shape;
   Tensor q;                     ///< (M, H E) rows
-  Tensor k, v;                  ///< (M, K E) rows
-  Tensor document_starts = {};  ///< (B, T) int32, see ops.hpp
+  Tensor k, v;                  ///< (B S, K E) rows
+  Tensor document_starts = {};  ///< (B, T) int32, of the queries; see ops.hpp
   Tensor out;                   ///< (M, H E) rows, overwritten by attention()
   Tensor log_sum_exp;           ///< (B, H, T) fp32, overwritten by attention()
 };
@@ -85,10 +106,10 @@ struct AttentionCall {
 struct AttentionGradients {
   Tensor dout;    ///< (M, H E) rows
   Tensor dq;      ///< (M, H E) rows, overwritten
-  Tensor dk, dv;  ///< (M, K E) rows, overwritten
+  Tensor dk, dv;  ///< (B S, K E) rows, overwritten
   Tensor delta;   ///< (B, H, T) fp32, scratch: rowsum(dout * out)
   /// (T, E) fp32, as for rope(). If given, q and k are outputs of rope(), and dq and dk are
-  /// gradients with respect to its inputs.
+  /// gradients with respect to its inputs. Only for rows with all keys, S = T.
   Tensor cos_sin = {};
 };
 

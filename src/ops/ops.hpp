@@ -51,9 +51,9 @@ extern const Kernel<void(Stream&, Tensor out, Tensor tokens, Tensor table, std::
 extern const Kernel<void(Stream&, Tensor dtable, Tensor dout, Tensor tokens, std::int64_t first_row,
                          Accumulate accumulate)>
     embedding_backward;
-/// ids (M) int32: each token's position in its document (see below), plus `first`.
-extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts, std::int64_t sequence,
-                         std::int64_t first)>
+/// ids (M) int32: each token's position in its document (see below).
+extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts,
+                         const RowPositions& positions)>
     token_positions;
 
 // --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). ---
@@ -83,25 +83,27 @@ extern const Kernel<void(Stream&, const LayerNormCall& call)> layer_norm;
 extern const Kernel<void(Stream&, const LayerNormBackwardCall& call)> layer_norm_backward;
 
 // --- Documents packed into rows of T tokens: rope and attention treat each document as a separate
-// row. document_starts (B, T) int32 holds, per token, the row index where its document starts; so
-// it equals the previous token's entry or the token's own index. Empty: one document per row. ---
+// row. document_starts (B, T) int32 holds, per token, the position where its document starts; so it
+// equals the previous token's entry or the token's own position. Empty: one document per row. A
+// token's position is its index in the row, unless RowPositions says otherwise: then a document may
+// also start before a half of the row. ---
 
 // --- Rotary embedding, Hugging Face's half-split convention:
 // (x1, x2) -> (x1 c - x2 s, x2 c + x1 s). ---
 
 enum class Rotation : bool { forward, backward };
-/// Rotates heads in place, each with E = head_dim elements. x (M, heads * E) rows. Token m has
-/// position m % T - document_starts[m]. cos_sin (T, E) fp32: E/2 cosines, then E/2 sines per
-/// position.
+/// Rotates heads in place, each with E elements. x (M, heads * E) rows. Token m has the angles of
+/// positions[m % T] - document_starts[m]. cos_sin (P, E) fp32 has those of P positions: E/2
+/// cosines, then E/2 sines each.
 extern const Kernel<void(Stream&, Tensor x, Tensor cos_sin, Tensor document_starts,
-                         std::int64_t head_dim, Rotation rotation)>
+                         const RowPositions& positions, Rotation rotation)>
     rope;
 
 // --- Causal grouped-query attention within documents. Never stores a T x T matrix
 // (FlashAttention-2, Dao 2023). Shorter documents cost less. ---
 
-/// Query i in a row sees keys document_starts[i] to i; with a window W, only the last W of these.
-/// Scores are scaled by 1 / sqrt(E).
+/// Query i in a row sees keys document_starts[i] to positions[i]; with a window W, only the last W
+/// of these. Scores are scaled by 1 / sqrt(E).
 extern const Kernel<void(Stream&, const AttentionCall& call)> attention;
 /// Call after attention() with the same call.
 extern const Kernel<void(Stream&, const AttentionCall& call, const AttentionGradients& gradients)>

@@ -189,8 +189,8 @@ TEST_P(CudaLayers, Rope) {
       for (const auto gap : {std::int64_t{7}, std::int64_t{16}}) {
         SCOPED_TRACE(head_dim);
         Twin x(dtype(), 74, 3 * head_dim, {gap, 0}), cos_sin(DType::f32, 37, head_dim);
-        ops::rope(host_stream(), x.host(), cos_sin.host(), {}, head_dim, rotation);
-        ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), {}, head_dim, rotation);
+        ops::rope(host_stream(), x.host(), cos_sin.host(), {}, {37}, rotation);
+        ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), {}, {37}, rotation);
         x.expect_equal(near(), "x");
       }
 }
@@ -198,8 +198,8 @@ TEST_P(CudaLayers, Rope) {
 TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
   TwinIntegers starts({0, 0, 0, 3, 4, 4, 4, 4, 8, 0, 0, 0, 0, 0, 0, 0, 7, 7});
   Twin x(dtype(), 18, 64, {8, 0}), cos_sin(DType::f32, 9, 32);
-  ops::rope(host_stream(), x.host(), cos_sin.host(), starts.host(), 32, ops::Rotation::forward);
-  ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), starts.device(), 32,
+  ops::rope(host_stream(), x.host(), cos_sin.host(), starts.host(), {9}, ops::Rotation::forward);
+  ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), starts.device(), {9},
                   ops::Rotation::forward);
   x.expect_equal(near(), "x");
 }

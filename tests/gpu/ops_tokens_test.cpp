@@ -219,8 +219,8 @@ TEST(CudaPositions, CountFromTheDocumentsStart) {
     for (std::int32_t m = 0; m < 600; ++m) numbers.push_back(m % 300 / 7 * 7);
     TwinIntegers starts(numbers), none({});
     for (auto* documents : {&none, &starts}) {
-      ops::token_positions(host_stream(), ids.host(), documents->host(), 300, first);
-      ops::cuda::token_positions(device_stream(), ids.device(), documents->device(), 300, first);
+      ops::token_positions(host_stream(), ids.host(), documents->host(), {300, first});
+      ops::cuda::token_positions(device_stream(), ids.device(), documents->device(), {300, first});
       EXPECT_EQ(ids.downloaded(), ids.numbers());
     }
   }

@@ -84,6 +84,47 @@ struct Problem {
   Matrix qkv, dqkv, out, dout, log_sum_exp, delta;
 };
 
+/// Tensors for a call with queries of part of the sequences.
+struct PartProblem {
+  PartProblem(DType dtype, const ops::AttentionShape& shape,
+              const std::vector<std::int32_t>& document_starts = {})
+      : s(shape),
+        starts(document_starts),
+        q(dtype, tokens(), s.heads * s.head_dim, 3),
+        k(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 5),
+        v(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
+        out(dtype, tokens(), s.heads * s.head_dim, 2),
+        dout(dtype, tokens(), s.heads * s.head_dim),
+        dq(dtype, tokens(), s.heads * s.head_dim, 1),
+        dk(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 3),
+        dv(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 2),
+        log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
+        delta(DType::f32, s.batch * s.heads, s.sequence) {}
+
+  std::int64_t tokens() const { return s.batch * s.sequence; }
+  ops::AttentionCall call() const { return {s, q, k, v, starts.tensor, out, log_sum_exp}; }
+  ops::AttentionGradients gradients() const { return {dout, dq, dk, dv, delta}; }
+  reference::Shape plain_shape() const {
+    const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
+    reference::Shape shape{n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
+                           n(s.head_dim), starts.numbers, n(s.window)};
+    shape.keys = n(s.keys);
+    for (std::int64_t t = 0; t < s.sequence; ++t) shape.positions.push_back(n(s.positions[t]));
+    return shape;
+  }
+  reference::Numbers expected() const {
+    return reference::attention(q.numbers(), k.numbers(), v.numbers(), plain_shape());
+  }
+  reference::AttentionGradients expected_gradients() const {
+    return reference::attention_backward(dout.numbers(), q.numbers(), k.numbers(), v.numbers(),
+                                         plain_shape());
+  }
+
+  ops::AttentionShape s;
+  Integers starts;
+  Matrix q, k, v, out, dout, dq, dk, dv, log_sum_exp, delta;
+};
+
 TEST_P(Attention, ForwardEqualsTheReference) {
   for (const auto& shape : all_shapes) {
     SCOPED_TRACE(shape.sequence);
@@ -111,6 +152,66 @@ TEST_P(Attention, BackwardEqualsTheReference) {
   }
 }
 
+/// Parts of a sequence as ranks hold them that divide it: piece `rank`, and its mirror image from
+/// the end.
+ops::AttentionShape part_of_sequence(ops::AttentionShape s, std::int64_t ranks, std::int64_t rank) {
+  s.keys = s.sequence;
+  s.sequence = s.keys / ranks;
+  const auto piece = s.sequence / 2;
+  s.positions = {s.sequence, rank * piece, (2 * ranks - 1 - rank) * piece};
+  return s;
+}
+
+/// Pieces that begin and end within vectors and within tiles, in rows with and without documents.
+TEST_P(Attention, OfPartOfASequenceEqualsTheReference) {
+  for (const ops::AttentionShape& whole : {ops::AttentionShape{2, 24, 6, 3, 6},
+                                           {1, 180, 3, 1, 9},
+                                           {1, 264, 2, 1, 16},
+                                           {1, 264, 2, 2, 6, 40}})
+    for (const std::int64_t ranks : {1, 2, 3})
+      for (std::int64_t rank = 0; rank < ranks; ++rank)
+        for (const std::int64_t longest : {0, 50}) {
+          const auto s = part_of_sequence(whole, ranks, rank);
+          SCOPED_TRACE(::testing::Message() << "rank " << rank << " of " << ranks << ", " << s.keys
+                                            << " keys, documents of up to " << longest);
+          std::vector<std::int32_t> starts;
+          if (longest > 0) {
+            const auto all = random_documents(s.batch, s.keys, longest);
+            for (std::int64_t m = 0; m < s.batch * s.sequence; ++m)
+              starts.push_back(all[static_cast<std::size_t>(m / s.sequence * s.keys +
+                                                            s.positions[m % s.sequence])]);
+          }
+          PartProblem p(dtype(), s, starts);
+          ops::attention(stream, p.call());
+          ops::attention_backward(stream, p.call(), p.gradients());
+          expect_near(p.out.numbers(), p.expected(), near(), "out");
+          const auto g = p.expected_gradients();
+          expect_near(p.dq.numbers(), g.dq, 2.0 * near(), "dq", 1.0);
+          expect_near(p.dk.numbers(), g.dk, 2.0 * near(), "dk", 1.0);
+          expect_near(p.dv.numbers(), g.dv, near(), "dv");
+          EXPECT_TRUE(p.out.gaps_untouched() && p.dq.gaps_untouched() && p.dk.gaps_untouched());
+        }
+}
+
+/// The ranks' outputs are the rows of the whole sequence's, bit by bit, if pieces are whole tiles.
+TEST_P(Attention, OfPartOfASequenceGivesTheRowsOfTheWhole) {
+  const ops::AttentionShape whole{1, 512, 4, 2, 16};
+  PartProblem all(dtype(), whole);
+  ops::attention(stream, all.call());
+  for (std::int64_t rank = 0; rank < 2; ++rank) {
+    const auto s = part_of_sequence(whole, 2, rank);
+    PartProblem part(dtype(), s);
+    for (std::int64_t r = 0; r < s.sequence; ++r)
+      ops::copy(stream, part.q.view().slice_rows(r, 1), all.q.view().slice_rows(s.positions[r], 1));
+    auto call = part.call();
+    call.k = all.k, call.v = all.v;
+    ops::attention(stream, call);
+    for (std::int64_t r = 0; r < s.sequence; ++r)
+      for (std::int64_t c = 0; c < part.out.view().cols(); ++c)
+        ASSERT_EQ(part.out.get(r, c), all.out.get(s.positions[r], c)) << r;
+  }
+}
+
 TEST_P(Attention, BackwardThroughRopeIsItsBackwardPassAfterwards) {
   for (const auto& shape : all_shapes) {
     if (shape.head_dim % 2 != 0) continue;
@@ -123,7 +224,7 @@ TEST_P(Attention, BackwardThroughRopeIsItsBackwardPassAfterwards) {
     p.forward(stream);
     p.backward(stream);
     ops::rope(stream, p.dqkv.view().slice_cols(0, p.q_cols() + p.kv_cols()), cos_sin,
-              p.starts.tensor, shape.head_dim, ops::Rotation::backward);
+              p.starts.tensor, shape.positions, ops::Rotation::backward);
     const auto apart = p.dqkv.numbers();
     ops::attention_backward(stream, p.call(),
                             {.dout = p.dout,

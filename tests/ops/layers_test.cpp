@@ -196,7 +196,7 @@ TEST_P(Layers, RopeRotatesAndRotatesBack) {
       const auto expected = reference::rope(x.numbers(), cos_sin.numbers(), 3,
                                             static_cast<reference::Index>(head_dim),
                                             rotation == ops::Rotation::forward ? 1.0 : -1.0);
-      ops::rope(stream, x, cos_sin, Tensor(), head_dim, rotation);
+      ops::rope(stream, x, cos_sin, Tensor(), {positions}, rotation);
       expect_near(x.numbers(), expected, near(), "x");
       EXPECT_TRUE(x.gaps_untouched());
     }
@@ -210,7 +210,7 @@ TEST_P(Layers, RopeCountsPositionsFromTheStartOfADocument) {
   const Matrix cos_sin(DType::f32, positions, head_dim);
   const auto expected =
       reference::rope(x.numbers(), cos_sin.numbers(), 2, head_dim, 1.0, starts.numbers);
-  ops::rope(stream, x, cos_sin, starts.tensor, head_dim, ops::Rotation::forward);
+  ops::rope(stream, x, cos_sin, starts.tensor, {positions}, ops::Rotation::forward);
   expect_near(x.numbers(), expected, near(), "x");
   EXPECT_TRUE(x.gaps_untouched());
 }

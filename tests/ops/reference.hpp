@@ -112,32 +112,37 @@ struct Shape {
   Index batch, sequence, heads, kv_heads, head_dim;
   std::vector<std::int32_t> starts = {};  ///< (B, T) document starts; empty: 0
   Index window = 0;                       ///< keys that a query sees at most; 0: all
+  Index keys = sequence;                  ///< per sequence
+  std::vector<Index> positions = {};      ///< of a row's queries; empty: 0, 1, ...
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
   Index kv_index(Index b, Index t, Index h) const {
-    return ((b * sequence + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
+    return ((b * keys + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
   }
+  /// Returns the last key that query t sees: the one in its own position.
+  Index last(Index t) const { return positions.empty() ? t : positions[t]; }
   /// Returns the first key that query t sees.
   Index start(Index b, Index t) const {
     const auto document = starts.empty() ? 0 : static_cast<Index>(starts[b * sequence + t]);
-    return window > 0 && t + 1 > window ? std::max(document, t + 1 - window) : document;
+    const auto end = last(t) + 1;
+    return window > 0 && end > window ? std::max(document, end - window) : document;
   }
 };
 
 /// Returns the softmax over query t's scores for the keys that it sees; 0 for earlier ones.
 inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
                              Index h) {
-  Numbers p(t + 1, 0.0);
+  Numbers p(s.last(t) + 1, 0.0);
   double total = 0.0;
   double most = -std::numeric_limits<double>::infinity();
-  for (Index j = s.start(b, t); j <= t; ++j) {
+  for (Index j = s.start(b, t); j <= s.last(t); ++j) {
     for (Index e = 0; e < s.head_dim; ++e)
       p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
     p[j] /= std::sqrt(static_cast<double>(s.head_dim));
     most = std::max(most, p[j]);
   }
-  for (Index j = s.start(b, t); j <= t; ++j) total += p[j] = std::exp(p[j] - most);
+  for (Index j = s.start(b, t); j <= s.last(t); ++j) total += p[j] = std::exp(p[j] - most);
   for (auto& x : p) x /= total;
   return p;
 }
@@ -148,7 +153,7 @@ inline Numbers attention(const Numbers& q, const Numbers& k, const Numbers& v, c
     for (Index h = 0; h < s.heads; ++h)
       for (Index t = 0; t < s.sequence; ++t) {
         const auto p = probabilities(q, k, s, b, t, h);
-        for (Index j = 0; j <= t; ++j)
+        for (Index j = 0; j <= s.last(t); ++j)
           for (Index e = 0; e < s.head_dim; ++e)
             out[s.q_index(b, t, h) + e] += p[j] * v[s.kv_index(b, j, h) + e];
       }
@@ -169,16 +174,16 @@ inline AttentionGradients attention_backward(const Numbers& dout, const Numbers&
       for (Index t = 0; t < s.sequence; ++t) {
         const auto p = probabilities(q, k, s, b, t, h);
         const auto at = s.q_index(b, t, h);
-        Numbers dp(t + 1, 0.0);
+        Numbers dp(p.size(), 0.0);
         double mean = 0.0;
-        for (Index j = 0; j <= t; ++j) {
+        for (Index j = 0; j <= s.last(t); ++j) {
           for (Index e = 0; e < s.head_dim; ++e) {
             dp[j] += dout[at + e] * v[s.kv_index(b, j, h) + e];
             g.dv[s.kv_index(b, j, h) + e] += p[j] * dout[at + e];
           }
           mean += p[j] * dp[j];
         }
-        for (Index j = 0; j <= t; ++j)
+        for (Index j = 0; j <= s.last(t); ++j)
           for (Index e = 0; e < s.head_dim; ++e) {
             const auto dscore = p[j] * (dp[j] - mean) / root;
             g.dq[at + e] += dscore * k[s.kv_index(b, j, h) + e];

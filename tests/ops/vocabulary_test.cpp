@@ -204,7 +204,7 @@ TEST_P(VocabularyParts, EmbeddingRowsAreAddedToWhatIsThere) {
 TEST(TokenPositions, CountFromTheDocumentsStart) {
   const Integers ids(std::vector<std::int32_t>(8, -1)), starts({0, 0, 2, 2, 0, 1, 1, 1});
   const auto positions = [&](const Tensor& document_starts, std::int64_t first) {
-    ops::token_positions(device::compute_stream(), ids.tensor, document_starts, 4, first);
+    ops::token_positions(device::compute_stream(), ids.tensor, document_starts, {4, first});
     const auto all = ids.tensor.span<std::int32_t>();
     return std::vector<std::int32_t>(all.begin(), all.end());
   };

@@ -56,7 +56,7 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
                                     .accumulate_dw = Accumulate::yes});
   });
   print_rate("rope", dtype, 2 * M * D * b, memory,
-             [&] { ops::rope(stream, y, table, Tensor(), E, ops::Rotation::forward); });
+             [&] { ops::rope(stream, y, table, Tensor(), {T}, ops::Rotation::forward); });
   const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
   print_rate("swiglu", dtype, 3 * M * F * b, memory, [&] { ops::swiglu(stream, out, gate_up); });
   print_rate("swiglu backward", dtype, 5 * M * F * b, memory,
@@ -286,9 +286,9 @@ int bench_ops(const std::string& device) {
     fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
     grouped_products(s, dtype, most);
     attention(s.attention, dtype, most);
-    auto whole = s.attention;  // all tokens in one row
-    whole.batch = 1;
-    whole.sequence = s.M;
+    // All tokens in one row.
+    ops::AttentionShape whole{1, s.M, s.attention.heads, s.attention.kv_heads,
+                              s.attention.head_dim};
     attention(whole, dtype, most);
     whole.window = 256;
     attention(whole, dtype, most);

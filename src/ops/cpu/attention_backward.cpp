@@ -19,8 +19,8 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// fp32 scratch for one task. T' and E' are the sequence and the head dim, rounded up to whole
-/// tiles and vectors.
+/// fp32 scratch for one task. S' and E' are the keys and the head dim, rounded up to whole tiles
+/// and vectors.
 struct Tiles {
   static std::int64_t numel(std::int64_t padded, std::int64_t length) {
     return 4 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
@@ -43,7 +43,7 @@ struct Tiles {
         delta(pieces.take(tile)) {}
 
   Pieces pieces;
-  float *keys, *values, *dkeys, *dvalues;  ///< (T', E')
+  float *keys, *values, *dkeys, *dvalues;  ///< (S', E')
   float *queries, *queries_t;   ///< (tile, E') and (E', tile), scaled by log2(e) / sqrt(E)
   float *douts, *douts_t;       ///< (tile, E') and (E', tile)
   float* rows;                  ///< (tile, E')
@@ -100,23 +100,25 @@ void row_products(float* delta, const float* douts, const float* outs, std::int6
   }
 }
 
-/// Loads `count` queries starting at `first`, with their dout, log_sum_exp and delta, into the
-/// tiles; zero-pads the rest.
+/// Loads the block's queries, with their dout, log_sum_exp and delta, into the tiles; zero-pads the
+/// rest.
 template <class T>
-void load_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
-                  std::int64_t head_dim, float scale) {
+void load_block(const Tiles& t, const Head<T>& head, const QueryBlock& block, std::int64_t head_dim,
+                float scale) {
   const auto padded = round_up(head_dim, vec_width);
-  const auto width = round_up(count, vec_width);
-  load_tile(t.queries, width, padded, head.q.from(first), count, head_dim, scale);
+  const auto width = block.width();
+  const auto& [first, lead, count, row] = block;
+  load_queries(t.queries, block, padded, head.q.from(row), head_dim, scale);
   transpose(t.queries_t, tile, t.queries, padded, width, padded);
-  load_tile(t.douts, width, padded, head.dout.from(first), count, head_dim);
+  load_queries(t.douts, block, padded, head.dout.from(row), head_dim);
   transpose(t.douts_t, tile, t.douts, padded, width, padded);
-  load_tile(t.rows, width, padded, head.out.from(first), count, head_dim);
-  row_products(head.delta + first, t.douts, t.rows, count, padded);
+  load_queries(t.rows, block, padded, head.out.from(row), head_dim);
+  row_products(head.delta + row, t.douts + lead * padded, t.rows + lead * padded, count, padded);
   std::fill_n(t.log2_sum_exp, tile, 0.0F);
   std::fill_n(t.delta, tile, 0.0F);
-  for (std::int64_t q = 0; q < count; ++q) t.log2_sum_exp[q] = log2_e * head.log_sum_exp[first + q];
-  std::copy_n(head.delta + first, count, t.delta);
+  for (std::int64_t q = 0; q < count; ++q)
+    t.log2_sum_exp[lead + q] = log2_e * head.log_sum_exp[row + q];
+  std::copy_n(head.delta + row, count, t.delta + lead);
   std::fill_n(t.dqueries_t, padded * tile, 0.0F);
 }
 
@@ -145,14 +147,15 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
 
 /// Processes one query block in one head: writes its dq, adds to dkeys and dvalues.
 template <class T>
-void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, std::int64_t count,
+void block_of_queries(const Tiles& t, const Head<T>& head, const QueryBlock& block,
                       const AttentionShape& s) {
   const auto head_dim = s.head_dim;
   const auto padded = round_up(head_dim, vec_width);
-  const auto all = round_up(count, vec_width);
+  const auto& [first, lead, count, row] = block;
+  const auto all = block.width();
   const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
-  load_queries(t, head, first, count, head_dim, log2_e * scale);
-  const FirstKeys first_keys(head.starts ? head.starts + first : nullptr, first, count, s.window);
+  load_block(t, head, block, head_dim, log2_e * scale);
+  const FirstKeys first_keys(head.starts ? head.starts + row : nullptr, block, s.window);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
@@ -162,7 +165,7 @@ void block_of_queries(const Tiles& t, const Head<T>& head, std::int64_t first, s
       attend_backward<false>(t, first_keys, key, keys, width, padded);
   }
   transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
-  store_tile(head.dq.from(first), count, head_dim, t.rows, padded, scale);
+  store_tile(head.dq.from(row), count, head_dim, t.rows + lead * padded, padded, scale);
 }
 
 /// All tensors in the pass, typed.
@@ -180,33 +183,33 @@ template <class T>
 void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std::int64_t kv) {
   thread_local Scratch scratch;
   const auto padded = round_up(s.head_dim, vec_width);
-  const auto length = round_up(s.sequence, tile);
+  const auto length = round_up(s.keys, tile);
   const Tiles t(padded, length, scratch);
-  const auto token = b * s.sequence;
+  const auto token = b * s.sequence, key = b * s.keys;
   const auto column = kv * s.head_dim;
-  load_tile(t.keys, length, padded, o.k.from(token, column), s.sequence, s.head_dim);
-  load_tile(t.values, length, padded, o.v.from(token, column), s.sequence, s.head_dim);
+  load_tile(t.keys, length, padded, o.k.from(key, column), s.keys, s.head_dim);
+  load_tile(t.values, length, padded, o.v.from(key, column), s.keys, s.head_dim);
   std::fill_n(t.dkeys, length * padded, 0.0F);
   std::fill_n(t.dvalues, length * padded, 0.0F);
   const auto group = s.heads / s.kv_heads;
+  const QueryBlocks blocks(s.positions);
   for (auto h = kv * group; h < (kv + 1) * group; ++h) {
     const auto at = h * s.head_dim;
     const auto statistics = (b * s.heads + h) * s.sequence;
     const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),  o.out.from(token, at),
                        o.dout.from(token, at), o.starts.from(token), o.log_sum_exp + statistics,
                        o.delta + statistics};
-    for (std::int64_t first = 0; first < s.sequence; first += tile)
-      block_of_queries(t, head, first, std::min(tile, s.sequence - first), s);
+    for (std::int64_t i = 0; i < blocks.size(); ++i) block_of_queries(t, head, blocks[i], s);
   }
   // dS was multiplied by queries that carry a factor log2(e).
-  store_tile(o.dk.from(token, column), s.sequence, s.head_dim, t.dkeys, padded, ln_2);
-  store_tile(o.dv.from(token, column), s.sequence, s.head_dim, t.dvalues, padded);
+  store_tile(o.dk.from(key, column), s.keys, s.head_dim, t.dkeys, padded, ln_2);
+  store_tile(o.dv.from(key, column), s.keys, s.head_dim, t.dvalues, padded);
 }
 
 }  // namespace
 
 std::int64_t attention_backward_scratch(const AttentionShape& shape) {
-  return Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.sequence, tile)) *
+  return Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.keys, tile)) *
          size_of(DType::f32);
 }
 
@@ -215,7 +218,7 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
   expect_attention_shapes(c, g);
   stream.run([=] {
     const auto& shape = c.shape;
-    const DocumentStarts starts(c.document_starts, c.q.rows(), shape.sequence);
+    const DocumentStarts starts(c.document_starts, c.q.rows(), shape.positions);
     with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
       const Operands<T> operands{Rows<T>(g.dq),
                                  Rows<T>(g.dk),
@@ -235,7 +238,7 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
   });
   if (!g.cos_sin) return;
   for (const Tensor& d : {g.dq, g.dk})
-    rope(stream, d, g.cos_sin, c.document_starts, c.shape.head_dim, Rotation::backward);
+    rope(stream, d, g.cos_sin, c.document_starts, c.shape.positions, Rotation::backward);
 }
 
 }  // namespace llamesh::ops::cpu

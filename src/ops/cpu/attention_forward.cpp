@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -27,15 +28,18 @@ constexpr std::int64_t tiles_together = 4;
 
 /// One query tile in one head. E' is the head dim, rounded up to whole vectors.
 struct QueryTile {
-  std::int64_t head, first, count;  ///< queries [first, first + count) of the sequence
+  std::int64_t head;
+  QueryBlock block;
   FirstKeys first_keys;
   float* queries;  ///< (E', tile), scaled by log2(e) / sqrt(E)
   float* out;      ///< (E', tile), not yet divided by row_sum
   float* row_max;  ///< (tile): each query's running maximum score
   float* row_sum;  ///< (tile): each query's running sum of exp2(score - row_max)
 
-  /// Returns `count` rounded up to whole vectors.
-  std::int64_t width() const { return round_up(count, vec_width); }
+  /// Returns whether a query may see a key of the tile that contains `key`.
+  bool sees(std::int64_t key) const {
+    return key <= block.first && first_keys.begin() < tile_end(key);
+  }
 };
 
 /// fp32 scratch for one task.
@@ -121,7 +125,7 @@ void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int
   const auto offset = skipped * padded;
   key += skipped;
   keys -= skipped;
-  const auto width = queries.first_keys.queries_before(key + keys, queries.width());
+  const auto width = queries.first_keys.queries_before(key + keys, queries.block.width());
   multiply<diagonal ? U::c : U::none>(t.scores, tile, Plain{t.keys + offset, padded},
                                       queries.queries, tile, keys, width, padded, Overwrite{});
   if (diagonal) mask_later_keys(t.scores, width);
@@ -141,21 +145,21 @@ struct Operands {
   DocumentStarts starts;
 };
 
-/// Initializes a tile with queries [first, first + count) in a head and sequence b, and zeroes its
-/// sums.
+/// Initializes a tile with the queries of its block in a head and sequence b, and zeroes its sums.
 template <class T>
 void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const AttentionShape& s,
                   std::int64_t b) {
   const auto padded = round_up(s.head_dim, vec_width);
-  const auto token = b * s.sequence + queries.first;
-  queries.first_keys = FirstKeys(o.starts.from(token), queries.first, queries.count, s.window);
+  const auto& block = queries.block;
+  const auto token = b * s.sequence + block.row;
+  queries.first_keys = FirstKeys(o.starts.from(token), block, s.window);
   queries.queries = t.pieces.take(tile * padded);
   queries.out = t.pieces.take(tile * padded);
   queries.row_max = t.pieces.take(tile);
   queries.row_sum = t.pieces.take(tile);
-  load_tile(t.rows, queries.width(), padded, o.q.from(token, queries.head * s.head_dim),
-            queries.count, s.head_dim, log2_e / std::sqrt(static_cast<float>(s.head_dim)));
-  transpose(queries.queries, tile, t.rows, padded, queries.width(), padded);
+  load_queries(t.rows, block, padded, o.q.from(token, queries.head * s.head_dim), s.head_dim,
+               log2_e / std::sqrt(static_cast<float>(s.head_dim)));
+  transpose(queries.queries, tile, t.rows, padded, block.width(), padded);
   std::fill_n(queries.out, padded * tile, 0.0F);
   // Finite, so that a query with all keys in a tile hidden gets exp2(-infinity - row_max) = 0.
   std::fill_n(queries.row_max, tile, std::numeric_limits<float>::lowest());
@@ -167,19 +171,21 @@ template <class T>
 void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& o,
                    const AttentionShape& s, std::int64_t b) {
   const auto padded = round_up(s.head_dim, vec_width);
-  for (std::int64_t q = 0; q < queries.width(); q += vec_width) {
+  const auto& [first, lead, count, row] = queries.block;
+  const auto width = queries.block.width();
+  for (std::int64_t q = 0; q < width; q += vec_width) {
     const auto inverse = 1.0F / load(queries.row_sum + q, Whole{});
     for (std::int64_t e = 0; e < padded; ++e) {
       auto* at = queries.out + e * tile + q;
       store(at, load(at, Whole{}) * inverse, Whole{});
     }
   }
-  transpose(t.rows, padded, queries.out, tile, padded, queries.width());
-  store_tile(o.out.from(b * s.sequence + queries.first, queries.head * s.head_dim), queries.count,
-             s.head_dim, t.rows, padded);
-  auto* log_sum_exp = o.log_sum_exp + (b * s.heads + queries.head) * s.sequence + queries.first;
-  for (std::int64_t q = 0; q < queries.count; ++q)
-    log_sum_exp[q] = ln_2 * queries.row_max[q] + std::log(queries.row_sum[q]);
+  transpose(t.rows, padded, queries.out, tile, padded, width);
+  store_tile(o.out.from(b * s.sequence + row, queries.head * s.head_dim), count, s.head_dim,
+             t.rows + lead * padded, padded);
+  auto* log_sum_exp = o.log_sum_exp + (b * s.heads + queries.head) * s.sequence + row;
+  for (std::int64_t q = 0; q < count; ++q)
+    log_sum_exp[q] = ln_2 * queries.row_max[lead + q] + std::log(queries.row_sum[lead + q]);
 }
 
 /// Computes `all`: query tiles in sequence b whose heads share a key-value head.
@@ -189,23 +195,24 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
   thread_local Scratch scratch;
   const auto padded = round_up(s.head_dim, vec_width);
   Tiles t(padded, scratch);
-  auto begin = s.sequence;
+  auto begin = s.keys;
   std::int64_t last = 0;
   for (auto& queries : all) {
     load_queries(queries, t, o, s, b);
     begin = std::min(begin, queries.first_keys.begin());
-    last = std::max(last, queries.first);
+    last = std::max(last, queries.block.first);
   }
   for (auto key = begin; key <= last; key = tile_end(key)) {
-    const auto token = b * s.sequence + key;
-    const auto valid = std::min(tile_end(key), s.sequence) - key;
+    if (std::ranges::none_of(all, [&](const auto& queries) { return queries.sees(key); })) continue;
+    const auto token = b * s.keys + key;
+    const auto valid = std::min(tile_end(key), s.keys) - key;
     const auto keys = round_up(valid, vec_width);
     load_tile(t.keys, keys, padded, o.k.from(token, kv * s.head_dim), valid, s.head_dim);
     load_tile(t.values, keys, padded, o.v.from(token, kv * s.head_dim), valid, s.head_dim);
     for (const auto& queries : all)
-      if (key == queries.first)
+      if (key == queries.block.first)
         attend<true>(t, queries, key, keys, padded);
-      else if (key < queries.first && queries.first_keys.begin() < key + keys)
+      else if (queries.sees(key))
         attend<false>(t, queries, key, keys, padded);
   }
   for (const auto& queries : all) store_results(queries, t, o, s, b);
@@ -214,7 +221,8 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
 template <class T>
 void all_tiles(const Operands<T>& o, const AttentionShape& s) {
   const auto group = s.heads / s.kv_heads;
-  const auto tiles = (s.sequence + tile - 1) / tile * group;  // sharing a key-value head
+  const QueryBlocks blocks(s.positions);
+  const auto tiles = blocks.size() * group;  // sharing a key-value head
   const auto tasks = (tiles + tiles_together - 1) / tiles_together;
   for_each_task(s.batch * s.kv_heads * tasks, [&](std::int64_t task) {
     const auto kv = task % s.kv_heads;
@@ -225,8 +233,7 @@ void all_tiles(const Operands<T>& o, const AttentionShape& s) {
     for (std::int64_t i = 0; i < count; ++i) {
       auto& queries = all[static_cast<std::size_t>(i)];
       queries.head = kv * group + (begin + i) % group;
-      queries.first = (begin + i) / group * tile;
-      queries.count = std::min(tile, s.sequence - queries.first);
+      queries.block = blocks[(begin + i) / group];
     }
     attend_together(std::span(all).first(static_cast<std::size_t>(count)), o, s, b, kv);
   });
@@ -237,7 +244,7 @@ void all_tiles(const Operands<T>& o, const AttentionShape& s) {
 void attention(Stream& stream, const AttentionCall& c) {
   expect_attention_shapes(c);
   stream.run([=] {
-    const DocumentStarts starts(c.document_starts, c.q.rows(), c.shape.sequence);
+    const DocumentStarts starts(c.document_starts, c.q.rows(), c.shape.positions);
     with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
       all_tiles(Operands<T>{Rows<T>(c.out), Rows<const T>(c.q), Rows<const T>(c.k),
                             Rows<const T>(c.v), c.log_sum_exp.as<float>(), starts},

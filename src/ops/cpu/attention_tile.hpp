@@ -79,13 +79,16 @@ void store_tile(Rows<T> to, std::int64_t rows, std::int64_t cols, const float* f
 /// Throws unless q, k and v have the shapes that attention() requires.
 inline void expect_attention_shapes(const AttentionCall& c) {
   const auto& s = c.shape;
-  const auto tokens = s.batch * s.sequence;
+  const auto tokens = s.batch * s.sequence, keys = s.batch * s.keys;
   expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
-  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == tokens &&
+  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == keys &&
               c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
-          "attention: q ({}, {}), k ({}, {}) of {} tokens", c.q.rows(), c.q.cols(), c.k.rows(),
-          c.k.cols(), tokens);
+          "attention: q ({}, {}), k ({}, {}) of {} tokens and {} keys", c.q.rows(), c.q.cols(),
+          c.k.rows(), c.k.cols(), tokens, keys);
+  expects(s.positions.tokens == s.sequence && s.positions[s.sequence - 1] < s.keys,
+          "attention: {} queries in positions of {}, up to {}, and {} keys", s.sequence,
+          s.positions.tokens, s.positions[s.sequence - 1], s.keys);
   expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.dense() &&
               c.log_sum_exp.numel() == s.heads * tokens,
           "attention: shapes of out and log_sum_exp");
@@ -94,7 +97,8 @@ inline void expect_attention_shapes(const AttentionCall& c) {
 inline void expect_attention_shapes(const AttentionCall& c, const AttentionGradients& g) {
   expects(same_matrix_shape(g.dout, c.q) && same_matrix_shape(g.dq, c.q) &&
               same_matrix_shape(g.dk, c.k) && same_matrix_shape(g.dv, c.v) && g.delta.dense() &&
-              g.delta.numel() == c.log_sum_exp.numel(),
+              g.delta.numel() == c.log_sum_exp.numel() &&
+              (!g.cos_sin || c.shape.keys == c.shape.sequence),
           "attention_backward: shapes of dout, dq, dk, dv and delta");
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/tensor.hpp"
+#include "ops/calls.hpp"
 
 namespace llamesh::ops::cpu {
 
@@ -11,17 +12,22 @@ namespace llamesh::ops::cpu {
 class DocumentStarts {
  public:
   /// Borrows `starts`. Throws unless it has B T = `tokens` entries, each equal to the previous one
-  /// or to the token's own index.
-  DocumentStarts(const Tensor& starts, std::int64_t tokens, std::int64_t sequence) {
+  /// or to the token's own position; at a run's begin, an earlier position will do.
+  DocumentStarts(const Tensor& starts, std::int64_t tokens, const RowPositions& positions) {
     if (!starts) return;
+    const auto sequence = positions.tokens;
     expects(starts.numel() == tokens && tokens % sequence == 0,
             "{} starts of documents for {} tokens in rows of {}", starts.numel(), tokens, sequence);
     first_ = starts.span<std::int32_t>().data();
     for (std::int64_t row = 0; row < tokens; row += sequence) {
       const auto* start = first_ + row;
-      for (std::int64_t i = 0; i < sequence; ++i)
-        expects(start[i] == i || (i > 0 && start[i] == start[i - 1]),
-                "token {} of row {}: its document cannot start at {}", i, row / sequence, start[i]);
+      for (std::int64_t i = 0; i < sequence; ++i) {
+        const bool begins_run = i == 0 || positions[i] != positions[i - 1] + 1;
+        const bool fits = begins_run ? start[i] >= 0 && start[i] <= positions[i]
+                                     : start[i] == start[i - 1] || start[i] == positions[i];
+        expects(fits, "token {} of row {}: its document cannot start at {}", i, row / sequence,
+                start[i]);
+      }
     }
   }
 

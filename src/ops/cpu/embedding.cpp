@@ -124,15 +124,16 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int
   });
 }
 
-void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t sequence,
-                     std::int64_t first) {
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts,
+                     const RowPositions& positions) {
+  const auto sequence = positions.tokens;
   expects(ids.numel() % sequence == 0, "{} tokens in rows of {}", ids.numel(), sequence);
   stream.run([=] {
-    const DocumentStarts starts(document_starts, ids.numel(), sequence);
+    const DocumentStarts starts(document_starts, ids.numel(), positions);
     const auto* start = starts.from(0);
     auto* id = ids.as<std::int32_t>();
     for (std::int64_t m = 0; m < ids.numel(); ++m)
-      id[m] = static_cast<std::int32_t>(first + m % sequence - (start ? start[m] : 0));
+      id[m] = static_cast<std::int32_t>(positions[m % sequence] - (start ? start[m] : 0));
   });
 }
 

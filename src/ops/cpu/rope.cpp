@@ -22,28 +22,30 @@ void rotate(T* head, const float* cosines, const float* sines, std::int64_t half
 
 }  // namespace
 
-void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
-          Rotation rotation) {
-  expects(
-      head_dim > 0 && head_dim % 2 == 0 && x.cols() % head_dim == 0 && cos_sin.cols() == head_dim,
-      "rope: {} columns, heads of {}, {} cosines and sines", x.cols(), head_dim, cos_sin.cols());
+void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
+          const RowPositions& positions, Rotation rotation) {
+  const auto head_dim = cos_sin.cols();
+  expects(head_dim % 2 == 0 && x.cols() % head_dim == 0, "rope: {} columns, heads of {}", x.cols(),
+          head_dim);
+  expects(positions[positions.tokens - 1] < cos_sin.rows(), "rope: position {}, the table has {}",
+          positions[positions.tokens - 1], cos_sin.rows());
   stream.run([=] {
-    const DocumentStarts starts(document_starts, x.rows(), cos_sin.rows());
+    const DocumentStarts starts(document_starts, x.rows(), positions);
     const auto* start = starts.from(0);
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
       const auto half = head_dim / 2;
       const auto sign = rotation == Rotation::forward ? 1.0F : -1.0F;
       const Rows<T> tokens(x);
       const Rows<const float> table(cos_sin);
-      for_each_block(x.rows(), rows_per_block(x.cols()),
-                     [&](std::int64_t first, std::int64_t last) {
-                       for (auto m = first; m < last; ++m) {
-                         const auto position = m % cos_sin.rows() - (start ? start[m] : 0);
-                         const auto* cosines = table[position];
-                         for (std::int64_t h = 0; h < x.cols(); h += head_dim)
-                           rotate(tokens[m] + h, cosines, cosines + half, half, sign);
-                       }
-                     });
+      for_each_block(
+          x.rows(), rows_per_block(x.cols()), [&](std::int64_t first, std::int64_t last) {
+            for (auto m = first; m < last; ++m) {
+              const auto position = positions[m % positions.tokens] - (start ? start[m] : 0);
+              const auto* cosines = table[position];
+              for (std::int64_t h = 0; h < x.cols(); h += head_dim)
+                rotate(tokens[m] + h, cosines, cosines + half, half, sign);
+            }
+          });
     });
   });
 }

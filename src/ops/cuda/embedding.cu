@@ -43,10 +43,12 @@ __global__ void __launch_bounds__(threads)
 }
 
 __global__ void __launch_bounds__(threads)
-    find_positions(std::int32_t* ids, const std::int32_t* document_starts, int count, int sequence,
-                   int first) {
+    find_positions(std::int32_t* ids, const std::int32_t* document_starts, int count,
+                   RowPositions positions) {
   const int m = blockIdx.x * threads + threadIdx.x;
-  if (m < count) ids[m] = first + m % sequence - (document_starts ? document_starts[m] : 0);
+  if (m >= count) return;
+  const auto start = document_starts ? document_starts[m] : 0;
+  ids[m] = static_cast<std::int32_t>(positions[m % positions.tokens]) - start;
 }
 
 __global__ void __launch_bounds__(threads)
@@ -181,15 +183,15 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor table, std::int
   });
 }
 
-void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t sequence,
-                     std::int64_t first) {
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts,
+                     const RowPositions& positions) {
   const auto count = ids.numel();
-  expects(count % sequence == 0 && (!document_starts || document_starts.numel() == count),
-          "{} tokens in rows of {}", count, sequence);
+  expects(count % positions.tokens == 0 && (!document_starts || document_starts.numel() == count),
+          "{} tokens in rows of {}", count, positions.tokens);
   if (count == 0) return;
   launch(&find_positions, {divide_up(count, threads)}, threads, 0, stream, ids.as<std::int32_t>(),
          document_starts ? document_starts.as<std::int32_t>() : nullptr, static_cast<int>(count),
-         static_cast<int>(sequence), static_cast<int>(first));
+         positions);
 }
 
 void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor tokens,

@@ -12,7 +12,8 @@ struct Turned {
   Rows<T> x;
   Rows<const float> cos_sin;
   const std::int32_t* document_starts;  // null: none
-  int heads, half, positions;
+  int heads, half;
+  RowPositions positions;
   std::int64_t tokens;
   float sign;
 };
@@ -23,7 +24,7 @@ __global__ void __launch_bounds__(threads) rotate(Turned<T> a) {
   const int packs = a.half / width;
   for (std::int64_t m = blockIdx.x; m < a.tokens; m += gridDim.x) {
     const auto start = a.document_starts ? a.document_starts[m] : 0;
-    const auto* cosines = a.cos_sin[m % a.positions - start];
+    const auto* cosines = a.cos_sin[a.positions[m % a.positions.tokens] - start];
     for (int i = threadIdx.x; i < a.heads * packs; i += blockDim.x) {
       const int offset = i % packs * width;
       auto* head = a.x[m] + static_cast<std::int64_t>(i / packs) * 2 * a.half + offset;
@@ -45,11 +46,13 @@ __global__ void __launch_bounds__(threads) rotate(Turned<T> a) {
 
 }  // namespace
 
-void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std::int64_t head_dim,
-          Rotation rotation) {
-  expects(
-      head_dim > 0 && head_dim % 2 == 0 && x.cols() % head_dim == 0 && cos_sin.cols() == head_dim,
-      "rope: {} columns, heads of {}, {} cosines and sines", x.cols(), head_dim, cos_sin.cols());
+void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
+          const RowPositions& positions, Rotation rotation) {
+  const auto head_dim = cos_sin.cols();
+  expects(head_dim % 2 == 0 && x.cols() % head_dim == 0, "rope: {} columns, heads of {}", x.cols(),
+          head_dim);
+  expects(positions[positions.tokens - 1] < cos_sin.rows(), "rope: position {}, the table has {}",
+          positions[positions.tokens - 1], cos_sin.rows());
   expects(!document_starts || document_starts.numel() == x.rows(),
           "rope: {} tokens, {} document starts", x.rows(), document_starts.numel());
   if (x.numel() == 0) return;
@@ -62,9 +65,8 @@ void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts, std:
       launch(&rotate<width, T>, {blocks}, threads, 0, stream,
              Turned<T>{rows_of<T>(x), rows_of<const float>(cos_sin),
                        document_starts ? document_starts.as<std::int32_t>() : nullptr,
-                       static_cast<int>(x.cols() / head_dim), static_cast<int>(half),
-                       static_cast<int>(cos_sin.rows()), x.rows(),
-                       rotation == Rotation::forward ? 1.0F : -1.0F});
+                       static_cast<int>(x.cols() / head_dim), static_cast<int>(half), positions,
+                       x.rows(), rotation == Rotation::forward ? 1.0F : -1.0F});
     });
   });
 }

@@ -23,8 +23,8 @@ void embedding(Stream& stream, Tensor out, Tensor tokens, Tensor /*table*/,
   move(stream, 2 * bytes_of(out) + bytes_of(tokens) + if_added(accumulate, out));
 }
 
-void token_positions(Stream& stream, Tensor ids, Tensor document_starts, std::int64_t /*sequence*/,
-                     std::int64_t /*first*/) {
+void token_positions(Stream& stream, Tensor ids, Tensor document_starts,
+                     const RowPositions& /*positions*/) {
   move(stream, bytes_of(ids, document_starts));
 }
 
@@ -67,8 +67,9 @@ void layer_norm_backward(Stream& stream, const LayerNormBackwardCall& c) {
 }
 
 void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
-          std::int64_t /*head_dim*/, Rotation /*rotation*/) {
-  move(stream, 2 * bytes_of(x) + bytes_of(cos_sin, document_starts));
+          const RowPositions& positions, Rotation /*rotation*/) {
+  const auto table = cos_sin.slice_rows(0, std::min(cos_sin.rows(), positions.tokens));
+  move(stream, 2 * bytes_of(x) + bytes_of(table, document_starts));
 }
 
 void swiglu(Stream& stream, Tensor out, Tensor gate_up) {

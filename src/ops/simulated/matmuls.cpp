@@ -65,15 +65,22 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
          keys;
 }
 
-/// Returns the keys that a query sees on average, of T queries after `past` cached keys: integrated
-/// over the queries, so T / 2 in a causal row.
-double mean_keys(const AttentionShape& s, std::int64_t past) {
-  const auto T = static_cast<double>(s.sequence), W = static_cast<double>(s.window);
+/// Returns the keys that a query sees on average, of `queries` neighbours after `past` earlier
+/// keys: integrated over the queries, so half as many as there are in a causal row.
+double mean_keys(std::int64_t queries, std::int64_t window, std::int64_t past) {
+  const auto T = static_cast<double>(queries), W = static_cast<double>(window);
   const auto causal = static_cast<double>(past) + T / 2;
-  if (s.window == 0 || s.window >= past + s.sequence) return causal;
+  if (window == 0 || window >= past + queries) return causal;
   // Query i has fewer than W keys if i < W - past.
-  const auto filling = std::max(0.0, W - static_cast<double>(past));
+  const auto filling = std::clamp(W - static_cast<double>(past), 0.0, T);
   return W - filling * filling / (2 * T);
+}
+
+double mean_keys(const AttentionShape& s) {
+  const auto& p = s.positions;
+  if (p.adjoin()) return mean_keys(s.sequence, s.window, p.first);
+  const auto half = s.sequence / 2;
+  return (mean_keys(half, s.window, p.first) + mean_keys(half, s.window, p.second)) / 2;
 }
 
 }  // namespace
@@ -123,7 +130,7 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
 
 void attention(Stream& stream, const AttentionCall& c) {
   keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
-  const double keys = mean_keys(c.shape, 0);
+  const double keys = mean_keys(c.shape);
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp));
@@ -133,7 +140,7 @@ void attention(Stream& stream, const AttentionCall& c) {
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
                          c.shape.batch * c.shape.kv_heads);
-  const double keys = mean_keys(c.shape, 0);
+  const double keys = mean_keys(c.shape);
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
@@ -147,7 +154,8 @@ std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
 
 void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                       const AttentionShape& shape, std::int64_t past) {
-  work(stream, attention_flops(shape, shape.sequence, mean_keys(shape, past)),
+  work(stream,
+       attention_flops(shape, shape.sequence, mean_keys(shape.sequence, shape.window, past)),
        hardware().peak(q.dtype()) * hardware().attention_forward_share,
        bytes_of(out, q, keys, values));
 }

@@ -39,6 +39,9 @@ void expect_shapes(const AttentionCall& c) {
           "attention: out ({}, {}), {} sums", c.out.rows(), c.out.cols(), c.log_sum_exp.numel());
   expects(!c.document_starts || c.document_starts.numel() == tokens,
           "attention: {} tokens, {} document starts", tokens, c.document_starts.numel());
+  expects(s.keys == s.sequence && s.positions == RowPositions{s.sequence},
+          "attention on a GPU: {} queries of {} keys; leave out mesh.axes.context", s.sequence,
+          s.keys);
   expects(s.head_dim > 0 && s.head_dim <= max_head_dim,
           "attention on a GPU: a head dim of {}, at most {}", s.head_dim, max_head_dim);
 }
@@ -58,7 +61,7 @@ void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
 void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   if (!g.cos_sin) return;
   for (const Tensor& d : {g.dq, g.dk})
-    rope(stream, d, g.cos_sin, c.document_starts, c.shape.head_dim, Rotation::backward);
+    rope(stream, d, g.cos_sin, c.document_starts, c.shape.positions, Rotation::backward);
 }
 
 /// `none`: not called yet.
