@@ -94,6 +94,14 @@ std::shared_ptr<FileSink> add_file(const std::filesystem::path& path) {
   return sink;
 }
 
+/// Returns the local time. fmt::localtime() is gone since fmt 12.
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm time{};
+  localtime_r(&now, &time);
+  return time;
+}
+
 }  // namespace
 
 void setup_logging() {
@@ -123,7 +131,7 @@ void log_rank_to_file(const std::filesystem::path& path) {
 
 void append_to_log(const std::filesystem::path& path, const std::string& line) {
   Descriptor::to_write(path, O_RDWR | O_APPEND)
-      .append(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", fmt::localtime(std::time(nullptr)), line));
+      .append(fmt::format("{:%Y-%m-%d %H:%M:%S} {}\n", local_time(), line));
 }
 
 void log_to_file_only(const std::string& line) {

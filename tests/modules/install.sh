@@ -19,6 +19,7 @@ all_is_there() {
       diff -r "$source/$folder" "$prefix/share/llamesh/$folder" || fail "$folder is not as in the sources"
     fi
   done
+  diff -r "$source/packaging/reframe" "$prefix/share/llamesh/reframe" || fail "reframe is not as in the sources"
   cmp "$source/LICENSE" "$prefix/share/llamesh/LICENSE"
   for file in "${modulefiles[@]}"; do
     grep -qF "$prefix" "$prefix/$file" || fail "$file does not name the prefix"

@@ -89,7 +89,7 @@ MpiSession::MpiSession() {
       granted == MPI_THREAD_MULTIPLE,
       "this MPI grants thread level {} where llamesh needs {} (MPI_THREAD_MULTIPLE); use an MPI "
       "built with threads",
-      granted, MPI_THREAD_MULTIPLE);
+      granted, static_cast<int>(MPI_THREAD_MULTIPLE));
   MPI_Comm world = MPI_COMM_NULL;
   check(MPI_Comm_dup(MPI_COMM_WORLD, &world), "MPI_Comm_dup");
   world_.emplace(std::make_unique<Communicator::Handle>(world, nullptr, "world"));

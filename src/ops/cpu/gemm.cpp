@@ -68,7 +68,11 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
     sum.append_sum(1.0F);
     attributes.set_post_ops(sum);
   }
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine(), description(a), description(b), description(c), attributes};
+#else
   return {{description(a), description(b), description(c)}, attributes, engine()};
+#endif
 }
 
 /// A matmul with fixed shapes, but for a ragged size. Its argument objects are pointed at new data
