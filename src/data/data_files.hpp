@@ -20,9 +20,10 @@ struct NamedFiles {
 /// - a pattern: its matches (matching_files), and the files below matching folders;
 /// - anything else: itself.
 ///
-/// A file or folder with exactly this name takes precedence over @ and patterns. Megatron pairs
-/// count as one file: Format::megatron names them without extension, Format::automatic by their
-/// .bin. Throws a user error if no file is found.
+/// Loss masks (is_loss_mask) in folders and among matches are left out: they belong to the token
+/// files beside them. A file or folder with exactly this name takes precedence over @ and patterns.
+/// Megatron pairs count as one file: Format::megatron names them without extension,
+/// Format::automatic by their .bin. Throws a user error if no file is found.
 NamedFiles find_data_files(const std::string& word, Format format);
 
 }  // namespace llamesh::data

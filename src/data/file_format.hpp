@@ -9,7 +9,8 @@ namespace llamesh::data {
 
 /// Determines a data file's format from its name and first bytes:
 /// - megatron: the .bin, the .idx, or the name without extension, of a Megatron-LM pair;
-/// - tokens: a file with llm.c's header or, if `ids` gives the integer type, any other file without
+/// - tokens: a file with llm.c's or NumPy's header or, if `ids` gives the integer type, any other
+/// file without
 ///   a JSON name;
 /// - jsonl: a .jsonl or .json file;
 /// - text: any other file whose first 64 KiB are UTF-8 without NUL and whose name is not .bin.

@@ -42,7 +42,7 @@ std::string random_text(std::uint32_t seed, std::size_t bytes, bool valid) {
 Ids encode_in_parallel(const Tokenizer& tokenizer, const std::vector<std::string_view>& documents,
                        int threads) {
   Ids ids;
-  encode_documents(tokenizer, documents, threads, [&](auto part, std::size_t) {
+  encode_documents(tokenizer, documents, threads, [&](auto part, std::size_t, auto) {
     ids.insert(ids.end(), part.begin(), part.end());
   });
   return ids;
