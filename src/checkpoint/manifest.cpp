@@ -72,12 +72,14 @@ DatasetEntry dataset_from(const json& from) {
 }
 
 json to_json(const TrainState& p) {
-  return {{"step", p.step},          {"tokens", p.tokens},
-          {"seed", p.seed},          {"mesh", p.mesh},
-          {"strategy", p.strategy},  {"config", p.config},
-          {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
-          {"data", p.data},          {"bf16_products", p.bf16_products},
-          {"attention", p.attention}};
+  json to = {{"step", p.step},          {"tokens", p.tokens},
+             {"seed", p.seed},          {"mesh", p.mesh},
+             {"strategy", p.strategy},  {"config", p.config},
+             {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
+             {"data", p.data},          {"bf16_products", p.bf16_products},
+             {"attention", p.attention}};
+  if (!p.validation.empty()) to["validation"] = p.validation;
+  return to;
 }
 
 TrainState progress_from(const json& from) {
@@ -94,6 +96,7 @@ TrainState progress_from(const json& from) {
   p.data = from.value("data", "");  // absent in early checkpoints
   p.bf16_products = from.value("bf16_products", "");
   p.attention = from.value("attention", "");
+  p.validation = from.value("validation", "");
   return p;
 }
 

@@ -32,6 +32,8 @@ struct TrainState {
   std::string bf16_products = {};
   /// Attention's implementations on GPUs (ops::used_attention()). Empty: on CPUs, or unknown.
   std::string attention = {};
+  /// to_text() of train::ValidationRecord; empty: nothing was evaluated. Only in the manifest.
+  std::string validation = {};
 
   bool operator==(const TrainState&) const = default;
 };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/json_output.hpp"
+#include "train/job/run_state.hpp"
 
 namespace llamesh::app {
 
@@ -27,6 +28,7 @@ struct RunStatus {
   std::optional<double> tokens_per_second;  ///< median over the latest steps
   std::optional<double> eta_seconds;        ///< while running
   std::optional<Checkpoint> checkpoint;     ///< newest
+  std::optional<train::StepLoss> best;      ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
   Json failure = nullptr;                ///< last failure, see failure.hpp
