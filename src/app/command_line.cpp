@@ -342,8 +342,7 @@ void CommandLine::add_tokenize() {
   add_examples(
       command,
       {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",
-       "llamesh tokenize --tokenizer folder --input chats.jsonl --output chats.idx",
-       "llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin"});
+       "llamesh tokenize --tokenizer tokenizer.json --input a.txt chats.jsonl --output ids.idx"});
   runs(command, [this] { return tokenize(tokenize_); });
 }
 

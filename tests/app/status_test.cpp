@@ -100,10 +100,11 @@ TEST_F(Status, PhasesFollowStateAndLease) {
 }
 
 TEST_F(Status, WithoutAnythingIsUnknown) {
-  EXPECT_EQ(json().dump(),
-            R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
-            R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
-            R"("kilowatt_hours":null,"failure":null})");
+  EXPECT_EQ(
+      json().dump(),
+      R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
+      R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"best":null,"restarts":null,)"
+      R"("kilowatt_hours":null,"failure":null})");
   EXPECT_EQ(to_lines(read_status(folder_), "a"),
             std::vector<std::string>{"a: no run has started here"});
 }

@@ -100,7 +100,7 @@ TEST(Store, KeepsTheBestAndNamesIt) {
   CheckpointOptions options;
   options.keep = 1;
   Store store(folder.path(), options, world());
-  const auto best = folder.path() / best_name;
+  const auto best = folder.path() / checkpoint::best_name;
   for (int step = 1; step <= 5; ++step) store.save(run.state(), progress(step), {9, 2, 3});
   world().barrier();
   std::vector<std::string> names;

@@ -71,7 +71,7 @@ train::Inputs conversation_inputs(const std::filesystem::path& folder) {
   in.data.format = data::Format::jsonl;
   in.data.chat_template = data::ChatTemplate::plain;
   in.data.train = {chats.string()};
-  in.train.steps = 4;
+  in.train.steps = 3;
   return in;
 }
 
@@ -99,15 +99,14 @@ TEST(MaskedTokenFiles, TrainAsTheirConversationsToTheBit) {
   auto from_text = conversation_inputs(folder.path());
   auto from_tokens = tokenized(from_text);
   using enum data::Packing;
-  for (const auto packing : {concatenate, best_fit, none})
-    for (const bool document_mask : {false, true}) {
-      for (auto* in : {&from_text, &from_tokens}) {
-        in->data.packing = packing;
-        in->data.document_mask = document_mask;
-      }
-      EXPECT_EQ(run(world(), from_text).losses, run(world(), from_tokens).losses)
-          << static_cast<int>(packing) << document_mask;
+  for (const auto packing : {concatenate, best_fit, none}) {
+    for (auto* in : {&from_text, &from_tokens}) {
+      in->data.packing = packing;
+      in->data.document_mask = packing != concatenate;
     }
+    EXPECT_EQ(run(world(), from_text).losses, run(world(), from_tokens).losses)
+        << static_cast<int>(packing);
+  }
   std::filesystem::remove(from_tokens.data.train.front() + ".mask.npy");
   EXPECT_NE(run(world(), from_text).losses, run(world(), from_tokens).losses);
 }

@@ -152,7 +152,7 @@ TEST(Tokenizer, WhatTheSinkThrowsEndsTheWork) {
   const std::string text = random_text(3, 3'000'000, true);
   const std::string_view documents[] = {text};
   EXPECT_ERROR(encode_documents(*tokenizer, documents, 2,
-                                [](auto, std::size_t) { fail(ExitCode::bad_input, "enough"); }),
+                                [](auto&&...) { fail(ExitCode::bad_input, "enough"); }),
                "enough");
 }
 
