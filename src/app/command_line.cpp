@@ -307,7 +307,8 @@ void CommandLine::add_models() {
 
 void CommandLine::add_tokenize() {
   auto& to = tokenize_;
-  auto* command = cli_->add_subcommand("tokenize", "Tokenize text files into one token file");
+  auto* command =
+      cli_->add_subcommand("tokenize", "Tokenize text and conversations into one token file");
   command
       ->add_option("--tokenizer", to.tokenizer,
                    "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
@@ -315,11 +316,13 @@ void CommandLine::add_tokenize() {
   command
       ->add_option(
           "--input", to.inputs,
-          "Text files in UTF-8, or .jsonl or .json with a field text; also folders, patterns "
-          "in quotes, and @LIST (a file with a path a line)")
+          "Text files in UTF-8, or .jsonl or .json records as for data.train; also folders, "
+          "patterns in quotes, and @LIST (a file with a path a line)")
       ->required();
   auto* output =
-      command->add_option("--output", to.output, "The token file (.bin); - is standard output");
+      command->add_option("--output", to.output,
+                          "The token file: NAME.bin as llm.c's, NAME.idx for a Megatron-LM pair, "
+                          "which also records documents; - is standard output");
   add_force(command, to.existing);
   command->add_option("--threads", to.threads, "Default: one for each core")
       ->check(CLI::Range(1, 4096));
@@ -332,16 +335,14 @@ void CommandLine::add_tokenize() {
                        "sees them, with what is in the loss in colour")
           ->check(CLI::Range(1, 1'000'000));
   show->excludes(output);
-  command->add_option("--chat-template", to.chat_template, "For --show, as data.chat_template")
-      ->check(CLI::IsMember(words_of<data::ChatTemplate>()))
-      ->needs(show);
-  command->add_option("--loss-on", to.loss_on, "For --show, as data.loss_on")
-      ->check(CLI::IsMember(words_of<data::LossOn>()))
-      ->needs(show);
+  command->add_option("--chat-template", to.chat_template, "As data.chat_template")
+      ->check(CLI::IsMember(words_of<data::ChatTemplate>()));
+  command->add_option("--loss-on", to.loss_on, "As data.loss_on")
+      ->check(CLI::IsMember(words_of<data::LossOn>()));
   add_examples(
       command,
       {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",
-       "llamesh tokenize --tokenizer tokenizer.json --input a.txt b.jsonl --output ids.bin"});
+       "llamesh tokenize --tokenizer tokenizer.json --input a.txt chats.jsonl --output ids.idx"});
   runs(command, [this] { return tokenize(tokenize_); });
 }
 

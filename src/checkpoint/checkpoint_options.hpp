@@ -18,6 +18,7 @@ struct CheckpointOptions {
   double every_minutes = 0;      ///< 0: not by time
   std::int64_t keep = 2;         ///< newest checkpoints to keep
   std::int64_t keep_every = 0;   ///< also keep those whose step is a multiple of this; 0: none
+  std::int64_t keep_best = 0;    ///< also keep those with the lowest validation losses
   std::string resume =
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
   BaseWeights base = BaseWeights::reference;

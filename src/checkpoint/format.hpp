@@ -16,6 +16,10 @@ inline constexpr std::int64_t format_version = 3;
 inline constexpr const char* state_name = "state.h5";
 inline constexpr const char* manifest_name = "manifest.json";
 
+/// File in a folder of checkpoints that names the best one by validation loss, if the run keeps
+/// such.
+inline constexpr const char* best_name = "BEST";
+
 /// Groups in state.h5. Each has one dataset per parameter, with Hugging Face's names.
 inline constexpr std::string_view model_group = "/model";
 

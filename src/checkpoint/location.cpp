@@ -33,10 +33,11 @@ bool is_hf_folder(const fs::path& folder) {
 /// Recognizes a safetensors file by its name, or by the JSON after its first 8 bytes.
 PathKind kind_of_file(const fs::path& path) {
   const data::MappedFile file(path.string());
-  if (data::has_token_header(file.bytes())) return PathKind::tokens;
+  if (data::is_token_file(file.bytes())) return PathKind::tokens;
   validate(
       path.extension() == ".safetensors" || (file.bytes().size() > 8 && file.bytes()[8] == '{'),
-      "{} is neither a .safetensors file nor a token file with llm.c's header", path.string());
+      "{} is neither a .safetensors file nor a token file with llm.c's or NumPy's header",
+      path.string());
   return PathKind::safetensors;
 }
 

@@ -79,6 +79,7 @@ json to_json(const TrainState& p) {
              {"data", p.data},          {"bf16_products", p.bf16_products},
              {"attention", p.attention}};
   if (p.base) to["base"] = {{"path", p.base->path}, {"hash", to_hex(p.base->hash)}};
+  if (!p.validation.empty()) to["validation"] = p.validation;
   return to;
 }
 
@@ -98,6 +99,7 @@ TrainState progress_from(const json& from) {
   p.attention = from.value("attention", "");
   if (from.contains("base"))
     p.base = {from.at("base").at("path"), hash_from(from.at("base").at("hash"))};
+  p.validation = from.value("validation", "");
   return p;
 }
 

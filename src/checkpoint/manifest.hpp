@@ -41,6 +41,8 @@ struct TrainState {
   /// Attention's implementations on GPUs (ops::used_attention()). Empty: on CPUs, or unknown.
   std::string attention = {};
   std::optional<BaseModel> base = {};  ///< empty: the checkpoint holds all weights
+  /// to_text() of train::ValidationRecord; empty: nothing was evaluated. Only in the manifest.
+  std::string validation = {};
 
   bool operator==(const TrainState&) const = default;
 };

@@ -29,6 +29,18 @@ std::vector<std::int64_t> broadcast(const comm::Communicator& world,
   return all;
 }
 
+/// Writes the name of the best checkpoint that exists into the file BEST; removes the file if there
+/// is none.
+void point_to_best(const fs::path& folder, std::span<const std::int64_t> steps,
+                   std::span<const std::int64_t> best) {
+  const auto file = folder / best_name;
+  const auto found = std::ranges::find_first_of(best, steps);
+  if (found == best.end())
+    fs::remove(file);
+  else
+    write_durably(file, name_of_step(*found) + "\n");
+}
+
 }  // namespace
 
 Store::Store(fs::path folder, const CheckpointOptions& options, const comm::Communicator& world)
@@ -53,14 +65,15 @@ Store::~Store() {
   }
 }
 
-fs::path Store::save(const State& state, const TrainState& progress) {
+fs::path Store::save(const State& state, const TrainState& progress,
+                     std::vector<std::int64_t> best) {
   wait();
   if (!options_.async) {
-    write(state, progress);
+    write(state, progress, best);
   } else {
-    thread_ = std::thread([this, held = copy(state), progress] {
+    thread_ = std::thread([this, held = copy(state), progress, best = std::move(best)] {
       try {
-        write(held, progress);
+        write(held, progress, best);
       } catch (...) {
         error_ = std::current_exception();
       }
@@ -90,8 +103,7 @@ State Store::copy(const State& state) {
   State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back(
-        {group.path, {}, device::MemoryKind::host, group.contents, group.gaps});
+    held.groups.push_back({group.path, {}, device::MemoryKind::host, group.contents, group.gaps});
     for (const auto& shard : group.shards) {
       const auto place = shard ? copy_.tensor(shard.dtype(), {shard.numel()}, at) : Tensor();
       if (shard) device::download(device::stream_of(group.memory), place.data(), shard);
@@ -102,7 +114,8 @@ State Store::copy(const State& state) {
   return held;
 }
 
-void Store::write(const State& state, const TrainState& progress) {
+void Store::write(const State& state, const TrainState& progress,
+                  std::span<const std::int64_t> best) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path partial = comm::on_rank_0(world_, [&] { return prepare(state, progress); });
   Manifest manifest;
@@ -117,7 +130,7 @@ void Store::write(const State& state, const TrainState& progress) {
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   slowest_save_ = std::max(slowest_save_.load(), seconds.count());
-  prune(manifest);
+  prune(manifest, best);
 }
 
 /// Creates an empty folder for the new checkpoint, and checks that its disk has room.
@@ -158,7 +171,7 @@ void Store::commit(const fs::path& partial, const Manifest& manifest) const {
 
 /// Removes everything no longer kept. The checkpoint is already committed: a failure here, except
 /// when reading it back, does not undo that.
-void Store::prune(const Manifest& newest) {
+void Store::prune(const Manifest& newest, std::span<const std::int64_t> best) {
   const auto step = newest.progress.step;
   const auto path = folder_ / name_of_step(step);
   std::vector<fs::path> stale;  // on rank 0: formerly quarantined checkpoints
@@ -181,9 +194,10 @@ void Store::prune(const Manifest& newest) {
       throw;
     }
   }
-  const auto doomed = steps_to_remove(steps);
+  const auto doomed = steps_to_remove(steps, best);
   on_rank_0_quietly([&] {
     write_durably(folder_ / "LATEST", path.filename().string() + "\n");
+    point_to_best(folder_, steps, best);
     for (const auto old : doomed) remove_committed(folder_ / name_of_step(old));
     for (const auto& old : stale) remove_committed(old);
   });
@@ -191,10 +205,12 @@ void Store::prune(const Manifest& newest) {
 
 /// Returns the removable steps among `steps`, newest first. Only good checkpoints count as kept; a
 /// damaged one found here is quarantined.
-std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> steps) {
+std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> steps,
+                                                 std::span<const std::int64_t> best) {
   const auto keep = static_cast<std::size_t>(options_.keep);
   const auto removable = [&](std::int64_t step) {
-    return options_.keep_every == 0 || step % options_.keep_every != 0;
+    const bool periodic = options_.keep_every > 0 && step % options_.keep_every == 0;
+    return !periodic && std::ranges::find(best, step) == best.end();
   };
   std::vector<std::int64_t> doomed;
   // If nothing would be removed anyway, read nothing.

@@ -40,9 +40,11 @@ class Store {
   /// Saves, and returns the checkpoint's folder. With options.async it returns once the previous
   /// save has ended and the shards are copied; errors surface at the next save() or wait(). The new
   /// checkpoint is read back and verified before anything older is removed. Only verified
-  /// checkpoints count toward `keep`; damaged ones are quarantined. Throws exit 74 on failure;
-  /// earlier checkpoints remain.
-  std::filesystem::path save(const State& state, const TrainState& progress);
+  /// checkpoints count toward `keep`; damaged ones are quarantined. Those of the steps `best`, the
+  /// best first, are also kept, and the file BEST names the first of them. Throws exit 74 on
+  /// failure; earlier checkpoints remain.
+  std::filesystem::path save(const State& state, const TrainState& progress,
+                             std::vector<std::int64_t> best = {});
   /// Waits for the save in progress, and throws its error.
   void wait();
 
@@ -58,11 +60,12 @@ class Store {
                                    const Accept& accept = {});
 
  private:
-  void write(const State& state, const TrainState& progress);
+  void write(const State& state, const TrainState& progress, std::span<const std::int64_t> best);
   std::string prepare(const State& state, const TrainState& progress) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
-  void prune(const Manifest& newest);
-  std::vector<std::int64_t> steps_to_remove(std::span<const std::int64_t> steps);
+  void prune(const Manifest& newest, std::span<const std::int64_t> best);
+  std::vector<std::int64_t> steps_to_remove(std::span<const std::int64_t> steps,
+                                            std::span<const std::int64_t> best);
   bool is_good(std::int64_t step);
   void on_rank_0_quietly(const std::function<void()>& work) const;
   void reserve(const State& state);

@@ -1,9 +1,11 @@
 #include "config/inputs.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "config/keys.hpp"
 #include "config/tree.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "model/parameters.hpp"
 #include "tokenizer/utf8.hpp"
 
@@ -47,10 +50,46 @@ void complete_data(const Inputs& in, const KeySource& source) {
            "{}: evaluate.batches is 0, which is all of the validation data, but random tokens have "
            "no end; set it to a number of batches",
            source.of({"evaluate.batches", "evaluate.every_steps", "data.format"}));
-  validate(in.data.has_validation(),
+  validate(!in.validation_sets().empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
            "evaluate.every_steps to 0",
            source.of({"evaluate.every_steps", "data.validation"}), in.evaluate.every_steps);
+}
+
+/// Checks the validation sets' names, and the keys that need their losses.
+void complete_evaluation(const Inputs& in, const KeySource& source) {
+  const auto is_good = [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.';
+  };
+  for (const auto& [name, files] : in.evaluate.files) {
+    validate(!name.empty() && name.size() <= 64 && std::ranges::all_of(name, is_good),
+             "{}: '{}' does not name a validation set; use up to 64 of the characters a-z, A-Z, "
+             "0-9, '-', '_' and '.'",
+             source.with("evaluate.files"), excerpt(name));
+    validate(name != train::default_validation_set,
+             "{}: the name '{}' belongs to data.validation; use another name, or that key",
+             source.with("evaluate.files"), name);
+    validate(!files.empty(), "{}: the set '{}' has no files; name at least one",
+             source.with("evaluate.files"), name);
+  }
+  std::vector<std::string> names;
+  for (const auto& set : in.validation_sets()) names.push_back(set.name);
+  const auto& best_by = in.evaluate.best_by;
+  validate(best_by.empty() || in.data.format == data::Format::random ||
+               std::ranges::find(names, best_by) != names.end(),
+           "{}: evaluate.best_by is '{}', but the validation sets are: {}",
+           source.of({"evaluate.best_by", "evaluate.files"}), excerpt(best_by),
+           names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
+  if (in.evaluate.every_steps > 0) return;
+  validate(in.train.early_stop.patience == 0,
+           "{}: train.early_stop.patience is {}, but evaluate.every_steps is 0, so there are no "
+           "validation losses; set evaluate.every_steps",
+           source.of({"train.early_stop.patience", "evaluate.every_steps"}),
+           in.train.early_stop.patience);
+  validate(in.checkpoint.keep_best == 0,
+           "{}: checkpoint.keep_best is {}, but evaluate.every_steps is 0, so there are no "
+           "validation losses; set evaluate.every_steps",
+           source.of({"checkpoint.keep_best", "evaluate.every_steps"}), in.checkpoint.keep_best);
 }
 
 /// Refuses control characters: names appear in logs, scripts and one-line messages.
@@ -84,6 +123,7 @@ void complete(Inputs& in, const KeySource& source) {
            "{}: model.load_weights is true, but model.hf is not set",
            source.of({"model.load_weights"}));
   complete_data(in, source);
+  complete_evaluation(in, source);
   validate(
       in.train.epochs == 0 || in.train.steps == 0,
       "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "

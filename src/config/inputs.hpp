@@ -25,8 +25,8 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 
 /// Completes `data` from the disk. Called on one rank, since another node's disk may have other
 /// files; the result is sent to all.
-/// - Folders, lists and patterns in `data.train` and `data.validation` become their files
-///   (data::find_data_files), unless no file is read.
+/// - Folders, lists and patterns in `data.train`, `data.validation` and `evaluate.files` become
+///   their files (data::find_data_files), unless no file is read.
 /// - `data.format: auto` becomes these files' format (data::format_of).
 /// - `data.tokenizer: auto` becomes the folder `model.hf` if it has a tokenizer, else `byte`.
 ///

@@ -114,22 +114,34 @@ void KeyReader::key(std::string_view name, std::string& value) {
   if (const Node* node = scalar(name, "a word")) value = node->scalar;
 }
 
+std::vector<std::string> KeyReader::words_in(const Node& node, const std::string& path) {
+  if (node.kind == Node::Kind::scalar) return {node.scalar};
+  validate(node.kind == Node::Kind::list, "{}: {}: expected a list of words, got {}", node.where,
+           path, node.describe());
+  std::vector<std::string> words;
+  for (const Node& item : node.items) {
+    validate(item.kind == Node::Kind::scalar,
+             "{}: {}: expected a list of words, but it contains {}", item.where, path,
+             item.describe());
+    words.push_back(item.scalar);
+  }
+  return words;
+}
+
 void KeyReader::key(std::string_view name, std::vector<std::string>& value) {
+  if (const Node* node = lookup(name)) value = words_in(*node, path(name));
+}
+
+void KeyReader::named_words(std::string_view name, std::vector<train::ValidationSet>& value) {
   const Node* node = lookup(name);
   if (node == nullptr) return;
-  if (node->kind == Node::Kind::scalar) {
-    value = {node->scalar};
-    return;
-  }
-  validate(node->kind == Node::Kind::list, "{}: {}: expected a list of words, got {}", node->where,
-           path(name), node->describe());
   value.clear();
-  for (const Node& item : node->items) {
-    validate(item.kind == Node::Kind::scalar,
-             "{}: {}: expected a list of words, but it contains {}", item.where, path(name),
-             item.describe());
-    value.push_back(item.scalar);
-  }
+  if (node->kind == Node::Kind::null) return;
+  validate(node->kind == Node::Kind::map,
+           "{}: {}: expected names with their files, as {{NAME: FILES}}, got {}", node->where,
+           path(name), node->describe());
+  for (const auto& [key, files] : node->members)
+    value.push_back({key, words_in(files, fmt::format("{}.{}", path(name), excerpt(key)))});
 }
 
 void KeyReader::key(std::string_view name, std::vector<std::int64_t>& value, Range range) {

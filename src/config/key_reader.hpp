@@ -15,6 +15,7 @@
 #include "config/enum_names.hpp"
 #include "config/range.hpp"
 #include "config/tree.hpp"
+#include "train/run/run_inputs.hpp"
 
 namespace llamesh::config {
 
@@ -79,6 +80,8 @@ class KeyReader {
     for (std::size_t i = 0; i < node->items.size(); ++i)
       inside(node->items[i], fmt::format("{}[{}]", name, i), [&] { body(groups.emplace_back()); });
   }
+  /// Reads a map of names to strings or lists of strings, in the file's order.
+  void named_words(std::string_view name, std::vector<train::ValidationSet>& value);
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E& value) {
@@ -107,6 +110,7 @@ class KeyReader {
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
   const Node* lookup(std::string_view name);
   const Node* enter(std::string_view name);
+  static std::vector<std::string> words_in(const Node& node, const std::string& path);
   bool is_list_of_groups(const Node& node, std::string_view name) const;
   /// Reads the keys in `group`, named `name`, with `body`; refuses all others at once.
   template <class Body>

@@ -49,6 +49,13 @@ void KeyWriter::key(std::string_view name, const std::vector<std::string>& value
   line(name, fmt::format(" [{}]", fmt::join(words, ", ")));
 }
 
+void KeyWriter::named_words(std::string_view name, const std::vector<train::ValidationSet>& value) {
+  if (value.empty()) return line(name, " {}");
+  section(name, [&] {
+    for (const auto& [key_name, words] : value) key(yaml_word(key_name), words);
+  });
+}
+
 void KeyWriter::key(std::string_view name, sharding::ReshardAfterForward value) {
   using enum sharding::ReshardAfterForward;
   line(name, value == by_strategy ? " auto"

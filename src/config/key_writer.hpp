@@ -10,6 +10,7 @@
 
 #include "config/enum_names.hpp"
 #include "config/range.hpp"
+#include "train/run/run_inputs.hpp"
 
 namespace llamesh::config {
 
@@ -61,6 +62,7 @@ class KeyWriter {
       indent_ -= 4;
     }
   }
+  void named_words(std::string_view name, const std::vector<train::ValidationSet>& value);
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E value) {

@@ -152,6 +152,10 @@ void training_keys(Io& io, Inputs& in) {
     io.automatic("steps", in.train.steps);
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
+    io.section("early_stop", [&] {
+      io.key("patience", in.train.early_stop.patience, at_least(0));
+      io.key("min_delta", in.train.early_stop.min_delta, at_least(0));
+    });
     io.automatic("threads", in.train.threads, from_to(0, 4096));
     io.key("freeze", in.train.trained.freeze);
     io.key("only", in.train.trained.only);
@@ -162,6 +166,8 @@ void training_keys(Io& io, Inputs& in) {
   io.section("evaluate", [&] {
     io.key("every_steps", in.evaluate.every_steps, at_least(0));
     io.key("batches", in.evaluate.batches, at_least(0));
+    io.named_words("files", in.evaluate.files);
+    io.key("best_by", in.evaluate.best_by);
   });
 }
 
@@ -180,6 +186,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("every_minutes", in.checkpoint.every_minutes, at_least(0));
     io.key("keep", in.checkpoint.keep, at_least(1));
     io.key("keep_every", in.checkpoint.keep_every, at_least(0));
+    io.key("keep_best", in.checkpoint.keep_best, from_to(0, 1000));
     io.key("resume", in.checkpoint.resume);
     io.key("base", in.checkpoint.base);
     io.key("async", in.checkpoint.async);

@@ -75,22 +75,29 @@ void check_files(data::Format format, const std::vector<std::string>& files) {
                                                            : file);
 }
 
+/// Returns the key that names the set's files.
+const char* key_of(const train::ValidationSet& set) {
+  return set.name == train::default_validation_set ? "data.validation" : "evaluate.files";
+}
+
 /// Determines the common format of all files, or checks them against the stated one.
-void resolve_format(data::DataOptions& data, const KeySource& where) {
-  const auto train_key = where.with("data.train"), validation_key = where.with("data.validation");
+void resolve_format(Inputs& in, const KeySource& where) {
+  auto& data = in.data;
+  const auto train_key = where.with("data.train");
   std::vector<std::string> training;
   for (const auto& source : data.training_sources())
     training.insert(training.end(), source.files.begin(), source.files.end());
   if (data.format != data::Format::automatic) {
     naming_key(train_key, [&] { check_files(data.format, training); });
-    naming_key(validation_key, [&] { check_files(data.format, data.validation); });
+    for (const auto& set : in.validation_sets())
+      naming_key(where.with(key_of(set)), [&] { check_files(data.format, set.files); });
     return;
   }
   data.format = naming_key(train_key, [&] { return data::format_of(training, data.token_dtype); });
-  if (data.validation.empty()) return;
-  std::vector<std::string> same = data.validation;
-  same.insert(same.begin(), training.front());
-  naming_key(validation_key, [&] { data::format_of(same, data.token_dtype); });
+  for (auto& [name, files] : in.validation_sets()) {
+    files.insert(files.begin(), training.front());
+    naming_key(where.with(key_of({name, {}})), [&] { data::format_of(files, data.token_dtype); });
+  }
 }
 
 bool has_tokenizer_file(const fs::path& folder) {
@@ -153,7 +160,8 @@ void resolve_data(Inputs& in, const std::string& name, const std::vector<std::st
     finder.expand(data.train, "data.train");
     for (auto& source : data.sources) finder.expand(source.files, "data.train");
     finder.expand(data.validation, "data.validation");
-    resolve_format(data, where);
+    for (auto& set : in.evaluate.files) finder.expand(set.files, "evaluate.files");
+    resolve_format(in, where);
   }
   naming_key(where.with("data.tokenizer"), [&] { resolve_tokenizer(in); });
   naming_key(where.with("data.chat_template"), [&] { note_chat_template(in); });

@@ -12,13 +12,15 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
 
 namespace llamesh::data {
 namespace {
 
-/// Keeps one name per Megatron pair.
-void join_pairs(std::vector<std::string>& files, Format format) {
+/// Keeps one name per Megatron pair, and leaves out loss masks.
+void join_files(std::vector<std::string>& files, Format format) {
+  std::erase_if(files, is_loss_mask);
   if (format == Format::megatron) {
     std::erase_if(files, [](const std::string& file) { return !file.ends_with(".idx"); });
     for (std::string& file : files) file = megatron_stem(file);
@@ -37,7 +39,7 @@ bool is_folder(const std::string& path) {
 
 std::vector<std::string> files_of_folder(const std::string& folder, Format format) {
   auto files = files_below(folder);
-  join_pairs(files, format);
+  join_files(files, format);
   validate(!files.empty(), "the folder '{}' holds no pair of .bin and .idx", folder);
   return files;
 }
@@ -45,13 +47,14 @@ std::vector<std::string> files_of_folder(const std::string& folder, Format forma
 std::vector<std::string> files_of_pattern(const std::string& word, Format format) {
   auto matches = matching_files(word, format);
   if (matches == std::vector{word}) return matches;
-  join_pairs(matches, format == Format::megatron ? Format::text : format);
+  join_files(matches, format == Format::megatron ? Format::text : format);
   std::vector<std::string> files;
   for (std::string& match : matches)
     if (is_folder(match))
       for (std::string& file : files_of_folder(match, format)) files.push_back(std::move(file));
     else
       files.push_back(std::move(match));
+  validate(!files.empty(), "'{}' matches only loss masks; name the token files beside them", word);
   return files;
 }
 

@@ -21,9 +21,10 @@ struct NamedFiles {
 /// - a pattern: its matches (matching_files), and the files below matching folders;
 /// - anything else: itself.
 ///
-/// A file or folder with exactly this name takes precedence over @ and patterns. Megatron pairs
-/// count as one file: Format::megatron names them without extension, Format::automatic by their
-/// .bin. Throws a user error if no file is found.
+/// Loss masks (is_loss_mask) in folders and among matches are left out: they belong to the token
+/// files beside them. A file or folder with exactly this name takes precedence over @ and patterns.
+/// Megatron pairs count as one file: Format::megatron names them without extension,
+/// Format::automatic by their .bin. Throws a user error if no file is found.
 NamedFiles find_data_files(const std::string& word, Format format);
 
 /// Returns the files that match `name`. With *, ? or [ in it, and unless a file has exactly this
@@ -42,8 +43,8 @@ std::vector<std::string> files_below(const std::string& folder);
 
 /// Determines a data file's format from its name and first bytes:
 /// - megatron: the .bin, the .idx, or the name without extension, of a Megatron-LM pair;
-/// - tokens: a file with llm.c's header or, if `ids` gives the integer type, any other file without
-///   a JSON name;
+/// - tokens: a file with llm.c's or NumPy's header or, if `ids` gives the integer type, any other
+///   file without a JSON name;
 /// - jsonl: a .jsonl or .json file;
 /// - text: any other file whose first 64 KiB are UTF-8 without NUL and whose name is not .bin.
 ///

@@ -103,7 +103,6 @@ struct DataOptions {
   bool packs_documents() const {
     return format != Format::random && packing != Packing::concatenate;
   }
-  bool has_validation() const { return format == Format::random || !validation.empty(); }
 };
 
 }  // namespace llamesh::data

@@ -10,6 +10,7 @@
 #include "core/file.hpp"
 #include "core/text.hpp"
 #include "data/jsonl.hpp"
+#include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"
 #include "tokenizer/utf8.hpp"
@@ -59,7 +60,6 @@ std::string_view advice_on(std::string_view bytes) {
       {"BZh"sv, "it is compressed by bzip2; decompress it"},
       {"PK\x03\x04"sv, "it is a ZIP archive; unpack it"},
       {"PAR1"sv, "it is a Parquet file; export its text as JSON lines"},
-      {"\x93NUMPY"sv, "it is a NumPy array; write its ids without the header (tofile)"},
       {"\xff\xfe"sv, "it looks like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"},
       {"\xfe\xff"sv, "it looks like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"},
   };
@@ -96,7 +96,7 @@ void check_text(const std::string& path, const FileHead& head) {
 
 bool is_token_file(const FileHead& head) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(head.bytes.data());
-  return has_token_header({bytes, head.bytes.size()});
+  return data::is_token_file(std::span(bytes, head.bytes.size()));
 }
 
 /// Returns true if the file is part of a Megatron-LM pair. An ordinary name needs no disk access.
@@ -126,6 +126,7 @@ std::string_view name_of(Format format) {
 
 Format format_of(const std::string& path, TokenDtype ids) {
   if (is_megatron(path)) return Format::megatron;
+  validate(!is_loss_mask(path), "'{}' is a loss mask; name the token file beside it", path);
   const auto head = read_head(path);
   if (is_token_file(head)) return Format::tokens;
   if (has_json_name(path)) return Format::jsonl;

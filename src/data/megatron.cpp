@@ -116,6 +116,26 @@ std::int64_t MegatronIndex::next_document(std::int64_t from) const {
   return begin_of(low);
 }
 
+std::string megatron_index(std::span<const std::int32_t> lengths, std::int64_t id_bytes) {
+  std::string index(index_magic);
+  const auto append = [&](const auto& number) {
+    index.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  const std::int64_t documents = std::ssize(lengths);
+  append(std::uint64_t{1});
+  append(static_cast<std::uint8_t>(id_bytes == 4 ? 4 : 8));
+  append(documents);
+  append(documents + 1);
+  for (const std::int32_t length : lengths) append(length);
+  std::int64_t pointer = 0;
+  for (const std::int32_t length : lengths) {
+    append(pointer);
+    pointer += length * id_bytes;
+  }
+  for (std::int64_t i = 0; i <= documents; ++i) append(i);
+  return index;
+}
+
 MegatronFile::MegatronFile(const std::string& name)
     : index_file_(megatron_stem(name) + ".idx"),
       ids_file_(megatron_stem(name) + ".bin"),

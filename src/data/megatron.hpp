@@ -56,6 +56,10 @@ class MegatronIndex {
   const std::uint8_t* firsts_ = nullptr;
 };
 
+/// Returns the index of a pair whose documents have these lengths, one sequence each. Ids have 2
+/// bytes (uint16) or 4 (int32).
+std::string megatron_index(std::span<const std::int32_t> lengths, std::int64_t id_bytes);
+
 /// A mapped pair of files.
 class MegatronFile {
  public:

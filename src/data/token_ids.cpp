@@ -6,7 +6,9 @@
 #include <string>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "data/mapped_file.hpp"
+#include "data/numpy_array.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -22,6 +24,8 @@ struct Header {
   std::int64_t id_bytes;
 };
 constexpr Header known_headers[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr std::size_t mask_word = 3;
+constexpr std::int32_t mask_mark = 0x6b73616d;  // "mask"
 
 /// Calls `body` with a value of the integer type for ids of this size.
 template <class Body>
@@ -57,6 +61,29 @@ void check_header(const std::string& path, std::span<const std::uint8_t> bytes,
            "{}; write it again",
            path, static_cast<std::int64_t>(bytes.size()) < expected ? "truncated" : "too long",
            count, expected, bytes.size());
+}
+
+/// Returns the ids in a .npy file. int32 is read like uint32: a negative id is outside any
+/// vocabulary.
+IdArray ids_of_numpy_array(std::span<const std::uint8_t> file, const std::string& path,
+                           TokenDtype stated) {
+  const auto array = numpy_array(file, path);
+  const bool narrow = array.dtype == "<u2";
+  validate(narrow || array.dtype == "<u4" || array.dtype == "<i4",
+           "token file '{}' has dtype {}; save its ids as uint16 or uint32 (numpy's astype)", path,
+           printable(array.dtype));
+  const std::int64_t id_bytes = narrow ? 2 : 4;
+  validate(stated == TokenDtype::from_header || narrow == (stated == TokenDtype::uint16),
+           "token file '{}' has dtype {}, but data.token_dtype says uint{}; remove "
+           "data.token_dtype",
+           path, array.dtype, stated == TokenDtype::uint16 ? 16 : 32);
+  validate(array.size > 0, "token file '{}' is an empty array", path);
+  validate(array.size <= std::ssize(array.values) / id_bytes &&
+               array.size * id_bytes == std::ssize(array.values),
+           "token file '{}' promises {} ids of {} bytes, but {} bytes follow its header; write it "
+           "again",
+           path, array.size, id_bytes, array.values.size());
+  return {array.values, id_bytes};
 }
 
 }  // namespace
@@ -103,6 +130,15 @@ bool has_token_header(std::span<const std::uint8_t> file) {
   return find_header(file) != nullptr;
 }
 
+bool is_token_file(std::span<const std::uint8_t> file) {
+  return has_token_header(file) || has_numpy_header(file);
+}
+
+bool promises_loss_mask(std::span<const std::uint8_t> file) {
+  return file.size() >= header_bytes && find_header(file) != nullptr &&
+         load<std::int32_t>(file.data(), mask_word) == mask_mark;
+}
+
 IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string& path,
                           TokenDtype stated) {
   const std::int64_t stated_bytes = stated == TokenDtype::uint32 ? 4 : 2;
@@ -114,6 +150,7 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
              path, header->id_bytes * 8, stated_bytes * 8);
     return {bytes.subspan(header_bytes), header->id_bytes};
   }
+  if (has_numpy_header(bytes)) return ids_of_numpy_array(bytes, path, stated);
   validate(stated != TokenDtype::from_header,
            "token file '{}' does not begin with llm.c's header; if it holds only ids, set "
            "data.token_dtype to uint16 or uint32 (and if it is text, data.format to text)",
@@ -126,10 +163,12 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
   return {bytes, stated_bytes};
 }
 
-std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count) {
+std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count,
+                                           MaskBeside mask) {
   const auto* const header = std::ranges::find(known_headers, id_bytes, &Header::id_bytes);
   expects(header != std::end(known_headers), "no token file has ids of {} bytes", id_bytes);
-  return {header->magic, header->version, static_cast<std::int32_t>(count)};
+  return {header->magic, header->version, static_cast<std::int32_t>(count),
+          mask == MaskBeside::yes ? mask_mark : 0};
 }
 
 }  // namespace llamesh::data

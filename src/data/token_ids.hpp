@@ -57,15 +57,26 @@ class TokenBuffer {
 /// Returns true if a file begins like an llm.c token file.
 bool has_token_header(std::span<const std::uint8_t> file);
 
+/// Returns true if a file begins like a token file that states its dtype: llm.c's or NumPy's.
+bool is_token_file(std::span<const std::uint8_t> file);
+
 /// Returns the ids in a token file. llm.c's .bin (dev/data/data_common.py in karpathy/llm.c) has a
 /// header with 256 int32: magic 20240520, version 1, count, then uint16 ids; or magic 20240801,
-/// version 7, count, then uint32 ids. Without a header the ids begin at once, in the dtype
-/// `stated`. Throws a user error that names the file if it is neither, truncated, or not as
-/// `stated`.
+/// version 7, count, then uint32 ids. NumPy's .npy holds one array of uint16, uint32 or int32.
+/// Without a header the ids begin at once, in the dtype `stated`. Throws a user error that names
+/// the file if it is none of these, truncated, or not as `stated`.
 IdArray ids_of_token_file(std::span<const std::uint8_t> file, const std::string& path,
                           TokenDtype stated);
 
-/// Returns that header for `count` ids with 2 or 4 bytes each.
-std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count);
+/// Presence of a loss mask beside a token file (loss_mask.hpp).
+enum class MaskBeside : bool { no, yes };
+
+/// Returns llm.c's header for `count` ids with 2 or 4 bytes each. With MaskBeside::yes its fourth
+/// word, which llm.c does not use, says that the file has a loss mask.
+std::array<std::int32_t, 256> token_header(std::int64_t id_bytes, std::int64_t count,
+                                           MaskBeside mask = MaskBeside::no);
+
+/// Returns true if the file has llm.c's header, and this says that it has a loss mask.
+bool promises_loss_mask(std::span<const std::uint8_t> file);
 
 }  // namespace llamesh::data

@@ -71,6 +71,7 @@ void TokenStream::check_documents_are_known() const {
 }
 
 void TokenStream::open(const std::string& path) {
+  validate(!is_loss_mask(path), "'{}' is a loss mask; name the token file beside it", path);
   File file{.path = path, .begin = size_};
   if (options_.format == Format::megatron) {
     file.megatron.emplace(path);
@@ -83,13 +84,23 @@ void TokenStream::open(const std::string& path) {
                    : IdArray(mapped.bytes(), 1);
     file.mapped = std::move(mapped);
   }
+  if (!is_text(options_.format)) open_mask(file);
   size_ += file.ids.size();
   files_.push_back(std::move(file));
+}
+
+void TokenStream::open_mask(File& file) {
+  file.mask = LossMask::beside(file.path, file.ids.size());
+  validate(file.mask || !file.mapped || !promises_loss_mask(file.mapped->bytes()),
+           "'{}' was written with a loss mask, but '{}' is missing; copy it too", file.path,
+           loss_mask_path(file.path));
+  has_masks_ |= file.mask.has_value();
 }
 
 void TokenStream::File::check() const {
   if (mapped) mapped->check();
   if (megatron) megatron->check();
+  if (mask) mask->check();
 }
 
 const TokenStream::File& TokenStream::file_of(std::int64_t token) const {
@@ -117,7 +128,7 @@ void TokenStream::read(std::int64_t begin, std::span<std::int32_t> out) const {
 }
 
 void TokenStream::mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const {
-  if (!tokenized_) return;
+  if (!tokenized_) return apply_masks(begin, targets);
   const auto ranges = tokenized_->masked_ranges();
   const std::int64_t end = begin + static_cast<std::int64_t>(targets.size());
   auto edge = static_cast<std::size_t>(std::ranges::upper_bound(ranges, begin) - ranges.begin());
@@ -127,6 +138,26 @@ void TokenStream::mask_targets(std::int64_t begin, std::span<std::int32_t> targe
     const std::int64_t last = std::min(ranges[edge + 1], end) - begin;
     std::fill(targets.begin() + first, targets.begin() + last, ignored_target);
   }
+}
+
+void TokenStream::apply_masks(std::int64_t begin, std::span<std::int32_t> targets) const {
+  while (has_masks_ && !targets.empty()) {
+    const File& file = file_of(begin);
+    const std::int64_t first = begin - file.begin;
+    const auto part = targets.first(static_cast<std::size_t>(
+        std::min(file.ids.size() - first, static_cast<std::int64_t>(targets.size()))));
+    if (file.mask) {
+      file.mask->apply(first, part);
+      file.check();
+    }
+    targets = targets.subspan(part.size());
+    begin += static_cast<std::int64_t>(part.size());
+  }
+}
+
+std::size_t TokenStream::masked_files() const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(files_, [](const File& file) { return file.mask.has_value(); }));
 }
 
 std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) const {
@@ -204,6 +235,7 @@ std::vector<FileFingerprint> TokenStream::file_fingerprints(std::size_t piece_by
     else
       add_sample(hash, file.ids.bytes(), piece_bytes);
     if (file.megatron) add_sample(hash, file.megatron->index_bytes(), piece_bytes);
+    if (file.mask) add_sample(hash, file.mask->bytes(), piece_bytes);
     add_masked_ranges(hash, file);
     file.check();
     fingerprints.push_back({file.path, file.ids.size(), hash.value()});

@@ -8,15 +8,13 @@
 
 #include "data/data_options.hpp"
 #include "data/fingerprint.hpp"
+#include "data/loss_mask.hpp"
 #include "data/mapped_file.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"
 #include "data/tokenized_text.hpp"
 
 namespace llamesh::data {
-
-/// Target for a position that is masked from the loss.
-inline constexpr std::int32_t ignored_target = -1;
 
 /// A numbered stream over the concatenated tokens in one or more files. It knows where documents
 /// begin and which tokens are in the loss. Nothing is read ahead: the files are mapped, and read()
@@ -34,6 +32,8 @@ inline constexpr std::int32_t ignored_target = -1;
 ///
 /// Megatron pairs: see MegatronFile. Its index gives the document starts.
 ///
+/// Token files and Megatron pairs may have a loss mask beside them (LossMask::beside()).
+///
 /// Random tokens: an endless stream, a function of DataOptions::seed; no file is opened. Documents
 /// end with DataOptions::eos_token.
 class TokenStream {
@@ -50,8 +50,8 @@ class TokenStream {
   /// Writes tokens [begin, begin + out.size()), which must be within the stream. Throws a user
   /// error with file, position and id if an id is outside the vocabulary. Thread-safe.
   void read(std::int64_t begin, std::span<std::int32_t> out) const;
-  /// Overwrites masked targets (JSONL prompts) among tokens [begin, begin + targets.size()) with
-  /// ignored_target.
+  /// Overwrites masked targets (JSONL prompts, loss masks) among tokens [begin, begin +
+  /// targets.size()) with ignored_target. Throws as LossMask::apply().
   void mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
   /// Returns DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
@@ -61,6 +61,8 @@ class TokenStream {
   /// size(); `from` is at least 1. Requires knows_documents().
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
   std::size_t files() const { return files_.size(); }  ///< 0 for random tokens
+  /// Returns the number of files with a loss mask.
+  std::size_t masked_files() const;
   /// Returns each file's fingerprint, over its ids, the loss mask, and Megatron's index. Tokenized
   /// data are hashed in full, mapped data by sampling pieces of this size.
   std::vector<FileFingerprint> file_fingerprints(std::size_t piece_bytes) const;
@@ -74,14 +76,17 @@ class TokenStream {
     std::int64_t begin = 0;                 ///< file start within the stream
     std::optional<MappedFile> mapped = {};  ///< holds `ids`, unless megatron or tokenized_ does
     std::optional<MegatronFile> megatron = {};
+    std::optional<LossMask> mask = {};
     void check() const;  ///< as MappedFile::check()
   };
   void check_documents_are_known() const;
   void take_tokenized(std::span<const std::string> files);
   void open(const std::string& path);
+  void open_mask(File& file);
   bool is_random() const { return options_.format == Format::random; }
   const File& file_of(std::int64_t token) const;
   std::int64_t next_random_document(std::int64_t from, std::int64_t limit) const;
+  void apply_masks(std::int64_t begin, std::span<std::int32_t> targets) const;
   void add_masked_ranges(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,
                                             std::int64_t count) const;
@@ -90,6 +95,7 @@ class TokenStream {
   std::int64_t vocab_size_;
   std::vector<File> files_;
   std::int64_t size_ = 0;
+  bool has_masks_ = false;  ///< of files
   std::optional<TokenizedText> tokenized_;
 };
 

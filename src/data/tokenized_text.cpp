@@ -31,7 +31,7 @@ struct Tokens {
 void add_text(Tokens& tokens, std::string_view text, const tokenizer::Tokenizer& tokenizer) {
   tokens.documents.push_back(tokens.ids.size());
   tokenizer::encode_documents(tokenizer, {&text, 1}, tokenizer::available_threads(),
-                              [&](auto ids, std::size_t) { tokens.ids.append(ids); });
+                              [&](auto ids, std::size_t, auto) { tokens.ids.append(ids); });
 }
 
 void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,

@@ -110,6 +110,10 @@ std::vector<std::string> TrainingData::describe() const {
                                 count_of(streams_[i].size(), "token"),
                                 count_of(sequences, "sequence"), sequence_length_));
     lines.back() += describe_packing(i);
+    if (const auto masked = streams_[i].masked_files(); masked > 0)
+      lines.back() += streams_[i].files() == 1 ? ", with a loss mask"
+                                               : fmt::format(", {} of {} files with a loss mask",
+                                                             masked, streams_[i].files());
     if (streams_.size() > 1 || weight != 1)
       lines.back() += fmt::format(", weight {}: {} of the {} of an epoch ({:.2f} %)", weight,
                                   counted.quota(i), counted.epoch_length(),

@@ -134,7 +134,7 @@ void encode_documents(const Tokenizer& tokenizer, std::span<const std::string_vi
   ChunkQueue chunks(tokenizer, documents, threads);
   while (const auto task = chunks.next()) {
     if (task->error) std::rethrow_exception(task->error);
-    sink(task->ids, task->text.size());
+    sink(task->ids, task->text.size(), task->last ? DocumentEnd::yes : DocumentEnd::no);
   }
 }
 

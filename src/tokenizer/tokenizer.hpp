@@ -145,8 +145,12 @@ struct ChatTemplateText {
 /// there is nothing. Throws a user error that names the file if it is no JSON object.
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
 
-/// Callback for ids in order, with the number of text bytes that they encode.
-using TokenSink = std::function<void(std::span<const std::int32_t> ids, std::size_t text_bytes)>;
+/// Chunk's place in its document.
+enum class DocumentEnd : bool { no, yes };
+
+/// Callback for a chunk's ids, in order, with the number of text bytes that they encode.
+using TokenSink =
+    std::function<void(std::span<const std::int32_t> ids, std::size_t text_bytes, DocumentEnd end)>;
 
 /// Encodes documents in order, each as the tokenizer's prefix tokens, its text and the suffix
 /// tokens, and passes the ids to `sink` on the calling thread. `threads` threads work on chunks of

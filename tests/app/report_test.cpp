@@ -110,6 +110,25 @@ TEST_F(Report, ShowsHeadlinesChartsAndConfig) {
   EXPECT_EQ(count(html, "nothing recorded"), 0u);
 }
 
+TEST_F(Report, ShowsEachValidationSetAndEarlyStop) {
+  const std::string lines = step(1, "5") + event("validation", 1, R"(,"loss":3.5,"set":"wiki")") +
+                            event("validation", 1, R"(,"loss":4.5)") + step(2, "4") +
+                            event("validation", 2, R"(,"loss":3.6,"set":"wiki")") +
+                            event("validation", 2, R"(,"loss":4.4)") + event("early_stop", 2);
+  const RunMetrics run = metrics(lines);
+  EXPECT_EQ(run.validation_set, "wiki");
+  EXPECT_EQ(run.validation, (std::map<std::int64_t, double>{{1, 3.5}, {2, 3.6}}));
+  EXPECT_EQ(run.other_validation.at(""), (std::map<std::int64_t, double>{{1, 4.5}, {2, 4.4}}));
+  EXPECT_EQ(run.early_stop, 2);
+  const std::string html = report(lines);
+  for (const char* part : {"validation: wiki", "wiki, step 2", "best 3.5", "early stop"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  const RunMetrics resumed = metrics(lines + event("resume", 1) + step(2, "4"));
+  EXPECT_FALSE(resumed.early_stop.has_value());
+  EXPECT_EQ(resumed.validation.size(), 1u);
+  EXPECT_EQ(resumed.other_validation.at("").size(), 1u);
+}
+
 TEST_F(Report, NeedsNothingFromOutside) {
   const std::string html = report(step(1, "5"));
   for (const char* part : {"https:", "<link", "url(", "src=", "import", "fetch("})

@@ -54,7 +54,7 @@ class Status : public testing::Test {
 };
 
 TEST_F(Status, OfARunningRunHasAllKeys) {
-  write_state({.step = 8, .starts = 3, .steps = 100, .joules = 9e6});
+  write_state({.step = 8, .starts = 3, .steps = 100, .joules = 9e6, .best = {{5, 3.5}}});
   hold_lease();
   write_checkpoint(5, 500);
   write_checkpoint(8, 90);
@@ -67,7 +67,8 @@ TEST_F(Status, OfARunningRunHasAllKeys) {
   now["checkpoint"].erase("age_seconds");
   EXPECT_EQ(now.dump(),
             R"({"phase":"running","step":10,"steps":100,"loss":3.0,"tokens_per_second":1008.0,)"
-            R"("eta_seconds":180.0,"checkpoint":{"step":8},"restarts":2,)"
+            R"("eta_seconds":180.0,"checkpoint":{"step":8},"best":{"step":5,"loss":3.5},)"
+            R"("restarts":2,)"
             R"("kilowatt_hours":2.5,"failure":null})");
   const auto lines_shown = to_lines(read_status(folder_), "a");
   EXPECT_EQ(lines_shown.back(), "  energy      2.5 kWh");
@@ -97,10 +98,11 @@ TEST_F(Status, PhasesFollowStateAndLease) {
 }
 
 TEST_F(Status, WithoutAnythingIsUnknown) {
-  EXPECT_EQ(json().dump(),
-            R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
-            R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"restarts":null,)"
-            R"("kilowatt_hours":null,"failure":null})");
+  EXPECT_EQ(
+      json().dump(),
+      R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
+      R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"best":null,"restarts":null,)"
+      R"("kilowatt_hours":null,"failure":null})");
   EXPECT_EQ(to_lines(read_status(folder_), "a"),
             std::vector<std::string>{"a: no run has started here"});
 }

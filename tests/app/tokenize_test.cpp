@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "../data/files.hpp"
+#include "config/enum_names.hpp"
 #include "data/token_stream.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -82,13 +83,70 @@ TEST(Tokenize, LinesOfJsonlAreDocuments) {
   EXPECT_EQ(testing::internal::GetCapturedStdout().find("every document"), std::string::npos);
 }
 
+/// Targets of a whole stream: its ids, with ignored_target for those not in the loss.
+Ids targets_of(const data::TokenStream& stream) {
+  Ids ids(static_cast<std::size_t>(stream.size()));
+  stream.read(0, ids);
+  stream.mask_targets(0, ids);
+  return ids;
+}
+
+std::vector<std::int64_t> documents_of(const data::TokenStream& stream) {
+  std::vector<std::int64_t> documents;
+  for (std::int64_t at = 1; (at = stream.next_document(at, stream.size())) < stream.size(); ++at)
+    documents.push_back(at);
+  return documents;
+}
+
+constexpr auto conversations =
+    R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}
+{"text": "God created"}
+{"instruction": "a", "output": "b"}
+{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "1"},)"
+    R"( {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"},)"
+    R"( {"role": "assistant", "content": "4"}]}
+)";
+
+TEST(Tokenize, ConversationsHaveALossMaskAndDocuments) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("a.jsonl", conversations);
+  for (const char* loss_on : {"assistant", "last_assistant", "all"}) {
+    data::DataOptions options;
+    options.format = data::Format::jsonl;
+    options.tokenizer = llama2;
+    options.chat_template = data::ChatTemplate::llama2;
+    options.loss_on = *config::value_of_name<data::LossOn>(loss_on);
+    options.document_mask = true;
+    const data::TokenStream text(options, {{lines}}, 32000);
+    for (const char* name : {"out.idx", "out.bin"}) {
+      TokenizeArguments arguments{llama2, {lines}, folder.path(name), 2, ""};
+      arguments.existing = Existing::replace;
+      arguments.chat_template = "llama2";
+      arguments.loss_on = loss_on;
+      testing::internal::CaptureStdout();
+      EXPECT_EQ(tokenize(arguments), 0);
+      testing::internal::GetCapturedStdout();
+      const bool pair = arguments.output.ends_with(".idx");
+      options.format = pair ? data::Format::megatron : data::Format::tokens;
+      options.eos_token = 2;
+      const data::TokenStream tokens(options, {{arguments.output}}, 32000);
+      EXPECT_EQ(targets_of(tokens), targets_of(text)) << name << " " << loss_on;
+      if (!pair) continue;  // llama2 ends each turn with the EOS
+      EXPECT_EQ(documents_of(tokens), documents_of(text));
+    }
+  }
+}
+
 TEST(Tokenize, RefusesWhatATokenFileCannotSay) {
   const TemporaryFolder folder;
   const auto lines =
       folder.write("a.jsonl", "{\"text\": \"a\"}\n{\"instruction\": \"a\", \"output\": \"b\"}\n");
   const auto output = folder.path("out.bin");
-  EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, ""}),
-               "a.jsonl', line 2: an instruction or chat, but a token file cannot mask");
+  EXPECT_ERROR(tokenize({llama2, {lines}, "-", 1, ""}),
+               "a.jsonl', line 2: an instruction or conversation needs a loss mask");
+  const auto mask = folder.write("out.mask.npy", "");
+  EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, ""}), "out.mask.npy' exists");
+  std::filesystem::remove(mask);
   EXPECT_ERROR(tokenize({llama2, {lines}, output, 1, "--"}), "--document-separator is for text");
   EXPECT_FALSE(std::filesystem::exists(output));
 }

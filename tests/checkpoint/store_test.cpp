@@ -94,6 +94,27 @@ TEST(Store, KeepsTheNewestAndEveryMth) {
   EXPECT_EQ(names, (std::vector<std::string>{"step_00000007", "step_00000006", "step_00000003"}));
 }
 
+TEST(Store, KeepsTheBestAndNamesIt) {
+  const Folder folder;
+  const Job run(1);
+  CheckpointOptions options;
+  options.keep = 1;
+  Store store(folder.path(), options, world());
+  const auto best = folder.path() / checkpoint::best_name;
+  for (int step = 1; step <= 5; ++step) store.save(run.state(), progress(step), {9, 2, 3});
+  world().barrier();
+  std::vector<std::string> names;
+  for (const auto& path : checkpoint::committed_checkpoints(folder.path()))
+    names.push_back(path.filename());
+  EXPECT_EQ(names, (std::vector<std::string>{"step_00000005", "step_00000003", "step_00000002"}));
+  EXPECT_EQ(read_file(best, 100), "step_00000002\n") << "step 9 is not there";
+  world().barrier();
+  store.save(run.state(), progress(6));
+  world().barrier();
+  EXPECT_FALSE(fs::exists(best));
+  EXPECT_EQ(checkpoint::committed_checkpoints(folder.path()).size(), 1U);
+}
+
 TEST(Store, FilesAreForTheGroupAndNotForOthers) {
   const Folder folder;
   const Job run(1);

@@ -10,7 +10,7 @@ on_nodes_1_2=(
   requeue_template second_try scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
-on_node_5=(walltime single_node sweep)
+on_node_5=(walltime single_node evaluated sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
 at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
@@ -52,7 +52,7 @@ templates() {
       --cpus-per-task=1 --gpus-per-node=0 "$template" || bad "sbatch --test-only refuses $template"
     number=$((number + 1))
   done
-  ((number == 7)) || bad "$number templates, not 7"
+  ((number == 8)) || bad "$number templates, not 8"
   tell "$number templates pass sbatch --test-only"
 }
 
@@ -61,6 +61,29 @@ single_node() {
   ended 40 COMPLETED 0
   [[ $(step_of single) == 10 ]] || bad "step $(step_of single), not 10"
   tell "1 node x 2 ranks, 10 steps"
+}
+
+# A dependent job exports the best checkpoint. lm-eval is not installed there: the log has its command.
+evaluated() {
+  local training name
+  submit single-node evaluated -- train.steps=10 evaluate.every_steps=5 evaluate.batches=1 checkpoint.keep_best=1 \
+    data.validation=inputs/text/tiny.txt
+  training=$job
+  job=$(sbatch --parsable --dependency=afterok:"$training" --ntasks-per-node=2 --cpus-per-task=1 \
+    --output="$scenario.%j.log" "$(other_nodes)" "$sources/slurm/evaluate.sbatch" evaluated best) ||
+    bad "sbatch refused evaluate.sbatch"
+  echo "$job" >>"$scenario.jobs"
+  ended 60 COMPLETED 0
+  name=$(cat evaluated/checkpoints/BEST)
+  has_to_log "exported $name of evaluated to evaluated/hf/$name"
+  has_to_log "lm_eval --model hf --model_args pretrained=evaluated/hf/$name,dtype=auto"
+  llamesh verify "evaluated/hf/$name" || bad "the exported folder is not good"
+  job=$(sbatch --parsable --ntasks-per-node=2 --cpus-per-task=1 --output="$scenario.%j.log" "$(other_nodes)" \
+    "$sources/slurm/evaluate.sbatch" single best)
+  echo "$job" >>"$scenario.jobs"
+  ended 30 FAILED 78
+  has_to_log "has no file BEST: train with checkpoint.keep_best=1"
+  tell "$name exported after job $training"
 }
 
 multi_node() {

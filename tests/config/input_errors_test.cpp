@@ -180,6 +180,27 @@ TEST(InputErrors, WhatDoesNotFitTogether) {
   EXPECT_EQ(error(""), "f.yaml: data.train is missing; name at least one file");
   EXPECT_NE(error(data, {"evaluate.every_steps=5"}).find("data.validation is missing"),
             std::string::npos);
+  EXPECT_EQ(error(data, {"train.early_stop.patience=3"}),
+            "command line: train.early_stop.patience is 3, but evaluate.every_steps is 0, so there "
+            "are no validation losses; set evaluate.every_steps");
+  EXPECT_NE(error(data, {"checkpoint.keep_best=2"}).find("checkpoint.keep_best is 2, but evaluate"),
+            std::string::npos);
+  EXPECT_EQ(error("data: {train: a}\nevaluate: {files: {'a b': c}}"),
+            "f.yaml: evaluate.files: 'a b' does not name a validation set; use up to 64 of the "
+            "characters a-z, A-Z, 0-9, '-', '_' and '.'");
+  EXPECT_NE(error("data: {train: a}\nevaluate: {files: {validation: c}}")
+                .find("the name 'validation' belongs to data.validation"),
+            std::string::npos);
+  EXPECT_NE(error("data: {train: a}\nevaluate: {files: {b: []}}").find("set 'b' has no files"),
+            std::string::npos);
+  EXPECT_EQ(error("data: {train: a}\nevaluate: {files: [b]}"),
+            "f.yaml:2: evaluate.files: expected names with their files, as {NAME: FILES}, got a "
+            "list");
+  EXPECT_EQ(error("data: {train: a}\nevaluate: {files: {b: {c: d}}}"),
+            "f.yaml:2: evaluate.files.b: expected a list of words, got a group of keys");
+  EXPECT_NE(error("data: {train: a, validation: v}\nevaluate: {files: {b: c}, best_by: d}")
+                .find("evaluate.best_by is 'd', but the validation sets are: validation, b"),
+            std::string::npos);
   for (const std::string name : {"a/b", "..", "''"})
     EXPECT_NE(error(data, {"run.name=" + name}).find("is not a valid folder name"),
               std::string::npos)

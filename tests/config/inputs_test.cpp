@@ -156,6 +156,25 @@ TEST(Inputs, DataMayHaveSources) {
               std::string::npos);
 }
 
+TEST(Inputs, ValidationMayHaveSets) {
+  const auto in = parse_inputs(
+      "data: {train: a}\n"
+      "train: {early_stop: {patience: 3, min_delta: 0.01}}\n"
+      "checkpoint: {keep_best: 2}\n"
+      "evaluate: {every_steps: 5, files: {wiki: w.bin, code: [c.bin, d.bin]}, best_by: code}\n",
+      "f.yaml", {"evaluate.files.wiki=x.bin"});
+  ASSERT_EQ(in.evaluate.files.size(), 2U);
+  EXPECT_EQ(in.evaluate.files[0].name, "wiki");
+  EXPECT_EQ(in.evaluate.files[0].files, std::vector<std::string>{"x.bin"});
+  EXPECT_EQ(in.evaluate.files[1].files, (std::vector<std::string>{"c.bin", "d.bin"}));
+  EXPECT_EQ(in.deciding_set(), "code");
+  EXPECT_EQ(in.train.early_stop.patience, 3);
+  EXPECT_EQ(in.train.early_stop.min_delta, 0.01);
+  EXPECT_EQ(in.checkpoint.keep_best, 2);
+  const auto text = to_yaml(in);
+  EXPECT_EQ(to_yaml(parse_inputs(text, "again")), text);
+}
+
 TEST(Inputs, RandomTokensNeedNoFile) {
   const Inputs in = parse_inputs("data: {format: random}", "f");
   EXPECT_EQ(in.data.training_sources().size(), 1U);

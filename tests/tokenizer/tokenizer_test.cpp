@@ -41,7 +41,7 @@ std::string random_text(std::uint32_t seed, std::size_t bytes, bool valid) {
 Ids encode_in_parallel(const Tokenizer& tokenizer, const std::vector<std::string_view>& documents,
                        int threads) {
   Ids ids;
-  encode_documents(tokenizer, documents, threads, [&](auto part, std::size_t) {
+  encode_documents(tokenizer, documents, threads, [&](auto part, std::size_t, auto) {
     ids.insert(ids.end(), part.begin(), part.end());
   });
   return ids;
@@ -151,7 +151,7 @@ TEST(Tokenizer, WhatTheSinkThrowsEndsTheWork) {
   const std::string text = random_text(3, 3'000'000, true);
   const std::string_view documents[] = {text};
   EXPECT_ERROR(encode_documents(*tokenizer, documents, 2,
-                                [](auto, std::size_t) { fail(ExitCode::bad_input, "enough"); }),
+                                [](auto&&...) { fail(ExitCode::bad_input, "enough"); }),
                "enough");
 }
 

@@ -82,7 +82,7 @@ RunGauges some_run() {
           .steps = 10,
           .checkpoint_step = 5,
           .checkpoint_time = 1.7e9,
-          .validation_loss = 3,
+          .validation_losses = {{"validation", 3}},
           .joules = 7.2e6};
 }
 

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -235,10 +237,104 @@ TEST(RunLoop, AnEvaluationBetweenStepAndSaveKeepsBoth) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());
   in.data.validation = in.data.train;
-  in.evaluate = {.every_steps = 5, .batches = 1};
+  in.evaluate.every_steps = 5;
+  in.evaluate.batches = 1;
   EXPECT_EQ(run_with(in), ExitCode::done);
   EXPECT_EQ(checkpoints_of(in),
             (std::set<std::string>{"step_00000005", "step_00000010", "step_00000012"}));
+}
+
+/// Losses of a set in metrics.jsonl by step; an empty name is data.validation.
+std::map<std::int64_t, double> losses_of(const Inputs& in, const std::string& set = "") {
+  std::map<std::int64_t, double> losses;
+  std::ifstream metrics(metrics_of(in));
+  for (std::string line; std::getline(metrics, line);)
+    if (const auto entry = nlohmann::json::parse(line);
+        entry.value("event", "") == "validation" && entry.value("set", "") == set)
+      losses[entry.at("step")] = entry.at("loss");
+  return losses;
+}
+
+/// Inputs that evaluate every other step, with a learning rate at which the loss goes up and down.
+Inputs evaluating_inputs(const std::filesystem::path& folder) {
+  auto in = inputs_in(folder);
+  in.data.validation = in.data.train;
+  in.evaluate.every_steps = 2;
+  in.evaluate.batches = 1;
+  in.optimizer.lr = 0.3;
+  in.schedule.warmup_steps = 0;
+  in.checkpoint.keep = 1;
+  return in;
+}
+
+TEST(RunLoop, KeepsTheBestCheckpoints) {
+  const SharedFolder folder;
+  auto in = evaluating_inputs(folder.path());
+  in.checkpoint.keep_best = 2;
+  in.train.steps = 6;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  in.train.steps = 12;  // and goes on
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  std::vector<std::pair<double, std::int64_t>> ranked;
+  for (const auto& [step, loss] : losses_of(in)) ranked.emplace_back(loss, step);
+  ASSERT_EQ(ranked.size(), 6U);
+  std::ranges::sort(ranked);
+  const auto name = [](std::int64_t step) { return fmt::format("step_{:08}", step); };
+  EXPECT_EQ(checkpoints_of(in),
+            (std::set<std::string>{name(ranked[0].second), name(ranked[1].second), name(12)}));
+  std::ifstream best(in.run.folder + "/checkpoints/BEST");
+  std::string named;
+  std::getline(best, named);
+  EXPECT_EQ(named, name(ranked[0].second));
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state && state->best);
+  EXPECT_EQ(*state->best, (StepLoss{ranked[0].second, ranked[0].first}));
+}
+
+TEST(RunLoop, StopsEarlyOnceTheLossNoLongerImproves) {
+  const SharedFolder folder;
+  auto in = evaluating_inputs(folder.path());
+  in.train.early_stop = {.patience = 2, .min_delta = 100};  // only the first loss is one
+  in.checkpoint.every_steps = 0;
+  in.train.steps = 4;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  in.train.steps = 12;
+  EXPECT_EQ(run_with(in), ExitCode::done);  // the first evaluation of this start is the second
+  EXPECT_EQ(losses_of(in).rbegin()->first, 6);
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->phase, RunPhase::done);
+  EXPECT_EQ(state->step, 6);
+  EXPECT_EQ(state->reason.find("early stop: the validation loss has not improved by more than 100 "
+                               "in 2 evaluations since step 2 ("),
+            0U)
+      << state->reason;
+  EXPECT_EQ(run_with(in), ExitCode::done);  // nothing to do
+  EXPECT_EQ(last_step_of(metrics_of(in)), 6);
+  in.train.early_stop.patience = 3;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_EQ(last_step_of(metrics_of(in)), 8);
+}
+
+TEST(RunLoop, EvaluatesEachSet) {
+  const SharedFolder folder;
+  auto in = evaluating_inputs(folder.path());
+  const auto other = folder.path() / "other.txt";
+  if (world().rank() == 0) std::ofstream(other) << std::string(200, 'x');
+  world().barrier();
+  in.evaluate.files = {{"xs", {other.string()}}, {"same", in.data.train}};
+  in.evaluate.best_by = "xs";
+  in.checkpoint.keep_best = 1;
+  in.train.steps = 4;
+  EXPECT_EQ(run_with(in), ExitCode::done);
+  EXPECT_EQ(losses_of(in), losses_of(in, "same"));
+  const auto xs = losses_of(in, "xs");
+  ASSERT_EQ(xs.size(), 2U);
+  EXPECT_NE(xs, losses_of(in));
+  const auto best = xs.at(2) <= xs.at(4) ? 2 : 4;
+  const auto state = read_run_state(in.run.folder);
+  ASSERT_TRUE(state && state->best);
+  EXPECT_EQ(*state->best, (StepLoss{best, xs.at(best)}));
 }
 
 TEST(RunLoop, AHaltFileStopsItAndKeepsItFromStarting) {

@@ -285,7 +285,8 @@ TEST(Trainer, EvaluationLeavesTrainingAsItWas) {
   const test::TemporaryFolder folder;
   auto in = inputs_in(folder);
   in.data.validation = in.data.train;
-  in.evaluate = {.every_steps = 1, .batches = 3};
+  in.evaluate.every_steps = 1;
+  in.evaluate.batches = 3;
   SmallTrainer trainer(in);
   SmallTrainer undisturbed(in);
   double before = 0;
@@ -344,7 +345,7 @@ TEST(Trainer, ValidationDataThatOneRankCannotReadEndTheEvaluationOnAll) {
   const test::TemporaryFolder folder;
   auto in = inputs_of_tokens(folder, 100);  // beyond the end: the training data are good
   in.data.validation = {tokens_with(1, folder)};
-  in.evaluate = {.every_steps = 1, .batches = 0};
+  in.evaluate.every_steps = 1;
   SmallTrainer trainer(in);
   expect_one_tells(left_by([&] { trainer->evaluate(); }, ExitCode::bad_input));
 }

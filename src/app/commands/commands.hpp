@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "app/output_file.hpp"
+#include "data/data_options.hpp"
 #include "model/sampling.hpp"
 
 /// Subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
@@ -92,13 +93,16 @@ int evaluate(const EvaluateArguments& arguments);
 struct TokenizeArguments {
   std::string tokenizer;            ///< name for tokenizer::open_tokenizer
   std::vector<std::string> inputs;  ///< text files, and JSON records (.jsonl, .json)
-  std::string output;               ///< an OutputFile name
+  std::string output;               ///< an OutputFile name; NAME.idx: a Megatron-LM pair
   int threads = 0;                  ///< 0: as many as the process may run at once
   std::string separator;            ///< text between documents; empty: a file is a document
   Existing existing = Existing::refuse;
   int show = 0;                        ///< records of each JSON file to print; 0: write `output`
-  std::string chat_template = "auto";  ///< for `show`, as data.chat_template
-  std::string loss_on = "assistant";   ///< for `show`, as data.loss_on
+  std::string chat_template = "auto";  ///< as data.chat_template
+  std::string loss_on = "assistant";   ///< as data.loss_on
+
+  /// Returns the options for JSON records.
+  data::DataOptions data_options() const;
 };
 
 /// Prints the first `arguments.show` records of each JSON file as the model sees them. Tokens
@@ -106,9 +110,10 @@ struct TokenizeArguments {
 void show_records(const TokenizeArguments& arguments, const std::vector<std::string>& files);
 
 /// Runs `llamesh tokenize`: writes all inputs' documents in order, each with the tokenizer's prefix
-/// and suffix tokens (for JSONL see data::parse_jsonl and data::DocumentTokens, `text` lines only),
-/// as one token file with llm.c's header: uint16 if the vocabulary fits, else uint32. The file gets
-/// its name once it is complete. With `show`, show_records() instead. Returns the exit code.
+/// and suffix tokens (for JSONL see data::parse_jsonl and data::DocumentTokens), as one token file
+/// or pair (data::TokenFileWriter). Instructions and conversations also get a loss mask. The files
+/// get their names once they are complete. With `show`, show_records() instead. Returns the exit
+/// code.
 int tokenize(const TokenizeArguments& arguments);
 
 /// Describes a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a

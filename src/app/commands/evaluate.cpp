@@ -75,10 +75,11 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
   if (arguments.token_dtype == "uint16") return data::TokenDtype::uint16;
   if (arguments.token_dtype == "uint32") return data::TokenDtype::uint32;
   for (const auto& file : arguments.files)
-    validate(data::has_token_header(data::MappedFile(file).bytes()),
-             "token file '{}' does not begin with llm.c's header; if it holds only ids, add "
-             "--token-dtype uint16 or --token-dtype uint32",
-             file);
+    validate(
+        data::is_token_file(data::MappedFile(file).bytes()),
+        "token file '{}' begins with neither llm.c's header nor NumPy's; if it holds only ids, add "
+        "--token-dtype uint16 or --token-dtype uint32",
+        file);
   return data::TokenDtype::from_header;
 }
 

@@ -3,20 +3,26 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "app/output_file.hpp"
 #include "app/report/summary.hpp"
 #include "app/tensor_source.hpp"
+#include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
+#include "checkpoint/manifest.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "core/file.hpp"
 #include "core/text.hpp"
+#include "data/loss_mask.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
+#include "train/health/validation_record.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -64,6 +70,11 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
   to.line("  written by llamesh {} on {} ({})", p.llamesh_version, p.mesh, p.strategy);
   to.line("  state.h5: {} bytes", manifest.file_bytes);
   if (p.base) to.line("  frozen weights: in {}", p.base->path);
+  if (const auto validation = train::parse_validation(p.validation)) {
+    const auto& [step, loss] = validation->latest;
+    to.line("  validation loss {:.4f} after step {} ({})", loss, step, validation->set);
+    to.json["validation"] = {{"set", validation->set}, {"step", step}, {"loss", loss}};
+  }
   to.line("");
   to.json.update({{"step", p.step},
                   {"tokens", p.tokens},
@@ -76,18 +87,41 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
   describe_tensors(*open_tensors(location), to);
 }
 
+/// Returns the validation loss at the checkpoint's own step.
+std::optional<double> validation_loss(const checkpoint::TrainState& p) {
+  const auto validation = train::parse_validation(p.validation);
+  if (!validation || validation->latest.step != p.step) return std::nullopt;
+  return validation->latest.loss;
+}
+
+/// Returns the step that the file BEST names; -1 if there is none.
+std::int64_t best_of(const checkpoint::Location& location) {
+  if (location.checkpoints.empty()) return -1;
+  const auto file = location.checkpoints.front().parent_path() / checkpoint::best_name;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(file, ignored)) return -1;
+  auto name = read_file(file, 1 << 10);
+  while (name.ends_with('\n')) name.pop_back();
+  return checkpoint::step_of_name(name);
+}
+
 void describe_run(const checkpoint::Location& location, Description& to) {
   to.line("{}: {}, newest first", location.path.string(),
           counted(std::ssize(location.checkpoints), "checkpoint"));
   auto checkpoints = Json::array();
+  const auto best = best_of(location);
   for (const auto& path : location.checkpoints) {
     auto& one = checkpoints.emplace_back(Json{{"path", path.string()}});
     try {
       const auto manifest = checkpoint::read_manifest(path);
       const auto& p = manifest.progress;
-      to.line("  {}  {:>12} tokens  {:>14} bytes", path.filename().string(), p.tokens,
-              manifest.file_bytes);
+      const auto loss = validation_loss(p);
+      to.line("  {}  {:>12} tokens  {:>14} bytes{}{}", path.filename().string(), p.tokens,
+              manifest.file_bytes, loss ? fmt::format("  validation loss {:.4f}", *loss) : "",
+              p.step == best ? ", the best" : "");
       one.update({{"step", p.step}, {"tokens", p.tokens}, {"file_bytes", manifest.file_bytes}});
+      if (loss) one["validation_loss"] = *loss;
+      if (p.step == best) one["best"] = true;
     } catch (const Error& error) {
       to.line("  {}  {}", path.filename().string(), error.what());
       one["error"] = error.what();
@@ -122,6 +156,11 @@ void describe_token_file(const checkpoint::Location& location, Description& to) 
   const auto dtype = fmt::format("uint{}", ids.id_bytes() * 8);
   to.line("token file {}: {} tokens of {}", location.path.string(), ids.size(), dtype);
   to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});
+  const auto mask = data::LossMask::beside(file.path(), ids.size());
+  if (!mask) return;
+  const auto in_loss = std::ranges::count(mask->bytes(), 1);
+  to.line("  {} of them are in the loss", in_loss);
+  to.json["in_loss"] = in_loss;
 }
 
 Description description_of(const checkpoint::Location& location) {

@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "app/commands/commands.hpp"
-#include "config/enum_names.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/encode_jsonl.hpp"
@@ -53,13 +52,6 @@ std::string marked_text(const tokenizer::Tokenizer& tokenizer,
   return shown;
 }
 
-template <class E>
-E named(const char* option, const std::string& word) {
-  const auto value = config::value_of_name<E>(word);
-  validate(value.has_value(), "{}: unknown value '{}'", option, word);
-  return *value;
-}
-
 std::int64_t masked_tokens(const data::EncodedDocument& document) {
   std::int64_t masked = 0;
   for (std::size_t i = 0; i + 1 < document.masked_ranges.size(); i += 2)
@@ -70,13 +62,9 @@ std::int64_t masked_tokens(const data::EncodedDocument& document) {
 }  // namespace
 
 void show_records(const TokenizeArguments& arguments, const std::vector<std::string>& files) {
-  data::DataOptions options;
-  options.tokenizer = arguments.tokenizer;
-  options.chat_template = named<data::ChatTemplate>("--chat-template", arguments.chat_template);
-  options.loss_on = named<data::LossOn>("--loss-on", arguments.loss_on);
   const auto opened = tokenizer::open_tokenizer(arguments.tokenizer);
   const tokenizer::Tokenizer& tokenizer = *opened;
-  const auto special = data::document_tokens(tokenizer, options);
+  const auto special = data::document_tokens(tokenizer, arguments.data_options());
   const bool colours = ::isatty(STDOUT_FILENO) == 1;
   for (const std::string& path : files) {
     const data::MappedFile file(path);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -9,11 +10,13 @@
 #include <utility>
 
 #include "app/report/summary.hpp"
+#include "config/enum_names.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "data/data_files.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
+#include "data/megatron.hpp"
 #include "data/token_file.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "train/terminal/progress_bar.hpp"
@@ -72,6 +75,20 @@ std::size_t total_bytes(const std::vector<InputFile>& inputs) {
   return bytes;
 }
 
+/// Returns the other files that belong to a token file: the mask, and a pair's ids.
+std::vector<std::string> companions(const std::string& output) {
+  if (output == "-") return {};
+  std::vector<std::string> names = {data::loss_mask_path(output)};
+  if (output.ends_with(".idx")) names.push_back(data::megatron_stem(output) + ".bin");
+  return names;
+}
+
+/// Returns the id that ends a document, unless it occurs before the end too.
+std::optional<std::int32_t> only_end(std::span<const std::int32_t> ids) {
+  const auto found = std::ranges::find(ids, ids.back());
+  return found + 1 == ids.end() ? std::optional(ids.back()) : std::nullopt;
+}
+
 /// Encoder that appends the files to the output in order and shows its progress.
 class Work {
  public:
@@ -81,13 +98,16 @@ class Work {
         threads_(arguments.threads > 0 ? arguments.threads : tokenizer::available_threads()),
         all_bytes_(bytes),
         file_(arguments.output, arguments.existing),
-        output_(file_.path().string(), tokenizer.vocab_size()) {}
+        output_(file_.path().string(), tokenizer.vocab_size()) {
+    for (const auto& name : companions(arguments.output)) OutputFile(name, arguments.existing);
+  }
 
   /// Adds a text file. Consecutive text files are encoded together, in batches: the system limits
   /// how many files may be mapped at once.
   void add_text(data::MappedFile file) {
     constexpr std::size_t max_files = 1024;
-    note_end(tokenizer_.suffix_ids());
+    const auto suffix = tokenizer_.suffix_ids();
+    note_end(suffix.empty() ? std::nullopt : std::optional(suffix.back()));
     split(text_of(file), arguments_.separator, waiting_);
     mapped_.push_back(std::move(file));
     if (mapped_.size() == max_files) encode_waiting();
@@ -95,18 +115,17 @@ class Work {
 
   void add_jsonl(const data::MappedFile& file) {
     encode_waiting();
-    data::DataOptions options;
-    options.tokenizer = arguments_.tokenizer;
-    const auto special = data::document_tokens(tokenizer_, options);
-    note_end(special.suffix_ids);
+    const auto special = data::document_tokens(tokenizer_, arguments_.data_options());
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
-      validate(document.masked_ranges.empty(),
-               "{}: an instruction or chat, but a token file cannot mask its prompt from the "
-               "loss; name the file itself in data.train, with data.format: jsonl",
+      validate(document.masked_ranges.empty() || !file_.is_stdout(),
+               "{}: an instruction or conversation needs a loss mask beside the token file, which "
+               "standard output has not; name a file in --output",
                where);
+      note_end(only_end(document.ids));
       ++documents_;
-      append(document.ids, line.size());
+      append(document.ids, line.size(), document.masked_ranges);
+      output_.end_document();
     };
     data::encode_jsonl(tokenizer_, special, text_of(file), file.path(), threads_, take);
     file.check();
@@ -127,26 +146,37 @@ class Work {
                counted(static_cast<std::int64_t>(documents_), "document"), bytes_, seconds,
                static_cast<double>(output_.tokens()) / seconds,
                static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    const bool is_pair = arguments_.output.ends_with(".idx");
     if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
+    if (!end_ && !is_pair)
+      fmt::print(to,
+                 "no id marks only the ends of documents; for data.packing and data.document_mask "
+                 "write a Megatron-LM pair instead: --output NAME.idx\n");
+    if (output_.mask().masks())
+      fmt::print(to, "{}: which tokens are in the loss; keep it beside the tokens\n",
+                 output_.mask().path());
   }
 
  private:
-  void note_end(const std::vector<std::int32_t>& suffix_ids) {
-    const auto end = suffix_ids.empty() ? std::nullopt : std::optional(suffix_ids.back());
+  void note_end(std::optional<std::int32_t> end) {
     end_ = std::exchange(any_file_, true) && end_ != end ? std::nullopt : end;
   }
 
   void encode_waiting() {
     tokenizer::encode_documents(tokenizer_, waiting_, threads_,
-                                [&](auto ids, std::size_t text_bytes) { append(ids, text_bytes); });
+                                [&](auto ids, std::size_t text_bytes, auto end) {
+                                  append(ids, text_bytes);
+                                  if (end == tokenizer::DocumentEnd::yes) output_.end_document();
+                                });
     for (const auto& file : mapped_) file.check();
     documents_ += waiting_.size();
     waiting_.clear();
     mapped_.clear();
   }
 
-  void append(std::span<const std::int32_t> ids, std::size_t text_bytes) {
-    output_.append(ids);
+  void append(std::span<const std::int32_t> ids, std::size_t text_bytes,
+              std::span<const std::int64_t> masked_ranges = {}) {
+    output_.append(ids, masked_ranges);
     bytes_ += text_bytes;
     const auto step = static_cast<std::int64_t>(steps * static_cast<double>(bytes_) /
                                                 static_cast<double>(all_bytes_));
@@ -178,7 +208,22 @@ class Work {
   std::int64_t shown_ = 0;
 };
 
+template <class E>
+E named(const char* option, const std::string& word) {
+  const auto value = config::value_of_name<E>(word);
+  validate(value.has_value(), "{}: unknown value '{}'", option, word);
+  return *value;
+}
+
 }  // namespace
+
+data::DataOptions TokenizeArguments::data_options() const {
+  data::DataOptions options;
+  options.tokenizer = tokenizer;
+  options.chat_template = named<data::ChatTemplate>("--chat-template", chat_template);
+  options.loss_on = named<data::LossOn>("--loss-on", loss_on);
+  return options;
+}
 
 int tokenize(const TokenizeArguments& arguments) {
   validate(arguments.show > 0 || !arguments.output.empty(),

@@ -82,10 +82,9 @@ std::vector<Series> raw_and_smooth(const RunMetrics& run, const std::string& lab
           line(label + ", smoothed", colour, curve(run, field))};
 }
 
-std::vector<Point> validation_of(const RunMetrics& run) {
+std::vector<Point> points_of(const std::map<std::int64_t, double>& losses) {
   std::vector<Point> points;
-  for (const auto& [step, loss] : run.validation)
-    points.push_back({static_cast<double>(step), loss});
+  for (const auto& [step, loss] : losses) points.push_back({static_cast<double>(step), loss});
   return points;
 }
 
@@ -147,7 +146,14 @@ Chart scaled(Chart chart) {
 Chart loss_chart(const RunMetrics& run) {
   Chart chart{.title = "Loss", .unit = "nats per token", .wide = true};
   chart.series = raw_and_smooth(run, "training", "--blue", [](auto& m) { return m.loss; });
-  chart.series.push_back(line("validation", "--orange", validation_of(run), Mark::dots));
+  const auto label = [](const std::string& set) {
+    return set.empty() ? "validation" : "validation: " + set;
+  };
+  chart.series.push_back(
+      line(label(run.validation_set), "--orange", points_of(run.validation), Mark::dots));
+  for (std::size_t i = 0; const auto& [set, losses] : run.other_validation)
+    chart.series.push_back(
+        line(label(set), colours[(2 + i++) % colours.size()], points_of(losses), Mark::dots));
   chart.marks = marks_of(run);
   return scaled(std::move(chart));
 }
@@ -263,7 +269,7 @@ Chart comparing_validation(const std::vector<ReportedRun>& runs) {
     chart.series.push_back({.label = runs[i].name,
                             .colour = colours[i % colours.size()],
                             .mark = Mark::dots,
-                            .points = validation_of(runs[i].metrics),
+                            .points = points_of(runs[i].metrics.validation),
                             .run = i});
   return scaled(std::move(chart));
 }

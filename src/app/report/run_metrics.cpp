@@ -87,9 +87,17 @@ void drop_after(BySteps& steps, std::int64_t step) {
   steps.erase(steps.upper_bound(step), steps.end());
 }
 
+/// The deciding set has the first line of a step.
+void add_validation(std::int64_t step, const std::string& set, double loss, RunMetrics& run) {
+  if (run.validation.empty()) run.validation_set = set;
+  (set == run.validation_set ? run.validation : run.other_validation[set])[step] = loss;
+}
+
 void take_event(const std::string& event, std::int64_t step, const json& line, RunMetrics& run) {
   if (event == "validation") {
-    run.validation[step] = number(line, "loss");
+    add_validation(step, text(line, "set"), number(line, "loss"), run);
+  } else if (event == "early_stop") {
+    run.early_stop = step;
   } else if (event == "checkpoint") {
     ++run.checkpoints;
   } else if (event == "skipped") {
@@ -101,6 +109,8 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
   } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
+    for (auto& [set, losses] : run.other_validation) drop_after(losses, step);
+    run.early_stop.reset();
     drop_after(run.skipped, step);
     drop_after(run.spikes, step);
     run.starts.push_back({.step = step,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,13 +41,16 @@ struct RunStart {
 /// steps replace the earlier ones, and steps beyond the resumed one are dropped.
 struct RunMetrics {
   std::map<std::int64_t, StepMetrics> steps;
-  std::map<std::int64_t, double> validation;  ///< loss after that step, nats
-  std::vector<std::int64_t> resumes;          ///< steps after 0 from which a later start resumed
-  std::set<std::int64_t> skipped;             ///< steps without an update: not finite
-  std::set<std::int64_t> spikes;              ///< steps with a jump in loss or gradient norm
-  std::vector<RunStart> starts;               ///< all, including those whose steps are replaced
-  std::size_t checkpoints = 0;                ///< number of checkpoints written
-  std::size_t unreadable = 0;                 ///< lines left out, except a torn last line
+  std::map<std::int64_t, double> validation;  ///< loss after that step, nats: of the deciding set
+  std::string validation_set;                 ///< its name; empty: data.validation, or none
+  std::map<std::string, std::map<std::int64_t, double>> other_validation;  ///< by set
+  std::optional<std::int64_t> early_stop;  ///< step at which train.early_stop ended the run
+  std::vector<std::int64_t> resumes;       ///< steps after 0 from which a later start resumed
+  std::set<std::int64_t> skipped;          ///< steps without an update: not finite
+  std::set<std::int64_t> spikes;           ///< steps with a jump in loss or gradient norm
+  std::vector<RunStart> starts;            ///< all, including those whose steps are replaced
+  std::size_t checkpoints = 0;             ///< number of checkpoints written
+  std::size_t unreadable = 0;              ///< lines left out, except a torn last line
 };
 
 /// Adds a line from metrics.jsonl. Returns false, and adds nothing, if it is neither a JSON object

@@ -117,8 +117,10 @@ double best_validation(const RunMetrics& run) {
 std::string validation_tile(const RunMetrics& run) {
   if (run.validation.empty()) return tile("validation loss", "–", "not evaluated");
   const auto& [step, loss] = *run.validation.rbegin();
+  const auto set = run.validation_set.empty() ? "" : escaped(run.validation_set) + ", ";
   return tile("validation loss", loss_text(loss),
-              fmt::format("step {}<br>best {}", step, loss_text(best_validation(run))));
+              fmt::format("{}step {}<br>best {}{}", set, step, loss_text(best_validation(run)),
+                          run.early_stop ? "<br>early stop" : ""));
 }
 
 /// Returns the mean training loss over the last `span` steps that have one.

@@ -159,6 +159,7 @@ RunStatus read_status(const fs::path& run_folder) {
     status.restarts = state->starts - 1;
     if (state->joules) status.kilowatt_hours = *state->joules / 3.6e6;
     status.reason = state->reason;
+    status.best = state->best;
     status.failure = failure_of(*state);
     if (status.phase == "failed" && state->phase == train::RunPhase::running)
       status.reason = "it could not write state.json, as on a full disk; its log may say more";
@@ -186,6 +187,8 @@ Json to_json(const RunStatus& status) {
   if (status.checkpoint)
     checkpoint = {{"step", status.checkpoint->step},
                   {"age_seconds", status.checkpoint->age_seconds}};
+  Json best = nullptr;
+  if (status.best) best = {{"step", status.best->step}, {"loss", status.best->loss}};
   return {{"phase", status.phase},
           {"step", or_null(status.step)},
           {"steps", or_null(status.steps)},
@@ -193,6 +196,7 @@ Json to_json(const RunStatus& status) {
           {"tokens_per_second", or_null(status.tokens_per_second)},
           {"eta_seconds", or_null(status.eta_seconds)},
           {"checkpoint", checkpoint},
+          {"best", best},
           {"restarts", or_null(status.restarts)},
           {"kilowatt_hours", or_null(status.kilowatt_hours)},
           {"failure", status.failure}};
@@ -215,6 +219,9 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
   if (status.checkpoint)
     add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
                                   clock_text(status.checkpoint->age_seconds)));
+  if (status.best)
+    add("best",
+        fmt::format("of step {}, validation loss {:.4f}", status.best->step, status.best->loss));
   if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
   if (status.kilowatt_hours) add("energy", fmt::format("{:.3g} kWh", *status.kilowatt_hours));
   const bool failure_has_reason =

@@ -29,6 +29,7 @@ struct RunStatus {
   std::optional<double> tokens_per_second;  ///< median over the latest steps
   std::optional<double> eta_seconds;        ///< while running
   std::optional<Checkpoint> checkpoint;     ///< newest
+  std::optional<train::StepLoss> best;      ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
   Json failure = nullptr;                ///< last failure, see parse_failure()

@@ -163,16 +163,33 @@ void JobReport::on_healed(std::int64_t step, const std::string& line) {
   metrics_->write_event("healed", step, line);
 }
 
-void JobReport::on_validation(std::int64_t step, double loss) {
-  if (metrics_) metrics_->write_validation(step, loss);
-  show_in_tensorboard([&](EventFile& events) { events.write_validation(step, loss); });
-  gauges_.validation_loss = loss;
+/// The report shows the first set of a step as the main one, so the deciding set comes first.
+void JobReport::on_validation(std::int64_t step, const std::vector<double>& losses) {
+  const auto sets = setup_.inputs.validation_sets();
+  const auto deciding = setup_.inputs.deciding_set();
+  gauges_.validation_losses.clear();
+  for (std::size_t i = 0; i < sets.size(); ++i) {
+    const auto at = sets[i].name == deciding ? gauges_.validation_losses.begin()
+                                             : gauges_.validation_losses.end();
+    gauges_.validation_losses.insert(at, {sets[i].name, losses[i]});
+  }
+  for (const auto& [set, loss] : gauges_.validation_losses) {
+    if (metrics_) metrics_->write_validation(step, loss, set);
+    show_in_tensorboard([&](EventFile& events) { events.write_validation(step, loss, set); });
+  }
 }
 
-void JobReport::on_saved(std::int64_t step, const std::string& name) {
+void JobReport::on_early_stop(std::int64_t step, const std::string& line) {
+  spdlog::info("{}", line);
+  if (metrics_) metrics_->write_event("early_stop", step, line);
+}
+
+void JobReport::on_saved(std::int64_t step, const std::string& name,
+                         const std::optional<StepLoss>& best) {
   if (metrics_) metrics_->write_event("checkpoint", step, name);
   if (world_.rank() != 0) return;
   state_.step = step;
+  state_.best = best;
   write_run_state(folder_, state_);
   gauges_.checkpoint_step = step;
   gauges_.checkpoint_time = unix_time();

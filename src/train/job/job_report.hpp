@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/mesh/communicator.hpp"
 #include "train/health/spikes.hpp"
@@ -53,9 +54,12 @@ class JobReport {
   void on_step(const StepRecord& record);
   /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
-  void on_validation(std::int64_t step, double loss);
-  /// Records that the checkpoint `name` for `step` is on disk.
-  void on_saved(std::int64_t step, const std::string& name);
+  /// Records an evaluation: a loss for each set, in the order of Inputs::validation_sets().
+  void on_validation(std::int64_t step, const std::vector<double>& losses);
+  /// Records that the run ends because its validation loss has stopped improving.
+  void on_early_stop(std::int64_t step, const std::string& line);
+  /// Records that the checkpoint `name` for `step` is on disk, and the best one kept.
+  void on_saved(std::int64_t step, const std::string& name, const std::optional<StepLoss>& best);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
   /// Shows that the run has ended by a failure, and if `on_this_rank`, writes the energy to

@@ -54,6 +54,7 @@ std::string to_text(const RunState& state) {
                                  {"host", this_process().host},
                                  {"time", now()}};
   if (state.joules) json["joules"] = *state.joules;
+  if (state.best) json["best"] = {{"step", state.best->step}, {"loss", state.best->loss}};
   // A reason may name a file, and a file name need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -77,6 +78,8 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     if (const auto joules = json.find("joules");
         joules != json.end() && joules->is_number() && joules->get<double>() >= 0)
       state.joules = joules->get<double>();
+    if (const auto best = json.find("best"); best != json.end() && best->is_object())
+      state.best = {to_integer(best->at("step"), 0, max_steps), best->at("loss").get<double>()};
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
@@ -109,6 +112,7 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.seconds_needed = before->seconds_needed;
     state.starts = before->starts + 1;
     state.joules = before->joules;
+    state.best = before->best;
   }
   const auto gained = before ? step - before->first_step : 0;
   if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))

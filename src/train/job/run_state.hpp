@@ -16,6 +16,13 @@ namespace llamesh::train {
 /// exit codes), and so does the next start.
 enum class RunPhase { running, stopped, done, failed };
 
+/// Loss after a step, in nats per token.
+struct StepLoss {
+  std::int64_t step = 0;
+  double loss = 0;
+  bool operator==(const StepLoss&) const = default;
+};
+
 struct RunState {
   RunPhase phase = RunPhase::running;
   std::int64_t step = 0;        ///< newest checkpoint's step; 0: none
@@ -29,6 +36,8 @@ struct RunState {
   double seconds_needed = 0;
   /// Joules that all starts have used, as far as they were measured; empty: none was.
   std::optional<double> joules = {};
+  /// Best checkpoint by validation loss, and that loss; empty: none is kept (checkpoint.keep_best).
+  std::optional<StepLoss> best = {};
   ExitCode exit_code = ExitCode::done;  ///< if it has ended
   std::string reason = {};              ///< why it stopped or failed, one line
   // If ranks hung or were lost:

@@ -75,8 +75,10 @@ void add_run(Exposition& out, const RunGauges& run) {
   if (run.checkpoint_time)
     out.gauge("llamesh_checkpoint_timestamp_seconds",
               "Unix time at which this start saved its newest checkpoint.", *run.checkpoint_time);
-  if (run.validation_loss)
-    out.gauge("llamesh_validation_loss", "Validation loss, nats per token.", *run.validation_loss);
+  if (!run.validation_losses.empty())
+    out.begin("llamesh_validation_loss", "gauge", "Validation loss, nats per token.");
+  for (const auto& [set, loss] : run.validation_losses)
+    out.add(loss, set == default_validation_set ? "" : "set", set);
   if (run.joules) {
     out.begin("llamesh_energy_joules_total", "counter", "Energy that all starts have used.");
     out.add(*run.joules);

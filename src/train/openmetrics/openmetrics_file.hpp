@@ -17,8 +17,9 @@ struct RunGauges {
   std::int64_t steps = 0;            ///< the run's total
   std::int64_t checkpoint_step = 0;  ///< newest checkpoint's step; 0: none
   std::optional<double> checkpoint_time = {};  ///< when this start saved it, Unix time
-  std::optional<double> validation_loss = {};  ///< of this start's last evaluation
-  std::optional<double> joules = {};           ///< RunState::joules
+  /// Losses by validation set, from this start's last evaluation.
+  std::vector<std::pair<std::string, double>> validation_losses = {};
+  std::optional<double> joules = {};  ///< RunState::joules
 };
 
 /// Formats a run in Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.

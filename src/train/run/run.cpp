@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -76,8 +77,8 @@ class Run {
     report_.log_job(trainer_);
     if (const auto line = replica_check_.describe(); !line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
-    nothing_to_do_ = trainer_.step() >= setup_.inputs.train.steps &&
-                     checkpoints_.saved_step() == trainer_.step() && report_.was_done();
+    nothing_to_do_ =
+        is_done() && checkpoints_.saved_step() == trainer_.step() && report_.was_done();
     if (nothing_to_do_) return;
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_);
@@ -98,14 +99,18 @@ class Run {
           "nothing to do: the run has done {} steps, and train.steps is {}; continue with a larger "
           "train.{}, or start a new run under another run.name",
           trainer_.step(), train.steps, train.epochs > 0 ? "epochs" : "steps");
+    else if (is_done())
+      spdlog::info(
+          "nothing to do: the run ended after step {} ({}); continue with a larger "
+          "train.early_stop.patience, or 0",
+          trainer_.step(), checkpoints_.validation().describe_stop());
     if (nothing_to_do_)
       return {ExitCode::done, trainer_.step(), startup_.seconds(), {}, /*nothing_to_do=*/true};
     ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     const auto start = Clock::now();
-    while (trainer_.step() < train.steps) {
+    while (!is_done()) {
       const Next next = step(progress, start);
-      if (next.stop != Stop::no && trainer_.step() < train.steps)
-        return stop_early(next.stop, progress);
+      if (next.stop != Stop::no && !is_done()) return stop_early(next.stop, progress);
       if (next.save) save(progress);
     }
     // Also when there was nothing left to train: a run that took its state from
@@ -113,12 +118,20 @@ class Run {
     if (checkpoints_.saved_step() != trainer_.step()) save(progress);
     checkpoints_.finish();
     watchdog_.begin(Activity::ending, trainer_.step());
-    return end(RunPhase::done, ExitCode::done, "");
+    const bool early = trainer_.step() < train.steps;
+    return end(RunPhase::done, ExitCode::done,
+               early ? checkpoints_.validation().describe_stop() : "");
   }
 
  private:
+  /// Returns the same on every rank.
+  bool is_done() const {
+    return trainer_.step() >= setup_.inputs.train.steps ||
+           checkpoints_.validation().has_stopped_improving();
+  }
+
   Stop asked_before_training() {
-    if (trainer_.step() >= setup_.inputs.train.steps) return Stop::no;
+    if (is_done()) return Stop::no;
     return static_cast<Stop>(world_.max(static_cast<std::int64_t>(deadline_.asked(0, 0))));
   }
 
@@ -186,11 +199,31 @@ class Run {
 
   void evaluate(ProgressBar& progress) {
     watchdog_.begin(Activity::evaluating, trainer_.step());
-    const double loss = trainer_.evaluate([this] { watchdog_.progress(); });
+    const auto sets = setup_.inputs.validation_sets();
+    std::vector<double> losses;
+    std::string text;
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      losses.push_back(trainer_.evaluate([this] { watchdog_.progress(); }, i));
+      const auto loss = fmt::format("{:.4f}", without_nan_sign(losses.back()));
+      text +=
+          sets.size() == 1 ? loss : fmt::format("{}{} {}", i == 0 ? "" : ", ", sets[i].name, loss);
+      if (sets[i].name == setup_.inputs.deciding_set())
+        checkpoints_.on_validation(trainer_.step(), on_all_ranks(losses.back()));
+    }
     progress.clear();
-    spdlog::info("step {}: validation loss {:.4f} nats per token", trainer_.step(),
-                 without_nan_sign(loss));
-    report_.on_validation(trainer_.step(), loss);
+    spdlog::info("step {}: validation loss {} nats per token", trainer_.step(), text);
+    report_.on_validation(trainer_.step(), losses);
+    if (checkpoints_.validation().has_stopped_improving() &&
+        trainer_.step() < setup_.inputs.train.steps)
+      report_.on_early_stop(trainer_.step(), checkpoints_.validation().describe_stop());
+  }
+
+  /// Returns rank 0's value: what depends on it is the same on all ranks, to the bit.
+  double on_all_ranks(double value) {
+    const auto bytes =
+        world_.broadcast(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
+    std::memcpy(&value, bytes.data(), sizeof(value));
+    return value;
   }
 
   RunEnd stop_early(Stop stop, ProgressBar& progress) {

@@ -28,7 +28,8 @@ RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& set
       report_(report),
       folder_(std::filesystem::path(setup.inputs.run.folder) / "checkpoints"),
       state_(checkpoint::state_of(trainer.state())),
-      store_(folder_, setup.inputs.checkpoint, world) {}
+      store_(folder_, setup.inputs.checkpoint, world),
+      validation_(setup.inputs) {}
 
 StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
@@ -46,13 +47,26 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
-  if (mode == "auto") saved_step_ = found->step;
+  if (mode == "auto") {
+    saved_step_ = found->step;
+    restore_validation(*found);
+  }
   spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
   const bool trains = found->step < setup_.inputs.train.steps;  // else no change has any effect
   if (changes && trains && world_.rank() == 0)
     for (const std::string& change : changes(found->config, config_))
       spdlog::info("changed since step {}: {}", found->step, change);
   return {"resume", found->mesh};
+}
+
+/// Continues the run's record of validation losses. Another run's does not count: its best
+/// checkpoints are elsewhere.
+void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
+  if (!validation_.restore(saved.validation))
+    spdlog::info(
+        "evaluate.best_by is {} now: earlier validation losses do not count for "
+        "checkpoint.keep_best and train.early_stop",
+        setup_.inputs.deciding_set());
 }
 
 /// Loads weights from a Hugging Face folder, or draws random ones from the seed.
@@ -79,8 +93,8 @@ void RunCheckpoints::load_base(const checkpoint::BaseModel& saved) {
   comm::agree(world_, [&] {
     if (world_.rank() == 0) checkpoint::check_base_exists(folder);
   });
-  const auto hash = checkpoint::load_hf_weights(
-      folder, setup_.inputs.model, state_.frozen(), world_, pretrained.load);
+  const auto hash = checkpoint::load_hf_weights(folder, setup_.inputs.model, state_.frozen(),
+                                                world_, pretrained.load);
   comm::agree(world_, [&] {
     if (world_.rank() == 0) checkpoint::check_base(saved, folder, hash);
   });
@@ -99,6 +113,7 @@ void RunCheckpoints::refer_to_base(const std::string& folder, std::uint64_t hash
 bool RunCheckpoints::due(std::int64_t step) const {
   const auto& options = setup_.inputs.checkpoint;
   if (options.every_steps > 0 && step % options.every_steps == 0) return true;
+  if (validation_.is_best(step)) return true;
   return options.every_minutes > 0 && world_.rank() == 0 &&
          seconds_since(last_save_) >= 60 * options.every_minutes;
 }
@@ -113,8 +128,11 @@ void RunCheckpoints::save(ProgressBar& progress) {
   finish();
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
-  under_way_ =
-      store_.save(base_ ? state_.trained() : state_, progress_now());
+  std::vector<std::int64_t> best;
+  for (const auto& one : validation_.best()) best.push_back(one.step);
+  best_under_way_ =
+      validation_.best().empty() ? std::nullopt : std::optional(validation_.best()[0]);
+  under_way_ = store_.save(base_ ? state_.trained() : state_, progress_now(), std::move(best));
   last_save_ = Clock::now();
   saved_step_ = trainer_.step();
   progress.clear();
@@ -137,7 +155,8 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .data = data_.fingerprint,
           .bf16_products = trainer_.bf16_products(),
           .attention = ops::used_attention(),
-          .base = base_};
+          .base = base_,
+          .validation = validation_.to_text()};
 }
 
 void RunCheckpoints::finish() {
@@ -145,7 +164,7 @@ void RunCheckpoints::finish() {
   watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
   store_.wait();
   spdlog::info("saved {}", under_way_.string());
-  report_.on_saved(saved_step_, under_way_.filename().string());
+  report_.on_saved(saved_step_, under_way_.filename().string(), best_under_way_);
   under_way_.clear();
 }
 

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "checkpoint/store.hpp"
 #include "comm/diagnosis/watchdog.hpp"
+#include "train/health/validation_record.hpp"
 #include "train/job/job_report.hpp"
 #include "train/run/resume.hpp"
 #include "train/run/run.hpp"
@@ -30,8 +32,12 @@ class RunCheckpoints {
   StartEvent resume(const ConfigChanges& changes);
 
   /// Returns true if a save is due after `step`, as far as this rank knows: every rank decides by
-  /// steps, rank 0 alone by time, since the ranks' clocks differ.
+  /// steps and validation losses, rank 0 alone by time, since the ranks' clocks differ.
   bool due(std::int64_t step) const;
+  /// Notes the validation loss after `step` that decides on the best checkpoints and early stop;
+  /// the same on every rank.
+  void on_validation(std::int64_t step, double loss) { validation_.observe(step, loss); }
+  const ValidationRecord& validation() const { return validation_; }
   /// Returns true if there is time for a save before the job ends, by rank 0's clock. Collective.
   bool fits(Deadline& deadline) const;
   /// Saves the trainer's state after its last step; an asynchronous save continues until finish().
@@ -52,6 +58,7 @@ class RunCheckpoints {
   StartEvent initialize_weights();
   void load_base(const checkpoint::BaseModel& saved);
   void refer_to_base(const std::string& folder, std::uint64_t hash);
+  void restore_validation(const checkpoint::TrainState& saved);
   checkpoint::TrainState progress_now() const;
 
   const comm::Communicator& world_;
@@ -66,9 +73,11 @@ class RunCheckpoints {
   DataOfRun data_;
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();
-  std::filesystem::path under_way_;  ///< checkpoint being saved
+  std::filesystem::path under_way_;         ///< checkpoint being saved
+  std::optional<StepLoss> best_under_way_;  ///< best checkpoint once that one is saved
   std::int64_t saved_step_ = -1;
   std::string saved_attention_;
+  ValidationRecord validation_;
 };
 
 }  // namespace llamesh::train

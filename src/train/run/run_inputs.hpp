@@ -28,13 +28,20 @@ enum class OnNonfinite {
   skip   ///< makes no update (nonfinite_steps.hpp)
 };
 
+/// Options under the inputs' `train.early_stop:` key (ValidationRecord).
+struct EarlyStopOptions {
+  std::int64_t patience = 0;  ///< evaluations without an improvement that end the run; 0: never
+  double min_delta = 0;       ///< smallest decrease of the loss that counts, nats per token
+};
+
 /// Options under the inputs' `train:` key.
 struct TrainOptions {
   std::int64_t steps = 100;      ///< optimizer steps, counted from the start of the run
   double epochs = 0;             ///< above 0: replaces `steps` by this many passes over the data
   std::int64_t micro_batch = 1;  ///< sequences per rank in one forward pass
   std::int64_t global_batch =
-      0;            ///< sequences per optimizer step over all ranks; 0: ranks x micro_batch
+      0;  ///< sequences per optimizer step over all ranks; 0: ranks x micro_batch
+  EarlyStopOptions early_stop;
   int threads = 0;  ///< per rank; 0: the available cores, divided among the machine's ranks
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   int gemm_sm_count_target = 0;  ///< SMs that GEMMs target on a GPU; 0: all
@@ -42,10 +49,21 @@ struct TrainOptions {
   model::TrainedOptions trained;
 };
 
+/// Validation data with a loss of their own.
+struct ValidationSet {
+  std::string name;
+  std::vector<std::string> files;
+};
+
+/// Name of the set `data.validation`.
+inline constexpr const char* default_validation_set = "validation";
+
 /// Options under the inputs' `evaluate:` key.
 struct EvaluateOptions {
-  std::int64_t every_steps = 0;  ///< 0: never, not even at the end
-  std::int64_t batches = 0;      ///< micro-batches per rank; 0: all validation data
+  std::int64_t every_steps = 0;      ///< 0: never, not even at the end
+  std::int64_t batches = 0;          ///< micro-batches per rank and set; 0: all of it
+  std::vector<ValidationSet> files;  ///< sets beside `data.validation`
+  std::string best_by;  ///< set that decides on the best checkpoints and early stop; empty: first
 };
 
 /// Detail of the balance of experts in metrics.jsonl and TensorBoard.
@@ -102,6 +120,23 @@ struct Inputs {
   LogOptions log;
   DebugOptions debug;
   ProfileOptions profile;
+
+  /// Returns the validation sets: `data.validation` if given, then evaluate.files. Random tokens
+  /// are one set for any names.
+  std::vector<ValidationSet> validation_sets() const {
+    if (data.format == data::Format::random) return {{default_validation_set, {}}};
+    auto sets = evaluate.files;
+    if (!data.validation.empty())
+      sets.insert(sets.begin(), {default_validation_set, data.validation});
+    return sets;
+  }
+  /// Returns the name of the set that decides; empty without validation data.
+  std::string deciding_set() const {
+    const auto sets = validation_sets();
+    if (sets.size() > 1 && !evaluate.best_by.empty()) return evaluate.best_by;
+    return sets.empty() ? "" : sets.front().name;
+  }
+
   /// Log lines on inputs that are replaced or left to a default. Not a key.
   std::vector<std::string> notes;
 };

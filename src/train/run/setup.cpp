@@ -46,26 +46,30 @@ std::int64_t steps_of(const TrainOptions& options, std::int64_t epoch_length) {
       std::ceil(sequences / static_cast<double>(options.global_batch)));
 }
 
-bool validates(const Inputs& in) {
-  return in.evaluate.every_steps > 0;
+/// Returns the sets that the run evaluates.
+std::vector<ValidationSet> validated_sets(const Inputs& in) {
+  return in.evaluate.every_steps > 0 ? in.validation_sets() : std::vector<ValidationSet>();
 }
 
-/// Tokenizes all text in the run: each training source, then any validation data. Collective.
+/// Tokenizes all text in the run: each training source, then each validation set. Collective.
 std::vector<data::TokenizedText> tokenize(const comm::Communicator& world, const Inputs& in) {
   if (!data::is_tokenized(in.data)) return {};
   return tokenize_once(world, [&] {
     auto tokens = data::TrainingData::tokenize(in.data, in.model.vocab_size);
-    if (validates(in))
-      tokens.emplace_back(in.data, in.data.validation, in.model.vocab_size,
-                          *data::open_fitting_tokenizer(in.data.tokenizer, in.model.vocab_size));
+    const auto sets = validated_sets(in);
+    if (sets.empty()) return tokens;
+    const auto tokenizer = data::open_fitting_tokenizer(in.data.tokenizer, in.model.vocab_size);
+    for (const auto& set : sets)
+      tokens.emplace_back(in.data, set.files, in.model.vocab_size, *tokenizer);
     return tokens;
   });
 }
 
-data::TokenStream open_validation(data::DataOptions options, std::int64_t vocab_size,
+data::TokenStream open_validation(data::DataOptions options, const ValidationSet& set,
+                                  std::int64_t vocab_size,
                                   std::optional<data::TokenizedText> tokens) {
   options.seed ^= name_hash("validation");  // makes random tokens differ from those for training
-  data::TokenStream stream(options, options.validation, vocab_size, std::move(tokens));
+  data::TokenStream stream(options, set.files, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
            "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
            stream.describe(), stream.size(), options.sequence_length + 1);
@@ -77,15 +81,13 @@ void open_data(const comm::Communicator& world, Setup& setup) {
   const Inputs& in = setup.inputs;
   auto tokens = tokenize(world, in);
   comm::agree(world, [&] {
-    std::optional<data::TokenizedText> of_validation;
-    if (validates(in) && !tokens.empty()) {
-      of_validation = std::move(tokens.back());
-      tokens.pop_back();
-    }
-    setup.train_tokens.emplace(in.data, in.model.vocab_size, tokens);
-    if (validates(in))
-      setup.validation_tokens =
-          open_validation(in.data, in.model.vocab_size, std::move(of_validation));
+    const auto sets = validated_sets(in);
+    const std::size_t sources = tokens.empty() ? 0 : tokens.size() - sets.size();
+    setup.train_tokens.emplace(in.data, in.model.vocab_size, std::span(tokens).first(sources));
+    for (std::size_t i = 0; i < sets.size(); ++i)
+      setup.validation_tokens.push_back(
+          open_validation(in.data, sets[i], in.model.vocab_size,
+                          tokens.empty() ? std::nullopt : std::optional(tokens[sources + i])));
   });
 }
 
@@ -208,7 +210,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
         "log.openmetrics is '{}', and node_exporter reads only files whose names end in .prom; "
         "rename it",
         in.log.openmetrics);
-    validate(!validates(in) || in.data.has_validation(),
+    validate(in.evaluate.every_steps == 0 || !in.validation_sets().empty(),
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);
   });

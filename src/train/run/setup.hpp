@@ -50,7 +50,8 @@ struct Setup {
   std::function<PlannedMemory(const Setup& setup, int rank, int threads)> plan_memory;
   // Tokenized text is in memory shared by the ranks on a machine: destruction is collective.
   std::optional<data::TrainingData> train_tokens;
-  std::optional<data::TokenStream> validation_tokens;  ///< set if the run validates
+  /// For each of Inputs::validation_sets(); empty if the run does not validate.
+  std::vector<data::TokenStream> validation_tokens;
 };
 
 /// Plans everything except the data; needs neither ranks nor files. Throws a user error if the

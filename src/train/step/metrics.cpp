@@ -152,8 +152,10 @@ void MetricsFile::write(const StepRecord& r) {
   append(line.dump());
 }
 
-void MetricsFile::write_validation(std::int64_t step, double loss) {
-  append(nlohmann::ordered_json{{"event", "validation"}, {"step", step}, {"loss", loss}}.dump());
+void MetricsFile::write_validation(std::int64_t step, double loss, const std::string& set) {
+  nlohmann::ordered_json line = {{"event", "validation"}, {"step", step}, {"loss", loss}};
+  if (set != default_validation_set) line["set"] = set;
+  append(line.dump());
 }
 
 void MetricsFile::write_event(const std::string& name, std::int64_t step,

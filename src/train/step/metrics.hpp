@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/file.hpp"
+#include "train/run/run_inputs.hpp"
 #include "train/step/expert_balance.hpp"
 
 namespace llamesh::train {
@@ -73,10 +74,12 @@ class MetricsFile {
   /// metrics file is quarantined with a warning. An I/O failure throws (exit 74).
   MetricsFile(const std::filesystem::path& path, std::int64_t step);
   void write(const StepRecord& record);
-  /// Writes {"event": "validation", "step": ..., "loss": ...}.
-  void write_validation(std::int64_t step, double loss);
+  /// Writes {"event": "validation", "step": ..., "loss": ...}, and "set" unless it is the default
+  /// one.
+  void write_validation(std::int64_t step, double loss,
+                        const std::string& set = default_validation_set);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
-  /// "straggler", "healed", "idle_experts", "skipped" or "spike".
+  /// "straggler", "healed", "idle_experts", "skipped", "spike" or "early_stop".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
   /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's) and
   /// "version".

@@ -55,9 +55,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       meter_(world, setup, mesh, engine_, threads_),
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
-  if (setup.validation_tokens)
-    validation_ = std::make_unique<data::ValidationData>(*setup.validation_tokens,
-                                                         batch_partition(), in.evaluate.batches);
+  for (const auto& tokens : setup.validation_tokens)
+    validation_.emplace_back(tokens, batch_partition(), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
@@ -212,15 +211,16 @@ void Trainer::decide_on_nonfinite(StepRecord& record, const std::vector<StepPart
   });
 }
 
-double Trainer::evaluate(const OnProgress& on_progress) {
+double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   const Inputs& in = setup_.inputs;
+  const auto& data = validation_.at(set);
   std::int64_t valid = 0;
   std::exception_ptr unreadable;
-  for (std::int64_t k = 0; k < validation_->batches(); ++k) {
+  for (std::int64_t k = 0; k < data.batches(); ++k) {
     data::TokenBatch whole(in.train.micro_batch, in.data.sequence_length);
     data::TokenBatch batch(in.train.micro_batch, setup_.row_length());
     try {
-      if (!unreadable) validation_->read(k, whole);
+      if (!unreadable) data.read(k, whole);
       take(batch, whole);
     } catch (const std::exception&) {
       // The other ranks do not know about the error: this one joins their collectives to the end.
@@ -241,10 +241,11 @@ double Trainer::evaluate(const OnProgress& on_progress) {
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
   const double all_loss = data_group_.sum(loss, "the loss");
   if (all_valid == 0)
-    comm::agree(world_, [] {  // all ranks have the same value, one reports it
+    comm::agree(world_, [&] {  // all ranks have the same value, one reports it
       fail(ExitCode::bad_input,
-           "no token of the validation data counts in the loss; raise evaluate.batches or change "
-           "data.validation");
+           "no token of the validation data {} counts in the loss; raise evaluate.batches or "
+           "change these data",
+           setup_.validation_tokens[set].describe());
     });
   return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
 }

@@ -50,9 +50,10 @@ class Trainer {
   StepRecord train_step(
       const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; },
       const Repair& repair = [] { return false; });
-  /// Returns the mean loss over the validation data, in nats per token, the same on every rank.
-  /// Throws at the end if data cannot be read.
-  double evaluate(const OnProgress& on_progress = [] {});
+  /// Returns the mean loss over a validation set (Inputs::validation_sets()), in nats per token,
+  /// the same on every rank. Throws at the end if data cannot be read.
+  double evaluate(
+      const OnProgress& on_progress = [] {}, std::size_t set = 0);
 
   std::int64_t step() const { return step_; }
   std::int64_t tokens() const { return tokens_; }
@@ -100,7 +101,7 @@ class Trainer {
   std::vector<int> data_ranks_;           ///< their world ranks
   Engine engine_;
   std::optional<data::Loader> loader_;
-  std::unique_ptr<data::ValidationData> validation_;
+  std::vector<data::ValidationData> validation_;     ///< a set each
   std::vector<data::TokenBatch> micro_batches_;      ///< for the current step
   device::Staging ids_, targets_, document_starts_;  ///< for all of them
   std::int64_t step_ = 0;                            ///< steps done

@@ -140,8 +140,9 @@ void EventFile::write(const StepRecord& r) {
   write(r.step, scalars);
 }
 
-void EventFile::write_validation(std::int64_t step, double loss) {
-  write(step, {{"validation/loss", loss}});
+void EventFile::write_validation(std::int64_t step, double loss, const std::string& set) {
+  write(step,
+        {{set == default_validation_set ? "validation/loss" : "validation/loss/" + set, loss}});
 }
 
 }  // namespace llamesh::train
