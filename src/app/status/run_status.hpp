@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/json_output.hpp"
+#include "train/job/goodput.hpp"
 
 namespace llamesh::app {
 
@@ -29,6 +30,7 @@ struct RunStatus {
   std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
+  std::optional<train::Goodput> goodput;  ///< of all starts, likewise
   Json failure = nullptr;                ///< last failure, see failure.hpp
   std::string reason;                    ///< why it stopped or failed, one line
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,10 +45,10 @@ class JobReport {
   /// job's id and the time, by which a job script sees that this start came so far. Collective.
   bool was_done();
   /// Records that the run continues after `step`, as in `event`; `saved_step` is its own newest
-  /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws if another
-  /// start would not help (start_after()). Collective.
+  /// checkpoint, 0: none; the start has taken `seconds` so far. Warns if the previous start ended
+  /// unexpectedly, and throws if another start would not help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
-             const std::string& config);
+             const std::string& config, double seconds);
 
   /// Records that this start's first step is done.
   void on_started(const Startup& startup, std::int64_t step);
@@ -54,8 +56,9 @@ class JobReport {
   /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
   void on_validation(std::int64_t step, double loss);
-  /// Records that the checkpoint `name` for `step` is on disk.
-  void on_saved(std::int64_t step, const std::string& name);
+  /// Records that the checkpoint `name` for `step` is on disk; training has waited `seconds` for
+  /// it.
+  void on_saved(std::int64_t step, const std::string& name, double seconds);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
   /// Shows that the run has ended by a failure, and if `on_this_rank`, writes the energy to
@@ -66,6 +69,8 @@ class JobReport {
  private:
   void warn_of_sudden_end(const std::optional<RunState>& before) const;
   void warn_of_short_walltime();
+  void start_goodput(const std::optional<RunState>& before, double seconds);
+  void update_goodput();
   void show_in_tensorboard(const std::function<void(EventFile&)>& write);
   void show_in_openmetrics(const StepRecord* record);
 
@@ -74,13 +79,17 @@ class JobReport {
   std::filesystem::path folder_;
   Deadline& deadline_;
   std::filesystem::path metrics_path_;
-  std::unique_ptr<MetricsFile> metrics_;          ///< rank 0
-  std::unique_ptr<EventFile> events_;             ///< rank 0, with log.tensorboard
-  std::unique_ptr<OpenMetricsFile> openmetrics_;  ///< rank 0, with log.openmetrics
-  RunGauges gauges_;                              ///< rank 0
-  StepRecord latest_;                             ///< rank 0, with log.openmetrics
-  RunState state_;                                ///< rank 0: state.json's content
-  double step_seconds_ = 0;                       ///< latest step
+  std::unique_ptr<MetricsFile> metrics_;              ///< rank 0
+  std::unique_ptr<EventFile> events_;                 ///< rank 0, with log.tensorboard
+  std::unique_ptr<OpenMetricsFile> openmetrics_;      ///< rank 0, with log.openmetrics
+  RunGauges gauges_;                                  ///< rank 0
+  StepRecord latest_;                                 ///< rank 0, with log.openmetrics
+  RunState state_;                                    ///< rank 0: state.json's content
+  double step_seconds_ = 0;                           ///< latest step
+  std::chrono::steady_clock::time_point loop_begin_;  ///< rank 0: when this start began to train
+  double in_loop_ = 0;                                ///< rank 0: seconds of its steps and saves
+  double other_before_ = 0;                           ///< rank 0: Goodput::other of earlier starts
+  std::future<std::optional<double>> waiting_;        ///< rank 0: Slurm's answer
   Spikes spikes_;
 };
 

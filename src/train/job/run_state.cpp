@@ -54,6 +54,7 @@ std::string to_text(const RunState& state) {
                                  {"host", this_process().host},
                                  {"time", now()}};
   if (state.joules) json["joules"] = *state.joules;
+  if (state.goodput.share()) json["goodput"] = to_json(state.goodput);
   // A reason may name a file, and a file name need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -77,6 +78,8 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     if (const auto joules = json.find("joules");
         joules != json.end() && joules->is_number() && joules->get<double>() >= 0)
       state.joules = joules->get<double>();
+    if (const auto goodput = json.find("goodput"); goodput != json.end())
+      state.goodput = parse_goodput(*goodput).value_or(Goodput());
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
@@ -84,6 +87,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
       state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, max_ranks)));
     state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
     state.job = json.value("job", "");
+    state.restarts = json.value("restarts", "");
     state.time = json.value("time", "");
     return state;
   } catch (const std::exception&) {
@@ -109,6 +113,7 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.seconds_needed = before->seconds_needed;
     state.starts = before->starts + 1;
     state.joules = before->joules;
+    state.goodput = before->goodput;
   }
   const auto gained = before ? step - before->first_step : 0;
   if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))

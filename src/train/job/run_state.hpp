@@ -9,6 +9,7 @@
 
 #include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
+#include "train/job/goodput.hpp"
 
 namespace llamesh::train {
 
@@ -29,6 +30,7 @@ struct RunState {
   double seconds_needed = 0;
   /// Joules that all starts have used, as far as they were measured; empty: none was.
   std::optional<double> joules = {};
+  Goodput goodput = {};                 ///< of all starts
   ExitCode exit_code = ExitCode::done;  ///< if it has ended
   std::string reason = {};              ///< why it stopped or failed, one line
   // If ranks hung or were lost:
@@ -36,8 +38,9 @@ struct RunState {
   std::vector<int> culprit_ranks = {};
   std::vector<std::string> culprit_hosts = {};
   // As found in the file:
-  std::string job = {};   ///< Slurm's id, or empty
-  std::string time = {};  ///< time of writing, UTC
+  std::string job = {};       ///< Slurm's id, or empty
+  std::string restarts = {};  ///< times that Slurm has started this job again, or empty
+  std::string time = {};      ///< time of writing, UTC
 
   bool operator==(const RunState&) const = default;
 };

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "train/job/goodput.hpp"
 #include "train/step/metrics.hpp"
 
 namespace llamesh::train {
@@ -19,6 +20,7 @@ struct RunGauges {
   std::optional<double> checkpoint_time = {};  ///< when this start saved it, Unix time
   std::optional<double> validation_loss = {};  ///< of this start's last evaluation
   std::optional<double> joules = {};           ///< RunState::joules
+  Goodput goodput = {};                        ///< RunState::goodput
 };
 
 /// Formats a run in Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.

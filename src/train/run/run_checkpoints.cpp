@@ -86,6 +86,7 @@ void RunCheckpoints::save(ProgressBar& progress) {
   const auto start = Clock::now();
   under_way_ = store_.save(state_, progress_now());
   last_save_ = Clock::now();
+  blocked_seconds_ = seconds_since(start);
   saved_step_ = trainer_.step();
   progress.clear();
   if (setup_.inputs.checkpoint.async)
@@ -112,9 +113,11 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
 void RunCheckpoints::finish() {
   if (under_way_.empty()) return;
   watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
+  const auto begin = Clock::now();
   store_.wait();
+  blocked_seconds_ += seconds_since(begin);
   spdlog::info("saved {}", under_way_.string());
-  report_.on_saved(saved_step_, under_way_.filename().string());
+  report_.on_saved(saved_step_, under_way_.filename().string(), blocked_seconds_);
   under_way_.clear();
 }
 

@@ -63,6 +63,7 @@ class RunCheckpoints {
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;  ///< checkpoint being saved
+  double blocked_seconds_ = 0;       ///< training has waited for it
   std::int64_t saved_step_ = -1;
   std::string saved_attention_;
 };
