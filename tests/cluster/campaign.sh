@@ -51,7 +51,7 @@ draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
 # A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends
 # when the fault is due.
 mkdir -p late
-printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
+printf '#!/bin/bash\n[[ $1 != train || -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
   "$work/bin/llamesh" >late/llamesh
 chmod +x late/llamesh
 
@@ -269,6 +269,9 @@ named() {
   fi
 }
 
+# goodput RUN: state.json's, a part and its seconds per line.
+goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\1/p' | tr ',:' '\n ' | tr -d '"'; }
+
 # seed: one run, one fault.
 try_seed() {
   local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
@@ -300,6 +303,7 @@ try_seed() {
   strike
   follow "$struck"
   judge
+  if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
   printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
     "${codes# }" "${said:-$verdict}" >"$scenario.result"
@@ -340,6 +344,10 @@ work_on() {
 
 for ((group = 1; group <= groups; ++group)); do work_on "$group" & done
 wait
+awk '$1 != "share" { part[$1] += $2; all += $2 }
+  END { printf "\ngoodput %.0f %% of %.0f s", all ? 100 * part["productive"] / all : 0, all
+    for (p in part) printf ", %s %.0f s", p, part[p]
+    print "" }' seed-*.goodput
 cat seed-*.result | awk -F'\t' '
   { ++n[$3]; ++all; seen[$3] }
   $6 == "same weights" { ++good[$3] }

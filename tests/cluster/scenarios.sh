@@ -12,10 +12,8 @@ on_nodes_1_2=(
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
-on_nodes_9_10_11=(
-  spare_after_node_killed spare_after_rank_stopped shrunk_after_node_killed requeued_after_node_killed
-  all_spares_bad killed_again_at_once batch_node_killed relaunch_told
-)
+on_nodes_9_10_11=(spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
+on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
 at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
@@ -540,7 +538,7 @@ bad_node() {
   ended 180 COMPLETED 0
   rmdir "$socket".*
   has_to_log "has not started in five launches .* is queued again without node7$"
-  [[ $(field ExcNodeList) == 'node[1-5,9-11],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5,9-11],node7"
+  [[ $(field ExcNodeList) == 'node[1-5,9-14],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5,9-14],node7"
   same_weights bad-node
   tell "tried five times, then queued again without node7: same weights"
 }
@@ -591,10 +589,13 @@ relaunched() {
 # blames RUN HOST: the run's list of bad nodes has this one alone.
 blames() { [[ $(sed -n 's/.*"host": "\(.*\)",/\1/p' "$1/bad_nodes.json" | sort -u) == "$2" ]] || bad "$(cat "$1/bad_nodes.json")"; }
 
-# seconds_to_step RUN: from the verdict in failure.json, or Slurm's, to the first step after it.
+# seconds_to_step RUN: from the verdict to the first step after it. Where Slurm has ended the ranks before they gave one,
+# it is supervise's.
 seconds_to_step() {
   local verdict first
-  verdict=$(date +%s -d "$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)")
+  verdict=$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)
+  grep -q '"kind": "lost"' "$1/failure.json" && verdict=$(sed -n 's/.*"at": "\(.*\)"/\1/p' "$1/failure.json")
+  verdict=$(date +%s -d "$verdict")
   first=$(sed -n '/"event":"resume"/,$s/^{"step":.*"time":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | head -n 1)
   echo $((first - verdict))
 }

@@ -2,8 +2,8 @@
 # supervise.sh LLAMESH CASE: what `llamesh supervise` does after launches that fail, and when it is told to stop. Slurm's
 # programs are stand-ins for a job of three nodes: srun does what the function `launch` of the case says, and the rest note
 # that they were called. The cases are the functions below; CMakeLists.txt names them.
+# shellcheck disable=SC2016,SC2015  # what the stand-ins expand themselves
 set -uo pipefail
-# shellcheck disable=SC2016  # what the stand-ins expand themselves
 program=$(readlink -f "$1")
 work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-supervise.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -113,7 +113,7 @@ requeues_without_spares() {
   given <<<'try_node() { [[ $1 == node3 ]] || echo launched; }
     launch() { ends stopped 75 10 "rank 4 on node3 is silent" node3; }'
   supervise --resize requeue
-  expect 75 "node1,node2,node3" "requeue 7"
+  expect 75 "node1,node2,node3" "requeue 7;update JobId=7 ExcNodeList=node3"
   logs "2 of 3 healthy nodes are left"
 }
 

@@ -117,9 +117,8 @@ TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
   const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
   const auto samples = parse_exposition(text);
   EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "0");
-  for (const char* name :
-       {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation", "energy", "goodput",
-        "time_seconds"})
+  for (const char* name : {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation",
+                           "energy", "goodput", "time_seconds"})
     EXPECT_EQ(text.find("llamesh_" + std::string(name)), text.npos) << name;
   auto gpu = some_step();  // no times of axes
   gpu.exposed.clear();

@@ -29,10 +29,10 @@ struct RunStatus {
   std::optional<double> eta_seconds;        ///< while running
   std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<std::int64_t> restarts;
-  std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
+  std::optional<double> kilowatt_hours;   ///< of all starts, when state.json was written
   std::optional<train::Goodput> goodput;  ///< of all starts, likewise
-  Json failure = nullptr;                ///< last failure, see failure.hpp
-  std::string reason;                    ///< why it stopped or failed, one line
+  Json failure = nullptr;                 ///< last failure, see failure.hpp
+  std::string reason;                     ///< why it stopped or failed, one line
 
   bool ended() const;
 };

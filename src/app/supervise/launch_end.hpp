@@ -8,7 +8,7 @@
 
 namespace llamesh::app {
 
-/// How a launch of the ranks ended, as the run folder tells.
+/// The end of a launch of the ranks, as the run folder tells it.
 struct LaunchEnd {
   enum class Kind {
     not_started,  ///< ended before it wrote state.json: nothing is known

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <sstream>
@@ -136,6 +137,7 @@ void SlurmJob::end_steps() const {
 
 void SlurmJob::requeue(const std::vector<std::string>& excluded) const {
   const auto job = ask("scontrol -o show job " + id_);
+  std::signal(SIGTERM, SIG_IGN);  // Slurm sends it to all that the script runs, also to scontrol
   ask("scontrol requeue " + id_);
   if (excluded.empty()) return;
   constexpr std::string_view key = "ExcNodeList=";

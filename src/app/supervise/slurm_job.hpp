@@ -19,8 +19,8 @@ class SlurmJob {
   /// Returns "job 17".
   std::string name() const { return "job " + id_; }
 
-  /// Returns false if the job was cancelled, or has been queued again. While the controller does not
-  /// answer, as during its restart, nobody can say; waits for it up to ten minutes.
+  /// Returns false if the job was cancelled, or has been queued again. While the controller does
+  /// not answer, as during its restart, nobody can say; waits for it up to ten minutes.
   bool runs() const;
   /// Returns the nodes that the job still has and that Slurm takes to be alive.
   std::vector<std::string> usable_nodes() const;

@@ -128,7 +128,7 @@ class Supervisor {
 
   /// Returns up to max_nodes_ nodes. One that failed before is used only if a program can be
   /// launched on it.
-  Nodes choose_nodes() const {
+  Nodes choose_nodes() {
     auto usable = usable_nodes();
     auto chosen = bad_nodes_.choose(usable, max_nodes_);
     Nodes doubtful;
@@ -136,6 +136,8 @@ class Supervisor {
                          [this](const auto& node) { return bad_nodes_.has_failed(node); });
     const auto bad = job_.nodes_without_launch(doubtful);
     if (bad.empty()) return chosen;
+    say("no program can be launched on {}, which failed before", fmt::join(bad, ", "));
+    unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
     std::erase_if(usable,
                   [&](const auto& node) { return std::ranges::find(bad, node) != bad.end(); });
     return bad_nodes_.choose(usable, max_nodes_);
