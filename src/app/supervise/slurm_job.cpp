@@ -22,6 +22,19 @@ namespace llamesh::app {
 namespace {
 
 constexpr auto guard_name = "llamesh-guard";
+/// Takes the job's id, how often it was started again, and its batch node.
+constexpr auto guard_script = R"sh(
+trap '' USR2
+exec >/dev/null 2>&1
+while sleep 10; do
+  job=$(scontrol -o show job "$1") || continue
+  case $job in *" Restarts=$2 "*) ;; *) exit ;; esac
+  list=$(squeue -h -o %N -j "$1")
+  [ "$list" ] || continue
+  nodes=$(scontrol show hostnames "$list") || continue
+  echo "$nodes" | grep -qx "$3" || scontrol requeue "$1"
+done
+)sh";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -148,15 +161,10 @@ void SlurmJob::requeue(const std::vector<std::string>& excluded) const {
 }
 
 std::vector<std::string> SlurmJob::guard_command(const std::string& node) const {
-  constexpr auto script =
-      "trap '' USR2; while sleep 10; do list=$(squeue -h -o %N -j $1) && [ \"$list\" ] || "
-      "continue; "
-      "nodes=$(scontrol show hostnames \"$list\") && ! echo \"$nodes\" | grep -qx \"$2\" && "
-      "scontrol requeue $1; done >/dev/null 2>&1";
   auto command = launch_on(node);
   command.push_back(std::string("--job-name=") + guard_name);
-  for (const auto& word : {std::string("sh"), std::string("-c"), std::string(script),
-                           std::string("sh"), id_, nodes_.front()})
+  for (const auto& word : {std::string("sh"), std::string("-c"), std::string(guard_script),
+                           std::string("sh"), id_, restarts_, nodes_.front()})
     command.push_back(word);
   return command;
 }
