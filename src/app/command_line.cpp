@@ -83,6 +83,7 @@ CommandLine::CommandLine()
   cli_->set_version_flag("--version", version_text());
   cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   add_train();
+  add_supervise();
   add_plan();
   add_inspection();
   add_models();
@@ -124,6 +125,31 @@ void CommandLine::add_train() {
                {"mpirun -n 4 llamesh train inputs/tiny.yaml train.steps=20",
                 "llamesh train inputs/tiny.yaml --print-mesh --ranks 16 --ranks-per-node 8"});
   runs(command, [this] { return train(train_); });
+}
+
+void CommandLine::add_supervise() {
+  auto& to = supervise_;
+  auto* command = cli_->add_subcommand(
+      "supervise", "Relaunch a run within its Slurm job after a failure, without the bad node");
+  command->add_option("RUN", to.run, "The run's folder")->required();
+  command->add_option("COMMAND", to.command, "After --: srun ... llamesh train ...")->required();
+  command->add_option("--spares", to.spares, "Nodes of the job to keep free (default 0)")
+      ->check(CLI::Range(0, 1 << 20));
+  command
+      ->add_option_function<std::string>(
+          "--resize",
+          [&to](const std::string& word) {
+            to.resize = word == "shrink" ? Resize::shrink : Resize::requeue;
+          },
+          "With too few healthy nodes: shrink (the default) continues on those, requeue queues the "
+          "job again")
+      ->check(CLI::IsMember({"shrink", "requeue"}));
+  add_examples(
+      command,
+      {"llamesh supervise runs/first --spares 1 -- srun --mpi=pmix --overlap llamesh train "
+       "inputs/tiny.yaml run.folder=runs/first",
+       "llamesh supervise runs/first --resize requeue -- srun llamesh train my.yaml"});
+  runs(command, [this] { return supervise(supervise_); });
 }
 
 void CommandLine::add_plan() {

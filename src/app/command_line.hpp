@@ -32,6 +32,7 @@ class CommandLine {
 
  private:
   void add_train();
+  void add_supervise();
   void add_plan();
   void add_inspection();
   void add_models();
@@ -42,6 +43,7 @@ class CommandLine {
 
   std::unique_ptr<CLI::App> cli_;
   TrainArguments train_;
+  SuperviseArguments supervise_;
   PlanArguments plan_;
   ConvertArguments convert_;
   GenerateArguments generate_;

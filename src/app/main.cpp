@@ -35,7 +35,8 @@ void check_output() {
 int main(int argc, char** argv) {
   // With SIGXFSZ ignored, exceeding RLIMIT_FSIZE is a failed write, and reported as such.
   std::signal(SIGXFSZ, SIG_IGN);
-  if (argc > 1 && std::string_view(argv[1]) == "train") llamesh::catch_stop_signals();
+  const std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "train" || command == "supervise") llamesh::catch_stop_signals();
   const auto launch = llamesh::app::launch();
   try {
     const int code = llamesh::app::run_command_line(launch, argc, argv);

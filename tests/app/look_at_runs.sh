@@ -25,7 +25,7 @@ tail -n 1 "$folder/log" | grep -Eq "done: step 4 of 4, final loss [0-9.]+, .* of
   give_up "the last line does not say what the run came to"
 status run '"phase":"done","step":4,"steps":4,'
 status run '"checkpoint":{"step":4,"age_seconds":'
-status run '"restarts":0,"kilowatt_hours":null,"failure":null'
+status run '"restarts":0,"kilowatt_hours":null,"goodput":{"productive":'
 [[ -s $folder/run/report.html ]] || give_up "no report of a run that is done"
 grep -q "MPI_Init" "$folder/run/report.html" || give_up "no start-up in the report"
 train 0 run train.steps=6

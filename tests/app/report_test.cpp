@@ -16,6 +16,7 @@
 #include "core/file.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
+#include "train/job/run_state.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -305,6 +306,15 @@ TEST_F(Report, ShowsEnergyWhereItIsKnown) {
   const std::string html = report(lines);
   for (const char* part : {"2 kWh", "median 2.5 tokens/J", "tokens per joule"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
+}
+
+TEST_F(Report, DrawsWhereTheTimeWent) {
+  EXPECT_EQ(report(step(1, "5")).find("Goodput"), std::string::npos);
+  train::write_run_state(folder, {.goodput = {.productive = 75, .saving = 5, .waiting = 20}});
+  const std::string html = report(step(1, "5"));
+  for (const char* part : {"Goodput", "75.0 %", "waiting", "--share:0.200"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(html.find("diagnosing"), std::string::npos) << "unknown";
 }
 
 TEST_F(Report, DrawsTheBalanceOfExperts) {

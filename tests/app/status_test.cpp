@@ -69,9 +69,18 @@ TEST_F(Status, OfARunningRunHasAllKeys) {
             R"({"phase":"running","step":10,"steps":100,"loss":3.0,"tokens_per_second":1008.0,)"
             R"("eta_seconds":180.0,"checkpoint":{"step":8},"best":{"step":5,"loss":3.5},)"
             R"("restarts":2,)"
-            R"("kilowatt_hours":2.5,"failure":null})");
+            R"("kilowatt_hours":2.5,"goodput":null,"failure":null})");
   const auto lines_shown = to_lines(read_status(folder_), "a");
   EXPECT_EQ(lines_shown.back(), "  energy      2.5 kWh");
+}
+
+TEST_F(Status, ShowsWhereTheTimeWent) {
+  write_state({.goodput = {.productive = 75, .saving = 5, .waiting = 20}});
+  EXPECT_EQ(json()["goodput"].dump(),
+            R"({"productive":75.0,"repeated":0.0,"saving":5.0,"starting":0.0,"other":0.0,)"
+            R"("waiting":20.0,"share":0.75})");
+  EXPECT_EQ(to_lines(read_status(folder_), "a").back(),
+            "  goodput     75 % of 0:01:40: saving 0:00:05, waiting 0:00:20");
 }
 
 TEST_F(Status, PhasesFollowStateAndLease) {
@@ -102,7 +111,7 @@ TEST_F(Status, WithoutAnythingIsUnknown) {
       json().dump(),
       R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
       R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"best":null,"restarts":null,)"
-      R"("kilowatt_hours":null,"failure":null})");
+      R"("kilowatt_hours":null,"goodput":null,"failure":null})");
   EXPECT_EQ(to_lines(read_status(folder_), "a"),
             std::vector<std::string>{"a: no run has started here"});
 }

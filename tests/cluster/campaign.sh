@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT]
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--relaunch]
 # N runs (20) on a real Slurm, each hit by one fault. A seed draws the mesh, the fault, whom it hits
 # and when, from the start of the program to the end of the run. Whatever it was, the run has to end
 # with the weights of the run on that mesh that nothing disturbed: by itself, or submitted again
@@ -8,17 +8,22 @@
 # its logs, and a table of the faults. failure.json has to name the rank or the host that was hit,
 # of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run
 # was lost or hung, or ended with other weights or another code, and with 77 where no cluster can be
-# made.
+# made. With --relaunch the jobs have a spare node each, which takes the place of a bad one within the
+# job (slurm/resilient.sbatch).
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
-groups=3  # of 4 nodes each; their runs go side by side
-on_cluster $((4 * groups)) "$0" "$@"
+groups=3  # of 4 nodes each, and a spare with --relaunch; their runs go side by side
+spares=0 template=requeue
+if [[ " $* " == *" --relaunch "* ]]; then spares=1 template=resilient; fi
+group_size=$((4 + spares))
+on_cluster $((group_size * groups)) "$0" "$@"
 
 seeds=20 first=1 seconds=1000000
 shift
-while [[ $# -gt 1 ]]; do
+while [[ $# -gt 0 ]]; do
   case $1 in
+    --relaunch) shift; continue ;;
     --seeds | --first | --seconds) declare "${1#--}=$2" ;;
     *) break ;;
   esac
@@ -46,7 +51,7 @@ draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
 # A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends
 # when the fault is due.
 mkdir -p late
-printf '#!/bin/bash\n[[ -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
+printf '#!/bin/bash\n[[ $1 != train || -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
   "$work/bin/llamesh" >late/llamesh
 chmod +x late/llamesh
 
@@ -62,10 +67,10 @@ sbatch() {
   return 1
 }
 
-# start RUN [SBATCH-OPTION...]: a job of the requeue template on the seed's mesh.
+# start RUN [SBATCH-OPTION...]: a job of the template on the seed's mesh.
 start() {
   within 30 controller_answers
-  PATH=$work/late:$PATH submit requeue "$1" --nodes="$size" --ntasks-per-node="$per_node" --cpus-per-task=1 \
+  PATH=$work/late:$PATH SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
     --overcommit "${@:2}" -- sharding.strategy="$strategy"
 }
 controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
@@ -255,7 +260,7 @@ judge() {
 # named: whether failure.json, or what Slurm logs where there is none, names whom the fault hit; of
 # a run that was over by then, or went on regardless, it need not.
 named() {
-  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more"; }
+  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more\|the run failed in step"; }
   then echo -; return; fi
   if [[ -e $scenario.failure ]] && ! grep -q '"kind": "error"' "$scenario.failure"; then
     tr '\n' ' ' <"$scenario.failure" | grep -qE "$to_blame" && echo named || echo "WRONGLY named"
@@ -263,6 +268,9 @@ named() {
     grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
   fi
 }
+
+# goodput RUN: state.json's, a part and its seconds per line.
+goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\1/p' | tr ',:' '\n ' | tr -d '"'; }
 
 # seed: one run, one fault.
 try_seed() {
@@ -295,6 +303,7 @@ try_seed() {
   strike
   follow "$struck"
   judge
+  if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
   printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
     "${codes# }" "${said:-$verdict}" >"$scenario.result"
@@ -308,8 +317,8 @@ print_result() {
 
 # work_on GROUP: every so many seeds, on nodes of its own.
 work_on() {
-  local group=$1 node=$((4 * ($1 - 1) + 1)) nodes seed scenario log
-  nodes="$node $((node + 1)) $((node + 2)) $((node + 3))"
+  local group=$1 node=$((group_size * ($1 - 1) + 1)) nodes seed scenario log
+  nodes=$(seq -s' ' "$node" $((node + group_size - 1)))
   for ((seed = first + group - 1; seed < first + seeds && SECONDS < seconds; seed += groups)); do
     scenario=seed-$seed
     exec 7>slurmd-timeout.lock
@@ -335,6 +344,10 @@ work_on() {
 
 for ((group = 1; group <= groups; ++group)); do work_on "$group" & done
 wait
+awk '$1 != "share" { part[$1] += $2; all += $2 }
+  END { printf "\ngoodput %.0f %% of %.0f s", all ? 100 * part["productive"] / all : 0, all
+    for (p in part) printf ", %s %.0f s", p, part[p]
+    print "" }' seed-*.goodput
 cat seed-*.result | awk -F'\t' '
   { ++n[$3]; ++all; seen[$3] }
   $6 == "same weights" { ++good[$3] }

@@ -134,6 +134,7 @@ ranks() {
   local folder argument=${1:+run.folder=$1}
   for folder in $(grep -lsz${1:+x} -- "${argument:-llamesh}" /proc/[0-9]*/cmdline); do
     folder=${folder%/cmdline}
+    grep -qszx supervise "$folder/cmdline" && continue
     if [[ $(readlink "$folder/exe") == "$program" ]]; then echo "${folder#/proc/}"; fi
   done 2>/dev/null
 }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of eight nodes (cluster.sh), a
+# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of 14 nodes (cluster.sh), a
 # line for each scenario; all of scenarios.sh, or those that are named. Ends with 1 when one has
-# failed, and with 77 where no cluster can be made. Within `cluster.sh run 8 bash` it takes that
+# failed, and with 77 where no cluster can be made. Within `cluster.sh run 14 bash` it takes that
 # cluster.
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh and scenarios.sh use and make them
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
 source "$here/jobs.sh"
 source "$here/scenarios.sh"
-on_cluster 8 "$0" "$@"
+on_cluster 14 "$0" "$@"
 begin=$SECONDS
 
 # run_scenarios NODES SCENARIO...: one after the other, on these nodes.
@@ -30,13 +30,15 @@ if [[ $# -gt 1 ]]; then
   for scenario in "${@:2}"; do
     if [[ $(type -t "$scenario") != function ]]; then echo "run.sh: no scenario named $scenario" >&2; exit 2; fi
   done
-  run_scenarios "1 2 3 4 5 6 7 8" "${@:2}"
+  run_scenarios "$(seq -s' ' 14)" "${@:2}"
 else
   run_scenarios "1 2 3 4 5" "${at_first[@]}"
   run_scenarios "1 2" "${on_nodes_1_2[@]}" &
   run_scenarios "3 4" "${on_nodes_3_4[@]}" &
   run_scenarios "5" "${on_node_5[@]}" &
   run_scenarios "6 7 8" "${on_nodes_6_7_8[@]}" &
+  run_scenarios "9 10 11" "${on_nodes_9_10_11[@]}" &
+  run_scenarios "12 13 14" "${on_nodes_12_13_14[@]}" &
   wait
   run_scenarios "1 2 3 4 5" "${at_last[@]}"
 fi

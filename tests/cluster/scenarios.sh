@@ -12,6 +12,8 @@ on_nodes_1_2=(
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node evaluated sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
+on_nodes_9_10_11=(spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
+on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
 at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
@@ -190,13 +192,13 @@ without_pmix() {
 # Neither on the PATH nor from a module, whatever the template.
 no_program() {
   local template
-  for template in single-node multi-node requeue chain sweep preflight; do
+  for template in single-node multi-node requeue resilient chain sweep preflight; do
     PATH=${PATH#"$work/bin:"} submit $template no-program --job-name=lost $([[ $template != sweep ]] || echo --array=0)
     ended 20 FAILED 78
     [[ $(field Restarts) == 0 ]] || bad "$template: it was queued again"
     [[ $(tail -n 1 "$scenario.$job"*.log) == "llamesh is not found:"* ]] || bad "$template: the last line does not say why"
   done
-  tell "exit code 78 of 6 templates, not queued again"
+  tell "exit code 78 of 7 templates, not queued again"
 }
 
 # Nothing is launched where a halt file lies.
@@ -559,7 +561,7 @@ bad_node() {
   ended 180 COMPLETED 0
   rmdir "$socket".*
   has_to_log "has not started in five launches .* is queued again without node7$"
-  [[ $(field ExcNodeList) == 'node[1-5],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5],node7"
+  [[ $(field ExcNodeList) == 'node[1-5,9-14],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5,9-14],node7"
   same_weights bad-node
   tell "tried five times, then queued again without node7: same weights"
 }
@@ -590,6 +592,133 @@ slurmstepd_killed() {
   for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done
   ended_after_restarts stepd-killed 1
   has_to_log "has not started .* it is tried once more"
+}
+
+# --- slurm/resilient.sbatch: relaunched within the job
+
+# resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.
+resilient() {
+  SPARES=$3 RESIZE=$4 submit resilient "$1" --nodes="$2" -- "${@:5}"
+  trains_past "$1" 25
+}
+
+# relaunched RUN: it has ended as if nothing had been, and the job was not queued again.
+relaunched() {
+  ended 90 COMPLETED 0
+  [[ $(field Restarts) == 0 ]] || bad "$(field Restarts) restarts, not 0"
+  [[ -n $(resumed "$1") ]] || bad "it was not resumed"
+}
+
+# blames RUN HOST: the run's list of bad nodes has this one alone.
+blames() { [[ $(sed -n 's/.*"host": "\(.*\)",/\1/p' "$1/bad_nodes.json" | sort -u) == "$2" ]] || bad "$(cat "$1/bad_nodes.json")"; }
+
+# seconds_to_step RUN: from the verdict to the first step after it. Where Slurm has ended the ranks before they gave one,
+# it is supervise's.
+seconds_to_step() {
+  local verdict first
+  verdict=$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)
+  grep -q '"kind": "lost"' "$1/failure.json" && verdict=$(sed -n 's/.*"at": "\(.*\)"/\1/p' "$1/failure.json")
+  verdict=$(date +%s -d "$verdict")
+  first=$(sed -n '/"event":"resume"/,$s/^{"step":.*"time":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | head -n 1)
+  echo $((first - verdict))
+}
+
+# spare_after RUN FAULT...: a fault to the second node's first rank; the spare takes its place.
+spare_after() {
+  local node took run=$1
+  resilient "$run" 3 1 shrink
+  node=$(node_of 2 "$run")
+  "${@:2}"
+  relaunched "$run"
+  same_weights "$run"
+  blames "$run" "node$node"
+  took=$(seconds_to_step "$run")
+  ((took <= 20)) || bad "the first step came $took s after the verdict"
+  tell "resumed after step $(resumed "$run"), first step $took s after the verdict, same weights"
+}
+
+spare_after_node_killed() {
+  spare_after spare-for-node node_off
+  cluster node "$(blamed spare-for-node)" on
+}
+node_off() { cluster node "$node" off; }
+blamed() { sed -n 's/.*"host": "node\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1; }
+
+spare_after_rank_stopped() { spare_after spare-for-rank rank_off; }
+rank_off() { kill -STOP "$(rank 2 "$run")"; }
+
+shrunk_after_node_killed() {
+  local node
+  resilient shrunk 2 0 shrink
+  node=$(node_of 2 shrunk)
+  cluster node "$node" off
+  relaunched shrunk
+  cluster node "$node" on
+  has_to_log "continues on 1 nodes instead of 2"
+  llamesh verify "$(last_of shrunk)" || bad "its last checkpoint is not good"
+  tell "on 1 node instead of 2: resumed after step $(resumed shrunk)"
+}
+
+requeued_after_node_killed() {
+  local node
+  resilient requeued-small 2 0 requeue
+  node=$(node_of 2 requeued-small)
+  cluster node "$node" off
+  within 60 restarts_are 1 || bad "it was not queued again"
+  ended_after_restarts requeued-small 1
+  cluster node "$node" on
+}
+
+# Nothing can be launched on the spare, as in bad_node: the run continues on one node.
+all_spares_bad() {
+  local node step socket nodes="9 10 11"
+  SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold
+  socket=$LLAMESH_CLUSTER/spool/node11/stepd.slurm.pmix.$job
+  for step in {0..99}; do mkdir "$socket.$step"; done
+  scontrol release "$job"
+  trains_past spares-bad 25
+  node=$(node_of 2 spares-bad)
+  cluster node "$node" off
+  relaunched spares-bad
+  rmdir "$socket".*
+  cluster node "$node" on
+  has_to_log "node11 is left out: no program can be launched on it"
+  has_to_log "continues on 1 nodes instead of 2"
+  llamesh verify "$(last_of spares-bad)" || bad "its last checkpoint is not good"
+  tell "on 1 node instead of 2: resumed after step $(resumed spares-bad)"
+}
+
+# A rank of the second launch is killed as soon as it is there.
+killed_again_at_once() {
+  local node victim
+  resilient killed-again 3 1 shrink
+  node=$(node_of 2 killed-again)
+  kill -KILL "$(rank 2 killed-again)"
+  within 30 logged "node$node is left out" || bad "the first failure has not come"
+  within 30 rank_is_there 1 killed-again || bad "it is not launched again"
+  kill -KILL "$(rank 1 killed-again)"
+  relaunched killed-again
+  same_weights killed-again
+  tell "resumed after step $(resumed killed-again), same weights"
+}
+rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
+
+# Slurm does not end a job with --no-kill when its batch node dies: the guard queues it again.
+batch_node_killed() {
+  local node
+  resilient batch-killed 3 1 shrink
+  node=$(node_of 0 batch-killed)
+  cluster node "$node" off
+  within 60 restarts_are 1 || bad "it was not queued again"
+  cluster node "$node" on
+  ended_after_restarts batch-killed 1
+}
+
+# The script's process alone is told to stop: so are the ranks, and the job is queued again.
+relaunch_told() {
+  resilient relaunch-told 3 1 shrink
+  scancel --batch --signal=USR2 "$job"
+  ended_after_restarts relaunch-told 1
 }
 
 # ends_by_itself RUN: a run that hangs has to end within 60 s, on all nodes.

@@ -83,7 +83,8 @@ RunGauges some_run() {
           .checkpoint_step = 5,
           .checkpoint_time = 1.7e9,
           .validation_losses = {{"validation", 3}},
-          .joules = 7.2e6};
+          .joules = 7.2e6,
+          .goodput = {.productive = 60, .saving = 20, .waiting = 20}};
 }
 
 std::string content_of(const std::filesystem::path& path) {
@@ -105,6 +106,9 @@ TEST(OpenMetrics, IsInPrometheusTextFormat) {
   EXPECT_EQ(samples.at("llamesh_checkpoint_timestamp_seconds{run=\"tiny\"}"), "1700000000");
   EXPECT_EQ(samples.at("llamesh_running{run=\"tiny\"}"), "1");
   EXPECT_EQ(samples.at("llamesh_energy_joules_total{run=\"tiny\"}"), "7200000");
+  EXPECT_EQ(samples.at("llamesh_goodput_ratio{run=\"tiny\"}"), "0.6");
+  EXPECT_EQ(samples.at("llamesh_time_seconds{run=\"tiny\",part=\"saving\"}"), "20");
+  EXPECT_EQ(samples.at("llamesh_time_seconds{run=\"tiny\",part=\"waiting\"}"), "20");
   EXPECT_EQ(samples.at("llamesh_step_joules{run=\"tiny\"}"), "400");
   EXPECT_EQ(samples.at("llamesh_tokens_per_joule{run=\"tiny\"}"), "5");
 }
@@ -113,8 +117,8 @@ TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
   const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
   const auto samples = parse_exposition(text);
   EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "0");
-  for (const char* name :
-       {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation", "energy"})
+  for (const char* name : {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation",
+                           "energy", "goodput", "time_seconds"})
     EXPECT_EQ(text.find("llamesh_" + std::string(name)), text.npos) << name;
   auto gpu = some_step();  // no times of axes
   gpu.exposed.clear();

@@ -165,6 +165,43 @@ bool shows(const Inputs& in, const char* name, const char* value) {
          std::string::npos;
 }
 
+TEST(RunLoop, CountsRepeatedStepsOnce) {
+  if (world().size() > 1) GTEST_SKIP() << "rank 0 alone writes";
+  const SharedFolder folder;
+  const auto in = inputs_in(folder.path());
+  const auto setup = make_setup(world(), in);
+  Deadline deadline(in.run.folder, /*watches=*/false);
+  const auto train = [&](JobReport& report, std::int64_t step) {
+    StepRecord record;
+    record.step = step;
+    record.seconds = 2;
+    report.on_step(record);
+  };
+  {
+    JobReport killed(world(), setup, deadline);
+    killed.open();
+    killed.start({"start", ""}, 0, 0, "run: {}\n", 1.5);
+    for (const std::int64_t step : {1, 2}) train(killed, step);
+    killed.on_saved(2, "step_00000002", 0.25);
+    train(killed, 3);
+  }
+  const auto saved = read_run_state(in.run.folder)->goodput;
+  EXPECT_EQ(saved.productive, 4);
+  EXPECT_EQ(saved.saving, 0.25);
+  EXPECT_EQ(saved.starting, 1.5);
+  JobReport next(world(), setup, deadline);
+  next.open();
+  next.start({"resume", ""}, 2, 2, "run: {}\n", 0.5);
+  for (const std::int64_t step : {3, 4}) train(next, step);
+  next.on_end(RunPhase::done, ExitCode::done, "", 0);
+  const auto all = read_run_state(in.run.folder)->goodput;
+  EXPECT_EQ(all.productive, 8);
+  EXPECT_EQ(all.repeated, 2);
+  EXPECT_EQ(all.saving, 0.25);
+  EXPECT_EQ(all.starting, 2);
+  EXPECT_FALSE(all.waiting) << "not in Slurm";
+}
+
 // Below the run: an error in it leaves communicators that later tests would trip over.
 TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
   if (world().size() > 1) GTEST_SKIP() << "rank 0 alone writes";
@@ -178,7 +215,7 @@ TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
     report.on_failure(/*on_this_rank=*/true);
     EXPECT_FALSE(std::filesystem::exists(in.log.openmetrics)) << "the start has not begun";
     report.open();
-    report.start({}, 0, 0, "run: {}\n");
+    report.start({}, 0, 0, "run: {}\n", 1.5);
     EXPECT_TRUE(shows(in, "running", "1"));
     StepRecord record;
     record.step = 1;
@@ -193,7 +230,7 @@ TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
   setenv("SLURM_JOB_ID", "4711", 1);
   JobReport refused(world(), setup, deadline);
   refused.open();
-  EXPECT_THROW(refused.start({}, 0, 0, "run: {}\n"), Error) << "the third start in a row";
+  EXPECT_THROW(refused.start({}, 0, 0, "run: {}\n", 1.5), Error) << "the third start in a row";
   unsetenv("SLURM_JOB_ID");
   refused.on_failure(/*on_this_rank=*/true);
   EXPECT_TRUE(shows(in, "running", "0"));

@@ -11,6 +11,7 @@
 #include "app/report/report_style.hpp"
 #include "app/report/summary.hpp"
 #include "core/file.hpp"
+#include "train/job/run_state.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -113,6 +114,8 @@ ReportedRun read_run(const fs::path& folder, const std::string& name) {
   std::error_code ignored;
   const auto config = folder / "config.yaml";
   if (fs::exists(config, ignored)) run.config = read_file(config, 16 << 20);
+  if (const auto state = train::read_run_state(folder); state && state->goodput.share())
+    run.goodput = state->goodput;
   return run;
 }
 
@@ -122,7 +125,7 @@ std::string report_page(const ReportedRun& run) {
   const auto clocks = clocks_of({run});
   std::string out = head(run.name, facts(run)) + tiles(run.metrics) +
                     charts(charts_of(run.metrics), clocks) + traffic_table(run.metrics) +
-                    starts_table(run.metrics) + unreadable_note(run);
+                    goodput_table(run) + starts_table(run.metrics) + unreadable_note(run);
   if (!run.config.empty())
     out +=
         "<details><summary>config.yaml</summary><pre>" + escaped(run.config) + "</pre></details>\n";

@@ -162,6 +162,11 @@ std::string table(const std::string& rows) {
   return "<div class=\"table\"><table>" + rows + "</table></div>\n";
 }
 
+/// Returns a bar whose length is a share of the longest one.
+std::string bar(double share) {
+  return fmt::format("<i class=\"bar\" style=\"--share:{:.3f}\"></i>", share);
+}
+
 /// Lists the phases of the last start that recorded them, longest first.
 std::string phases_table(const RunMetrics& run) {
   const auto told = std::find_if(run.starts.rbegin(), run.starts.rend(),
@@ -174,8 +179,7 @@ std::string phases_table(const RunMetrics& run) {
   std::string rows;
   for (const auto& [name, seconds] : phases)
     rows += row({escaped(name), duration_text(seconds),
-                 fmt::format("<i class=\"bar\" style=\"--share:{:.3f}\"></i>",
-                             longest > 0 && seconds > 0 ? seconds / longest : 0.0)});
+                 bar(longest > 0 && seconds > 0 ? seconds / longest : 0.0)});
   return "<h2>Start-up, up to the end of the first step</h2>\n" + table(rows);
 }
 
@@ -295,6 +299,16 @@ std::string traffic_table(const RunMetrics& run) {
                  between == last.traffic_between_nodes.end() ? "–" : bytes_text(between->second)});
   }
   return "<h2>Traffic</h2>\n" + table(rows);
+}
+
+std::string goodput_table(const ReportedRun& run) {
+  if (!run.goodput) return "";
+  std::string rows;
+  for (const auto& [name, seconds] : run.goodput->parts()) {
+    const double share = seconds / run.goodput->whole();
+    rows += row({name, duration_text(seconds), fmt::format("{:.1f} %", 100 * share), bar(share)});
+  }
+  return "<h2>Goodput: where the time of all starts went</h2>\n" + table(rows);
 }
 
 std::string starts_table(const RunMetrics& run) {

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "app/report/chart.hpp"
 #include "app/report/run_metrics.hpp"
+#include "train/job/goodput.hpp"
 
 namespace llamesh::app {
 
@@ -15,6 +17,7 @@ struct ReportedRun {
   std::string name;    ///< title on the page
   std::string config;  ///< config.yaml's text; unreadable parts are left out
   RunMetrics metrics;  ///< with at least one step
+  std::optional<train::Goodput> goodput = {};  ///< empty: unknown
 };
 
 using Field = std::function<double(const StepMetrics&)>;
@@ -46,6 +49,8 @@ std::string tiles(const RunMetrics& run);
 std::string summary_table(const std::vector<ReportedRun>& runs);
 /// Returns the traffic per rank and step, by axis.
 std::string traffic_table(const RunMetrics& run);
+/// Returns where the time of all starts went, as bars.
+std::string goodput_table(const ReportedRun& run);
 /// Lists each start of the run: time, host and version, and the last start-up's phases.
 std::string starts_table(const RunMetrics& run);
 

@@ -120,6 +120,15 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
+std::string describe_goodput(const train::Goodput& goodput) {
+  std::string parts;
+  for (const auto& [name, seconds] : goodput.parts())
+    if (name != "productive" && seconds >= 1)
+      parts += fmt::format("{} {} {}", parts.empty() ? ":" : ",", name, clock_text(seconds));
+  return fmt::format("{:.0f} % of {}{}", 100 * goodput.share().value_or(0),
+                     clock_text(goodput.whole()), parts);
+}
+
 template <class T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
@@ -158,6 +167,7 @@ RunStatus read_status(const fs::path& run_folder) {
     if (state->steps > 0) status.steps = state->steps;
     status.restarts = state->starts - 1;
     if (state->joules) status.kilowatt_hours = *state->joules / 3.6e6;
+    if (state->goodput.share()) status.goodput = state->goodput;
     status.reason = state->reason;
     status.best = state->best;
     status.failure = failure_of(*state);
@@ -199,6 +209,7 @@ Json to_json(const RunStatus& status) {
           {"best", best},
           {"restarts", or_null(status.restarts)},
           {"kilowatt_hours", or_null(status.kilowatt_hours)},
+          {"goodput", status.goodput ? train::to_json(*status.goodput) : Json(nullptr)},
           {"failure", status.failure}};
 }
 
@@ -224,6 +235,7 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
         fmt::format("of step {}, validation loss {:.4f}", status.best->step, status.best->loss));
   if (status.restarts) add("restarts", fmt::format("{}", *status.restarts));
   if (status.kilowatt_hours) add("energy", fmt::format("{:.3g} kWh", *status.kilowatt_hours));
+  if (status.goodput) add("goodput", describe_goodput(*status.goodput));
   const bool failure_has_reason =
       !status.failure.is_null() && status.failure["detail"] == status.reason;
   if (status.ended() && !status.reason.empty() && !failure_has_reason) add("reason", status.reason);

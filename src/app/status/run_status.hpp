@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/output_file.hpp"
+#include "train/job/goodput.hpp"
 #include "train/job/run_state.hpp"
 
 namespace llamesh::app {
@@ -31,9 +32,10 @@ struct RunStatus {
   std::optional<Checkpoint> checkpoint;     ///< newest
   std::optional<train::StepLoss> best;      ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
-  std::optional<double> kilowatt_hours;  ///< of all starts, when state.json was written
-  Json failure = nullptr;                ///< last failure, see parse_failure()
-  std::string reason;                    ///< why it stopped or failed, one line
+  std::optional<double> kilowatt_hours;   ///< of all starts, when state.json was written
+  std::optional<train::Goodput> goodput;  ///< of all starts, likewise
+  Json failure = nullptr;                 ///< last failure, see parse_failure()
+  std::string reason;                     ///< why it stopped or failed, one line
 
   bool ended() const;
 };

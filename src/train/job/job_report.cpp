@@ -56,7 +56,7 @@ bool JobReport::was_done() {
 }
 
 void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
-                      const std::string& config) {
+                      const std::string& config, double seconds) {
   comm::agree(world_, [&] {
     if (world_.rank() != 0) return;
     const auto before = read_run_state(folder_);
@@ -69,9 +69,10 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     put_records_aside(folder_);
     state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
     state_.steps = gauges_.steps;
+    metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
+    start_goodput(before, seconds);
     write_run_state(folder_, state_);
     write_config(folder_, config);
-    metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
     metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
@@ -99,6 +100,43 @@ void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const 
   }
 }
 
+/// Counts the time up to now. metrics.jsonl has every step that was done, so it tells which steps
+/// still count.
+void JobReport::start_goodput(const std::optional<RunState>& before, double seconds) {
+  const auto in_environment = [](const char* name) -> std::string {
+    const char* value = std::getenv(name);
+    return value == nullptr ? "" : value;
+  };
+  const auto& earlier = metrics_->earlier();
+  auto& goodput = state_.goodput;
+  goodput.productive = earlier.kept;
+  goodput.repeated += earlier.dropped;
+  goodput.starting += seconds;
+  Gap gap{.last_step = earlier.last_end, .launched = unix_time() - seconds};
+  const auto job = in_environment("SLURM_JOB_ID");
+  if (before) {
+    gap.same_allocation = !job.empty() && before->job == job &&
+                          before->restarts == in_environment("SLURM_RESTART_COUNT");
+    gap.has_culprit = !before->culprit_ranks.empty();
+    if (before->phase != RunPhase::running) gap.ended = parse_utc(before->time);
+    add_gap(goodput, gap);
+  }
+  if (!job.empty() && !gap.same_allocation)
+    waiting_ = std::async(std::launch::async, time_in_queue,
+                          gap.ended.value_or(gap.last_step.value_or(0)));
+  other_before_ = goodput.other;
+  loop_begin_ = std::chrono::steady_clock::now();
+}
+
+void JobReport::update_goodput() {
+  state_.goodput.other = other_before_ + std::max(0.0, seconds_since(loop_begin_) - in_loop_);
+  gauges_.goodput = state_.goodput;
+  if (!waiting_.valid() || waiting_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    return;
+  if (const auto waited = waiting_.get())
+    state_.goodput.waiting = state_.goodput.waiting.value_or(0) + *waited;
+}
+
 /// By the measurements of the previous start.
 void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
@@ -119,6 +157,9 @@ void JobReport::on_step(const StepRecord& record) {
   if (metrics_) metrics_->write(record);
   show_in_tensorboard([&](EventFile& events) { events.write(record); });
   if (!metrics_) return;
+  state_.goodput.productive += record.seconds;
+  in_loop_ += record.seconds;
+  update_goodput();
   if (record.joules) state_.joules = state_.joules.value_or(0) + *record.joules;
   gauges_.joules = state_.joules;
   gauges_.step = record.step;
@@ -184,10 +225,14 @@ void JobReport::on_early_stop(std::int64_t step, const std::string& line) {
   if (metrics_) metrics_->write_event("early_stop", step, line);
 }
 
-void JobReport::on_saved(std::int64_t step, const std::string& name,
+void JobReport::on_saved(std::int64_t step, const std::string& name, double seconds,
                          const std::optional<StepLoss>& best) {
   if (metrics_) metrics_->write_event("checkpoint", step, name);
   if (world_.rank() != 0) return;
+  state_.goodput.saving += seconds;
+  in_loop_ += seconds;
+  update_goodput();
+  metrics_->write_goodput(step, state_.goodput.parts());
   state_.step = step;
   state_.best = best;
   write_run_state(folder_, state_);
@@ -204,6 +249,7 @@ void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
     if (step_seconds_ > 0) state_.seconds_needed = lead_time(slowest_save, 2 * step_seconds_);
     state_.exit_code = code;
     state_.reason = reason;
+    if (metrics_) update_goodput();
     write_run_state(folder_, state_);
     gauges_.running = false;
     show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
@@ -223,11 +269,12 @@ void JobReport::on_failure(bool on_this_rank) noexcept {
     // The state below may be on another file system.
     openmetrics_.reset();
   }
-  if (!on_this_rank || !state_.joules) return;
+  if (!on_this_rank || !metrics_) return;
   try {
     auto state = read_run_state(folder_);
     if (!state) return;
     state->joules = state_.joules;
+    state->goodput = state_.goodput;
     write_run_state(folder_, *state);
   } catch (const std::exception&) {
     return;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,10 +46,10 @@ class JobReport {
   /// job's id and the time, by which a job script sees that this start came so far. Collective.
   bool was_done();
   /// Records that the run continues after `step`, as in `event`; `saved_step` is its own newest
-  /// checkpoint, 0: none. Warns if the previous start ended unexpectedly, and throws if another
-  /// start would not help (start_after()). Collective.
+  /// checkpoint, 0: none; the start has taken `seconds` so far. Warns if the previous start ended
+  /// unexpectedly, and throws if another start would not help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
-             const std::string& config);
+             const std::string& config, double seconds);
 
   /// Records that this start's first step is done.
   void on_started(const Startup& startup, std::int64_t step);
@@ -58,8 +60,10 @@ class JobReport {
   void on_validation(std::int64_t step, const std::vector<double>& losses);
   /// Records that the run ends because its validation loss has stopped improving.
   void on_early_stop(std::int64_t step, const std::string& line);
-  /// Records that the checkpoint `name` for `step` is on disk, and the best one kept.
-  void on_saved(std::int64_t step, const std::string& name, const std::optional<StepLoss>& best);
+  /// Records that the checkpoint `name` for `step` is on disk, and the best one kept; training has
+  /// waited `seconds` for it.
+  void on_saved(std::int64_t step, const std::string& name, double seconds,
+                const std::optional<StepLoss>& best);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
   /// Shows that the run has ended by a failure, and if `on_this_rank`, writes the energy to
@@ -70,6 +74,8 @@ class JobReport {
  private:
   void warn_of_sudden_end(const std::optional<RunState>& before) const;
   void warn_of_short_walltime();
+  void start_goodput(const std::optional<RunState>& before, double seconds);
+  void update_goodput();
   void show_in_tensorboard(const std::function<void(EventFile&)>& write);
   void show_in_openmetrics(const StepRecord* record);
 
@@ -78,13 +84,17 @@ class JobReport {
   std::filesystem::path folder_;
   Deadline& deadline_;
   std::filesystem::path metrics_path_;
-  std::unique_ptr<MetricsFile> metrics_;          ///< rank 0
-  std::unique_ptr<EventFile> events_;             ///< rank 0, with log.tensorboard
-  std::unique_ptr<OpenMetricsFile> openmetrics_;  ///< rank 0, with log.openmetrics
-  RunGauges gauges_;                              ///< rank 0
-  StepRecord latest_;                             ///< rank 0, with log.openmetrics
-  RunState state_;                                ///< rank 0: state.json's content
-  double step_seconds_ = 0;                       ///< latest step
+  std::unique_ptr<MetricsFile> metrics_;              ///< rank 0
+  std::unique_ptr<EventFile> events_;                 ///< rank 0, with log.tensorboard
+  std::unique_ptr<OpenMetricsFile> openmetrics_;      ///< rank 0, with log.openmetrics
+  RunGauges gauges_;                                  ///< rank 0
+  StepRecord latest_;                                 ///< rank 0, with log.openmetrics
+  RunState state_;                                    ///< rank 0: state.json's content
+  double step_seconds_ = 0;                           ///< latest step
+  std::chrono::steady_clock::time_point loop_begin_;  ///< rank 0: when this start began to train
+  double in_loop_ = 0;                                ///< rank 0: seconds of its steps and saves
+  double other_before_ = 0;                           ///< rank 0: Goodput::other of earlier starts
+  std::future<std::optional<double>> waiting_;        ///< rank 0: Slurm's answer
   Spikes spikes_;
 };
 

@@ -55,6 +55,7 @@ std::string to_text(const RunState& state) {
                                  {"time", now()}};
   if (state.joules) json["joules"] = *state.joules;
   if (state.best) json["best"] = {{"step", state.best->step}, {"loss", state.best->loss}};
+  if (state.goodput.share()) json["goodput"] = to_json(state.goodput);
   // A reason may name a file, and a file name need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -80,6 +81,8 @@ std::optional<RunState> parse_run_state(std::string_view text) {
       state.joules = joules->get<double>();
     if (const auto best = json.find("best"); best != json.end() && best->is_object())
       state.best = {to_integer(best->at("step"), 0, max_steps), best->at("loss").get<double>()};
+    if (const auto goodput = json.find("goodput"); goodput != json.end())
+      state.goodput = parse_goodput(*goodput).value_or(Goodput());
     state.exit_code = static_cast<ExitCode>(to_integer(json.at("exit_code"), 0, 255));
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
@@ -87,6 +90,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
       state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, max_ranks)));
     state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
     state.job = json.value("job", "");
+    state.restarts = json.value("restarts", "");
     state.time = json.value("time", "");
     return state;
   } catch (const std::exception&) {
@@ -113,6 +117,7 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.starts = before->starts + 1;
     state.joules = before->joules;
     state.best = before->best;
+    state.goodput = before->goodput;
   }
   const auto gained = before ? step - before->first_step : 0;
   if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))

@@ -9,6 +9,7 @@
 
 #include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
+#include "train/job/goodput.hpp"
 
 namespace llamesh::train {
 
@@ -38,6 +39,7 @@ struct RunState {
   std::optional<double> joules = {};
   /// Best checkpoint by validation loss, and that loss; empty: none is kept (checkpoint.keep_best).
   std::optional<StepLoss> best = {};
+  Goodput goodput = {};                 ///< of all starts
   ExitCode exit_code = ExitCode::done;  ///< if it has ended
   std::string reason = {};              ///< why it stopped or failed, one line
   // If ranks hung or were lost:
@@ -45,8 +47,9 @@ struct RunState {
   std::vector<int> culprit_ranks = {};
   std::vector<std::string> culprit_hosts = {};
   // As found in the file:
-  std::string job = {};   ///< Slurm's id, or empty
-  std::string time = {};  ///< time of writing, UTC
+  std::string job = {};       ///< Slurm's id, or empty
+  std::string restarts = {};  ///< times that Slurm has started this job again, or empty
+  std::string time = {};      ///< time of writing, UTC
 
   bool operator==(const RunState&) const = default;
 };

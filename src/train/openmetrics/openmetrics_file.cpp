@@ -83,6 +83,11 @@ void add_run(Exposition& out, const RunGauges& run) {
     out.begin("llamesh_energy_joules_total", "counter", "Energy that all starts have used.");
     out.add(*run.joules);
   }
+  if (const auto share = run.goodput.share()) {
+    out.begin("llamesh_time_seconds", "gauge", "Where the time of all starts went.");
+    for (const auto& [part, seconds] : run.goodput.parts()) out.add(seconds, "part", part);
+    out.gauge("llamesh_goodput_ratio", "Share of it in steps that count, 0 to 1.", *share);
+  }
   out.gauge("llamesh_update_timestamp_seconds", "Unix time at which this file was written.",
             std::round(unix_time() * 1e3) / 1e3);
 }

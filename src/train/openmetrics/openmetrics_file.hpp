@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "train/job/goodput.hpp"
 #include "train/step/metrics.hpp"
 
 namespace llamesh::train {
@@ -20,6 +21,7 @@ struct RunGauges {
   /// Losses by validation set, from this start's last evaluation.
   std::vector<std::pair<std::string, double>> validation_losses = {};
   std::optional<double> joules = {};  ///< RunState::joules
+  Goodput goodput = {};               ///< RunState::goodput
 };
 
 /// Formats a run in Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.

@@ -81,7 +81,7 @@ class Run {
         is_done() && checkpoints_.saved_step() == trainer_.step() && report_.was_done();
     if (nothing_to_do_) return;
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
-                  config_);
+                  config_, startup_.seconds());
     profile_.check(trainer_.step());
     startup_.end_phase("resume");
   }

@@ -134,6 +134,7 @@ void RunCheckpoints::save(ProgressBar& progress) {
       validation_.best().empty() ? std::nullopt : std::optional(validation_.best()[0]);
   under_way_ = store_.save(base_ ? state_.trained() : state_, progress_now(), std::move(best));
   last_save_ = Clock::now();
+  blocked_seconds_ = seconds_since(start);
   saved_step_ = trainer_.step();
   progress.clear();
   if (setup_.inputs.checkpoint.async)
@@ -162,9 +163,11 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
 void RunCheckpoints::finish() {
   if (under_way_.empty()) return;
   watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
+  const auto begin = Clock::now();
   store_.wait();
+  blocked_seconds_ += seconds_since(begin);
   spdlog::info("saved {}", under_way_.string());
-  report_.on_saved(saved_step_, under_way_.filename().string(), best_under_way_);
+  report_.on_saved(saved_step_, under_way_.filename().string(), blocked_seconds_, best_under_way_);
   under_way_.clear();
 }
 

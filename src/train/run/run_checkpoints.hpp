@@ -75,6 +75,7 @@ class RunCheckpoints {
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;         ///< checkpoint being saved
   std::optional<StepLoss> best_under_way_;  ///< best checkpoint once that one is saved
+  double blocked_seconds_ = 0;              ///< training has waited for it
   std::int64_t saved_step_ = -1;
   std::string saved_attention_;
   ValidationRecord validation_;

@@ -8,6 +8,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -36,6 +37,23 @@ std::int64_t step_of(std::string_view line) {
   return step;
 }
 
+/// Returns a number in a line of ours, without parsing the line; NaN if it has none.
+double number_in(std::string_view line, std::string_view key) {
+  double value = std::numeric_limits<double>::quiet_NaN();
+  if (const auto at = line.find(key); at != line.npos)
+    std::from_chars(line.data() + at + key.size(), line.data() + line.size(), value);
+  return value;
+}
+
+/// Adds a step's line. Events have no duration.
+void add_step(EarlierSteps& steps, std::string_view line, std::int64_t last_kept) {
+  const double seconds = number_in(line, "\"seconds\":");
+  const double time = number_in(line, "\"time\":");
+  if (!line.starts_with("{\"step\":") || !std::isfinite(seconds)) return;
+  (step_of(line) <= last_kept ? steps.kept : steps.dropped) += seconds;
+  if (std::isfinite(time)) steps.last_end = time;
+}
+
 /// Returns true if the file is empty or begins like our lines; a truncated first line counts as far
 /// as it goes.
 bool is_own(const Descriptor& file) {
@@ -53,12 +71,16 @@ bool is_whole(std::string_view line, bool ended) {
 }
 
 /// Keeps the complete lines up to `step`. The old file remains until the new one is on disk.
-void cut_after(const std::filesystem::path& path, const Descriptor& file, std::int64_t step) {
+EarlierSteps cut_after(const std::filesystem::path& path, const Descriptor& file,
+                       std::int64_t step) {
   std::int64_t dropped = 0;
+  EarlierSteps steps;
   for_each_line(file, [&](std::string_view line, bool ended) {
-    dropped += !is_whole(line, ended) || step_of(line) > step ? 1 : 0;
+    const bool whole = is_whole(line, ended);
+    dropped += !whole || step_of(line) > step ? 1 : 0;
+    if (whole) add_step(steps, line, step);
   });
-  if (dropped == 0) return;
+  if (dropped == 0) return steps;
   replace_durably(path, [&](Descriptor& kept) {
     std::string lines;
     for_each_line(file, [&](std::string_view line, bool ended) {
@@ -69,13 +91,15 @@ void cut_after(const std::filesystem::path& path, const Descriptor& file, std::i
   });
   spdlog::info("{}: removed {} line{} that a killed start wrote after step {}",
                path.filename().string(), dropped, dropped == 1 ? "" : "s", step);
+  return steps;
 }
 
-Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step) {
+Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step,
+                        EarlierSteps& earlier) {
   const auto open = [&] { return Descriptor::to_write(path, O_RDWR | O_CREAT | O_APPEND); };
   const auto file = open();
   if (is_own(file))
-    cut_after(path, file, step);
+    earlier = cut_after(path, file, step);
   else
     spdlog::warn("{} is not a metrics file: it is now {}", path.string(),
                  quarantine(path, path).filename().string());
@@ -116,7 +140,7 @@ std::int64_t last_step_of(const std::filesystem::path& path) {
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& path, std::int64_t step)
-    : file_(open_metrics(path, step)) {}
+    : file_(open_metrics(path, step, earlier_)) {}
 
 /// Writes at once, so that a concurrent reader sees whole lines.
 void MetricsFile::append(const std::string& line) {
@@ -163,6 +187,13 @@ void MetricsFile::write_event(const std::string& name, std::int64_t step,
   append(nlohmann::ordered_json{
       {"event", name}, {"step", step}, {"detail", detail}, {"time", rounded_unix_time()}}
              .dump());
+}
+
+void MetricsFile::write_goodput(std::int64_t step,
+                                const std::vector<std::pair<std::string, double>>& parts) {
+  nlohmann::ordered_json line = {{"event", "goodput"}, {"step", step}};
+  for (const auto& [name, seconds] : parts) line[name] = std::round(1e3 * seconds) / 1e3;
+  append(line.dump());
 }
 
 void MetricsFile::write_start(const std::string& name, std::int64_t step, const std::string& detail,

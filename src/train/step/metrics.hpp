@@ -65,6 +65,13 @@ std::vector<std::string> log_fields(const StepRecord& record, std::int64_t total
 /// Returns the latest step in metrics.jsonl; -1: none.
 std::int64_t last_step_of(const std::filesystem::path& path);
 
+/// Duration of the steps in a metrics.jsonl, in seconds.
+struct EarlierSteps {
+  double kept = 0;                      ///< up to the step after which the run continues
+  double dropped = 0;                   ///< later ones
+  std::optional<double> last_end = {};  ///< when the last one ended, since 1970; empty: none
+};
+
 /// Writer that appends to metrics.jsonl: one JSON object per line, with numbers that read back
 /// bit-exactly.
 class MetricsFile {
@@ -73,6 +80,8 @@ class MetricsFile {
   /// killed start, and incomplete lines, so that each step appears once. A file that is not a
   /// metrics file is quarantined with a warning. An I/O failure throws (exit 74).
   MetricsFile(const std::filesystem::path& path, std::int64_t step);
+  /// Steps that the file had when it was opened.
+  const EarlierSteps& earlier() const { return earlier_; }
   void write(const StepRecord& record);
   /// Writes {"event": "validation", "step": ..., "loss": ...}, and "set" unless it is the default
   /// one.
@@ -81,6 +90,9 @@ class MetricsFile {
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
   /// "straggler", "healed", "idle_experts", "skipped", "spike" or "early_stop".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
+  /// Writes {"event": "goodput", "step": ..., "productive": ..., ...}: seconds by part, and
+  /// "share".
+  void write_goodput(std::int64_t step, const std::vector<std::pair<std::string, double>>& parts);
   /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's) and
   /// "version".
   void write_start(const std::string& name, std::int64_t step, const std::string& detail,
@@ -90,6 +102,7 @@ class MetricsFile {
 
  private:
   void append(const std::string& line);
+  EarlierSteps earlier_;
   Descriptor file_;
 };
 

@@ -1,0 +1,172 @@
+#include "app/supervise/slurm_job.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <future>
+#include <sstream>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/process.hpp"
+#include "core/text.hpp"
+
+namespace llamesh::app {
+namespace {
+
+constexpr auto guard_name = "llamesh-guard";
+/// Takes the job's id, how often it was started again, and its batch node.
+constexpr auto guard_script = R"sh(
+trap '' USR2
+exec >/dev/null 2>&1
+while sleep 10; do
+  job=$(scontrol -o show job "$1") || continue
+  case $job in *" Restarts=$2 "*) ;; *) exit ;; esac
+  list=$(squeue -h -o %N -j "$1")
+  [ "$list" ] || continue
+  nodes=$(scontrol show hostnames "$list") || continue
+  echo "$nodes" | grep -qx "$3" || scontrol requeue "$1"
+done
+)sh";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  validate(value != nullptr && *value != '\0',
+           "{} is not set: llamesh supervise runs in a Slurm batch script, see "
+           "slurm/resilient.sbatch",
+           name);
+  return value;
+}
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> words;
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// Runs a command in a shell, for up to 15 s. Returns its output.
+std::string ask(const std::string& command) {
+  return output_of("timeout -k 1 15 " + command + " 2>/dev/null");
+}
+
+std::string shell_text(const std::vector<std::string>& words) {
+  std::string text;
+  for (const auto& word : words) text += shell_word(word) + ' ';
+  return text;
+}
+
+/// Expands Slurm's "node[1-3,7]".
+std::vector<std::string> hosts_in(const std::string& list) {
+  return words_of(ask("scontrol show hostnames " + shell_word(list)));
+}
+
+bool is_lost(std::string_view state) {
+  return state.ends_with('*') || state.starts_with("down") || state.starts_with("fail");
+}
+
+}  // namespace
+
+SlurmJob::SlurmJob(std::vector<std::string> launcher)
+    : launcher_(std::move(launcher)),
+      id_(environment("SLURM_JOB_ID")),
+      nodes_(hosts_in(environment("SLURM_JOB_NODELIST"))) {
+  const auto ranks = environment("SLURM_NTASKS_PER_NODE");
+  std::from_chars(ranks.data(), ranks.data() + ranks.size(), ranks_per_node_);
+  validate(ranks_per_node_ > 0, "SLURM_NTASKS_PER_NODE is {}; give --ntasks-per-node in the script",
+           excerpt(ranks));
+  if (const char* restarts = std::getenv("SLURM_RESTART_COUNT")) restarts_ = restarts;
+  validate(!nodes_.empty(), "scontrol show hostnames does not list the nodes of job {}", id_);
+}
+
+bool SlurmJob::runs() const {
+  constexpr int max_tries = 60;
+  for (int i = 0; i < max_tries && ask("scontrol ping").find("UP") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::seconds(10));
+  const auto fields = words_of(ask("scontrol -o show job " + id_));
+  const auto says = [&](const std::string& field) {
+    return std::ranges::find(fields, field) != fields.end();
+  };
+  return says("JobState=RUNNING") && says("Restarts=" + restarts_);
+}
+
+std::vector<std::string> SlurmJob::usable_nodes() const {
+  const auto list = words_of(ask("squeue -h -o %N -j " + id_));
+  if (list.empty()) return nodes_;
+  auto nodes = hosts_in(list.front());
+  for (const auto& line : lines_of(ask("sinfo -h -N -o '%N %T' -n " + shell_word(list.front())))) {
+    const auto words = words_of(line);
+    if (words.size() == 2 && is_lost(words.back())) std::erase(nodes, words.front());
+  }
+  return nodes;
+}
+
+std::vector<std::string> SlurmJob::launch_on(const std::string& node) const {
+  auto command = launcher_;
+  for (const char* option : {"--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1"})
+    command.emplace_back(option);
+  command.push_back("--nodelist=" + node);
+  return command;
+}
+
+std::vector<std::string> SlurmJob::nodes_without_launch(
+    const std::vector<std::string>& nodes) const {
+  // srun may return 0 although nothing was launched.
+  const auto launches = [&](const std::string& node) {
+    return output_of("timeout -k 1 20 " + shell_text(launch_on(node)) +
+                     "echo launched 2>/dev/null") == "launched\n";
+  };
+  std::vector<std::future<bool>> tries;
+  for (const auto& node : nodes)
+    tries.push_back(std::async(std::launch::async, [&launches, &node] { return launches(node); }));
+  std::vector<std::string> bad;
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    if (!tries[i].get()) bad.push_back(nodes[i]);
+  return bad;
+}
+
+void SlurmJob::end_steps() const {
+  for (const auto& line : lines_of(ask("squeue -s -h -o '%i %j' -j " + id_))) {
+    const auto words = words_of(line);
+    if (words.size() == 2 && words.back() != guard_name && !words.front().ends_with(".batch") &&
+        !words.front().ends_with(".extern"))
+      ask("scancel --signal=KILL " + words.front());
+  }
+}
+
+void SlurmJob::requeue(const std::vector<std::string>& excluded) const {
+  const auto job = ask("scontrol -o show job " + id_);
+  std::signal(SIGTERM, SIG_IGN);  // Slurm sends it to all that the script runs, also to scontrol
+  ask("scontrol requeue " + id_);
+  if (excluded.empty()) return;
+  constexpr std::string_view key = "ExcNodeList=";
+  auto list = fmt::format("{}", fmt::join(excluded, ","));
+  if (const auto at = job.find(key); at != job.npos && job.compare(at + key.size(), 1, "(") != 0)
+    list = job.substr(at + key.size(), job.find_first_of(" \n", at) - at - key.size()) + "," + list;
+  ask(fmt::format("scontrol update JobId={} ExcNodeList={}", id_, shell_word(list)));
+}
+
+std::vector<std::string> SlurmJob::guard_command(const std::string& node) const {
+  auto command = launch_on(node);
+  command.push_back(std::string("--job-name=") + guard_name);
+  for (const auto& word : {std::string("sh"), std::string("-c"), std::string(guard_script),
+                           std::string("sh"), id_, restarts_, nodes_.front()})
+    command.push_back(word);
+  return command;
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace llamesh::app {
+
+/// The Slurm job in whose batch script this process runs. Asks and tells Slurm through its
+/// commands.
+class SlurmJob {
+ public:
+  /// `launcher` is srun, with the options that every launch needs (--mpi). Throws (exit 78) outside
+  /// a Slurm job.
+  explicit SlurmJob(std::vector<std::string> launcher);
+
+  /// Returns the nodes that the job was given, spares included.
+  const std::vector<std::string>& nodes() const { return nodes_; }
+  int ranks_per_node() const { return ranks_per_node_; }
+  /// Returns "job 17".
+  std::string name() const { return "job " + id_; }
+
+  /// Returns false if the job was cancelled, or has been queued again. While the controller does
+  /// not answer, as during its restart, nobody can say; waits for it up to ten minutes.
+  bool runs() const;
+  /// Returns the nodes that the job still has and that Slurm takes to be alive.
+  std::vector<std::string> usable_nodes() const;
+  /// Tries to launch a program on each node for up to 20 s, and returns the nodes where that fails.
+  std::vector<std::string> nodes_without_launch(const std::vector<std::string>& nodes) const;
+  /// Kills what is left of earlier launches.
+  void end_steps() const;
+  /// Puts the job into the queue again; Slurm then ends this process. It will get none of
+  /// `excluded`.
+  void requeue(const std::vector<std::string>& excluded) const;
+  /// Returns the command for a program on `node` that puts the job into the queue again if Slurm
+  /// takes the batch node out of the job: with --no-kill the job would stay, without its script,
+  /// until the walltime ends.
+  std::vector<std::string> guard_command(const std::string& node) const;
+
+ private:
+  std::vector<std::string> launch_on(const std::string& node) const;
+
+  std::vector<std::string> launcher_;
+  std::string id_;
+  std::string restarts_ = "0";  ///< the job runs again under its id once it was in the queue
+  std::vector<std::string> nodes_;
+  int ranks_per_node_ = 1;
+};
+
+}  // namespace llamesh::app

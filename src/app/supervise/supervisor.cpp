@@ -1,0 +1,324 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "app/commands/commands.hpp"
+#include "app/supervise/bad_nodes.hpp"
+#include "app/supervise/child.hpp"
+#include "app/supervise/launch_end.hpp"
+#include "app/supervise/slurm_job.hpp"
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/log.hpp"
+#include "core/stop_signals.hpp"
+#include "train/job/deadline.hpp"
+#include "train/job/run_folder.hpp"
+
+namespace llamesh::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Nodes = std::vector<std::string>;
+using namespace std::chrono_literals;
+
+constexpr auto poll_interval = 100ms;
+constexpr auto look_interval = 1s;  // at state.json
+/// Time for srun to end once state.json says that the run has. After a failure all ranks are gone
+/// within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
+constexpr auto grace_after_failure = 8s;
+constexpr auto grace_after_end = 90s;
+/// Pauses before the launches that follow one that has not started. Leftovers of an earlier step on
+/// a node are in the way until Slurm clears them away.
+constexpr std::array pauses{0s, 5s, 10s, 20s};
+constexpr std::size_t max_relaunches_per_hour = 10;
+constexpr int killed_by_usr2 = 128 + SIGUSR2;
+
+/// Returns true for exit codes that another start would not change (docs/exit-codes.md).
+bool is_final(int code) {
+  constexpr std::array codes{70, 74, 78, 93};
+  return std::ranges::find(codes, code) != codes.end();
+}
+
+/// Returns the words of the launch command up to the option --mpi, if there is one.
+Nodes launcher_of(const std::vector<std::string>& command) {
+  Nodes words{command.front()};
+  std::ranges::copy_if(command, std::back_inserter(words),
+                       [](const std::string& word) { return word.starts_with("--mpi="); });
+  return words;
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const SuperviseArguments& arguments)
+      : arguments_(arguments),
+        folder_(arguments.run),
+        job_(launcher_of(arguments.command)),
+        bad_nodes_(folder_) {
+    const auto given = job_.nodes().size();
+    const auto spares = static_cast<std::size_t>(arguments.spares);
+    validate(spares < given,
+             "{} spares of {} nodes leave none for the run; give the job more nodes", spares,
+             given);
+    wanted_ = max_nodes_ = given - spares;
+  }
+
+  /// Returns the exit code.
+  int run() {
+    while (true) {
+      if (received_stop_signal() != 0) return finish(last_code_);
+      const auto nodes = choose_nodes();
+      const bool shrinks = arguments_.resize == Resize::shrink && !nodes.empty();
+      if (nodes.size() < max_nodes_ && !shrinks) {
+        say("{} of {} healthy nodes are left in {}", nodes.size(), wanted_, job_.name());
+        return finish(last_code_);
+      }
+      if (nodes.size() < wanted_)
+        say("the run continues on {} nodes instead of {}", nodes.size(), wanted_);
+      const auto end = launch(nodes);
+      last_code_ = end.code;
+      if (const auto code = react(end, nodes)) return *code;
+      job_.end_steps();
+    }
+  }
+
+ private:
+  /// Logs a line in the job's log, and in the run's if there is one.
+  template <class... Args>
+  void say(fmt::format_string<Args...> text, Args&&... args) {
+    const auto line = fmt::format(text, std::forward<Args>(args)...);
+    spdlog::info("{}", line);
+    const auto log = train::log_file(folder_);
+    std::error_code ignored;
+    if (!std::filesystem::exists(log, ignored)) return;
+    try {
+      append_to_log(log, line);
+    } catch (const std::exception&) {
+      return;  // it is in the job's log
+    }
+  }
+
+  bool halts() const { return std::filesystem::exists(train::Deadline::halt_file(folder_)); }
+
+  void blame(const std::string& node, const std::string& reason) {
+    bad_nodes_.blame(node, reason);
+    if (blamed_) blamed_->push_back(node);
+    say("{} is left out{}: {}", node, bad_nodes_.is_out(node) ? " for good" : "", reason);
+  }
+
+  Nodes usable_nodes() const {
+    auto nodes = job_.usable_nodes();
+    std::erase_if(nodes, [this](const auto& node) {
+      return std::ranges::find(unlaunchable_, node) != unlaunchable_.end();
+    });
+    return nodes;
+  }
+
+  /// Returns up to max_nodes_ nodes. One that failed before is used only if a program can be
+  /// launched on it.
+  Nodes choose_nodes() {
+    auto usable = usable_nodes();
+    auto chosen = bad_nodes_.choose(usable, max_nodes_);
+    Nodes doubtful;
+    std::ranges::copy_if(chosen, std::back_inserter(doubtful),
+                         [this](const auto& node) { return bad_nodes_.has_failed(node); });
+    const auto bad = job_.nodes_without_launch(doubtful);
+    if (bad.empty()) return chosen;
+    say("no program can be launched on {}, which failed before", fmt::join(bad, ", "));
+    unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
+    std::erase_if(usable,
+                  [&](const auto& node) { return std::ranges::find(bad, node) != bad.end(); });
+    return bad_nodes_.choose(usable, max_nodes_);
+  }
+
+  std::vector<std::string> command_for(const Nodes& nodes) const {
+    auto command = arguments_.command;
+    const auto ranks = nodes.size() * static_cast<std::size_t>(job_.ranks_per_node());
+    const std::array options{fmt::format("--nodes={}", nodes.size()),
+                             fmt::format("--ntasks={}", ranks),
+                             fmt::format("--nodelist={}", fmt::join(nodes, ","))};
+    command.insert(command.begin() + 1, options.begin(), options.end());
+    return command;
+  }
+
+  /// Launches the run, and waits until it has ended.
+  LaunchEnd launch(const Nodes& nodes) {
+    record_.emplace(folder_);
+    setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
+    Child srun(command_for(nodes));
+    int told = 0;
+    std::optional<Clock::time_point> ended;
+    auto looked = Clock::now();
+    while (!srun.exit_code()) {
+      std::this_thread::sleep_for(poll_interval);
+      keep_guard(nodes);
+      if (const int signal = received_stop_signal(); signal != 0 && told == 0) {
+        told = signal;
+        srun.send(SIGUSR2);  // srun passes it on, and the ranks save
+      }
+      if (Clock::now() - looked < look_interval) continue;
+      looked = Clock::now();
+      if (!ended && record_->has_ended()) ended = looked;
+      if (ended) end_waiting_srun(srun, looked - *ended);
+    }
+    return record_->end(*srun.exit_code());
+  }
+
+  /// Ends an srun that still waits for tasks although the run has ended: it does not learn that a
+  /// task has if its node cannot tell it.
+  void end_waiting_srun(Child& srun, Clock::duration waited) {
+    const bool failed = record_->end(0).kind == LaunchEnd::Kind::failed;
+    const auto grace = failed ? grace_after_failure : grace_after_end;
+    if (waited < grace) return;
+    say("srun still waits {} s after the end of the run: it is ended", grace.count());
+    job_.end_steps();
+    srun.send(SIGKILL);
+  }
+
+  /// Keeps the guard (SlurmJob::guard_command) on another node than this one.
+  void keep_guard(const Nodes& nodes) {
+    if (nodes.back() == job_.nodes().front() || (guard_ && !guard_->exit_code())) return;
+    if (guard_ && Clock::now() - guarded_ < 30s) return;
+    guarded_ = Clock::now();
+    guard_.emplace(job_.guard_command(nodes.back()));
+  }
+
+  /// Returns the exit code if the launch was the last.
+  std::optional<int> react(const LaunchEnd& end, const Nodes& nodes) {
+    blame_for_earlier_failure();
+    const bool refused_smaller = end.code == 78 && nodes.size() < wanted_ && nodes.size() > 1 &&
+                                 end.kind == LaunchEnd::Kind::not_started;
+    if (refused_smaller) {
+      max_nodes_ = nodes.size() - 1;
+      return {};
+    }
+    max_nodes_ = wanted_;
+    const bool told = received_stop_signal() != 0 || end.code == killed_by_usr2 || halts();
+    if (is_final(end.code) || told || end.kind == LaunchEnd::Kind::asked) return finish(end.code);
+    if (!job_.runs()) return end.code;
+    if (end.kind == LaunchEnd::Kind::not_started) return after_no_start(end, nodes);
+    fruitless_launches_ = 0;
+    return after_failure(end, nodes);
+  }
+
+  /// If nobody could say why the launch before this one failed, this one may have found out. A
+  /// node is blamed once for a failure.
+  void blame_for_earlier_failure() {
+    const auto known = std::exchange(blamed_, Nodes());
+    const auto earlier = record_->earlier_failure();
+    if (!known || !earlier) return;
+    for (const auto& host : earlier->hosts)
+      if (std::ranges::none_of(*known, [&](const auto& node) { return is_same_host(node, host); }))
+        blame(host, earlier->reason);
+  }
+
+  std::optional<int> after_no_start(const LaunchEnd& end, const Nodes& nodes) {
+    const auto bad = job_.nodes_without_launch(nodes);
+    auto others = usable_nodes();
+    std::erase_if(others,
+                  [&](const auto& node) { return std::ranges::find(bad, node) != bad.end(); });
+    const bool enough = bad_nodes_.choose(others, max_nodes_).size() == max_nodes_;
+    const bool last = fruitless_launches_ == pauses.size();
+    if (!bad.empty() && (enough || last)) {
+      for (const auto& node : bad) blame(node, "no program can be launched on it");
+      unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
+      fruitless_launches_ = 0;
+      return {};
+    }
+    if (last) {
+      say("llamesh has not started in {} launches (exit code {}), and no node is to blame: see "
+          "above",
+          pauses.size() + 1, end.code);
+      return 1;  // not 75, at which some sites queue a job again: it would fare no better
+    }
+    const auto pause = pauses.at(fruitless_launches_++);
+    say("llamesh has not started (exit code {}): it is tried once more, after {} s", end.code,
+        pause.count());
+    std::this_thread::sleep_for(pause);
+    return {};
+  }
+
+  std::optional<int> after_failure(const LaunchEnd& end, const Nodes& nodes) {
+    say("the run failed in step {} (exit code {}): {}", end.step, end.code, end.reason);
+    for (const auto& host : end.hosts) blame(host, end.reason);
+    bool has_culprit = !end.hosts.empty();
+    if (!has_culprit) {
+      const auto usable = job_.usable_nodes();
+      for (const auto& node : nodes) {
+        if (std::ranges::find(usable, node) != usable.end()) continue;
+        blame(node, "Slurm has lost it");
+        has_culprit = true;
+      }
+    }
+    if (!has_culprit && unexplained_step_ == end.step) {
+      say("it is not launched again: it failed twice in step {}, and no node is to blame",
+          end.step);
+      return end.code;
+    }
+    unexplained_step_ = has_culprit ? std::nullopt : std::optional(end.step);
+    return relaunch_limit(end.code);
+  }
+
+  std::optional<int> relaunch_limit(int code) {
+    const auto now = Clock::now();
+    relaunches_.push_back(now);
+    while (now - relaunches_.front() > 1h) relaunches_.pop_front();
+    if (relaunches_.size() <= max_relaunches_per_hour) return {};
+    say("it is not launched again: it failed {} times within an hour", relaunches_.size());
+    return code;
+  }
+
+  /// Ends, and queues the job again if the run shall continue.
+  int finish(int code) {
+    if (code == 0 || is_final(code) || halts() || !job_.runs()) return code;
+    auto excluded = unlaunchable_;
+    for (const auto& node : job_.nodes())
+      if (bad_nodes_.is_out(node) && std::ranges::find(excluded, node) == excluded.end())
+        excluded.push_back(node);
+    say("the run stopped (exit code {}): {} is queued again{}{}", code, job_.name(),
+        excluded.empty() ? "" : " without ", fmt::join(excluded, ","));
+    job_.requeue(excluded);
+    return code;
+  }
+
+  const SuperviseArguments& arguments_;
+  std::filesystem::path folder_;
+  SlurmJob job_;
+  BadNodes bad_nodes_;
+  std::optional<Nodes> blamed_;  ///< for the latest launch; empty before the first one
+  Nodes unlaunchable_;           ///< since this job started
+  std::size_t wanted_ = 0;       ///< nodes that the run asks for
+  std::size_t max_nodes_ = 0;    ///< of the next launch: fewer if the run has refused that many
+  std::optional<LaunchRecord> record_;
+  std::optional<Child> guard_;
+  Clock::time_point guarded_;
+  int last_code_ = 75;
+  std::size_t fruitless_launches_ = 0;            ///< in a row
+  std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, without a culprit
+  std::deque<Clock::time_point> relaunches_;      ///< within the last hour
+};
+
+}  // namespace
+
+int supervise(const SuperviseArguments& arguments) {
+  const std::filesystem::path folder = arguments.run;
+  validate(!std::filesystem::exists(train::Deadline::halt_file(folder)),
+           "halt file {} present: the run does not start; remove it to continue",
+           train::Deadline::halt_file(folder).string());
+  make_folder(folder);
+  return Supervisor(arguments).run();
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace llamesh::train {
+
+/// Where the time of a run went, in seconds, over all its starts. Time that nobody measured is in
+/// none of the parts: a pause between two jobs, or the end of a start that was killed.
+struct Goodput {
+  double productive = 0;  ///< steps whose result the run still has
+  double repeated = 0;    ///< steps that were lost with a start, and done again
+  double saving = 0;      ///< training waited for a checkpoint
+  double starting = 0;    ///< from the launch, or from the verdict before it, to the first step
+  double other = 0;       ///< evaluation, and what else lies between steps
+  std::optional<double> diagnosing = {};  ///< from the last step to the verdict; empty: none needed
+  std::optional<double> waiting = {};     ///< in Slurm's queue; empty: unknown
+
+  /// Returns the parts that are known, by name, in the order above.
+  std::vector<std::pair<std::string, double>> parts() const;
+  double whole() const;
+  /// Returns productive / whole(); empty before anything is measured.
+  std::optional<double> share() const;
+
+  bool operator==(const Goodput&) const = default;
+};
+
+/// Converts to the object `goodput` in state.json: parts() and `share`.
+nlohmann::ordered_json to_json(const Goodput& goodput);
+/// Parses it; nothing if a value is no duration.
+std::optional<Goodput> parse_goodput(const nlohmann::json& json);
+
+/// Parses the time in state.json, "2026-11-22T12:34:56Z". Returns seconds since 1970.
+std::optional<double> parse_utc(const std::string& text);
+
+/// The end of a start and the launch of the next, in seconds since 1970.
+struct Gap {
+  bool same_allocation = false;          ///< of Slurm: the job has not been in the queue
+  bool has_culprit = false;              ///< the start ended with a verdict
+  std::optional<double> last_step = {};  ///< when its last step ended
+  std::optional<double> ended = {};      ///< when it wrote why it ended; empty: it was killed
+  double launched = 0;                   ///< when the next start was
+};
+/// Adds the time between two starts, as far as the run held its nodes.
+void add_gap(Goodput& goodput, const Gap& gap);
+
+/// Returns the seconds that this job waited for its nodes, after `from` (seconds since 1970); asks
+/// Slurm for up to 15 s. Empty if it does not say, or outside a job.
+std::optional<double> time_in_queue(double from);
+
+}  // namespace llamesh::train

@@ -1,0 +1,214 @@
+#!/usr/bin/env bash
+# supervise.sh LLAMESH CASE: what `llamesh supervise` does after launches that fail, and when it is told to stop. Slurm's
+# programs are stand-ins for a job of three nodes: srun does what the function `launch` of the case says, and the rest note
+# that they were called. The cases are the functions below; CMakeLists.txt names them.
+# shellcheck disable=SC2016,SC2015  # what the stand-ins expand themselves
+set -uo pipefail
+program=$(readlink -f "$1")
+work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-supervise.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+mkdir bin run
+for variable in $(compgen -e SLURM_); do unset "$variable"; done
+export SLURM_JOB_ID=7 SLURM_JOB_NODELIST='node[1-3]' SLURM_NTASKS_PER_NODE=2
+
+stand_in() { printf '#!/bin/bash\n%s\n' "$2" >"bin/$1"; chmod +x "bin/$1"; }
+stand_in squeue 'case "$*" in *%N*) cat job_nodes ;; *-s*) echo "7.0 llamesh" ;; esac'
+stand_in sinfo 'cat node_states 2>/dev/null'
+stand_in scancel 'echo "scancel $*" >>ended'
+stand_in scontrol 'case "$1 $2" in
+  ping*) echo "is UP" ;;
+  "show hostnames") if [[ $3 == "node[1-3]" ]]; then printf "node1\nnode2\nnode3\n"; else tr , "\n" <<<"$3"; fi ;;
+  "-o show") echo "JobId=7 JobState=$(cat job_state) Restarts=$(cat restarts) ExcNodeList=(null) Features=(null)" ;;
+  requeue*) echo "$*" >>asked; echo PENDING >job_state ;;
+  update*) echo "$*" >>asked ;;
+esac'
+# A launch of the ranks is `launch N NODES`, the N-th; one to try a node is `try_node NODE`.
+stand_in srun 'source ./case
+nodes=$*; nodes=${nodes#*--nodelist=}; nodes=${nodes%% *}
+case "$*" in
+  *llamesh-guard*) exec sleep 60 ;;
+  *"echo launched"*) try_node "$nodes"; exit ;;
+esac
+[[ $* == *"--ntasks=$((2 * ($(tr -cd , <<<"$nodes" | wc -c) + 1))) "* ]] || exit 99
+echo "$nodes" >>launches
+launch "$(wc -l <launches)" "$nodes"'
+export PATH=$work/bin:$PATH
+
+bad() {
+  echo "FAILED: $1"
+  head -n 50 launches asked ended run/bad_nodes.json log 2>/dev/null
+  exit 1
+}
+
+# given: the functions of standard input are the case's.
+# ends STATE CODE STEP REASON [HOST]: writes what llamesh leaves behind; a HOST is blamed.
+given() {
+  cat >case <<'CASE'
+try_node() { echo launched; }
+ends() {
+  local hosts=${5:+\"$5\"}
+  printf '{"state": "%s", "exit_code": %d, "step": %d, "reason": "%s", "first_step": 0, "starts_here": 1, "starts": %d,
+    "culprit_ranks": [%s], "culprit_hosts": [%s]}' "$1" "$2" "$3" "$4" "$(wc -l <launches)" "${5:+2}" "$hosts" >run/state.json
+  [[ $1 == done ]] || printf '{"kind": "lost", "detail": "%s", "host": "%s", "step": %d}' "$4" "${5:-}" "$3" >run/failure.json
+  exit "$2"
+}
+finishes() { ends done 0 100 ""; }
+asked_to_stop() { (ends stopped 75 10 SIGUSR2); rm run/failure.json; exit 75; }
+CASE
+  cat >>case
+}
+
+# supervise [OPTION...]
+supervise() {
+  echo RUNNING >job_state
+  echo "${job_nodes:-node[1-3]}" >job_nodes
+  echo 0 >restarts
+  touch launches asked ended
+  timeout 100 "$program" supervise run "$@" -- srun --mpi=pmix llamesh train a.yaml >log 2>&1
+  code=$?
+}
+# expect CODE LAUNCHES ASKED: how it ended, the nodes of each launch, and what it asked Slurm for.
+expect() {
+  [[ $code == "$1" ]] || bad "exit code $code, not $1"
+  [[ $(paste -sd' ' launches) == "$2" ]] || bad "launched on '$(paste -sd' ' launches)', not '$2'"
+  [[ $(paste -sd';' asked) == "$3" ]] || bad "asked '$(paste -sd';' asked)', not '$3'"
+}
+logs() { grep -q -- "$1" log || bad "it does not say '$1'"; }
+
+spare_takes_over() {
+  given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  grep -q '"host": "node2"' run/bad_nodes.json && grep -q '"reason": "rank 2 on node2 is silent"' run/bad_nodes.json ||
+    bad "bad_nodes.json does not name node2"
+}
+
+# node3 failed once, node2 twice: node1 is left.
+twice_bad_stays_out() {
+  given <<<'launch() { case $1 in
+    1 | 3) ends stopped 75 $((10 * $1)) "rank 2 on node2 is silent" node2.cluster ;;
+    2) ends stopped 75 20 "rank 2 on node3 is silent" node3 ;;
+    *) finishes ;;
+  esac; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3 node1,node2 node1,node3" ""
+  logs "node2.cluster is left out for good"
+}
+
+# The same, but a program cannot be launched on node3 any more.
+shrinks() {
+  given <<<'try_node() { [[ $1 == node3 ]] || echo launched; }
+    launch() { case $1 in
+      1) ends stopped 75 10 "rank 4 on node3 is silent" node3 ;;
+      2) exit 78 ;;
+      3) finishes ;;
+    esac; }'
+  supervise
+  expect 0 "node1,node2,node3 node1,node2 node1" ""
+  logs "continues on 2 nodes instead of 3"
+}
+
+requeues_without_spares() {
+  given <<<'try_node() { [[ $1 == node3 ]] || echo launched; }
+    launch() { ends stopped 75 10 "rank 4 on node3 is silent" node3; }'
+  supervise --resize requeue
+  expect 75 "node1,node2,node3" "requeue 7;update JobId=7 ExcNodeList=node3"
+  logs "2 of 3 healthy nodes are left"
+}
+
+# Slurm takes a node out of the job, and calls another down; the ranks could not say why they ended.
+node_lost_by_slurm() {
+  given <<<'launch() { (($1 > 1)) && finishes; echo "node2,node3" >job_nodes; echo "node3 down*" >node_states
+    echo "{\"state\": \"running\", \"exit_code\": 0, \"step\": 5, \"reason\": \"\", \"first_step\": 0, \"starts_here\": 1}" >run/state.json
+    exit 137; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node2" ""
+  logs "node1 is left out: Slurm has lost it"
+}
+
+same_step_twice() {
+  given <<<'launch() { ends failed 75 12 "a fault in step 12, try $1"; }'
+  supervise --spares 1
+  expect 75 "node1,node2 node1,node2" ""
+  logs "it failed twice in step 12, and no node is to blame"
+}
+
+limit_of_relaunches() {
+  given <<<'launch() { ends failed 75 "$1" "a fault in step $1"; }'
+  supervise
+  [[ $code == 75 && $(wc -l <launches) == 11 ]] || bad "exit code $code after $(wc -l <launches) launches"
+  logs "it failed 11 times within an hour"
+}
+
+final_code() {
+  given <<<'launch() { ends failed 93 12 "diverged"; }'
+  supervise --spares 1
+  expect 93 "node1,node2" ""
+}
+
+# srun does not learn that its tasks have ended.
+srun_waits() {
+  given <<<'launch() { (($1 > 1)) && finishes; (ends stopped 75 12 "rank 2 on node2 is silent" node2); exec sleep 50; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  logs "srun still waits 8 s after the end of the run"
+  grep -q "signal=KILL 7.0" ended || bad "the step was not ended"
+}
+
+cannot_launch() {
+  given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exit 1; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node2,node3" ""
+}
+
+told() {
+  local signal
+  for signal in USR2 TERM; do
+    rm -f launches asked run/state.json
+    given <<<"launch() { trap asked_to_stop USR2; kill -$signal \$PPID; for _ in {1..100}; do sleep 0.1; done; }"
+    supervise --spares 1
+    expect 75 "node1,node2" "requeue 7"
+  done
+}
+
+halted() {
+  given <<<'launch() { touch run/halt; asked_to_stop; }'
+  supervise --spares 1
+  expect 75 "node1,node2" ""
+  supervise
+  [[ $code == 78 && $(wc -l <launches) == 1 ]] || bad "it starts although there is a halt file"
+}
+
+# scancel: the job does not run any more when the ranks have ended.
+cancelled() {
+  given <<<'launch() { echo COMPLETING >job_state; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 75 "node1,node2" ""
+}
+
+# The job was queued again meanwhile, and runs elsewhere: this script's node was cut off.
+runs_elsewhere() {
+  given <<<'launch() { echo 1 >restarts; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 75 "node1,node2" ""
+}
+
+too_many_spares() {
+  given <<<'launch() { finishes; }'
+  supervise --spares 3
+  expect 78 "" ""
+  logs "3 spares of 3 nodes leave none"
+}
+
+outside_slurm() {
+  given <<<'launch() { finishes; }'
+  unset SLURM_JOB_ID
+  supervise
+  expect 78 "" ""
+  logs "SLURM_JOB_ID is not set"
+}
+
+if [[ $(type -t "$2") != function ]]; then echo "supervise.sh: no case named $2" >&2; exit 2; fi
+"$2"
+echo "$2: exit code $code after $(wc -l <launches) launches"
