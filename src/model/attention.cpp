@@ -95,8 +95,7 @@ ops::AttentionCall Attention::call(const BlockContext& ctx) const {
 void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, ids_.attention, ctx.pass);
-  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.qkv,
-         gathered(ctx.stream, ctx.tensor, x));
+  linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.qkv, gathered(ctx.stream, ctx.tensor, x));
   if (ids_.q_norm)
     normalize(ctx);
   else if (rotates_)

@@ -112,6 +112,9 @@ void check_schedule(const Inputs& in) {
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
+  validate(!in.model.lora || !in.sharding.spec,
+           "sharding.spec cannot place the adapters of model.lora; leave it out and choose a "
+           "sharding.strategy");
   if (!in.sharding.spec)
     return sharding::tensor_parallel_placements(table, mesh, in.tensor, in.sharding.strategy);
   auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
