@@ -155,6 +155,8 @@ void training_keys(Io& io, Inputs& in) {
     io.key("micro_batch", in.train.micro_batch, from_to(1, 1 << 24));
     io.automatic("global_batch", in.train.global_batch, from_to(0, 1 << 24));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
+    io.key("freeze", in.train.trained.freeze);
+    io.key("only", in.train.trained.only);
     io.key("on_nonfinite", in.train.on_nonfinite);
     io.key("gemm_sm_count_target", in.train.gemm_sm_count_target, from_to(0, 4096));
     io.key("gemm_table", in.train.gemm_table);

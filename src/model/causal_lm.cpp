@@ -148,6 +148,7 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
     const std::int64_t count = d_logits.rows();
     ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
                                Accumulate::no);
+    if (!dw.tensor) return;
     ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
                                 dw.accumulate);
     dw.accumulate = Accumulate::yes;

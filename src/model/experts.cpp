@@ -168,8 +168,9 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
                                         .d_activated = t.d_activated,
                                         .d_up = t.up});
   const auto [d_down, accumulate] = ctx.weights.gradient(down_proj_);
-  ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, rows_->starts,
-                                      accumulate);
+  if (d_down)
+    ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, rows_->starts,
+                                        accumulate);
   ops::combine_tokens(ctx.stream, by_slot(router_.tensors().dweights),
                       ctx.experts.collect(*rows_, t.dweights), {}, rows_->order.places,
                       Accumulate::no);
@@ -184,7 +185,8 @@ void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx)
   if (!exchanges_) ctx.experts.dispatch(*rows_, inputs, x);
   const auto backward_weight = [&](ParameterId id, const Tensor& d) {
     const auto [dw, accumulate] = ctx.weights.gradient(id);
-    ops::grouped_linear_backward_weight(ctx.stream, dw, d, inputs, rows_->starts, accumulate);
+    if (dw)
+      ops::grouped_linear_backward_weight(ctx.stream, dw, d, inputs, rows_->starts, accumulate);
   };
   backward_weight(gate_proj_, d_gate);
   backward_weight(up_proj_, d_up);

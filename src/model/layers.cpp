@@ -138,16 +138,19 @@ void embed(const BlockContext& ctx, const ParameterTable& table, const Activatio
 void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                     const Tensor& tokens) {
   const UnshardGuard guard(ctx.weights, table.embed_tokens.module, Pass::backward);
-  const auto [d_table, accumulate] = ctx.weights.gradient(table.embed_tokens.weight);
-  const bool own_columns = has_its_columns(ctx, d_table, ctx.d_residual);
+  const Tensor w = ctx.weights.parameter(table.embed_tokens.weight);
+  const bool own_columns = has_its_columns(ctx, w, ctx.d_residual);
   const Tensor d_rows =
       own_columns ? ctx.d_residual : gathered(ctx.stream, ctx.tensor, ctx.d_residual);
-  ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
-                          own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
+  const auto [d_table, accumulate] = ctx.weights.gradient(table.embed_tokens.weight);
+  if (d_table)
+    ops::embedding_backward(ctx.stream, d_table, d_rows, tokens,
+                            own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
   if (!table.positions) return;
   const UnshardGuard positions(ctx.weights, table.positions->module, Pass::backward);
   const auto [d_positions, accumulate_positions] = ctx.weights.gradient(table.positions->weight);
-  ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
+  if (d_positions)
+    ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
 }
 
 Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
@@ -192,16 +195,28 @@ std::vector<Tensor> parameters_of(Weights& weights, std::span<const ParameterId>
   return parts;
 }
 
-/// Returns the parameters' gradient slots, with neighbours joined.
-std::vector<GradientSlot> gradients_of(Weights& weights, std::span<const ParameterId> ids) {
-  std::vector<GradientSlot> parts;
+/// The gradient of some rows of the parameters' joint matrix.
+struct RowsGradient {
+  GradientSlot slot;
+  std::int64_t first_row;
+  std::int64_t end() const { return first_row + slot.tensor.rows(); }
+};
+
+/// Returns the gradients of the parameters that are not frozen, with neighbours joined.
+std::vector<RowsGradient> gradients_of(Weights& weights, std::span<const ParameterId> ids) {
+  std::vector<RowsGradient> parts;
+  std::int64_t row = 0;
   for (const auto id : ids) {
+    const auto first_row = row;
+    row += weights.parameter(id).rows();
     const GradientSlot slot = weights.gradient(id);
-    if (!parts.empty() && follows(slot.tensor, parts.back().tensor) &&
-        slot.accumulate == parts.back().accumulate)
-      parts.back().tensor = joined(parts.back().tensor, slot.tensor);
+    if (!slot.tensor) continue;
+    if (!parts.empty() && parts.back().end() == first_row &&
+        follows(slot.tensor, parts.back().slot.tensor) &&
+        slot.accumulate == parts.back().slot.accumulate)
+      parts.back().slot.tensor = joined(parts.back().slot.tensor, slot.tensor);
     else
-      parts.push_back(slot);
+      parts.push_back({slot, first_row});
   }
   return parts;
 }
@@ -236,11 +251,9 @@ void multiply_backward_input(const BlockContext& ctx, std::span<const ParameterI
 /// Computes the gradients of multiply()'s parameters.
 void multiply_backward_weights(const BlockContext& ctx, std::span<const ParameterId> ids,
                                const Tensor& dy, const Tensor& x) {
-  std::int64_t column = 0;
-  for (const auto& [dw, accumulate] : gradients_of(ctx.weights, ids)) {
-    ops::linear_backward_weight(ctx.stream, dw, dy.slice_cols(column, dw.rows()), x, accumulate);
-    column += dw.rows();
-  }
+  for (const auto& [slot, first_row] : gradients_of(ctx.weights, ids))
+    ops::linear_backward_weight(ctx.stream, slot.tensor,
+                                dy.slice_cols(first_row, slot.tensor.rows()), x, slot.accumulate);
 }
 
 /// Calls visit(layer, its columns of `outputs`) for each layer.
@@ -371,7 +384,7 @@ void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tenso
 
 void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy) {
   const auto [d_bias, accumulate] = ctx.weights.gradient(bias);
-  ops::column_sums(ctx.stream, d_bias, dy, accumulate);
+  if (d_bias) ops::column_sums(ctx.stream, d_bias, dy, accumulate);
 }
 
 void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,

@@ -103,9 +103,10 @@ class TableCopy {
         static_cast<ParameterId>(to_.parameters.size()));
     to_.parameters.push_back(parameter);
   }
-  /// Adds the next parameter of the original.
-  void copy(const Parameter& parameter) {
+  /// Adds the next parameter of the original, which stays as it is.
+  void copy(Parameter parameter) {
     moved_.push_back(static_cast<ParameterId>(to_.parameters.size()));
+    parameter.frozen = true;
     add(parameter);
   }
   ParameterTable table() {

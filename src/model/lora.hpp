@@ -19,11 +19,11 @@ inline constexpr std::string_view lora_b_suffix = ".lora_B.weight";
 /// Returns true for A and B.
 bool is_adapter(const Parameter& parameter);
 
-/// Returns the table with the adapters of config.lora, after the other parameters of their layer:
-/// all A's in the layers' order, so that those which read the same input are neighbours, then all
-/// B's. Along the axis `tensor` they divide with their weight: B of a `column` weight by dim 0, A
-/// of a `row` weight by dim 1. Throws a user error for a target that matches no linear layer, or
-/// one that cannot have an adapter. Pure.
+/// Returns the table, frozen, with the adapters of config.lora after the other parameters of their
+/// layer: all A's in the layers' order, so that those which read the same input are neighbours,
+/// then all B's. Along the axis `tensor` they divide with their weight: B of a `column` weight by
+/// dim 0, A of a `row` weight by dim 1. Throws a user error for a target that matches no linear
+/// layer, or one that cannot have an adapter. Pure.
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config);
 
 /// Returns the columns of x A^T of the adapters that share an input x, at most; 0 without adapters.

@@ -68,6 +68,8 @@ struct Parameter {
   struct Taken {
     std::int64_t count = 1, of = 1;
   } taken = {};
+  /// The run uses the parameter as it is: it has no gradient and no optimizer state.
+  bool frozen = false;
 
   std::int64_t numel() const { return llamesh::numel(shape); }
   /// Weight decay applies to matrices, and stacks of them, only.
@@ -143,5 +145,19 @@ struct ParameterTable {
 /// Returns the table of a resolved config: as its family builds it, with adapters if it has them.
 /// Throws a user error if their targets do not fit the model. Pure.
 ParameterTable parameter_table(const ModelConfig& config);
+
+/// Patterns that choose the parameters to train. A pattern is the name of a weight or a module as
+/// in Hugging Face's folders, with wildcards as in fnmatch(3); `*` matches any text. A module stands
+/// for all weights in it.
+struct TrainedOptions {
+  std::vector<std::string> freeze;  ///< these parameters are frozen
+  std::vector<std::string> only;    ///< if not empty: all others are frozen too
+};
+
+/// Marks the frozen parameters in the config's whole table. Throws a user error for a pattern that
+/// matches nothing, with the nearest names, or a part of a parameter (one expert, one of two tied
+/// weights), and if nothing is left to train.
+void freeze_parameters(ParameterTable& table, const ModelConfig& config,
+                       const TrainedOptions& options);
 
 }  // namespace llamesh::model

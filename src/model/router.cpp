@@ -60,7 +60,7 @@ void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   ops::linear_backward_input(ctx.stream, dx, t.dlogits, ctx.weights.parameter(router_.weight),
                              Accumulate::yes);
   const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);
-  ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
+  if (dw) ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
 }
 
 }  // namespace llamesh::model

@@ -16,7 +16,7 @@ enum class Pass {
 
 /// A gradient's destination and write mode.
 struct GradientSlot {
-  Tensor tensor;
+  Tensor tensor;  ///< empty for a frozen parameter, whose gradient is not computed
   Accumulate accumulate;
 };
 
@@ -33,7 +33,8 @@ class Weights {
   virtual void leave(ModuleId module, Pass pass) = 0;
   /// Returns a parameter in an entered module, in the compute dtype.
   virtual Tensor parameter(ParameterId id) = 0;
-  /// Returns the slot for one use of a parameter; the caller writes as the slot says.
+  /// Returns the slot for one use of a parameter; the caller writes as the slot says, or not at all
+  /// if the slot is empty.
   virtual GradientSlot gradient(ParameterId id) = 0;
   /// Replaces gradient() for a parameter that this backward pass has not used (an expert without
   /// tokens): contributes zero.

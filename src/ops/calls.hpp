@@ -31,7 +31,7 @@ struct RmsNormBackwardCall {
   Tensor dy;           ///< (M, D) rows
   Tensor dx;           ///< (M, D) rows; may be `dy`
   Accumulate accumulate_dx;
-  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes
+  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes; empty: not wanted
   Accumulate accumulate_dw;
   Tensor row_sums = {};  ///< rms_norm_backward_row_sums() results, as in RmsNormCall
 };
@@ -56,7 +56,7 @@ struct LayerNormBackwardCall {
   Tensor dy;                 ///< (M, D) rows
   Tensor dx;                 ///< (M, D) rows; may be `dy`
   Accumulate accumulate_dx;
-  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes
+  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes; empty: not wanted
   Accumulate accumulate_dw;
   Tensor db;  ///< like dw
   Accumulate accumulate_db;

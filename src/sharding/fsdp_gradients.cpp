@@ -58,6 +58,7 @@ device::Event Fsdp::store_gradient_shard(std::size_t u) {
 }
 
 model::GradientSlot Fsdp::gradient(model::ParameterId id) {
+  if (layout_.table()[id].frozen) return {{}, Accumulate::no};
   const auto u = layout_.place(id).unit;
   UnitState& unit = units_[u];
   expects(unit.entered > 0, "the gradient of {} is written outside of its module",
@@ -71,7 +72,7 @@ model::GradientSlot Fsdp::gradient(model::ParameterId id) {
 
 void Fsdp::no_gradient(model::ParameterId id) {
   const auto [tensor, accumulate] = gradient(id);
-  if (accumulate == Accumulate::no) device::set_bytes(compute_, tensor, 0);
+  if (tensor && accumulate == Accumulate::no) device::set_bytes(compute_, tensor, 0);
 }
 
 /// Starts reducing the unit's gradients: over the shard axis now, over the replicas after the

@@ -57,6 +57,7 @@ class LocalWeights final : public model::Weights {
   }
   model::GradientSlot gradient(model::ParameterId id) override {
     check_entered(id);
+    if (table_[id].frozen) return {{}, Accumulate::no};
     auto written = written_[model::index(id)];
     const auto how = written ? Accumulate::yes : Accumulate::no;
     written = true;
@@ -64,7 +65,7 @@ class LocalWeights final : public model::Weights {
   }
   void no_gradient(model::ParameterId id) override {
     const auto [tensor, how] = gradient(id);
-    if (how == Accumulate::no) std::ranges::fill(tensor.span<float>(), 0.0F);
+    if (tensor && how == Accumulate::no) std::ranges::fill(tensor.span<float>(), 0.0F);
   }
 
  private:

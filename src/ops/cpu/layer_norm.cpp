@@ -152,8 +152,8 @@ void layer_norm(Stream& stream, const LayerNormCall& c) {
 
 void layer_norm_backward(Stream& stream, const LayerNormBackwardCall& c) {
   expects(same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) &&
-              c.w.numel() == c.x.cols() && c.dw.numel() == c.x.cols() &&
-              c.db.numel() == c.x.cols() && c.mean.numel() == c.x.rows() &&
+              c.w.numel() == c.x.cols() && (!c.dw || c.dw.numel() == c.x.cols()) &&
+              (!c.db || c.db.numel() == c.x.cols()) && c.mean.numel() == c.x.rows() &&
               c.inverse_std.numel() == c.x.rows(),
           "layer_norm_backward shapes");
   stream.run(

@@ -5,11 +5,12 @@
 
 namespace llamesh::ops::cpu {
 
-/// dw (D) = or += the sum of the blocks' partial gradients, block by block; `stride` elements from
-/// one to the next.
+/// dw (D), unless it is empty, = or += the sum of the blocks' partial gradients, block by block;
+/// `stride` elements from one to the next.
 template <class W>
 void add_partials(const Tensor& dw, Accumulate accumulate, const float* partial,
                   std::int64_t blocks, std::int64_t stride) {
+  if (!dw) return;
   auto* to = dw.as<W>();
   for_each_vec(dw.numel(), [&](std::int64_t i, auto lanes) {
     auto total = accumulate == Accumulate::yes ? load(to + i, lanes) : Vec{};

@@ -28,9 +28,10 @@ __global__ void __launch_bounds__(32 * partial_groups)
   store_one(dw + col, total);
 }
 
-/// Queues it for `blocks` parts.
+/// Queues it for `blocks` parts, unless dw is empty.
 inline void add_partials(Stream& stream, const Tensor& dw, Accumulate accumulate,
                          const float* partial, std::int64_t blocks, std::int64_t stride) {
+  if (!dw) return;
   with_type(dw.dtype(), [&]<class W>(std::type_identity<W>) {
     launch(&sum_partials<W>, {divide_up(dw.numel(), 32)}, 32 * partial_groups,
            32 * partial_groups * 4, stream, dw.as<W>(), partial, static_cast<int>(blocks),

@@ -9,6 +9,7 @@
 #include "data/data_options.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
+#include "model/parameters.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
 
@@ -38,6 +39,7 @@ struct TrainOptions {
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   int gemm_sm_count_target = 0;  ///< SMs that GEMMs target on a GPU; 0: all
   std::string gemm_table;        ///< for ops::use_gemm_table(); empty: the library's own choices
+  model::TrainedOptions trained;
 };
 
 /// Options under the inputs' `evaluate:` key.

@@ -146,7 +146,14 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
-  setup.table = std::make_unique<const model::ParameterTable>(model::parameter_table(in.model));
+  const auto& [freeze, only] = in.train.trained;
+  validate(!in.model.lora || (freeze.empty() && only.empty()),
+           "model.lora freezes everything but its adapters; leave train.freeze and train.only out");
+  auto table = model::parameter_table(in.model);
+  model::freeze_parameters(table, in.model, in.train.trained);
+  validate(std::ranges::none_of(table.parameters, &model::Parameter::frozen),
+           "train.freeze and train.only are not implemented yet; leave them out");
+  setup.table = std::make_unique<const model::ParameterTable>(std::move(table));
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
