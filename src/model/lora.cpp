@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <map>
@@ -18,8 +19,10 @@ namespace {
 
 constexpr std::string_view all_linear = "all-linear";
 
-bool matches(const std::string& target, std::string_view module) {
-  return target == all_linear || module == target || module.ends_with('.' + target);
+/// Returns true if the target is the module's name or its last parts, with wildcards.
+bool names_module(const std::string& target, const std::string& module) {
+  return target == all_linear || fnmatch(target.c_str(), module.c_str(), 0) == 0 ||
+         fnmatch(("*." + target).c_str(), module.c_str(), 0) == 0;
 }
 
 std::string_view last_part(std::string_view module) {
@@ -35,7 +38,7 @@ void check_target(const std::string& target, const ParameterTable& table) {
   std::set<std::string> linear, other;
   for (const auto& p : table.parameters) {
     const auto& module = table[p.module].name;
-    if (is_linear(p) && matches(target, module)) return;
+    if (is_linear(p) && names_module(target, module)) return;
     (is_linear(p) ? linear : other).emplace(last_part(module));
   }
   const auto known = fmt::format("{}", fmt::join(linear, ", "));
@@ -61,7 +64,7 @@ bool is_target(const Parameter& p, const ParameterTable& table, const ModelConfi
   if (!is_linear(p)) return false;
   const auto& module = table[p.module].name;
   const auto found = std::ranges::find_if(
-      config.lora->targets, [&](const auto& target) { return matches(target, module); });
+      config.lora->targets, [&](const auto& target) { return names_module(target, module); });
   if (found == config.lora->targets.end()) return false;
   refuse_fused(config, *found, last_part(module));
   return true;
@@ -158,6 +161,23 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
   }
   add_adapters();
   return copy.table();
+}
+
+std::vector<ParameterId> base_parameters(const ParameterTable& table) {
+  std::vector<ParameterId> ids;
+  for (std::size_t i = 0; i < table.parameters.size(); ++i)
+    if (!is_adapter(table.parameters[i])) ids.push_back(static_cast<ParameterId>(i));
+  return ids;
+}
+
+std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table) {
+  std::map<ParameterId, Adapter> adapters;
+  for (const auto& module : table.modules) {
+    if (module.parameters.empty()) continue;
+    const auto layer = table.weight_module(module.parent, last_part(module.name));
+    if (layer.adapter) adapters.emplace(layer.weight, *layer.adapter);
+  }
+  return adapters;
 }
 
 /// Those of column layers share their input with their siblings'.

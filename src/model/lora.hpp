@@ -1,8 +1,9 @@
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
-
 #include <string_view>
+#include <vector>
 
 #include "model/config_keys.hpp"
 #include "model/model_config.hpp"
@@ -25,6 +26,13 @@ bool is_adapter(const Parameter& parameter);
 /// dim 0, A of a `row` weight by dim 1. Throws a user error for a target that matches no linear
 /// layer, or one that cannot have an adapter. Pure.
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config);
+
+/// Returns the ids of the parameters that are no adapters, by their ids in the table without
+/// adapters.
+std::vector<ParameterId> base_parameters(const ParameterTable& table);
+
+/// Returns the weights that have adapters, with these.
+std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table);
 
 /// Returns the columns of x A^T of the adapters that share an input x, at most; 0 without adapters.
 std::int64_t adapter_columns(const ParameterTable& table);

@@ -41,7 +41,8 @@ enum class LoraInit : std::uint8_t {
 struct Lora {
   std::int64_t rank = 8;
   double alpha = 8;
-  /// Names of modules, whole or their last parts, as PEFT's target_modules; `all-linear`: all.
+  /// Names of modules, whole or their last parts, as PEFT's target_modules, with wildcards as in
+  /// fnmatch(3); `all-linear`: all.
   std::vector<std::string> targets = {"all-linear"};
   bool rslora = false;  ///< scales by 1 / sqrt(rank) in place of 1 / rank (Kalajdzievski 2023)
   LoraInit init = LoraInit::kaiming_uniform;

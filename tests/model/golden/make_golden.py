@@ -21,7 +21,8 @@ float32, one tensor after another. NAME.json:
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
                 before clipping
     tensors     name -> {shape, offset}: offset counts float32 values. Names: weights/<parameter>,
-                gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V)
+                gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V). Models with adapters
+    (made with peft 0.21.2) have gradients of these only; their names are PEFT's without "base_model.model.".
 Weights, matrix products, gradients and the optimizer are float64 here, from weights that are exact in
 float32; transformers itself rounds norms, softmax and logits to float32. What is written is right to about
 1e-6 relative, well below the tolerances that a comparison needs.
@@ -157,6 +158,22 @@ MODELS = {
                     "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
                     "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True,
                     "output_router_logits": True, "router_aux_loss_coef": 0.5},
+    # Adapters (see LORA).
+    "lora": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 6, "vocab_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False,
+             "attention_bias": True, "mlp_bias": True},
+    "lora_qwen2": {"model_type": "qwen2", "hidden_size": 28, "intermediate_size": 45, "num_attention_heads": 7,
+                   "num_key_value_heads": 1, "vocab_size": 53, "rope_theta": 1e6, "tie_word_embeddings": True,
+                   "initializer_range": 0.16},
+    "lora_gpt2": {"model_type": "gpt2", "n_embd": 20, "n_head": 4, "n_layer": 2, "n_inner": 34, "vocab_size": 42,
+                  "n_positions": 99},
+}
+# LoraConfig's keys. The models with adapters are those of PEFT, which trains the adapters alone.
+LORA = {
+    "lora": {"r": 3, "lora_alpha": 7, "use_rslora": True,
+             "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+    "lora_qwen2": {"r": 5, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj", "v_proj"]},
+    "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
 }
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
@@ -206,6 +223,24 @@ def make_model(config, collapsed=False):
     return model.double()
 
 
+def with_adapters(model, lora):
+    """The model with PEFT's adapters. B is random: zeros would hide A."""
+    import peft  # not needed for the other models
+
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora), autocast_adapter_dtype=False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_((parameter if ".lora_A." in name else torch.randn(parameter.shape) * 0.1).float())
+    return model
+
+
+def parameters_of(model):
+    """The parameters, by the names that they have without PEFT's wrappers."""
+    for name, parameter in model.named_parameters():
+        yield name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""), parameter
+
+
 def starts_of(lengths):
     """(B, T) from the lengths of each row's documents, or None."""
     if lengths is None:
@@ -237,7 +272,7 @@ def backward(model, loss, aux_loss):
     """An expert without tokens has a gradient of zero, where transformers' has none."""
     (loss if aux_loss is None else loss + model.config.router_aux_loss_coef * aux_loss).backward()
     for parameter in model.parameters():
-        if parameter.grad is None:
+        if parameter.grad is None and parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
 
 
@@ -264,18 +299,22 @@ def stored_config(model, config):
 def write(folder, name, config, seed):
     torch.manual_seed(seed)
     model = make_model(config, name in COLLAPSED)
+    described = stored_config(model, config)
+    if name in LORA:
+        model = with_adapters(model, LORA[name])
+        described |= {"llamesh_lora": LORA[name]}
     starts = starts_of(DOCUMENT_LENGTHS.get(name))
     documents = document_arguments(starts, config.get("sliding_window", 512))
     batch, sequence = SHAPES.get(name, SHAPE) if starts is None else starts.shape
     stream = torch.randint(config["vocab_size"], (batch, sequence + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
     targets[1, :3] = -100  # rows with different numbers of valid targets
-    tensors = {f"weights/{n}": p.detach().clone() for n, p in model.named_parameters()}
+    tensors = {f"weights/{n}": p.detach().clone() for n, p in parameters_of(model)}
 
     loss, aux_loss, logits = losses_and_logits(model, tokens, targets, documents)
     backward(model, loss, aux_loss)
     tensors["logits"] = logits.detach()
-    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters()}
+    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in parameters_of(model) if p.requires_grad}
 
     optimizer, losses, aux_losses, norms = make_optimizer(model, adamw_of(config)), [], [], []
     for _ in range(STEPS):
@@ -287,7 +326,7 @@ def write(folder, name, config, seed):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
         optimizer.step()
         losses.append(step_loss.item())
-    tensors |= {f"trained/{n}": p.detach() for n, p in model.named_parameters()}
+    tensors |= {f"trained/{n}": p.detach() for n, p in parameters_of(model)}
 
     index, data, offset = {}, b"", 0
     for tensor_name, tensor in tensors.items():
@@ -296,7 +335,7 @@ def write(folder, name, config, seed):
         offset += tensor.numel()
     description = {
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
-        "config": stored_config(model, config), "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
+        "config": described, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
         "adamw": adamw_of(config) | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
     if aux_losses:
         description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
