@@ -28,14 +28,32 @@ std::vector<ShardSlice> share_of(const std::vector<ShardSlice>& holdings, int pa
   return mine;
 }
 
+bool holds(Holds group, const sharding::ShardLayout& layout, std::size_t unit) {
+  return (group == Holds::frozen) == layout.units()[unit].frozen;
+}
+
+/// Calls visit(group, parameter) for each dataset.
+template <class Visit>
+void for_each_dataset(const State& state, Visit visit) {
+  const auto& layout = state.layout;
+  for (std::size_t g = 0; g < state.groups.size(); ++g)
+    for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
+      const auto id = static_cast<model::ParameterId>(p);
+      if (holds(state.groups[g].holds, layout, layout.place(id).unit)) visit(g, id);
+    }
+}
+
 std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlice>& holdings) {
-  const std::size_t parameters = state.layout.table().parameters.size();
+  std::map<std::pair<std::size_t, model::ParameterId>, std::size_t> datasets;
+  for_each_dataset(state, [&](std::size_t group, model::ParameterId parameter) {
+    datasets.try_emplace({group, parameter}, datasets.size());
+  });
   std::vector<ShardIo> transfers;
   for (const auto& h : holdings) {
     const auto& group = state.groups[h.group];
     expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
             group.path, group.shards.size(), state.layout.units().size());
-    transfers.push_back({h.group * parameters + model::index(h.parameter), h.part, h.begin,
+    transfers.push_back({datasets.at({h.group, h.parameter}), h.group, h.parameter, h.part, h.begin,
                          group.shards[h.unit].slice(h.offset, h.count), group.memory});
   }
   return transfers;
@@ -43,50 +61,52 @@ std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlic
 
 }  // namespace
 
-const StateGroup& State::group(std::string_view path) const {
-  const auto found = std::ranges::find(groups, path, &StateGroup::path);
-  expects(found != groups.end(), "the state has no group {}", path);
-  return *found;
-}
-
-StateDataset State::dataset(std::size_t index) const {
-  const auto parameters = layout.table().parameters.size();
-  return {groups.at(index / parameters), static_cast<model::ParameterId>(index % parameters)};
+State State::only(std::string_view path) const {
+  State state{layout, rank, {}};
+  for (const auto& group : groups)
+    if (group.path == path) state.groups.push_back(group);
+  expects(!state.groups.empty(), "the state has no group {}", path);
+  return state;
 }
 
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
-  const auto add = [&](std::string path, const sharding::ShardedTensor& tensor) {
-    all.groups.push_back({std::move(path), tensor.shards, tensor.memory});
+  const auto add = [&](std::string path, const sharding::ShardedTensor& tensor,
+                       Holds holds = Holds::trained) {
+    all.groups.push_back({std::move(path), tensor.shards, tensor.memory, holds});
   };
   add(std::string(model_group), state.masters());
+  add(std::string(model_group), state.frozen(), Holds::frozen);
   for (const auto& moment : state.moments()) add(moment_group(moment.name), moment);
   return all;
 }
 
 std::vector<DatasetEntry> datasets_of(const State& state) {
   std::vector<DatasetEntry> datasets;
-  const auto& parameters = state.layout.table().parameters;
-  for (const auto& group : state.groups)
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      datasets.push_back({.path = dataset_path(group.path, parameters[i].name),
-                          .shape = parameters[i].shape,
-                          .parts = state.layout.parts(static_cast<model::ParameterId>(i)),
-                          .segments = {}});
+  for_each_dataset(state, [&](std::size_t group, model::ParameterId id) {
+    const auto& parameter = state.layout.table()[id];
+    datasets.push_back({.path = dataset_path(state.groups[group].path, parameter.name),
+                        .shape = parameter.shape,
+                        .parts = state.layout.parts(id),
+                        .segments = {}});
+  });
   return datasets;
 }
 
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::span<const Holds> groups,
+                                int rank) {
   std::vector<ShardSlice> holdings;
-  for (std::size_t g = 0; g < groups; ++g)
-    for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
+      if (!holds(groups[g], layout, unit)) continue;
       for (const auto& piece : layout.pieces(unit, rank))
         holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
                             piece.begin, piece.count, piece.offset});
+    }
   return holdings;
 }
 
-HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank) {
+HeldRows held_rows(const sharding::ShardLayout& layout, std::span<const Holds> groups, int rank) {
   HeldRows rows;
   for (const auto& holding : held_by(layout, groups, rank))
     rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
@@ -103,16 +123,26 @@ std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDim
   return mine;
 }
 
+namespace {
+
+std::vector<Holds> holds_of(const State& state) {
+  std::vector<Holds> groups;
+  for (const auto& group : state.groups) groups.push_back(group.holds);
+  return groups;
+}
+
+}  // namespace
+
 std::vector<ShardIo> transfers_of(const State& state) {
-  return with_memory(state, held_by(state.layout, state.groups.size(), state.rank));
+  return with_memory(state, held_by(state.layout, holds_of(state), state.rank));
 }
 
 std::vector<ShardIo> transfers_to_write(const State& state) {
-  return with_memory(state, written_by(state.layout, state.groups.size(), state.rank));
+  return with_memory(state, written_by(state.layout, holds_of(state), state.rank));
 }
 
 BoxRange range_of(const ShardIo& transfer, const State& state) {
-  const auto parts = state.layout.parts(state.dataset(transfer.dataset).parameter);
+  const auto parts = state.layout.parts(transfer.parameter);
   return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
 }
 

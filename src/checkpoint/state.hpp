@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,41 +15,40 @@
 
 namespace llamesh::checkpoint {
 
+/// Units whose parameters a group has.
+enum class Holds : bool { trained, frozen };
+
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
-/// for each unit of the layout (shard_numel) fp32, dense.
+/// for each unit that it holds (shard_numel), dense. Frozen shards are fp32 or bf16, all others
+/// fp32. Two groups may have the same path, one for trained and one for frozen units.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;
   device::MemoryKind memory = device::MemoryKind::device;
-};
-
-/// A dataset's group and parameter.
-struct StateDataset {
-  const StateGroup& group;
-  model::ParameterId parameter;
+  Holds holds = Holds::trained;
 };
 
 /// This rank's part of all that a checkpoint holds. Views: the tensors must outlive it.
 struct State {
-  /// Returns the group with this path; there must be one.
-  const StateGroup& group(std::string_view path) const;
-  /// Returns what datasets_of()[index] is.
-  StateDataset dataset(std::size_t index) const;
+  /// Returns this state with only the groups that have this path; there must be one.
+  State only(std::string_view path) const;
 
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
   std::vector<StateGroup> groups;
 };
 
-/// The master weights and the moments.
+/// The weights and the moments.
 State state_of(const sharding::ShardedState& state);
 
 /// Elements of a dataset and their memory on this rank.
 struct ShardIo {
   std::size_t dataset;  ///< index into datasets_of()
-  int part;             ///< of the dataset: DatasetEntry::parts
-  std::int64_t begin;   ///< elements [begin, begin + values.numel()) of the part
-  Tensor values;        ///< (n) fp32
+  std::size_t group;    ///< index into State::groups
+  model::ParameterId parameter;
+  int part;            ///< of the dataset: DatasetEntry::parts
+  std::int64_t begin;  ///< elements [begin, begin + values.numel()) of the part
+  Tensor values;       ///< (n) in the shard's dtype
   device::MemoryKind memory;
 
   std::int64_t count() const { return values.numel(); }
@@ -70,18 +70,19 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// Returns everything that a rank holds in `groups` groups, without padding. Pure.
-std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+/// Returns everything that a rank holds in these groups, without padding. Pure.
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout, std::span<const Holds> groups,
+                                int rank);
 
 /// held_by(), one row per set of axes along which ranks hold copies (AxisSet::to_ulong()).
 using HeldRows = std::map<unsigned long, std::vector<ShardSlice>>;
-HeldRows held_rows(const sharding::ShardLayout& layout, std::size_t groups, int rank);
+HeldRows held_rows(const sharding::ShardLayout& layout, std::span<const Holds> groups, int rank);
 
 /// Returns the part of its rows that a rank writes, so that together the ranks write every element
 /// once. Pure.
 std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank);
-inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout, std::size_t groups,
-                                          int rank) {
+inline std::vector<ShardSlice> written_by(const sharding::ShardLayout& layout,
+                                          std::span<const Holds> groups, int rank) {
   return written_of(held_rows(layout, groups, rank), layout.dims(), rank);
 }
 

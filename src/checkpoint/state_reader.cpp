@@ -28,7 +28,8 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
 /// through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const ShardIo& transfer, std::vector<float>& spare) {
-  const bool in_host = device::host_accessible(transfer.memory);
+  const bool in_host =
+      device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32;
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
@@ -43,8 +44,9 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
         spare.resize(static_cast<std::size_t>(s.count));
         reader.read(entry, s, spare);
       }
-      device::upload(device::stream_of(transfer.memory), transfer.values.slice(to, count),
-                     spare.data() + from);
+      sharding::upload_values(transfer.memory, transfer.values.slice(to, count),
+                              std::span(spare).subspan(static_cast<std::size_t>(from),
+                                                       static_cast<std::size_t>(count)));
     });
   }
 }

@@ -44,9 +44,10 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
 void link_tied_head(h5::File& file, const State& state) {
   const auto& table = state.layout.table();
   if (!table.tied()) return;
+  const auto& embedding = table[table.embed_tokens.weight].name;
   for (const auto& group : state.groups)
-    file.link(group.path + "/" + table[table.embed_tokens.weight].name,
-              group.path + "/lm_head.weight");
+    if ((group.holds == Holds::frozen) == table[table.embed_tokens.weight].frozen)
+      file.link(dataset_path(group.path, embedding), dataset_path(group.path, "lm_head.weight"));
 }
 
 /// Creates attributes, datasets and links on one rank. A full disk is then an error on that rank
@@ -71,15 +72,16 @@ class HostView {
  public:
   /// Returns a view of at most segment_numel elements. Valid until the next call.
   std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
-    if (device::host_accessible(memory)) return values.span<float>();
+    if (device::host_accessible(memory) && values.dtype() == DType::f32)
+      return values.span<float>();
     if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
-    const auto copy = copy_.tensor(DType::f32, {values.numel()});
-    device::download(device::compute_stream(), copy.data(), values);
-    return copy.span<float>();
+    const auto copy = copy_.tensor(DType::f32, {values.numel()}).span<float>();
+    sharding::download_values(memory, copy, values);
+    return copy;
   }
 
  private:
-  device::Buffer copy_;  // host copy of a GPU segment
+  device::Buffer copy_;  // a segment on a GPU or in bf16
 };
 
 /// The same file, opened without HDF5 and MPI-IO.
@@ -124,7 +126,9 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
   for (const auto& t : transfers) {
     const auto& entry = entries[t.dataset];
     for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
-      const ShardIo part{t.dataset, t.part, t.begin + at, t.values.slice(at, count), t.memory};
+      const ShardIo part{t.dataset, t.group,      t.parameter,
+                         t.part,    t.begin + at, t.values.slice(at, count),
+                         t.memory};
       const auto values = source ? source(part) : host.of(part.values, part.memory);
       const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};

@@ -90,10 +90,10 @@ State Store::copy(const State& state) {
   State held{state.layout, state.rank, {}};
   std::int64_t at = 0;
   for (const auto& group : state.groups) {
-    held.groups.push_back({group.path, {}, device::MemoryKind::host});
+    held.groups.push_back({group.path, {}, device::MemoryKind::host, group.holds});
     for (const auto& shard : group.shards) {
-      const auto place = copy_.tensor(DType::f32, {shard.numel()}, at);
-      device::download(device::stream_of(group.memory), place.data(), shard);
+      const auto place = shard ? copy_.tensor(shard.dtype(), {shard.numel()}, at) : Tensor();
+      if (shard) device::download(device::stream_of(group.memory), place.data(), shard);
       held.groups.back().shards.push_back(place);
       at += shard.bytes();
     }

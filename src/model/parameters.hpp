@@ -147,8 +147,8 @@ struct ParameterTable {
 ParameterTable parameter_table(const ModelConfig& config);
 
 /// Patterns that choose the parameters to train. A pattern is the name of a weight or a module as
-/// in Hugging Face's folders, with wildcards as in fnmatch(3); `*` matches any text. A module stands
-/// for all weights in it.
+/// in Hugging Face's folders, with wildcards as in fnmatch(3); `*` matches any text. A module
+/// stands for all weights in it.
 struct TrainedOptions {
   std::vector<std::string> freeze;  ///< these parameters are frozen
   std::vector<std::string> only;    ///< if not empty: all others are frozen too

@@ -26,6 +26,7 @@ double squared_norm_share(const sharding::ShardedState& state) {
   };
   double sum = 0;
   for (const auto& group : state.groups()) {
+    if (group.frozen) continue;
     if (counts_all(group)) {
       sum += ops::sum_of_squares(stream, group.gradients);
       continue;
@@ -60,6 +61,7 @@ void Optimizer::step(double lr, double norm, std::int64_t step,
   const auto& layout = state_.layout();
   const auto& moments = state_.moments();
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    if (layout.units()[u].frozen) continue;
     for (const auto& piece : layout.pieces(u, state_.rank())) {
       const auto part = [&](const sharding::ShardedTensor& of) {
         return of.shards[u].slice(piece.offset, piece.count);

@@ -33,7 +33,9 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   check_groups_agree(setup.mesh, classes, logs);
   check_owned_once(*setup.layout);
   const auto moments = optim::moments_of(setup.inputs.optimizer.name).size();
-  seen.checkpoint = check_written_once(*setup.layout, 1 + moments);
+  std::vector<checkpoint::Holds> groups(1 + moments, checkpoint::Holds::trained);
+  groups.push_back(checkpoint::Holds::frozen);
+  seen.checkpoint = check_written_once(*setup.layout, groups);
   return seen;
 }
 

@@ -136,8 +136,10 @@ comm::AxisSet replicated_by_all(const sharding::ShardLayout& layout) {
 /// Parts of a checkpoint's datasets that ranks write.
 class Written {
  public:
-  Written(const sharding::ShardLayout& layout, std::size_t groups)
-      : parameters_(layout.table().parameters), ranges_(groups * parameters_.size()) {
+  Written(const sharding::ShardLayout& layout, std::span<const checkpoint::Holds> groups)
+      : parameters_(layout.table().parameters),
+        groups_(groups),
+        ranges_(groups.size() * parameters_.size()) {
     for (std::size_t p = 0; p < parameters_.size(); ++p)
       parts_.push_back(layout.parts(static_cast<model::ParameterId>(p)));
   }
@@ -161,6 +163,8 @@ class Written {
   CheckpointWrites check() {
     for (std::size_t d = 0; d < ranges_.size(); ++d) {
       const auto p = d % parameters_.size();
+      const bool holds_frozen = groups_[d / parameters_.size()] == checkpoint::Holds::frozen;
+      if (holds_frozen != parameters_[p].frozen) continue;
       check_each_once(parameters_[p].name, "written", parameters_[p].shape, parts_[p],
                       std::move(ranges_[d]));
     }
@@ -179,6 +183,7 @@ class Written {
   }
 
   const std::vector<model::Parameter>& parameters_;
+  std::span<const checkpoint::Holds> groups_;
   std::vector<std::vector<Box>> parts_;         ///< by parameter
   std::vector<std::vector<RankRange>> ranges_;  ///< by dataset
   CheckpointWrites all_;
@@ -186,7 +191,8 @@ class Written {
 
 }  // namespace
 
-CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups) {
+CheckpointWrites check_written_once(const sharding::ShardLayout& layout,
+                                    std::span<const checkpoint::Holds> groups) {
   const auto& dims = layout.dims();
   const auto replicated = replicated_by_all(layout);
   Written written(layout, groups);

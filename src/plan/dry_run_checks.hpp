@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "checkpoint/state.hpp"
 #include "comm/diagnosis/collective_log.hpp"
 #include "core/box.hpp"
 #include "plan/rank_classes.hpp"
@@ -35,9 +37,10 @@ struct CheckpointWrites {
   std::int64_t hyperslabs = 0;
 };
 
-/// Checks that all ranks together write each element in each dataset once, for this many dataset
-/// groups: the model and the optimizer's moments.
-CheckpointWrites check_written_once(const sharding::ShardLayout& layout, std::size_t groups);
+/// Checks that all ranks together write each element in each dataset once, for these groups of
+/// datasets: the model and the optimizer's moments.
+CheckpointWrites check_written_once(const sharding::ShardLayout& layout,
+                                    std::span<const checkpoint::Holds> groups);
 
 /// Checks the groups and their collectives. All ranks must create the groups in the same order, and
 /// these must partition the ranks; each group's members must call the same collectives in the same

@@ -62,7 +62,7 @@ void find_partial(const train::Setup& setup, std::vector<Place>& places) {
     const auto is_partial = [&](model::ParameterId id) {
       return layout.placement(id).partial.any();
     };
-    if (std::ranges::none_of(unit.parameters, is_partial)) continue;
+    if (unit.frozen || std::ranges::none_of(unit.parameters, is_partial)) continue;
     auto& ranks = by_axes[unit.sharded.to_ulong()];
     if (ranks.empty()) ranks = holders(dims, unit.sharded);
     for (const int holder : ranks)

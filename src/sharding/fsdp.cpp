@@ -162,7 +162,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
   const auto& range = units_of_module_[index(module)];
   for (auto u = range.first; u < range.last; ++u) {
     if (--units_[u].entered > 0) continue;
-    if (pass == Pass::backward) reduce(u);
+    if (pass == Pass::backward && !layout_.units()[u].frozen) reduce(u);
     if (!stays_unsharded(u, pass)) reshard(u, pass);
   }
   if (Trace::on()) Trace::instance().close();
@@ -170,7 +170,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
 
 void Fsdp::unshard(std::size_t u, Pass pass) {
   gather(u);
-  if (pass == Pass::backward) fetch_gradient_shard(u);
+  if (pass == Pass::backward && !layout_.units()[u].frozen) fetch_gradient_shard(u);
 }
 
 /// Returns the secondary shard if there is one: from the end of the unit's forward pass to the end
@@ -318,7 +318,9 @@ void Fsdp::on_master_weights_loaded() {
 
 void Fsdp::on_master_weights_updated(std::size_t u) {
   UnitState& unit = units_[u];
-  if (!copies_) return unit.group->shard.collectives->stream().wait(compute_.record());
+  const bool stays_on_device = layout_.units()[u].frozen && state_.weights(u).shard;
+  if (!copies_ || stays_on_device)
+    return unit.group->shard.collectives->stream().wait(compute_.record());
   if (const auto& shard = state_.weights(u).shard)
     unit.weights_here = upload_weights(u, shard, state_.stream().record());
   else

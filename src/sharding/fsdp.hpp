@@ -37,6 +37,8 @@ struct MicroBatch {
 /// accumulation in the next micro-batch. Two streams, one per direction, overlap these copies with
 /// computation.
 ///
+/// A frozen unit is gathered like any other, and has no gradients: nothing is reduced.
+///
 /// With LLAMESH_POISON=1 in the environment, gathered parameters turn into NaNs on release (unless
 /// other ranks read the same memory), and gradients are NaN until written: a use at the wrong time
 /// then shows in the loss. This costs one pass over that memory each time.

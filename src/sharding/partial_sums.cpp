@@ -13,13 +13,14 @@ PartialSums::PartialSums(const ShardedState& state, comm::DeviceMesh& mesh) : st
   std::map<unsigned long, std::size_t> by_axes;  // every rank creates the groups in the same order
   for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
     const auto axes = axes_of(static_cast<ParameterId>(p));
+    if (layout.table().parameters[p].frozen) continue;
     if (axes.none() || by_axes.contains(axes.to_ulong())) continue;
     by_axes[axes.to_ulong()] = along_.size();
     along_.push_back({mesh.along(axes), {}, {}});
   }
   for (std::size_t u = 0; u < layout.units().size(); ++u)
     for (const auto& piece : layout.pieces(u, state.rank()))
-      if (const auto axes = axes_of(piece.parameter); axes.any())
+      if (const auto axes = axes_of(piece.parameter); axes.any() && !layout.units()[u].frozen)
         along_[by_axes.at(axes.to_ulong())].pieces.push_back(
             state.gradients().shards[u].slice(piece.offset, piece.count));
   for (auto& sums : along_) {

@@ -21,6 +21,13 @@ UnitAxes axes_of(const Unit& unit, const Placements& placements, const comm::Par
   return axes;
 }
 
+bool is_frozen(const Unit& unit, const model::ParameterTable& table) {
+  const bool frozen = table[unit.parameters.front()].frozen;
+  for (const auto id : unit.parameters)
+    expects(table[id].frozen == frozen, "{} has frozen and trained parameters", unit.name);
+  return frozen;
+}
+
 }  // namespace
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
@@ -46,7 +53,8 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     const std::int64_t shards = dims_.group_size(sharded);
     const std::int64_t per_rank = (numel + shards - 1) / shards;
     const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
-    units_.push_back({std::move(unit), sharded, replicas, static_cast<int>(shards), numel,
+    const bool frozen = is_frozen(unit, table);
+    units_.push_back({std::move(unit), sharded, replicas, frozen, static_cast<int>(shards), numel,
                       shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,
@@ -56,6 +64,12 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
 std::int64_t ShardLayout::shard_numel() const {
   std::int64_t sum = 0;
   for (const auto& unit : units_) sum += unit.shard_numel;
+  return sum;
+}
+
+std::int64_t ShardLayout::trained_shard_numel() const {
+  std::int64_t sum = 0;
+  for (const auto& unit : units_) sum += unit.frozen ? 0 : unit.shard_numel;
   return sum;
 }
 

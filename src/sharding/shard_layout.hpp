@@ -40,8 +40,8 @@ struct Piece {
 class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
-  /// have copies, along the same axes. Throws a user error that names a parameter that does not
-  /// divide as its placement says.
+  /// have copies, along the same axes; all are frozen, or none. Throws a user error that names a
+  /// parameter that does not divide as its placement says.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// Makes all parameters whole, sharded along the axis `shard`.
@@ -50,6 +50,7 @@ class ShardLayout {
   struct PlacedUnit : Unit {
     comm::AxisSet sharded;      ///< axes that shard it
     comm::AxisSet replicas;     ///< axes along which ranks with copies have other gradients
+    bool frozen;                ///< all of its parameters are; else none is
     int shards;                 ///< ranks along `sharded`
     std::int64_t numel;         ///< one rank's parts, without padding
     std::int64_t padded_numel;  ///< shards * shard_numel
@@ -66,6 +67,8 @@ class ShardLayout {
   const std::vector<PlacedUnit>& units() const { return units_; }
   /// Returns the elements that one rank owns over all units, including padding.
   std::int64_t shard_numel() const;
+  /// Returns shard_numel() without the frozen units.
+  std::int64_t trained_shard_numel() const;
 
   Place place(ParameterId id) const { return places_[model::index(id)]; }
   /// Returns the table with the shapes of each rank's parts.

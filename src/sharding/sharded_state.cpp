@@ -13,6 +13,22 @@ namespace llamesh::sharding {
 
 using device::MemoryKind;
 
+void upload_values(MemoryKind memory, const Tensor& to, std::span<const float> values) {
+  auto& stream = device::stream_of(memory);
+  if (to.dtype() == DType::f32) return device::upload(stream, to, values.data());
+  std::vector<bf16> cast(values.begin(), values.end());
+  device::upload(stream, to, cast.data());
+}
+
+void download_values(MemoryKind memory, std::span<float> values, const Tensor& from) {
+  auto& stream = device::stream_of(memory);
+  if (from.dtype() == DType::f32) return device::download(stream, values.data(), from);
+  std::vector<bf16> stored(values.size());
+  device::download(stream, stored.data(), from);
+  std::ranges::transform(stored, values.begin(),
+                         [](bf16 value) { return static_cast<float>(value); });
+}
+
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
                            const PrecisionOptions& precision,
                            const std::vector<std::string>& moments, const ShardingOptions& sharding)
@@ -26,16 +42,23 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
   const std::vector<Tensor> shards(layout.units().size());
   masters_ = {"weights", memory, shards};
   gradients_ = {"gradients", memory, shards};
+  frozen_ = {"frozen weights", offload_ == Offload::all ? MemoryKind::host : MemoryKind::device,
+             shards};
   group_units();
-  for (auto& group : groups_) place(group, mesh, precision.parameters);
+  for (auto& group : groups_)
+    group.frozen ? place_frozen(group, mesh, precision.parameters)
+                 : place(group, mesh, precision.parameters);
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
   for (const auto& name : moments) {
-    buffers_.push_back(device::Buffer::in(memory, layout.shard_numel() * size_of(DType::f32)));
-    moments_.push_back({name, memory, {}});
+    buffers_.push_back(
+        device::Buffer::in(memory, layout.trained_shard_numel() * size_of(DType::f32)));
+    moments_.push_back({name, memory, shards});
     std::int64_t at = 0;
-    for (const auto& unit : layout.units()) {
-      moments_.back().shards.push_back(
-          buffers_.back().tensor(DType::f32, {unit.shard_numel}, at * size_of(DType::f32)));
+    for (std::size_t u = 0; u < shards.size(); ++u) {
+      const auto& unit = layout.units()[u];
+      if (unit.frozen) continue;
+      moments_.back().shards[u] =
+          buffers_.back().tensor(DType::f32, {unit.shard_numel}, at * size_of(DType::f32));
       at += unit.shard_numel;
     }
   }
@@ -45,10 +68,10 @@ void ShardedState::group_units() {
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const auto& unit = layout_.units()[u];
     auto group = std::ranges::find_if(groups_, [&](const Group& g) {
-      return g.sharded == unit.sharded && g.replicas == unit.replicas;
+      return g.sharded == unit.sharded && g.replicas == unit.replicas && g.frozen == unit.frozen;
     });
     if (group == groups_.end())
-      group = groups_.insert(group, {{}, unit.sharded, unit.replicas, {}});
+      group = groups_.insert(group, {{}, unit.sharded, unit.replicas, unit.frozen, {}});
     group->units.push_back(u);
   }
 }
@@ -88,6 +111,22 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
     if (casts) weights.copy = weights.on_host;
     if (keeps_copies_) weights.copy = weights.shard;
     at += count;
+  }
+}
+
+/// Allocates the weights of frozen units. Collective.
+void ShardedState::place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
+  const device::ScopedMemoryTag use(device::MemoryUse::weights);
+  auto& shard = mesh.along(group.sharded);
+  if (offload_ != Offload::all) place_on_device(group, shard, compute_dtype, compute_dtype);
+  for (const auto u : group.units) {
+    auto& weights = weights_[u];
+    if (offload_ == Offload::all) {
+      const auto numel = layout_.units()[u].shard_numel;
+      buffers_.push_back(device::Buffer::on_host(numel * size_of(compute_dtype)));
+      weights.on_host = buffers_.back().tensor(compute_dtype, {numel});
+    }
+    frozen_.shards[u] = weights.shard ? weights.shard : weights.on_host;
   }
 }
 
@@ -151,7 +190,8 @@ void ShardedState::initialize(std::uint64_t seed, float stddev) {
                                                       static_cast<std::size_t>(count)),
                             begin, parameter, seed, stddev, layout_.table().layers.size());
                      });
-      device::upload(stream(), masters_.shards[u].slice(piece.offset, piece.count), values.data());
+      const auto& weights = layout_.units()[u].frozen ? frozen_ : masters_;
+      upload_values(weights.memory, weights.shards[u].slice(piece.offset, piece.count), values);
     }
   }
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,17 +12,22 @@
 
 namespace llamesh::sharding {
 
-/// A rank's shards with one fp32 value per model element, and their memory kind.
+/// A rank's shards with one value per model element, and their memory kind.
 struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
-  std::vector<Tensor> shards;  ///< per unit: (shard_numel)
+  std::vector<Tensor> shards;  ///< per unit: (shard_numel); empty for units that have none
 };
+
+/// Copies fp32 values on the host to a dense shard, in its dtype.
+void upload_values(device::MemoryKind memory, const Tensor& to, std::span<const float> values);
+/// Copies a dense shard to the host as fp32.
+void download_values(device::MemoryKind memory, std::span<float> values, const Tensor& from);
 
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
 /// optimizer moments, all in one kind of memory, and weights in the compute dtype if those are kept
-/// too. Fsdp gathers from it and reduces into it, the optimizer updates it, a checkpoint reads and
-/// fills it.
+/// too. Of frozen units it has only the weights in the compute dtype. Fsdp gathers from it and
+/// reduces into it, the optimizer updates it, a checkpoint reads and fills it.
 class ShardedState {
  public:
   /// Collective over the mesh. `layout` is borrowed; `moments` are the optimizer's names for them.
@@ -36,10 +42,13 @@ class ShardedState {
 
   const ShardLayout& layout() const { return layout_; }
   int rank() const { return rank_; }  ///< world rank
+  /// Returns the fp32 weights of trained units.
   const ShardedTensor& masters() const { return masters_; }
+  /// Returns the weights of frozen units, in the compute dtype.
+  const ShardedTensor& frozen() const { return frozen_; }
   const ShardedTensor& gradients() const { return gradients_; }
   const std::vector<ShardedTensor>& moments() const { return moments_; }
-  /// Returns the memory kind, the same for all three.
+  /// Returns the memory kind of masters, gradients and moments.
   device::MemoryKind memory() const { return masters_.memory; }
   /// Returns the stream that reads and writes them.
   device::Stream& stream() const { return device::stream_of(memory()); }
@@ -60,18 +69,20 @@ class ShardedState {
     Tensor gathered;
   };
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
-  /// Unit indices whose shards share a pair of groups: the shard group and the replica group. Their
-  /// gradient shards are contiguous, with zero padding.
+  /// Unit indices whose shards share a pair of groups: the shard group and the replica group. All
+  /// are frozen, or none. Their gradient shards are contiguous, with zero padding.
   struct Group {
     std::vector<std::size_t> units;
     comm::AxisSet sharded, replicas;
-    Tensor gradients;
+    bool frozen;
+    Tensor gradients;  ///< empty if the units are frozen
   };
   const std::vector<Group>& groups() const { return groups_; }
 
  private:
   void group_units();
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
+  void place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                        DType compute_dtype);
 
@@ -81,7 +92,7 @@ class ShardedState {
   bool keeps_copies_;  ///< in the compute dtype, on the device
   std::vector<Group> groups_;
   std::vector<device::Buffer> buffers_;
-  ShardedTensor masters_, gradients_;
+  ShardedTensor masters_, gradients_, frozen_;
   std::vector<ShardedTensor> moments_;
   std::vector<Weights> weights_;
 };

@@ -166,10 +166,23 @@ std::string to_text(const Line& line, std::int64_t layers) {
                      fmt::format("{}{}", times, line.numel), shard);
 }
 
-/// What tells the units of one module apart: " (shard)", " (not sharded)".
-std::string name_of(const UnitAxes& axes, const comm::ParallelDims& dims) {
-  const auto names = comm::to_string(axes.sharded, dims);
-  return fmt::format(" ({})", names.empty() ? "not sharded" : names);
+/// The property that parameters of a unit share.
+struct Kind {
+  UnitAxes axes;
+  bool frozen;
+  bool operator==(const Kind&) const = default;
+};
+
+/// Returns what tells apart the units of one module, of these kinds: " (shard)", " (not sharded)".
+/// A frozen unit is always marked.
+std::string suffix_of(const Kind& kind, const std::vector<Kind>& kinds,
+                      const comm::ParallelDims& dims) {
+  const bool by_axes =
+      std::ranges::any_of(kinds, [&](const Kind& other) { return other.axes != kind.axes; });
+  const auto names = comm::to_string(kind.axes.sharded, dims);
+  const std::string axes = !by_axes ? "" : names.empty() ? "not sharded" : names;
+  if (!kind.frozen) return axes.empty() ? "" : fmt::format(" ({})", axes);
+  return fmt::format(" ({}frozen)", axes.empty() ? "" : axes + ", ");
 }
 
 }  // namespace
@@ -198,12 +211,14 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
 std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& options,
                              const comm::ParallelDims& dims, const Placements& placements) {
   std::vector<Unit> split;
-  const auto axes_of = [&](ParameterId id) { return unit_axes(placements[index(id)], dims); };
+  const auto kind_of = [&](ParameterId id) {
+    return Kind{unit_axes(placements[index(id)], dims), table[id].frozen};
+  };
   for (const auto& unit : make_units(table, options)) {
     const auto first = static_cast<std::ptrdiff_t>(split.size());
     for (const auto id : unit.parameters) {
       const auto alike = std::find_if(split.begin() + first, split.end(), [&](const Unit& u) {
-        return axes_of(u.parameters.front()) == axes_of(id);
+        return kind_of(u.parameters.front()) == kind_of(id);
       });
       if (alike != split.end())
         alike->parameters.push_back(id);
@@ -211,8 +226,10 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
         split.push_back({unit.name, unit.modules, {id}});
     }
     const auto parts = std::span(split).subspan(static_cast<std::size_t>(first));
-    if (parts.size() > 1)
-      for (auto& part : parts) part.name += name_of(axes_of(part.parameters.front()), dims);
+    std::vector<Kind> kinds;
+    for (const auto& part : parts) kinds.push_back(kind_of(part.parameters.front()));
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i].name += suffix_of(kinds[i], kinds, dims);
   }
   return split;
 }

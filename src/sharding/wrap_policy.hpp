@@ -24,8 +24,8 @@ struct WrapOptions {
 /// Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
 
-/// Overload for weights that may be sharded along different axes: splits a unit into one per set of
-/// axes; these are gathered together. Pure.
+/// Overload for weights that may be sharded along different axes, or frozen: splits a unit into one
+/// per set of axes, and into frozen and trained ones; these are gathered together. Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options,
                              const comm::ParallelDims& dims, const Placements& placements);
 

@@ -329,7 +329,8 @@ TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
 }
 
 /// Rank by rank, where the dry run takes replicas together.
-std::int64_t hyperslabs_of(const Setup& setup, std::size_t groups) {
+std::int64_t hyperslabs_of(const Setup& setup, std::size_t tensors) {
+  const std::vector<checkpoint::Holds> groups(tensors, checkpoint::Holds::trained);
   std::int64_t hyperslabs = 0;
   for (int rank = 0; rank < setup.mesh.ranks(); ++rank)
     for (const auto& h : checkpoint::written_by(*setup.layout, groups, rank)) {

@@ -12,21 +12,22 @@ namespace {
 constexpr std::int64_t message_numel = std::int64_t{2} << 20U;
 
 std::vector<ShardIo> transfers_of_model(const State& state) {
-  return transfers_of({state.layout, state.rank, {state.group(model_group)}});
+  return transfers_of(state.only(model_group));
 }
 
-/// Fills elements [at, at + count) of a transfer: in place if the host can access it, else piece by
-/// piece through `spare`. make(done, values) writes the piece that begins at element `done`.
+/// Fills elements [at, at + count) of a transfer: in place if it is fp32 that the host can access,
+/// else piece by piece through `spare`. make(done, values) writes the piece that begins at element
+/// `done`.
 template <class Make>
 void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
-  if (device::host_accessible(transfer.memory))
+  if (device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32)
     return make(0, transfer.values.slice(at, count).span<float>());
   for (std::int64_t done = 0; done < count; done += segment_numel) {
     spare.resize(static_cast<std::size_t>(std::min(segment_numel, count - done)));
     make(done, std::span(spare));
-    device::upload(device::compute_stream(), transfer.values.slice(at + done, std::ssize(spare)),
-                   spare.data());
+    sharding::upload_values(transfer.memory, transfer.values.slice(at + done, std::ssize(spare)),
+                            spare);
   }
 }
 
@@ -38,7 +39,7 @@ void take(const std::vector<ShardIo>& transfers, const State& state, model::Para
   std::vector<float> spare;
   const auto whole = Box::whole(state.layout.table()[parameter].shape);
   for (const auto& t : transfers) {
-    if (t.dataset != model::index(parameter)) continue;
+    if (t.parameter != parameter) continue;
     for_each_shared({whole, begin, count}, range_of(t, state),
                     [&](std::int64_t from, std::int64_t to, std::int64_t shared) {
                       fill(t, to, shared, spare, [&](std::int64_t done, std::span<float> values) {
@@ -116,8 +117,8 @@ void load_hf_weights(const std::filesystem::path& folder, const model::ModelConf
     for (const auto& transfer : transfers_of_model(state)) {
       const auto range = range_of(transfer, state);
       fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
-        model->read(static_cast<model::ParameterId>(transfer.dataset),
-                    {range.box, range.begin + done, std::ssize(values)}, values);
+        model->read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)},
+                    values);
       });
     }
   });

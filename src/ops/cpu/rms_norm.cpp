@@ -194,9 +194,9 @@ void rms_norm(Stream& stream, const RmsNormCall& c) {
 }
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
-  expects(
-      same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) && (!c.dw || c.dw.numel() == c.w.numel()),
-      "rms_norm_backward shapes");
+  expects(same_matrix_shape(c.dx, c.x) && same_matrix_shape(c.dy, c.x) &&
+              (!c.dw || c.dw.numel() == c.w.numel()),
+          "rms_norm_backward shapes");
   check_groups(c.x, c.w, c.inverse_rms.numel(), !c.row_sums);
   check_row_sums(c.row_sums, c.x);
   stream.run(

@@ -165,8 +165,8 @@ void layer_norm_backward(Stream& stream, const LayerNormBackwardCall& c) {
   const auto& x = c.x;
   const auto cols = x.cols();
   expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) && c.w.numel() == cols &&
-              (!c.dw || c.dw.numel() == cols) && (!c.db || c.db.numel() == cols) && c.mean.numel() == x.rows() &&
-              c.inverse_std.numel() == x.rows(),
+              (!c.dw || c.dw.numel() == cols) && (!c.db || c.db.numel() == cols) &&
+              c.mean.numel() == x.rows() && c.inverse_std.numel() == x.rows(),
           "layer_norm_backward shapes");
   if (x.numel() == 0) return;
   const auto rows_a_block = norm_rows_a_block(x.rows());

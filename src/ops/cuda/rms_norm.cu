@@ -463,7 +463,8 @@ void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Te
 
 void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
   const auto& x = c.x;
-  expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) && (!c.dw || c.dw.numel() == c.w.numel()),
+  expects(same_matrix_shape(c.dx, x) && same_matrix_shape(c.dy, x) &&
+              (!c.dw || c.dw.numel() == c.w.numel()),
           "rms_norm_backward shapes");
   const auto groups = groups_a_row(x, c.w, c.inverse_rms, !c.row_sums);
   if (x.numel() == 0) return;

@@ -105,7 +105,8 @@ std::vector<std::string> ReplicaCheck::check_again() {
   return lines;
 }
 
-/// Visits this rank's master weights and moments in a group, in pieces of bounded size.
+/// Visits this rank's master weights and moments in a group, or its frozen weights, in pieces of
+/// bounded size.
 void ReplicaCheck::for_each_piece(const Group& group,
                                   const std::function<void(const Tensor&)>& visit) const {
   const auto in_pieces = [&](const Tensor& shard) {
@@ -113,19 +114,29 @@ void ReplicaCheck::for_each_piece(const Group& group,
       visit(shard.slice(at, std::min(piece_numel, shard.numel() - at)));
   };
   for (const auto u : group.units) {
+    if (group.frozen) {
+      in_pieces(state_.frozen().shards[u]);
+      continue;
+    }
     in_pieces(state_.masters().shards[u]);
     for (const auto& moment : state_.moments()) in_pieces(moment.shards[u]);
   }
 }
 
+device::MemoryKind ReplicaCheck::memory_of(const Group& group) const {
+  return group.frozen ? state_.frozen().memory : state_.memory();
+}
+
 std::uint64_t ReplicaCheck::hash(const Group& group) {
   if (!has_replicas(group)) return 0;
-  const bool in_place = device::host_accessible(state_.memory());
+  const auto memory = memory_of(group);
+  auto& stream = device::stream_of(memory);
+  const bool in_place = device::host_accessible(memory);
   if (!in_place && !piece_) piece_ = device::Buffer::on_host(piece_numel * size_of(DType::f32));
   RunningHash hash;
-  state_.stream().record().wait();
+  stream.record().wait();
   for_each_piece(group, [&](const Tensor& piece) {
-    if (!in_place) device::download(state_.stream(), piece_.data(), piece);
+    if (!in_place) device::download(stream, piece_.data(), piece);
     hash.add(in_place ? piece.data() : piece_.data(), static_cast<std::size_t>(piece.bytes()));
   });
   return hash.value();
@@ -181,12 +192,13 @@ void ReplicaCheck::heal(const Mismatch& mismatch) {
   if (!differs && !contains(mismatch.agree, world_.rank())) return;
   const auto& group = state_.groups()[mismatch.group];
   const auto& replicas = mesh_.group(group.replicas);
+  auto& stream = device::stream_of(memory_of(group));
   const int root = mesh_.dims().rank_in_group(group.replicas, mismatch.agree.front());
   for_each_piece(group, [&](const Tensor& piece) {
     std::string bytes(static_cast<std::size_t>(piece.bytes()), '\0');
-    if (replicas.rank() == root) device::download(state_.stream(), bytes.data(), piece);
+    if (replicas.rank() == root) device::download(stream, bytes.data(), piece);
     bytes = replicas.broadcast(std::move(bytes), root);
-    if (differs) device::upload(state_.stream(), piece, bytes.data());
+    if (differs) device::upload(stream, piece, bytes.data());
   });
 }
 

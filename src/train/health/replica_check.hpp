@@ -54,6 +54,7 @@ class ReplicaCheck {
   using Group = sharding::ShardedState::Group;
 
   bool has_replicas(const Group& group) const;
+  device::MemoryKind memory_of(const Group& group) const;
   void for_each_piece(const Group& group, const std::function<void(const Tensor&)>& visit) const;
   std::uint64_t hash(const Group& group);
   std::vector<std::uint64_t> hashes_of_all();

@@ -151,8 +151,6 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
            "model.lora freezes everything but its adapters; leave train.freeze and train.only out");
   auto table = model::parameter_table(in.model);
   model::freeze_parameters(table, in.model, in.train.trained);
-  validate(std::ranges::none_of(table.parameters, &model::Parameter::frozen),
-           "train.freeze and train.only are not implemented yet; leave them out");
   setup.table = std::make_unique<const model::ParameterTable>(std::move(table));
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
