@@ -65,7 +65,10 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
       shard(sharding::tensor_shard(table, dims, rank)),
       weights(shard.table, dtype) {
   const auto location = checkpoint::locate(path);
-  if (!shape.config.lora) return load(*checkpoint::open_model(location, config, table));
+  if (!shape.config.lora) {
+    load(*checkpoint::open_model(location, config, table));
+    return;
+  }
   const auto adapted = model::parameter_table(shape.config);
   auto stored = adapter.empty()
                     ? checkpoint::open_model(location, shape.config, adapted)

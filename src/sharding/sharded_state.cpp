@@ -176,9 +176,10 @@ bool is_drawn(model::Initial initial) {
 
 }  // namespace
 
-void ShardedState::initialize(std::uint64_t seed, float stddev) {
+void ShardedState::initialize(std::uint64_t seed, float stddev, Units units) {
   std::vector<float> values;  // made on the host, so that every device starts from the same values
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    if (units == Units::trained && layout_.units()[u].frozen) continue;
     for (const Piece& piece : layout_.pieces(u, rank_)) {
       const auto& parameter = layout_.table()[piece.parameter];
       const float constant = parameter.initial == model::Initial::ones ? 1.0F : 0.0F;

@@ -44,6 +44,11 @@ class ShardedModel {
     return layout_.dims().rank_in_group(layout_.dims().batch_axes(), state_.rank());
   }
 
+  /// Returns this rank's weights in a unit.
+  Tensor weights(std::size_t unit) const {
+    const auto& tensor = layout_.units()[unit].frozen ? state_.frozen() : state_.masters();
+    return tensor.shards[unit];
+  }
   /// Calls visit(unit, piece) for everything that this rank owns.
   template <class Visit>
   void for_each_piece(Visit visit) const {

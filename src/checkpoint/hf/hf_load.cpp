@@ -2,6 +2,7 @@
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
 
@@ -11,8 +12,14 @@ namespace {
 /// Elements per message from rank 0.
 constexpr std::int64_t message_numel = std::int64_t{2} << 20U;
 
-std::vector<ShardIo> transfers_of_model(const State& state) {
-  return transfers_of(state.only(model_group));
+/// Returns this rank's transfers of the model's own parameters, or of its adapters.
+enum class Part : bool { base, adapters };
+std::vector<ShardIo> transfers_of_model(const State& state, Part part = Part::base) {
+  auto transfers = transfers_of(state.only(model_group));
+  std::erase_if(transfers, [&](const ShardIo& transfer) {
+    return is_adapter(state.layout.table()[transfer.parameter]) != (part == Part::adapters);
+  });
+  return transfers;
 }
 
 /// Fills elements [at, at + count) of a transfer: in place if it is fp32 that the host can access,
@@ -28,6 +35,18 @@ void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vec
     make(done, std::span(spare));
     sharding::upload_values(transfer.memory, transfer.values.slice(at + done, std::ssize(spare)),
                             spare);
+  }
+}
+
+/// Fills the transfers from a source that reads ranges of parameters.
+template <class Source>
+void fill_all(const std::vector<ShardIo>& transfers, const State& state, const Source& source) {
+  std::vector<float> spare;
+  for (const auto& transfer : transfers) {
+    const auto range = range_of(transfer, state);
+    fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
+      source.read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)}, values);
+    });
   }
 }
 
@@ -72,6 +91,7 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
   const auto transfers = transfers_of_model(state);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto parameter = static_cast<model::ParameterId>(p);
+    if (is_adapter(parameters[p])) continue;
     const auto type = static_cast<StoredType>(types[p] - 'a');
     const auto whole = Box::whole(parameters[p].shape);
     for (std::int64_t at = 0; at < whole.numel(); at += message_numel) {
@@ -112,15 +132,14 @@ void load_hf_weights(const std::filesystem::path& folder, const model::ModelConf
     return broadcast(model.get(), state, world);
   }
   const auto model = open_hf_model(folder, config, table, world);
+  comm::agree(world, [&] { fill_all(transfers_of_model(state), state, *model); });
+}
+
+void load_adapters(const std::filesystem::path& folder, const State& state,
+                   const comm::Communicator& world) {
   comm::agree(world, [&] {
-    std::vector<float> spare;
-    for (const auto& transfer : transfers_of_model(state)) {
-      const auto range = range_of(transfer, state);
-      fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
-        model->read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)},
-                    values);
-      });
-    }
+    fill_all(transfers_of_model(state, Part::adapters), state,
+             PeftFolder(folder, state.layout.table()));
   });
 }
 

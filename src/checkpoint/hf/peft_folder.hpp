@@ -45,6 +45,11 @@ std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
                                            const std::filesystem::path& folder,
                                            const model::ParameterTable& table);
 
+/// Fills the adapters of every rank's state from a folder. Collective; on an error every rank
+/// throws.
+void load_adapters(const std::filesystem::path& folder, const State& state,
+                   const comm::Communicator& world);
+
 /// Exports a checkpoint's adapters as a new folder that PEFT can load. `base` names the model
 /// beside which they lie, for adapter_config.json. Collective; on an error every rank throws.
 void export_adapters(const std::filesystem::path& checkpoint, const std::filesystem::path& target,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"
@@ -96,8 +97,11 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
   const auto& resume = in.checkpoint.resume;
   if (resume != "auto" && resume != "none")
     checkpoint::checkpoints_to_resume(resume);
-  else if (in.pretrained.load_weights)
-    checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
+  else {
+    if (in.pretrained.load_weights)
+      checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
+    if (!in.pretrained.adapters.empty()) checkpoint::PeftFolder(in.pretrained.adapters, table);
+  }
 }
 
 /// Checks the schedule, once train.steps is known.

@@ -175,6 +175,7 @@ LORA = {
     "lora_qwen2": {"r": 5, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj", "v_proj"]},
     "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
 }
+LORA_CLIP_NORM = 0.1  # their gradients are smaller
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
 # GPT-2 has no dropout here.
@@ -317,13 +318,14 @@ def write(folder, name, config, seed):
     tensors |= {f"gradients/{n}": p.grad.clone() for n, p in parameters_of(model) if p.requires_grad}
 
     optimizer, losses, aux_losses, norms = make_optimizer(model, adamw_of(config)), [], [], []
+    clip_norm = LORA_CLIP_NORM if name in LORA else CLIP_NORM
     for _ in range(STEPS):
         optimizer.zero_grad()
         step_loss, step_aux_loss, _ = losses_and_logits(model, tokens, targets, documents)
         backward(model, step_loss, step_aux_loss)
         if step_aux_loss is not None:
             aux_losses.append(step_aux_loss.item())
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm).item())
         optimizer.step()
         losses.append(step_loss.item())
     tensors |= {f"trained/{n}": p.detach() for n, p in parameters_of(model)}
@@ -336,7 +338,7 @@ def write(folder, name, config, seed):
     description = {
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
         "config": described, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
-        "adamw": adamw_of(config) | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+        "adamw": adamw_of(config) | {"clip_norm": clip_norm}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
     if aux_losses:
         description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
     if starts is not None:
