@@ -11,6 +11,7 @@
 #include "core/error.hpp"
 #include "device/staging.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
@@ -49,7 +50,7 @@ LoadedModel::Shape LoadedModel::shape_of(const std::string& path, const std::str
   }
   if (adapter.empty()) return shape;
   validate(!shape.config.lora, "{} has adapters of its own; leave --adapter {} out", path, adapter);
-  shape.config.lora = checkpoint::read_peft_config(adapter);
+  shape.config.lora = model::read_adapter_config(adapter);
   return shape;
 }
 

@@ -34,7 +34,7 @@ struct PretrainedOptions {
   std::string hf;             ///< Hugging Face folder; empty: none
   bool load_weights = false;  ///< start from its weights if the run has no checkpoint
   ReadBy load = ReadBy::each_rank;
-  std::string adapters;  ///< PEFT folder whose adapters the run starts from; empty: none
+  std::string adapters = {};  ///< PEFT folder whose adapters the run starts from; empty: none
 };
 
 }  // namespace llamesh::checkpoint

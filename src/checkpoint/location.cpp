@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "checkpoint/format.hpp"
-#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -70,7 +70,7 @@ Location locate(const std::string& name) {
   if (is_hf_folder(path)) return {PathKind::hf_folder, path};
   if (fs::is_directory(path / "checkpoints"))
     return {PathKind::run, path, committed_checkpoints(path / "checkpoints")};
-  validate(!is_peft_folder(path),
+  validate(!model::is_peft_folder(path),
            "{} holds adapters only; name the model beside which they lie, and add --adapter {}",
            path.string(), shell_word(path.string()));
   auto checkpoints = committed_checkpoints(path);

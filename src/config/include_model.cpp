@@ -6,12 +6,12 @@
 #include <array>
 #include <utility>
 
-#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
 #include "core/error.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -128,9 +128,9 @@ void include_peft_folder(Node& lora, const std::string& name) {
   Node below = parse_tree(writer.text(), name);
   const auto written = [&](const auto& member) { return lora.find(member.first) != nullptr; };
   if (std::ranges::all_of(below.members, written)) return;  // as in a run's config.yaml
-  validate(checkpoint::is_peft_folder(folder), "{}: model.lora.from: {} has no {}", from->where,
-           folder.string(), checkpoint::adapter_config_name);
-  adapters = checkpoint::read_peft_config(folder);
+  validate(model::is_peft_folder(folder), "{}: model.lora.from: {} has no {}", from->where,
+           folder.string(), model::adapter_config_name);
+  adapters = model::read_adapter_config(folder);
   KeyWriter of_folder;
   lora_keys(of_folder, adapters);
   below = parse_tree(of_folder.text(), folder.string());

@@ -46,7 +46,7 @@ ModelConfig parse_config_json(const std::string& text, const std::string& name) 
   ModelConfig c;
   c.family = family.name;
   family.read_config(keys, c);
-  if (keys.has(lora_key)) c.lora = read_adapter_config(keys.object(lora_key));
+  if (keys.has(lora_key)) c.lora = parse_adapter_config(keys.object(lora_key));
   try {
     return c.resolved();
   } catch (const Error& error) {
@@ -62,7 +62,8 @@ ModelConfig read_config_json(const std::filesystem::path& folder) {
 std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
-  for (const auto* key : {"rope_parameters", "rope_scaling", "layer_types", "dtype", "torch_dtype"})
+  for (const auto* key :
+       {"rope_parameters", "rope_scaling", "layer_types", "dtype", "torch_dtype", lora_key})
     json.erase(key);
   const auto& family = family_named(c.family);
   json["architectures"] = {family.architecture};

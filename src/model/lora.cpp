@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/json.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::model {
@@ -193,41 +195,70 @@ std::int64_t adapter_columns(const ParameterTable& table) {
   return columns;
 }
 
-Lora read_adapter_config(const ConfigKeys& keys) {
+bool is_peft_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / adapter_config_name, error);
+}
+
+Lora read_adapter_config(const std::filesystem::path& folder) {
+  const auto path = folder / adapter_config_name;
+  validate(is_peft_folder(folder), "{} is not a PEFT folder: it has no {}", folder.string(),
+           adapter_config_name);
+  const auto json = parse_json_object(read_file(path, std::int64_t{1} << 20U), path.string());
+  return parse_adapter_config(ConfigKeys(json, path.string()));
+}
+
+namespace {
+
+/// Refuses adapters that are more than A and B beside some linear layers of every decoder layer.
+void refuse_variants(const ConfigKeys& keys) {
   const auto refuse = [&](bool wrong, const char* key, const char* computed) {
     validate(!wrong, "{}: {} is {}; llamesh computes {}", keys.name(), key, keys.shown(key),
              computed);
   };
   const auto peft_type = keys.text("peft_type");
   refuse(peft_type != "LORA" && !peft_type.empty(), "peft_type", "LORA only");
-  for (const auto* key : {"use_dora", "use_qalora", "lora_bias", "alora_invocation_tokens"}) {
+  for (const auto* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias"}) {
     const auto* value = keys.find(key);
     refuse(value != nullptr && *value != false, key, "plain LoRA only");
   }
   for (const auto* key :
        {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layers_pattern",
-        "exclude_modules", "target_parameters", "layer_replication"}) {
+        "exclude_modules", "target_parameters", "layer_replication", "trainable_token_indices",
+        "alora_invocation_tokens"}) {
     const auto* value = keys.find(key);
     refuse(value != nullptr && !value->empty(), key, "adapters that are alike in all layers");
   }
   const auto bias = keys.text("bias");
   refuse(bias != "none" && !bias.empty(), "bias", "none");
-  Lora lora;
-  lora.rank = keys.size("r");
-  lora.alpha = keys.number("lora_alpha");
-  lora.rslora = keys.flag("use_rslora");
   const auto* init = keys.find("init_lora_weights");
-  if (init != nullptr && *init == "gaussian") lora.init = LoraInit::gaussian;
+  refuse(init != nullptr && !init->is_boolean() && *init != "gaussian", "init_lora_weights",
+         "true, false and gaussian, which leave the base model as it is");
+}
+
+std::vector<std::string> targets_of(const ConfigKeys& keys) {
   const auto* targets = keys.find("target_modules");
+  if (targets != nullptr && *targets == all_linear) return {std::string(all_linear)};
   const bool is_list = targets != nullptr && targets->is_array() && !targets->empty() &&
                        std::ranges::all_of(*targets, [](const auto& t) { return t.is_string(); });
-  const bool is_all = targets != nullptr && *targets == all_linear;
-  validate(is_list || is_all,
-           "{}: target_modules is {}; llamesh reads a list of names, or all-linear", keys.name(),
-           keys.shown("target_modules"));
-  if (is_list) lora.targets = targets->get<std::vector<std::string>>();
-  std::ranges::sort(lora.targets);  // PEFT writes a set
-  return lora;
+  validate(is_list, "{}: target_modules is {}; llamesh reads a list of names, or all-linear",
+           keys.name(), keys.shown("target_modules"));
+  auto names = targets->get<std::vector<std::string>>();
+  std::ranges::sort(names);  // PEFT writes a set
+  return names;
+}
+
+}  // namespace
+
+Lora parse_adapter_config(const ConfigKeys& keys) {
+  refuse_variants(keys);
+  const auto* init = keys.find("init_lora_weights");
+  return {.rank = keys.size("r"),
+          .alpha = keys.number("lora_alpha"),
+          .targets = targets_of(keys),
+          .rslora = keys.flag("use_rslora"),
+          .init = init != nullptr && *init == "gaussian" ? LoraInit::gaussian
+                                                         : LoraInit::kaiming_uniform};
 }
 
 nlohmann::ordered_json to_adapter_config(const Lora& lora) {

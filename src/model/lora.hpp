@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -37,9 +38,14 @@ std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table);
 /// Returns the columns of x A^T of the adapters that share an input x, at most; 0 without adapters.
 std::int64_t adapter_columns(const ParameterTable& table);
 
-/// Reads the keys of PEFT's adapter_config.json. Throws a user error that names a key whose value
-/// llamesh does not compute.
-Lora read_adapter_config(const ConfigKeys& keys);
+/// The options of a PEFT folder's adapters.
+inline constexpr std::string_view adapter_config_name = "adapter_config.json";
+bool is_peft_folder(const std::filesystem::path& folder);
+/// Reads FOLDER/adapter_config.json. Throws a user error that names a key whose value llamesh does
+/// not compute.
+Lora read_adapter_config(const std::filesystem::path& folder);
+/// Reads its keys.
+Lora parse_adapter_config(const ConfigKeys& keys);
 /// Returns them; PEFT loads adapter_config.json from them and the base model's name.
 nlohmann::ordered_json to_adapter_config(const Lora& lora);
 

@@ -5,6 +5,7 @@
 #include "checkpoint/hf/peft_folder.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,9 +13,9 @@
 #include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "core/json.hpp"
 #include "core/text.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -85,19 +86,6 @@ void write_adapters(const StoredModel& model, const model::ParameterTable& table
 
 }  // namespace
 
-bool is_peft_folder(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(folder / adapter_config_name, error);
-}
-
-model::Lora read_peft_config(const fs::path& folder) {
-  const auto path = folder / adapter_config_name;
-  validate(is_peft_folder(folder), "{} is not a PEFT folder: it has no {}", folder.string(),
-           adapter_config_name);
-  const auto json = parse_json_object(read_file(path, std::int64_t{1} << 20U), path.string());
-  return model::read_adapter_config(model::ConfigKeys(json, path.string()));
-}
-
 PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
     : file_(folder / weights_name), table_(table) {
   const auto path = (folder / weights_name).string();
@@ -150,7 +138,7 @@ void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredT
     auto json = to_adapter_config(*config.lora);
     json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
     if (!base.empty()) json["base_model_name_or_path"] = base;
-    write_durably(folder.path() / adapter_config_name, json.dump(2) + "\n");
+    write_durably(folder.path() / model::adapter_config_name, json.dump(2) + "\n");
   });
   folder.commit();
 }

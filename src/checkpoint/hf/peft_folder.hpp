@@ -2,27 +2,19 @@
 
 #include <filesystem>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/state.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "comm/mesh/communicator.hpp"
-#include "model/lora.hpp"
+#include "model/parameters.hpp"
 
 /// Folders with adapters as PEFT writes and reads them: adapter_config.json and
 /// adapter_model.safetensors. Folders are untrusted: any fault is a one-line user error (exit 78)
 /// that names the file.
 namespace llamesh::checkpoint {
-
-inline constexpr std::string_view adapter_config_name = "adapter_config.json";
-
-/// Returns true if the folder has an adapter_config.json.
-bool is_peft_folder(const std::filesystem::path& folder);
-
-/// Reads a folder's adapter_config.json.
-model::Lora read_peft_config(const std::filesystem::path& folder);
 
 /// The adapters in a folder, as parameters of a table.
 class PeftFolder {
